@@ -1,0 +1,55 @@
+"""Condition types and reasons: constants that programs may depend on."""
+
+from enum import StrEnum
+
+
+class ConditionType(StrEnum):
+    """Types of `status.conditions`."""
+
+    PREFLIGHT_PASSED = "PreflightPassed"
+    GYM_READY = "GymReady"
+    INFERENCE_READY = "InferenceReady"
+    WEIGHT_SYNC_READY = "WeightSyncReady"
+    PROGRESSING = "Progressing"
+    SUSPENDED = "Suspended"
+    COMPLETE = "Complete"
+    FAILED = "Failed"
+
+
+class Reason(StrEnum):
+    """Reasons of conditions and of events."""
+
+    # PreflightPassed
+    PREFLIGHT_RUNNING = "PreflightRunning"
+    PREFLIGHT_PASSED = "PreflightPassed"
+    PREFLIGHT_FAILED = "PreflightFailed"
+    PREFLIGHT_ERROR = "PreflightError"  # the check itself broke: image pull, crash, deadline
+    INVALID_SPEC = "InvalidSpec"
+    # GymReady, InferenceReady
+    WAITING_FOR_PREFLIGHT = "WaitingForPreflight"
+    PODS_STARTING = "PodsStarting"
+    ALL_READY = "AllReady"
+    PODS_NOT_READY = "PodsNotReady"
+    # WeightSyncReady
+    WAITING_FOR_INFERENCE = "WaitingForInference"
+    TRANSPORT_CHOSEN = "TransportChosen"
+    TRANSPORT_UNAVAILABLE = "TransportUnavailable"
+    # Progressing
+    WAITING_FOR_SERVERS = "WaitingForServers"
+    TRAINER_STARTING = "TrainerStarting"
+    WAITING_FOR_ROLLOUTS = "WaitingForRollouts"
+    TRAINING = "Training"
+    ROLLOUTS_FAILING = "RolloutsFailing"
+    RETRYING = "Retrying"
+    FINISHED = "Finished"
+    # Suspended
+    SUSPENDED = "Suspended"
+    RESUMED = "Resumed"
+    NOT_SUSPENDED = "NotSuspended"
+    # Complete, Failed
+    TRAINING_COMPLETED = "TrainingCompleted"
+    RUNNING = "Running"
+    BACKOFF_LIMIT_EXCEEDED = "BackoffLimitExceeded"
+    TRAINER_REFUSED = "TrainerRefused"  # the trainer said that trying again can't help
+    DEADLINE_EXCEEDED = "DeadlineExceeded"
+    STARTUP_DEADLINE_EXCEEDED = "StartupDeadlineExceeded"

@@ -1,0 +1,98 @@
+"""`source:` strings of models and datasets.
+
+| form | model | data | meaning |
+|---|---|---|---|
+| `hf://ORG/NAME` | yes | | a repository of the Hugging Face hub |
+| `pvc://CLAIM/PATH` | yes | yes | a path in a PersistentVolumeClaim of the run's namespace |
+| `oci://IMAGE` | yes | | a container image that holds the model in `/models` (KServe's modelcar layout) |
+| `configmap://NAME/KEY` | | yes | a key of a ConfigMap of the run's namespace |
+| `gym://PATH` | | yes | a path in the Gym image, below NeMo Gym's root, as configPaths are |
+"""
+
+import re
+from dataclasses import dataclass
+
+from gymtrain_api.errors import SourceError
+
+# The same expressions stand in the CRD as `pattern`, so a bad source is refused at apply time.
+MODEL_SOURCE_PATTERN = r"^(hf://[\w.-]+/[\w.-]+|pvc://[a-z0-9.-]+(/[^/].*)?|oci://[\w./:@-]+)$"
+DATA_SOURCE_PATTERN = r"^(pvc://[a-z0-9.-]+/[^/].*|configmap://[a-z0-9.-]+/[\w.-]+|gym://[^/].*)$"
+
+
+@dataclass(frozen=True)
+class HuggingFace:
+    """A repository of the Hugging Face hub, `ORG/NAME`."""
+
+    repo_id: str
+
+
+@dataclass(frozen=True)
+class VolumeClaim:
+    """A path (without leading slash, may be empty) in a PersistentVolumeClaim."""
+
+    claim: str
+    path: str
+
+
+@dataclass(frozen=True)
+class ModelImage:
+    """A container image that holds a model in `/models`."""
+
+    image: str
+
+
+@dataclass(frozen=True)
+class ConfigMapKey:
+    """A key of a ConfigMap."""
+
+    name: str
+    key: str
+
+
+@dataclass(frozen=True)
+class GymPath:
+    """A path below NeMo Gym's root in the Gym image."""
+
+    path: str
+
+
+type ModelSource = HuggingFace | VolumeClaim | ModelImage
+type DataSource = VolumeClaim | ConfigMapKey | GymPath
+
+
+def parse_model_source(source: str) -> ModelSource:
+    """The parsed form of `spec.model.source`.
+
+    Raises:
+        SourceError: the string has none of the forms above.
+    """
+    if not re.match(MODEL_SOURCE_PATTERN, source):
+        raise SourceError(
+            f"model source {source!r} is none of hf://ORG/NAME, pvc://CLAIM/PATH, oci://IMAGE"
+        )
+    scheme, _, rest = source.partition("://")
+    match scheme:
+        case "hf":
+            return HuggingFace(rest)
+        case "oci":
+            return ModelImage(rest)
+        case _:
+            claim, _, path = rest.partition("/")
+            return VolumeClaim(claim, path)
+
+
+def parse_data_source(source: str) -> DataSource:
+    """The parsed form of a dataset's `source`.
+
+    Raises:
+        SourceError: the string has none of the forms above.
+    """
+    if not re.match(DATA_SOURCE_PATTERN, source):
+        raise SourceError(
+            f"data source {source!r} is none of pvc://CLAIM/PATH, configmap://NAME/KEY, gym://PATH"
+        )
+    scheme, _, rest = source.partition("://")
+    if scheme == "gym":
+        return GymPath(rest)
+    head, _, tail = rest.partition("/")
+    return VolumeClaim(head, tail) if scheme == "pvc" else ConfigMapKey(head, tail)

@@ -1,0 +1,269 @@
+"""`spec` of a GymTrainingRun.
+
+The types are the truth: the CRD (`crds/`) and the reference (`docs/reference/`) are generated from
+them, field descriptions included. Field names are camelCase on the wire, snake_case in Python.
+Only what is implemented stands here.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from gymtrain_api.sources import DATA_SOURCE_PATTERN, MODEL_SOURCE_PATTERN
+
+# Kubernetes' own objects are passed through as they are: the API server checks them when the
+# pods are created, and a copy of their schema here would age.
+type KubernetesObject = dict[str, Any]
+
+
+class Spec(BaseModel):
+    """Base of every part of the spec: camelCase on the wire, unknown fields refused, immutable."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True
+    )
+
+
+class SecretKeyRef(Spec):
+    """A key of a Secret in the run's namespace."""
+
+    name: str = Field(min_length=1, description="Name of the Secret.")
+    key: str = Field(min_length=1, description="Key in the Secret.")
+
+
+class PodSettings(Spec):
+    """What every block that makes pods accepts."""
+
+    image: str | None = Field(
+        None, description="Image that replaces the operator's default for these pods."
+    )
+    resources: KubernetesObject | None = Field(
+        None, description="Resource requests and limits of the main container (ResourceRequirements)."
+    )
+    template: KubernetesObject | None = Field(
+        None,
+        description="Partial PodTemplateSpec that is merged over what the operator builds, by strategic "
+        "merge: containers, volumes and env merge by name. The way out for node selectors, "
+        "tolerations, volumes, env, image pull secrets, runtime class.",
+    )
+
+
+class ModelStorage(Spec):
+    """The volume that holds the model, made and filled once per run."""
+
+    size: str = Field(
+        pattern=r"^[0-9]+(\.[0-9]+)?(Ki|Mi|Gi|Ti|k|M|G|T)?$", description="Size of the volume, such as 20Gi."
+    )
+    storage_class_name: str | None = Field(
+        None, description="StorageClass; the cluster's default where left out."
+    )
+    access_modes: list[Literal["ReadWriteOnce", "ReadWriteMany"]] = Field(
+        default_factory=lambda: ["ReadWriteMany"],
+        min_length=1,
+        max_length=2,
+        description="Access modes. ReadWriteOnce holds on one node only.",
+    )
+
+
+class Model(Spec):
+    """The policy model that is trained."""
+
+    source: str = Field(
+        pattern=MODEL_SOURCE_PATTERN,
+        max_length=512,
+        description="Where the weights come from: hf://ORG/NAME, pvc://CLAIM/PATH, or oci://IMAGE for an "
+        "image that holds the model in /models.",
+    )
+    revision: str | None = Field(None, description="Branch, tag or commit of an hf:// source.")
+    token_secret: SecretKeyRef | None = Field(
+        None, description="Secret key with the Hugging Face token for a gated hf:// source."
+    )
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto",
+        description="Data type of the weights in vLLM. auto means float32 where there is no GPU and the "
+        "model's own type on GPUs.",
+    )
+    storage: ModelStorage | None = Field(
+        None,
+        description="Volume that the model is fetched into once and that vLLM and the trainer share. "
+        "Left out, each pod fetches its own copy; a pvc:// source needs none.",
+    )
+
+
+class GymServer(PodSettings):
+    """Pod settings of one Gym server."""
+
+    replicas: int = Field(1, ge=0, le=256, description="Pods of this server.")
+
+
+class Gym(PodSettings):
+    """The NeMo Gym servers, as ng_run would start them."""
+
+    config_paths: list[Annotated[str, Field(min_length=1, max_length=512)]] = Field(
+        min_length=1,
+        max_length=32,
+        description="Config files as ng_run takes them, relative to NeMo Gym's root in the Gym image. The "
+        "policy model server is added where the files bring none.",
+    )
+    overrides: KubernetesObject = Field(
+        default_factory=dict, description="Mapping that is merged last over the config files, as OmegaConf merges."
+    )
+    servers: dict[str, GymServer] = Field(
+        default_factory=dict,
+        description="Pod settings by server name (the top-level keys of the Gym config).",
+    )
+    env: list[KubernetesObject] = Field(
+        default_factory=list,
+        description="Environment of every Gym server (EnvVar; secrets by valueFrom.secretKeyRef), for "
+        "${oc.env:NAME} in the Gym config: keys of judge models and of external services.",
+    )
+
+
+class ReasoningGymTask(Spec):
+    """A dataset made on the spot by the reasoning_gym package."""
+
+    task: str = Field(min_length=1, description="Name of the reasoning_gym dataset, such as chain_sum.")
+    size: int = Field(ge=1, le=10_000_000, description="Number of rows.")
+    seed: int = Field(0, ge=0, description="Seed of the generator.")
+    config: KubernetesObject = Field(
+        default_factory=dict, description="Keyword arguments of the task, such as min_digits."
+    )
+    prompt_prefix: str | None = Field(
+        None, max_length=16384, description="Text put before each question: instructions, worked examples."
+    )
+
+
+class Dataset(Spec):
+    """One dataset: exactly one of source and reasoningGym."""
+
+    source: str | None = Field(
+        None,
+        pattern=DATA_SOURCE_PATTERN,
+        max_length=512,
+        description="JSONL file: pvc://CLAIM/PATH, configmap://NAME/KEY, or gym://PATH in the Gym image.",
+    )
+    reasoning_gym: ReasoningGymTask | None = Field(
+        None, description="Dataset made on the spot by reasoning_gym."
+    )
+    weight: int = Field(1, ge=1, le=1000, description="How often this dataset is drawn from, relative to the others.")
+    agent: str | None = Field(
+        None,
+        min_length=1,
+        description="Agent server for rows that carry no agent_ref. May be left out where the config has one agent.",
+    )
+
+
+class Data(Spec):
+    """The datasets of the run."""
+
+    train: list[Dataset] = Field(min_length=1, max_length=64, description="Datasets to train on.")
+
+
+class Inference(PodSettings):
+    """The vLLM servers."""
+
+    replicas: int = Field(1, ge=1, le=256, description="vLLM pods.")
+    gpus: int = Field(0, ge=0, le=64, description="GPUs of each pod (nvidia.com/gpu). 0 serves on the CPU.")
+    args: list[Annotated[str, Field(min_length=1, max_length=1024)]] = Field(
+        default_factory=list,
+        max_length=128,
+        description="More arguments of vllm serve, such as --max-model-len=16384.",
+    )
+
+
+class Checkpoint(Spec):
+    """Where checkpoints and TensorBoard files live: exactly one of claimName and size."""
+
+    claim_name: str | None = Field(
+        None, description="Existing PersistentVolumeClaim. The run writes below a folder of its own name."
+    )
+    size: str | None = Field(
+        None,
+        pattern=r"^[0-9]+(\.[0-9]+)?(Ki|Mi|Gi|Ti|k|M|G|T)?$",
+        description="Size of a volume that is made for the run and deleted with it.",
+    )
+    storage_class_name: str | None = Field(
+        None, description="StorageClass of the volume that is made; the default where left out."
+    )
+    access_modes: list[Literal["ReadWriteOnce", "ReadWriteMany"]] = Field(
+        default_factory=lambda: ["ReadWriteOnce"],
+        min_length=1,
+        max_length=2,
+        description="Access modes of the volume that is made. More than one node needs ReadWriteMany.",
+    )
+
+
+class Trainer(PodSettings):
+    """The training Job: TRL's AsyncGRPOTrainer under torchrun."""
+
+    nodes: int = Field(1, ge=1, le=1024, description="Pods of the Job, one per node.")
+    processes_per_node: int = Field(1, ge=1, le=64, description="Processes that torchrun starts in each pod.")
+    gpus: int = Field(0, ge=0, le=64, description="GPUs of each pod (nvidia.com/gpu). 0 trains on the CPU.")
+    config: KubernetesObject = Field(
+        default_factory=dict,
+        description="Settings of TRL's AsyncGRPOConfig under TRL's own names, such as learning_rate, max_steps, "
+        "num_generations, per_device_train_batch_size, max_completion_length, save_steps. Checked by preflight.",
+    )
+    checkpoint: Checkpoint | None = Field(
+        None,
+        description="Volume of the checkpoints. Left out, they live in the pod: a new attempt starts from step 0.",
+    )
+
+
+class Rollout(Spec):
+    """How rollouts are collected."""
+
+    max_concurrent: int = Field(64, ge=1, le=65536, description="Rollouts in flight at once.")
+    timeout_seconds: int = Field(1800, ge=1, le=86400, description="Deadline of one rollout (one POST /run).")
+    max_attempts: int = Field(3, ge=1, le=100, description="Tries of one rollout before its group is dropped.")
+    max_staleness: int = Field(
+        4, ge=0, le=1024, description="Weight versions that a sample may be behind the trainer before it is dropped."
+    )
+    stall_timeout_seconds: int = Field(
+        1800,
+        ge=10,
+        le=86400,
+        description="Time without one usable rollout group after which the attempt fails. Until then the run waits "
+        "and says so in the Progressing condition.",
+    )
+
+
+class WeightSync(Spec):
+    """How the trainer's weights reach vLLM."""
+
+    transport: Literal["Auto", "HTTPFull"] = Field(
+        "Auto",
+        description="Auto chooses by what the vLLM servers prove to offer. HTTPFull: every vLLM pod fetches all "
+        "weights from the trainer over HTTP, verifies them, then loads them.",
+    )
+    timeout_seconds: int = Field(600, ge=1, le=86400, description="Deadline of one weight sync.")
+
+
+class GymTrainingRunSpec(Spec):
+    """What to train, on what, with which servers."""
+
+    suspend: bool = Field(False, description="Stops the run and frees its pods; false resumes from the last checkpoint.")
+    model: Model = Field(description="The policy model that is trained.")
+    gym: Gym = Field(description="The NeMo Gym servers.")
+    data: Data = Field(description="The datasets.")
+    inference: Inference = Field(default_factory=Inference, description="The vLLM servers.")
+    trainer: Trainer = Field(default_factory=Trainer, description="The training Job.")
+    rollout: Rollout = Field(default_factory=Rollout, description="How rollouts are collected.")
+    weight_sync: WeightSync = Field(default_factory=WeightSync, description="How weights reach vLLM.")
+    service_account_name: str | None = Field(
+        None, description="ServiceAccount of all pods of the run, for image pull secrets. No pod gets its token."
+    )
+    startup_deadline_seconds: int = Field(
+        1800,
+        ge=10,
+        le=86400,
+        description="Time that the servers of an attempt may take to become ready before the attempt fails.",
+    )
+    backoff_limit: int = Field(3, ge=0, le=1000, description="Attempts after the first before the run fails.")
+    active_deadline_seconds: int | None = Field(
+        None, ge=1, description="Time since the start, suspended time left out, after which the run fails."
+    )
+    ttl_seconds_after_finished: int | None = Field(
+        None, ge=0, description="Time after the end at which the run is deleted, with all that it owns."
+    )

@@ -1,0 +1,71 @@
+"""`status` of a GymTrainingRun. Computed once per reconcile from the plan and written once."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+
+class Status(BaseModel):
+    """Base of every part of the status. Unknown fields are kept out of the way when reading."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True
+    )
+
+
+class Condition(Status):
+    """A condition as metav1.Condition has it."""
+
+    type: str = Field(description="Type of the condition, unique in the list.")
+    status: Literal["True", "False", "Unknown"] = Field(description="True, False or Unknown.")
+    reason: str = Field(description="Constant for programs.")
+    message: str = Field("", description="What happened and what to do, for people.")
+    last_transition_time: str = Field(description="When status last changed (RFC 3339).")
+    observed_generation: int | None = Field(None, description="Generation of the spec that this is about.")
+
+
+class Progress(Status):
+    """How far training is, as the trainer last reported it."""
+
+    step: int = Field(0, description="Optimizer steps done.")
+    max_steps: int | None = Field(None, description="Optimizer steps to do.")
+    reward: str | None = Field(None, description="Mean reward of the last step (decimal).")
+    tokens_per_second: str | None = Field(None, description="Completion tokens per second (decimal).")
+    rollouts: int | None = Field(None, description="Rollouts completed in this attempt.")
+    failed_rollouts: int | None = Field(None, description="Rollout tries that failed in this attempt.")
+    dropped_groups: int | None = Field(None, description="Groups dropped in this attempt because a rollout failed for good or was stale.")
+    last_update_time: str | None = Field(None, description="When the trainer last reported (RFC 3339).")
+
+
+class ServerStatus(Status):
+    """One server of the run."""
+
+    name: str = Field(description="Name in the Gym config, or inference.")
+    kind: Literal["agent", "resources", "model", "head", "inference"] = Field(description="What it is.")
+    url: str = Field(description="URL inside the cluster.")
+    ready: str = Field(description="Ready pods of wanted pods, such as 2/2.")
+
+
+class WeightSyncStatus(Status):
+    """The transport in use."""
+
+    transport: str = Field(description="Transport that was chosen.")
+    reason: str = Field("", description="Why this one.")
+    version: str | None = Field(None, description="Weight version that the servers hold: run:attempt:step.")
+
+
+class GymTrainingRunStatus(Status):
+    """What the operator saw."""
+
+    observed_generation: int | None = Field(None, description="Generation of the spec that this status is about.")
+    state: str | None = Field(None, description="One word for kubectl get, derived from the conditions. For people only: programs read conditions.")
+    attempt: int | None = Field(None, description="Current attempt, from 1.")
+    start_time: str | None = Field(None, description="When the operator first saw the run (RFC 3339).")
+    completion_time: str | None = Field(None, description="When the run ended (RFC 3339).")
+    suspended_seconds: int | None = Field(None, description="Time spent suspended, left out of activeDeadlineSeconds.")
+    preflight_hash: str | None = Field(None, description="Hash of the inputs that preflight passed.")
+    conditions: list[Condition] = Field(default_factory=list, description="Conditions.")
+    weight_sync: WeightSyncStatus | None = Field(None, description="The weight transport in use.")
+    progress: Progress | None = Field(None, description="How far training is.")
+    servers: list[ServerStatus] = Field(default_factory=list, description="The servers of the run.")

@@ -1,0 +1,165 @@
+"""The wiring contract: paths, ports, exit codes and documents between the parts of a run.
+
+Any trainer image that keeps to the trainer's half of this page can stand in for ours.
+
+Files in the pods (all read-only but the scratch folders):
+
+| path | where | content |
+|---|---|---|
+| /etc/gymtrain/run/run.json | all pods | `RunConfig` |
+| /etc/gymtrain/gym/config.yaml | Gym servers | the resolved Gym config, hosts are Service names |
+| /gymtrain/model | vLLM, trainer, preflight | the policy model (a Hugging Face folder) |
+| /gymtrain/sources/N | trainer, preflight | dataset N of the spec where it is a volume or a ConfigMap |
+| /gymtrain/data | trainer, preflight | `DataIndex` in index.json, and the files that it names |
+| /gymtrain/checkpoints | trainer | checkpoints, TensorBoard files, rewards.csv, state of the rollout worker |
+| /gymtrain/scratch | all pods | writable, empty at start; HOME, HF_HOME and TMPDIR are below it |
+
+Preflight prints one line on stdout: `PREFLIGHT_MARK` and a `GymPreflight` or `TrainerPreflight` as JSON.
+It exits with 0 whenever it could print the line, errors found or not.
+"""
+
+from enum import IntEnum
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gymtrain_api.spec import GymTrainingRunSpec
+
+RUN_CONFIG_DIR = "/etc/gymtrain/run"
+RUN_CONFIG_FILE = "/etc/gymtrain/run/run.json"
+GYM_CONFIG_DIR = "/etc/gymtrain/gym"
+GYM_CONFIG_FILE = "/etc/gymtrain/gym/config.yaml"
+MODEL_DIR = "/gymtrain/model"
+SOURCES_DIR = "/gymtrain/sources"
+DATA_DIR = "/gymtrain/data"
+DATA_INDEX_FILE = "/gymtrain/data/index.json"
+CHECKPOINT_DIR = "/gymtrain/checkpoints"
+SCRATCH_DIR = "/gymtrain/scratch"
+MODEL_IMAGE_DIR = "/models"  # KServe's modelcar layout
+TERMINATION_LOG = "/dev/termination-log"
+
+GYM_PORT = 8000
+INFERENCE_PORT = 8000
+TRAINER_PORT = 8080  # /healthz /progress /samples /metrics /weights/...
+RENDEZVOUS_PORT = 29500
+
+# Environment of Gym server pods.
+ENV_GYM_SERVER = "GYMTRAIN_GYM_SERVER"  # top-level key of the server; "head_server" for the head
+# Environment of trainer pods.
+ENV_ATTEMPT = "GYMTRAIN_ATTEMPT"
+ENV_NODES = "GYMTRAIN_NODES"
+ENV_NODE_RANK = "JOB_COMPLETION_INDEX"  # set by the Job controller
+
+HEAD_SERVER = "head_server"
+POLICY_MODEL_SERVER = "policy_model"
+SERVED_MODEL_NAME = "policy"  # what vLLM calls the model, and policy_model_name in the Gym config
+
+PREFLIGHT_MARK = "GYMTRAIN-PREFLIGHT "
+
+
+class ExitCode(IntEnum):
+    """Exit codes of the trainer that the operator understands."""
+
+    OK = 0
+    RETRY = 1  # and any other code: a new attempt may help
+    REFUSED = 78  # EX_CONFIG: trying again can't help; the termination message says why
+
+
+class Document(BaseModel):
+    """Base of the documents."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class RunConfig(Document):
+    """`run.json`: what a pod has to know of its run."""
+
+    name: str
+    namespace: str
+    spec: GymTrainingRunSpec
+    # http://HOST:PORT of the servers
+    inference_url: str  # pods that hold the run's weights, load-balanced
+    inference_pods_host: str  # headless: one A record per vLLM pod, ready or not
+    trainer_host: str  # headless; pod N of attempt A is <job>-N.<trainer_host>
+    agents: dict[str, str] = Field(default_factory=dict)  # URL by agent server; empty during preflight
+
+
+class Finding(Document):
+    """One thing wrong with the user's input."""
+
+    where: str  # field path in the spec, file:line of a dataset, or key of a config
+    message: str  # what is wrong, what was expected, the nearest valid name
+
+
+class GymServerInfo(Document):
+    """A server of the resolved Gym config."""
+
+    name: str  # top-level key
+    kind: Literal["agent", "resources", "model"]
+    implementation: str  # folder name below responses_api_agents/ and the like
+    needs_ray: bool = False
+    references: list[str] = Field(default_factory=list)  # names of servers that it calls
+
+
+class DataFile(Document):
+    """One dataset, indexed. Rows are found by `offsets_file`: rows+1 little-endian uint64 byte offsets."""
+
+    file: str
+    offsets_file: str
+    rows: int
+    weight: int
+    default_agent: str | None = None  # for rows without agent_ref
+    agents: dict[str, int] = Field(default_factory=dict)  # rows by agent
+
+
+class DataIndex(Document):
+    """`index.json` of the data folder."""
+
+    train: list[DataFile] = Field(default_factory=list)
+
+
+class GymPreflight(Document):
+    """Verdict of the Gym image. `config` is resolved but for ${oc.env:...}; hosts and ports are the operator's to set."""
+
+    kind: Literal["gym"] = "gym"
+    findings: list[Finding] = Field(default_factory=list)
+    config: dict[str, object] = Field(default_factory=dict)
+    servers: list[GymServerInfo] = Field(default_factory=list)
+    data: DataIndex = Field(default_factory=DataIndex)
+    seconds: float = 0.0
+
+
+class TrainerPreflight(Document):
+    """Verdict of the trainer image."""
+
+    kind: Literal["trainer"] = "trainer"
+    findings: list[Finding] = Field(default_factory=list)
+    max_steps: int | None = None
+    seconds: float = 0.0
+
+
+class TrainerProgress(Document):
+    """`GET /progress` of trainer pod 0, and its termination message (without samples) at the end."""
+
+    phase: Literal["starting", "waiting_for_servers", "waiting_for_rollouts", "training", "complete", "failed"]
+    message: str = ""  # what it waits for, or why it failed
+    step: int = 0
+    max_steps: int | None = None
+    reward: float | None = None  # mean reward of the last step's samples
+    tokens_per_second: float | None = None
+    rollouts: int = 0
+    failed_rollouts: int = 0
+    dropped_groups: int = 0
+    rollouts_failing_since: float | None = None  # seconds since the epoch; None while groups arrive
+    weight_version: str | None = None  # run:attempt:step
+    transport: str | None = None
+    transport_reason: str = ""
+    servers_ready_at: float | None = None  # seconds since the epoch, for the benchmarks
+    training_started_at: float | None = None
+    first_step_at: float | None = None
+    updated_at: float = 0.0
+
+
+def weight_version(run: str, attempt: int, step: int) -> str:
+    """The version label that vLLM carries: `run:attempt:step`."""
+    return f"{run}:{attempt}:{step}"
