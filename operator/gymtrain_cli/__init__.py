@@ -1,0 +1,1 @@
+"""`kubectl gymtrain`: watch a run and draw its reward curve."""

@@ -1,0 +1,86 @@
+# Every task of the project. `make help` lists them.
+# A cluster: with KUBECONFIG or CONTEXT set, that one; with a Docker engine and kind, kind; else dev/ starts one here.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+UV = $(shell dev/uv.sh)
+PYTHON = $(shell dev/python.sh)
+RUN = $(UV) run --python "$(PYTHON)" --locked --extra operator --extra cli --group dev
+# NeMo Gym pins libraries that the rest can't live with, so its tests run in an environment of their own.
+RUN_GYM = UV_PROJECT_ENVIRONMENT=.venv-gym $(UV) run --python "$(PYTHON)" --locked --extra gym --group dev
+PYTEST_ARGS ?=
+
+.PHONY: help
+help: ## List the tasks
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+##@ the two commands of the README
+.PHONY: demo
+demo: ## Start a cluster, install the operator, train the quickstart, draw its reward curve
+	@dev/demo.sh
+
+.PHONY: test
+test: lint test-unit test-api test-e2e ## All test rings, and lint
+
+##@ parts of the tests
+.PHONY: lint
+lint: ## Format, lint, types, import contracts, generated files
+	$(RUN) ruff format --check .
+	$(RUN) ruff check .
+	$(RUN) mypy
+	PYTHONPATH=operator:trainer $(RUN) lint-imports
+	$(MAKE) --no-print-directory verify
+
+.PHONY: format
+format: ## Format and mend what lint can mend
+	$(RUN) ruff format .
+	$(RUN) ruff check --fix .
+
+.PHONY: generate
+generate: ## Regenerate the CRD, the chart's copy of it and the reference
+	PYTHONPATH=operator $(RUN) python -m gymtrain_api.crd
+
+.PHONY: verify
+verify: ## Compare the generated files with what the types say
+	PYTHONPATH=operator $(RUN) python -m gymtrain_api.crd --check
+
+.PHONY: test-unit
+test-unit: ## Unit tests: no cluster, seconds
+	$(RUN) pytest tests/unit -m "not gym and not torch" $(PYTEST_ARGS)
+	$(RUN_GYM) pytest tests/unit/gym -m gym $(PYTEST_ARGS)
+
+.PHONY: test-api
+test-api: ## Tests against a real kube-apiserver and etcd
+	dev/run binaries
+	$(RUN) pytest tests/api -m api $(PYTEST_ARGS)
+
+.PHONY: test-e2e
+test-e2e: cluster-up images ## Tests on the real cluster with the real images
+	KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest tests/e2e -m e2e $(PYTEST_ARGS)
+
+##@ the cluster
+.PHONY: cluster-up
+cluster-up: ## Start the development cluster (or check the one that KUBECONFIG names)
+	dev/run cluster-up
+
+.PHONY: cluster-down
+cluster-down: ## Stop it and leave nothing but the cache
+	dev/run cluster-down
+
+.PHONY: images
+images: ## Build the images into the cluster
+	dev/run images
+
+.PHONY: kubeconfig
+kubeconfig: ## Print the path of the kubeconfig
+	@dev/run kubeconfig
+
+.PHONY: demo-down
+demo-down: cluster-down ## Remove all that the demo made, but the cache
+	rm -rf out
+
+##@ measuring
+.PHONY: bench
+bench: cluster-up images ## Run the benchmarks (benchmarks/README.md)
+	KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) python -m benchmarks

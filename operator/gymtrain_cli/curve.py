@@ -1,0 +1,63 @@
+"""The reward curve, as text for the terminal and as a PNG."""
+
+from pathlib import Path
+
+from gymtrain_cli.errors import NoStepsError
+from gymtrain_cli.steps import Step, ends, smoothed
+
+
+def draw_text(run: str, steps: list[Step], width: int = 76, height: int = 18) -> str:
+    """The curve in characters.
+
+    Raises:
+        NoStepsError: there are no steps.
+    """
+    import plotext
+
+    _require(run, steps)
+    plotext.clear_figure()
+    plotext.theme("clear")
+    plotext.plotsize(width, height)
+    x = [step.step for step in steps]
+    plotext.scatter(x, [step.reward for step in steps], marker="·")
+    plotext.plot(x, smoothed(steps), marker="braille")
+    plotext.title(f"{run}: mean reward by step (line: mean of the last 5)")
+    plotext.xlabel("step")
+    return str(plotext.build())
+
+
+def draw_png(run: str, steps: list[Step], path: Path) -> None:
+    """Writes the curve as a PNG.
+
+    Raises:
+        NoStepsError: there are no steps.
+    """
+    import matplotlib as mpl
+
+    mpl.use("Agg")  # no display on the machines this runs on
+    from matplotlib import pyplot
+
+    _require(run, steps)
+    figure, axes = pyplot.subplots(figsize=(8, 4.5), dpi=120, layout="constrained")
+    x = [step.step for step in steps]
+    axes.plot(x, [step.reward for step in steps], "o", color="#9bbbd4", markersize=4, label="mean reward of the step")
+    axes.plot(x, smoothed(steps), color="#1f5f8b", linewidth=2, label="mean of the last 5 steps")
+    axes.set(xlabel="optimizer step", ylabel="reward", title=f"{run}: reward by step")
+    axes.set_ylim(bottom=min(0.0, *(step.reward for step in steps)))
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right", frameon=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+    pyplot.close(figure)
+
+
+def summary(steps: list[Step]) -> str:
+    """One line: how far the reward rose."""
+    first, last = ends(steps)
+    times = f"{last / first:.1f} times" if first > 0 else "from nothing"
+    return f"mean reward of the first 5 steps {first:.3f}, of the last 5 {last:.3f}: {times}"
+
+
+def _require(run: str, steps: list[Step]) -> None:
+    if not steps:
+        raise NoStepsError(f"the trainer of {run} has finished no step yet: see `kubectl gymtrain watch {run}`")

@@ -1,0 +1,79 @@
+"""Following a run until it ends: one line whenever something worth reading changed."""
+
+import time
+from collections.abc import Callable
+
+from gymtrain_api.conditions import ConditionType
+from gymtrain_api.status import Condition, GymTrainingRunStatus
+from gymtrain_cli.errors import WatchDeadlineError
+
+_POLL_SECONDS = 1.0
+
+
+def condition(status: GymTrainingRunStatus, kind: ConditionType) -> Condition | None:
+    """The condition of that type, or None."""
+    return next((c for c in status.conditions if c.type == kind), None)
+
+
+def is_true(status: GymTrainingRunStatus, kind: ConditionType) -> bool:
+    """Whether the condition stands at True."""
+    found = condition(status, kind)
+    return found is not None and found.status == "True"
+
+
+def describe(status: GymTrainingRunStatus) -> str:
+    """The state of a run in one line: what it does, or what it waits for."""
+    parts = [f"{status.state or 'Pending':<10}"]
+    progress = status.progress
+    if is_true(status, ConditionType.COMPLETE) or is_true(status, ConditionType.FAILED):
+        ended = condition(status, ConditionType.COMPLETE if is_true(status, ConditionType.COMPLETE) else ConditionType.FAILED)
+        if progress and progress.max_steps:
+            parts.append(f"step {progress.step}/{progress.max_steps}")
+        parts.append(ended.message if ended else "")
+    elif progress and progress.step > 0:
+        parts.append(f"step {progress.step}/{progress.max_steps or '?'}")
+        if progress.reward is not None:
+            parts.append(f"reward {progress.reward}")
+        if progress.tokens_per_second is not None:
+            parts.append(f"{progress.tokens_per_second} tokens/s")
+        if status.weight_sync and status.weight_sync.version:
+            parts.append(f"weights {status.weight_sync.version}")
+        failing = condition(status, ConditionType.PROGRESSING)
+        if failing and failing.status != "True":
+            parts.append(failing.message)
+    else:
+        ready = [s for s in status.servers if s.ready.split("/")[0] == s.ready.split("/")[-1]]
+        if status.servers:
+            parts.append(f"servers {len(ready)}/{len(status.servers)} ready")
+        waits = condition(status, ConditionType.PROGRESSING)
+        parts.append(waits.message if waits else "waiting for the operator")
+    return " · ".join(part for part in parts if part)
+
+
+def follow(
+    read: Callable[[], GymTrainingRunStatus],
+    write: Callable[[str], None],
+    deadline_seconds: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> bool:
+    """Writes a line at each change until the run is Complete (True) or Failed (False).
+
+    Raises:
+        WatchDeadlineError: neither happened in `deadline_seconds`.
+    """
+    begin = clock()
+    shown = ""
+    while True:
+        status = read()
+        line = describe(status)
+        if line != shown:
+            write(f"[{clock() - begin:5.0f}s] {line}")
+            shown = line
+        if is_true(status, ConditionType.COMPLETE):
+            return True
+        if is_true(status, ConditionType.FAILED):
+            return False
+        if clock() - begin > deadline_seconds:
+            raise WatchDeadlineError(f"the run did not end within {deadline_seconds:.0f} s; it goes on. Last seen: {shown}")
+        sleep(_POLL_SECONDS)
