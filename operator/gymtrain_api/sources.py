@@ -67,9 +67,7 @@ def parse_model_source(source: str) -> ModelSource:
         SourceError: the string has none of the forms above.
     """
     if not re.match(MODEL_SOURCE_PATTERN, source):
-        raise SourceError(
-            f"model source {source!r} is none of hf://ORG/NAME, pvc://CLAIM/PATH, oci://IMAGE"
-        )
+        raise SourceError(f"model source {source!r} is none of hf://ORG/NAME, pvc://CLAIM/PATH, oci://IMAGE")
     scheme, _, rest = source.partition("://")
     match scheme:
         case "hf":
@@ -88,9 +86,7 @@ def parse_data_source(source: str) -> DataSource:
         SourceError: the string has none of the forms above.
     """
     if not re.match(DATA_SOURCE_PATTERN, source):
-        raise SourceError(
-            f"data source {source!r} is none of pvc://CLAIM/PATH, configmap://NAME/KEY, gym://PATH"
-        )
+        raise SourceError(f"data source {source!r} is none of pvc://CLAIM/PATH, configmap://NAME/KEY, gym://PATH")
     scheme, _, rest = source.partition("://")
     if scheme == "gym":
         return GymPath(rest)

@@ -20,9 +20,7 @@ type KubernetesObject = dict[str, Any]
 class Spec(BaseModel):
     """Base of every part of the spec: camelCase on the wire, unknown fields refused, immutable."""
 
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True
-    )
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True)
 
 
 class SecretKeyRef(Spec):
@@ -35,9 +33,7 @@ class SecretKeyRef(Spec):
 class PodSettings(Spec):
     """What every block that makes pods accepts."""
 
-    image: str | None = Field(
-        None, description="Image that replaces the operator's default for these pods."
-    )
+    image: str | None = Field(None, description="Image that replaces the operator's default for these pods.")
     resources: KubernetesObject | None = Field(
         None, description="Resource requests and limits of the main container (ResourceRequirements)."
     )
@@ -55,11 +51,9 @@ class ModelStorage(Spec):
     size: str = Field(
         pattern=r"^[0-9]+(\.[0-9]+)?(Ki|Mi|Gi|Ti|k|M|G|T)?$", description="Size of the volume, such as 20Gi."
     )
-    storage_class_name: str | None = Field(
-        None, description="StorageClass; the cluster's default where left out."
-    )
+    storage_class_name: str | None = Field(None, description="StorageClass; the cluster's default where left out.")
     access_modes: list[Literal["ReadWriteOnce", "ReadWriteMany"]] = Field(
-        default_factory=lambda: ["ReadWriteMany"],
+        default=["ReadWriteMany"],
         min_length=1,
         max_length=2,
         description="Access modes. ReadWriteOnce holds on one node only.",
@@ -143,9 +137,7 @@ class Dataset(Spec):
         max_length=512,
         description="JSONL file: pvc://CLAIM/PATH, configmap://NAME/KEY, or gym://PATH in the Gym image.",
     )
-    reasoning_gym: ReasoningGymTask | None = Field(
-        None, description="Dataset made on the spot by reasoning_gym."
-    )
+    reasoning_gym: ReasoningGymTask | None = Field(None, description="Dataset made on the spot by reasoning_gym.")
     weight: int = Field(1, ge=1, le=1000, description="How often this dataset is drawn from, relative to the others.")
     agent: str | None = Field(
         None,
@@ -187,7 +179,7 @@ class Checkpoint(Spec):
         None, description="StorageClass of the volume that is made; the default where left out."
     )
     access_modes: list[Literal["ReadWriteOnce", "ReadWriteMany"]] = Field(
-        default_factory=lambda: ["ReadWriteOnce"],
+        default=["ReadWriteOnce"],
         min_length=1,
         max_length=2,
         description="Access modes of the volume that is made. More than one node needs ReadWriteMany.",
@@ -243,7 +235,9 @@ class WeightSync(Spec):
 class GymTrainingRunSpec(Spec):
     """What to train, on what, with which servers."""
 
-    suspend: bool = Field(False, description="Stops the run and frees its pods; false resumes from the last checkpoint.")
+    suspend: bool = Field(
+        False, description="Stops the run and frees its pods; false resumes from the last checkpoint."
+    )
     model: Model = Field(description="The policy model that is trained.")
     gym: Gym = Field(description="The NeMo Gym servers.")
     data: Data = Field(description="The datasets.")

@@ -9,9 +9,7 @@ from pydantic.alias_generators import to_camel
 class Status(BaseModel):
     """Base of every part of the status. Unknown fields are kept out of the way when reading."""
 
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True
-    )
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True)
 
 
 class Condition(Status):
@@ -34,7 +32,9 @@ class Progress(Status):
     tokens_per_second: str | None = Field(None, description="Completion tokens per second (decimal).")
     rollouts: int | None = Field(None, description="Rollouts completed in this attempt.")
     failed_rollouts: int | None = Field(None, description="Rollout tries that failed in this attempt.")
-    dropped_groups: int | None = Field(None, description="Groups dropped in this attempt because a rollout failed for good or was stale.")
+    dropped_groups: int | None = Field(
+        None, description="Groups dropped in this attempt because a rollout failed for good or was stale."
+    )
     last_update_time: str | None = Field(None, description="When the trainer last reported (RFC 3339).")
 
 
@@ -59,7 +59,10 @@ class GymTrainingRunStatus(Status):
     """What the operator saw."""
 
     observed_generation: int | None = Field(None, description="Generation of the spec that this status is about.")
-    state: str | None = Field(None, description="One word for kubectl get, derived from the conditions. For people only: programs read conditions.")
+    state: str | None = Field(
+        None,
+        description="One word for kubectl get, derived from the conditions. For people only: programs read conditions.",
+    )
     attempt: int | None = Field(None, description="Current attempt, from 1.")
     start_time: str | None = Field(None, description="When the operator first saw the run (RFC 3339).")
     completion_time: str | None = Field(None, description="When the run ended (RFC 3339).")

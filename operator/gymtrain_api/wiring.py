@@ -119,7 +119,7 @@ class DataIndex(Document):
 
 
 class GymPreflight(Document):
-    """Verdict of the Gym image. `config` is resolved but for ${oc.env:...}; hosts and ports are the operator's to set."""
+    """Verdict of the Gym image. `config` is resolved but for ${oc.env:...}; the operator sets hosts and ports."""
 
     kind: Literal["gym"] = "gym"
     findings: list[Finding] = Field(default_factory=list)

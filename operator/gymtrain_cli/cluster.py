@@ -1,6 +1,7 @@
 """What the command line reads from the cluster. It writes nothing."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from lightkube import Client, KubeConfig
 from lightkube.core.exceptions import ApiError, ConfigError
@@ -51,9 +52,9 @@ class Cluster:
 
     def trainer_logs(self, run: str) -> Iterator[str]:
         """Log lines of the first trainer pod of each attempt that still has one, oldest attempt first."""
-        selector: dict[str, str | None | list[str]] = dict(labels.run_labels(run, labels.Role.TRAINER))
+        selector: dict[str, Any] = {**labels.run_labels(run, labels.Role.TRAINER)}
         pods = []
-        for pod in self._client.list(Pod, labels=selector):
+        for pod in self._client.list(Pod, namespace=self.namespace, labels=selector):
             meta = pod.metadata
             if meta is None or meta.name is None:
                 continue

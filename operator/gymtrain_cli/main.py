@@ -23,7 +23,11 @@ def _parser() -> argparse.ArgumentParser:
     watch = commands.add_parser("watch", help="follow a run until it is Complete or Failed")
     watch.add_argument("run", help="name of the GymTrainingRun")
     watch.add_argument(
-        "--timeout", type=float, default=7 * 24 * 3600, metavar="SECONDS", help="stop watching after this time (default: 7 days)"
+        "--timeout",
+        type=float,
+        default=7 * 24 * 3600,
+        metavar="SECONDS",
+        help="stop watching after this time (default: 7 days)",
     )
     draw = commands.add_parser("curve", help="draw the reward by step from the trainer's logs")
     draw.add_argument("run", help="name of the GymTrainingRun")

@@ -26,7 +26,9 @@ def describe(status: GymTrainingRunStatus) -> str:
     parts = [f"{status.state or 'Pending':<10}"]
     progress = status.progress
     if is_true(status, ConditionType.COMPLETE) or is_true(status, ConditionType.FAILED):
-        ended = condition(status, ConditionType.COMPLETE if is_true(status, ConditionType.COMPLETE) else ConditionType.FAILED)
+        ended = condition(
+            status, ConditionType.COMPLETE if is_true(status, ConditionType.COMPLETE) else ConditionType.FAILED
+        )
         if progress and progress.max_steps:
             parts.append(f"step {progress.step}/{progress.max_steps}")
         parts.append(ended.message if ended else "")
@@ -75,5 +77,7 @@ def follow(
         if is_true(status, ConditionType.FAILED):
             return False
         if clock() - begin > deadline_seconds:
-            raise WatchDeadlineError(f"the run did not end within {deadline_seconds:.0f} s; it goes on. Last seen: {shown}")
+            raise WatchDeadlineError(
+                f"the run did not end within {deadline_seconds:.0f} s; it goes on. Last seen: {shown}"
+            )
         sleep(_POLL_SECONDS)
