@@ -1,0 +1,1 @@
+"""The cluster: certificates, containerd, control plane, node, add-ons, and their removal."""

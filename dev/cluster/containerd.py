@@ -1,0 +1,145 @@
+"""containerd for the kubelet and BuildKit: its configuration, its images, and forgetting old containers."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from dev.host import processes
+from dev.host.network import write_cni
+from dev.host.packages import CNI_PLUGINS
+from dev.host.processes import Daemon
+from dev.report import wait_until
+from dev.settings import BASE_IMAGE, Settings
+from dev.shell import run
+from dev.supply import rootfs
+from dev.supply.archives import ImageConfig, write_image, write_program_layer
+
+NAMESPACE = "k8s.io"
+PAUSE_IMAGE = "docker.io/gymtrain-dev/pause:1"
+PROGRAM_IMAGES = {
+    "pause": PAUSE_IMAGE,
+    "coredns": "docker.io/gymtrain-dev/coredns:1",
+    "local-path-provisioner": "docker.io/gymtrain-dev/local-path-provisioner:1",
+}
+
+# Root inside some virtual machines lacks CAP_SYS_RESOURCE, and then may not lower a process's OOM score:
+# with restrict_oom_score_adj runc does not try, where otherwise each sandbox would die at its start.
+_CONFIG = """\
+version = 2
+root = "{root}"
+state = "{state}"
+oom_score = 0
+disabled_plugins = [
+  "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper",
+  "io.containerd.snapshotter.v1.zfs", "io.containerd.tracing.processor.v1.otlp", "io.containerd.internal.v1.tracing",
+]
+
+[grpc]
+  address = "{socket}"
+
+[ttrpc]
+  address = "{socket}.ttrpc"
+
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{pause}"
+  restrict_oom_score_adj = true
+  netns_mounts_under_state_dir = true
+  stream_server_address = "127.0.0.1"
+  stream_server_port = "0"
+  max_container_log_line_size = 262144
+
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "overlayfs"
+    default_runtime_name = "runc"
+
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+        SystemdCgroup = false
+        Root = "{runc}"
+
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "{cni_plugins}"
+    conf_dir = "{cni}"
+"""
+
+
+def daemon(settings: Settings) -> Daemon:
+    """Write the configuration and say how to start it."""
+    settings.run.mkdir(parents=True, exist_ok=True)
+    config = settings.state / "containerd.toml"
+    config.write_text(
+        _CONFIG.format(
+            root=settings.containerd_root,
+            state=settings.run / "containerd",
+            socket=settings.containerd_socket,
+            pause=PAUSE_IMAGE,
+            runc=settings.run / "runc",
+            cni=write_cni(settings),
+            cni_plugins=CNI_PLUGINS,
+        )
+    )
+    return Daemon("containerd", ["containerd", "--config", config, "--log-level", "warn"])
+
+
+def start(settings: Settings) -> None:
+    """Start it and wait for its API."""
+    service = daemon(settings)
+    processes.start(settings, service)
+
+    def answers() -> str:
+        said = ctr(settings, "version", check=False)
+        return "" if "Server:" in said and "Revision" in said.partition("Server:")[2] else said.strip()[-300:]
+
+    fix = f"if its store is damaged, remove {settings.containerd_root} (images are then built anew)"
+    wait_until("containerd", answers, deadline=30, fix=fix, log=service.log(settings))
+
+
+def ctr(settings: Settings, *arguments: str | Path, check: bool = True, deadline: float = 60) -> str:
+    """Debian's ctr, the one that matches the daemon."""
+    done = run(
+        ["ctr", "--address", settings.containerd_socket, "--namespace", NAMESPACE, *arguments],
+        check=check,
+        deadline=deadline,
+    )
+    return done.stdout + done.stderr
+
+
+def forget_containers(settings: Settings) -> None:
+    """Drop the records of an earlier cluster's containers, which containerd keeps beside the images."""
+    for task in ctr(settings, "tasks", "list", "--quiet").split():
+        ctr(settings, "tasks", "delete", "--force", task, check=False)
+    for container in ctr(settings, "containers", "list", "--quiet").split():
+        ctr(settings, "containers", "delete", container, check=False)
+
+
+def forget_sandbox_files(settings: Settings) -> None:
+    """The files that belong to those containers. Only while containerd is stopped."""
+    for kind in ("sandboxes", "containers"):
+        shutil.rmtree(settings.containerd_root / "io.containerd.grpc.v1.cri" / kind, ignore_errors=True)
+
+
+def load_images(settings: Settings, programs: dict[str, Path]) -> None:
+    """Import the images that the cluster itself runs, unless this very content is there already."""
+    present = ctr(settings, "images", "list", "--quiet").split()
+    folder = settings.cache / "images"
+    folder.mkdir(parents=True, exist_ok=True)
+    for program, image in PROGRAM_IMAGES.items():
+        marker = f"{image}-{programs[program].parent.name}"
+        if marker in present and image in present:
+            continue
+        archive = folder / f"{program}.oci.tar"
+        layer = archive.with_suffix(".layer")
+        write_program_layer(layer, {f"/{program}": programs[program]})
+        write_image(archive, image, layer, ImageConfig(entrypoint=[f"/{program}"], user="65532:65532"))
+        layer.unlink()
+        ctr(settings, "images", "import", archive, deadline=120)
+        ctr(settings, "images", "tag", "--force", image, marker)
+        archive.unlink()
+    base = rootfs.ensure(settings)
+    marker = f"{BASE_IMAGE}-{rootfs.key()}"
+    if marker not in present or BASE_IMAGE not in present:
+        ctr(settings, "images", "import", base, deadline=120)
+        ctr(settings, "images", "tag", "--force", BASE_IMAGE, marker)

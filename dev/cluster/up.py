@@ -1,0 +1,85 @@
+"""Bringing the cluster up, from whatever state the machine is in."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from dev.cluster import addons, containerd, control_plane, node, pki
+from dev.cluster.control_plane import Ports
+from dev.cluster.down import leftovers, remove
+from dev.host import network, packages, processes
+from dev.report import DevError, say, step
+from dev.settings import DAEMONS, Settings
+from dev.supply import binaries, rootfs
+
+_REPAIR_SECONDS = 60
+
+
+def up(settings: Settings) -> None:
+    """A cluster that works: the one that runs, else that one repaired, else a new one."""
+    if _complete(settings).exists() and not processes.dead(settings, DAEMONS) and not addons.is_up(settings):
+        say("the cluster is up already")
+        return
+    packages.ensure(settings)
+    programs = binaries.ensure(settings)
+    if _complete(settings).exists() and _repair(settings, programs):
+        return
+    if found := leftovers(settings):
+        with step(f"removing what an earlier cluster left ({len(found)} things, such as {found[0]})"):
+            remove(settings)
+    _create(settings, programs)
+
+
+def _complete(settings: Settings) -> Path:
+    """A marker: this state holds a cluster that once worked."""
+    return settings.state / "complete"
+
+
+def _repair(settings: Settings, programs: dict[str, Path]) -> bool:
+    """Start what has died, and see whether the cluster recovers: its objects are worth the attempt."""
+    dead = processes.dead(settings, DAEMONS)
+    say(f"a cluster exists but does not work ({', '.join(dead) or addons.is_up(settings)}): repairing it")
+    try:
+        _start(settings, programs, control_plane.saved_ports(settings))
+    except (DevError, OSError, ValueError, TypeError) as error:
+        say(f"that failed: {error}")
+        return False
+    end = time.monotonic() + _REPAIR_SECONDS
+    while (problem := addons.is_up(settings)) and time.monotonic() < end:
+        time.sleep(1)
+    say(f"repair failed ({problem}): starting over" if problem else "repaired")
+    return not problem
+
+
+def _create(settings: Settings, programs: dict[str, Path]) -> None:
+    for folder in (settings.state, settings.run, settings.logs, settings.pids):
+        folder.mkdir(parents=True, exist_ok=True)
+    settings.state.chmod(0o755)
+    rootfs.ensure(settings)
+    network.raise_up(settings)
+    ports = control_plane.choose_ports()
+    with step("making certificates"):
+        pki.create(settings)
+        pki.write_kubeconfigs(settings, ports.server)
+        ports.save(settings)
+    containerd.forget_sandbox_files(settings)
+    _start(settings, programs, ports, fresh=True)
+    with step("waiting for node, DNS and storage"):
+        addons.wait_ready(settings)
+    _complete(settings).touch()
+    say(f"the cluster is up: {ports.server}")
+
+
+def _start(settings: Settings, programs: dict[str, Path], ports: Ports, *, fresh: bool = False) -> None:
+    network.raise_up(settings)
+    with step("starting containerd and importing the cluster's images"):
+        containerd.start(settings)
+        if fresh:
+            containerd.forget_containers(settings)
+        containerd.load_images(settings, programs)
+    with step("starting the control plane"):
+        control_plane.start(settings, programs, ports)
+    with step("starting the node"):
+        node.start(settings, programs, ports)
+        addons.apply(settings)

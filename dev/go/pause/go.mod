@@ -1,0 +1,3 @@
+module gymtrain.dev/dev/pause
+
+go 1.26.0

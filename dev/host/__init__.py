@@ -1,0 +1,1 @@
+"""What the machine itself is asked for: packages, processes, network, cgroups."""

@@ -1,0 +1,48 @@
+"""Debian packages that the cluster needs, installed once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from dev.report import DevError, step
+from dev.settings import Settings
+from dev.shell import environment, run_logged
+
+_PROGRAMS = {
+    "containerd": "containerd",
+    "ctr": "containerd",
+    "runc": "runc",
+    "debootstrap": "debootstrap",
+    "iptables": "iptables",
+    "nft": "nftables",
+    "ipset": "ipset",
+    "conntrack": "conntrack",
+    "socat": "socat",
+    "openssl": "openssl",
+    "ip": "iproute2",
+    "mount": "mount",
+}
+CNI_PLUGINS = Path("/usr/lib/cni")
+
+
+def ensure(settings: Settings) -> None:
+    """Install what is missing. Does nothing, and needs no network, when all programs are there."""
+    if os.geteuid() != 0:
+        raise DevError("the cluster needs root", fix="run as root, or set KUBECONFIG to a cluster that exists")
+    search = environment(None)["PATH"]
+    missing = {package for program, package in _PROGRAMS.items() if shutil.which(program, path=search) is None}
+    if not (CNI_PLUGINS / "bridge").exists():
+        missing.add("containernetworking-plugins")
+    if not missing:
+        return
+    if shutil.which("apt-get", path=search) is None:
+        raise DevError(f"missing: {', '.join(sorted(missing))}", fix="install them with your package manager")
+    log = settings.cache / "logs" / "apt.log"
+    env = {"DEBIAN_FRONTEND": "noninteractive"}
+    fix = "see the log; `apt-get update` must work on this machine"
+    with step(f"installing {', '.join(sorted(missing))}"):
+        run_logged(["apt-get", "update", "-qq"], log=log, deadline=180, what="apt-get update", env=env, fix=fix)
+        install = ["apt-get", "install", "-y", "--no-install-recommends", *sorted(missing)]
+        run_logged(install, log=log, deadline=600, what="apt-get install", env=env, fix=fix)

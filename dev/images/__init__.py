@@ -1,0 +1,1 @@
+"""Building images/*/Dockerfile into the cluster."""

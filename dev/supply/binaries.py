@@ -1,0 +1,147 @@
+"""The cluster's programs, built from pinned Go modules and cached by what went into them.
+
+A set is one go.mod. Its cache folder is named by the hash of go.mod, go.sum, sources and flags, is filled under
+another name and renamed when complete, and holds checksums that are verified before a cluster starts from it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from dev.report import say, step
+from dev.settings import KUBERNETES_VERSION, Settings
+from dev.shell import run_logged
+from dev.supply.toolchain import GO_FOLDER, Go, find
+
+_MANIFEST = "checksums.json"
+
+
+def _version_flags(version: str) -> str:
+    """Without these a build calls itself v0.0.0-master, which clients that compare versions choke on."""
+    major, minor = version.removeprefix("v").split(".")[:2]
+    values = {"gitVersion": version, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
+    packages = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
+    return " ".join(f"-X {package}.{key}={value}" for package in packages for key, value in values.items())
+
+
+@dataclass(frozen=True, slots=True)
+class BinarySet:
+    """What one go.mod gives."""
+
+    name: str
+    packages: Mapping[str, str]
+    """Program name to Go package."""
+    ldflags: str = "-s -w"
+
+    @property
+    def folder(self) -> Path:
+        """Where its go.mod is."""
+        return GO_FOLDER / self.name
+
+    def key(self) -> str:
+        """Changes when anything that determines the result does."""
+        digest = hashlib.sha256(f"{sorted(self.packages.items())}{self.ldflags}".encode())
+        for file in sorted(self.folder.iterdir()):
+            digest.update(file.name.encode() + b"\0" + file.read_bytes())
+        return digest.hexdigest()[:12]
+
+
+SETS = (
+    BinarySet(
+        "kubernetes",
+        {
+            "etcd": "go.etcd.io/etcd/server/v3",
+            "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
+            "kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
+            "kube-scheduler": "k8s.io/kubernetes/cmd/kube-scheduler",
+            "kubelet": "k8s.io/kubernetes/cmd/kubelet",
+            "kube-proxy": "k8s.io/kubernetes/cmd/kube-proxy",
+            "kubectl": "k8s.io/kubernetes/cmd/kubectl",
+        },
+        ldflags=f"-s -w {_version_flags(KUBERNETES_VERSION)}",
+    ),
+    BinarySet("pause", {"pause": "."}),
+    BinarySet("coredns", {"coredns": "."}),
+    BinarySet("kube-router", {"kube-router": "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"}),
+    BinarySet("local-path-provisioner", {"local-path-provisioner": "github.com/rancher/local-path-provisioner"}),
+    BinarySet(
+        "buildkit",
+        {"buildkitd": "github.com/moby/buildkit/cmd/buildkitd", "buildctl": "github.com/moby/buildkit/cmd/buildctl"},
+    ),
+    BinarySet("helm", {"helm": "helm.sh/helm/v3/cmd/helm"}),
+)
+
+
+def ensure(settings: Settings) -> dict[str, Path]:
+    """Build what the cache lacks; returns each program's path, and links them all into `bin/` of the cache."""
+    programs: dict[str, Path] = {}
+    go: Go | None = None
+    for binaries in SETS:
+        folder = settings.cache / "bin-sets" / f"{binaries.name}-{binaries.key()}"
+        if not _is_whole(folder):
+            if folder.exists():
+                say(f"{folder} is damaged: building it anew")
+            go = go or find(settings)
+            _build(settings, go, binaries, folder)
+        programs |= {name: folder / name for name in binaries.packages}
+    _link(settings, programs)
+    return programs
+
+
+def existing(settings: Settings, program: str) -> Path:
+    """The stable path of a program that was built before."""
+    return settings.cache / "bin" / program
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        expected: dict[str, str] = json.loads((folder / _MANIFEST).read_text())
+        return all(_checksum(folder / name) == checksum for name, checksum in expected.items())
+    except (OSError, ValueError):
+        return False
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _build(settings: Settings, go: Go, binaries: BinarySet, folder: Path) -> None:
+    temporary = folder.with_name(f"{folder.name}.tmp-{os.getpid()}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    log = settings.cache / "logs" / f"build-{binaries.name}.log"
+    for name, package in binaries.packages.items():
+        with step(f"building {name}"):
+            run_logged(
+                ["nice", go.program, "build", "-p", "2", "-trimpath", "-buildvcs=false"]
+                + ["-ldflags", binaries.ldflags, "-o", temporary / name, package],
+                log=log,
+                deadline=1800,
+                what=f"building {name}",
+                fix="see the log; the Go module proxy must be reachable (`go env GOPROXY`)",
+                env=go.env | {"CGO_ENABLED": "0"},
+                cwd=binaries.folder,
+            )
+    (temporary / _MANIFEST).write_text(json.dumps({name: _checksum(temporary / name) for name in binaries.packages}))
+    shutil.rmtree(folder, ignore_errors=True)
+    temporary.rename(folder)
+    for stale in folder.parent.glob(f"{binaries.name}-*"):
+        if stale != folder:
+            shutil.rmtree(stale, ignore_errors=True)
+
+
+def _link(settings: Settings, programs: Mapping[str, Path]) -> None:
+    """One folder for the PATH: kubectl and helm are useful to people and tests."""
+    folder = settings.cache / "bin"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, path in programs.items():
+        temporary = folder / f".{name}.tmp-{os.getpid()}"
+        temporary.symlink_to(path)
+        temporary.replace(folder / name)

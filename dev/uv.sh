@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Prints the path of uv: the one on the PATH, else one installed from PyPI into a small venv of its own in the
+# cache. Callers must name the interpreter (`uv sync --python "$(dev/python.sh)"`): pyenv's shims mislead uv.
+set -euo pipefail
+
+version=0.13.8
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+if path=$(command -v uv) && "$path" --version >/dev/null 2>&1; then
+    echo "$path"
+    exit 0
+fi
+venv="${GYMTRAIN_CACHE:-$HOME/.cache/gymtrain}/uv-$version"
+if ! "$venv/bin/uv" --version >/dev/null 2>&1; then
+    python=$("$here/python.sh")
+    mkdir -p "$(dirname "$venv")"
+    # A venv cannot be renamed into place (its scripts hold its path), so a lock and the check above
+    # keep a half-made one from being used.
+    exec 9>"$venv.lock"
+    flock 9
+    if ! "$venv/bin/uv" --version >/dev/null 2>&1; then
+        rm -rf "$venv"
+        "$python" -m venv "$venv" >&2
+        "$venv/bin/pip" install --quiet --disable-pip-version-check "uv==$version" >&2
+    fi
+fi
+echo "$venv/bin/uv"
