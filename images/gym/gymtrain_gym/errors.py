@@ -1,0 +1,18 @@
+"""Errors of the Gym image.
+
+GymImageError
+├── ConfigFileError    the config file or the environment of a server pod is wrong
+└── ServerStartError   the server could not be started
+"""
+
+
+class GymImageError(Exception):
+    """Base: its text is meant for the user."""
+
+
+class ConfigFileError(GymImageError):
+    """The Gym config file, or the name of the server in it, can't be used."""
+
+
+class ServerStartError(GymImageError):
+    """The server can't listen or can't be loaded."""

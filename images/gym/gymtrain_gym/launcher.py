@@ -1,0 +1,163 @@
+"""Starts one unmodified NeMo Gym server: the main process of every Gym server pod.
+
+It does what `ng_run` does for a server (working directory, import path, the config in
+NEMO_GYM_CONFIG_DICT, then app.py as __main__), in one process, plus what a pod needs:
+
+- the config comes from a file; the server's own host becomes the address to bind to;
+- no Ray, unless the server's code uses it (ray_mode);
+- a writable working directory (workspace);
+- on SIGTERM it finishes what is in flight (draining);
+- a rollout is never scored in a session that was lost (sessions);
+- one process: replicas of the pod stand in for uvicorn workers, which would split session state.
+
+Exits with 0 after a drain, 78 (EX_CONFIG) when the config can't be used, 1 on other errors; the last line on
+stderr says why.
+"""
+
+import argparse
+import os
+import runpy
+import socket
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from gymtrain_api.wiring import ENV_GYM_SERVER, GYM_CONFIG_FILE, SCRATCH_DIR
+from gymtrain_gym import code_scan, ray_mode, server_config, workspace
+from gymtrain_gym.errors import ConfigFileError, GymImageError, ServerStartError
+from gymtrain_gym.server_config import ServerConfig
+
+ENV_CONFIG_FILE = "GYMTRAIN_GYM_CONFIG"
+ENV_DRAIN_SECONDS = "GYMTRAIN_DRAIN_SECONDS"
+DRAIN_SECONDS = 25.0  # below Kubernetes' default terminationGracePeriodSeconds of 30
+MAX_ENV_BYTES = 100_000  # the kernel refuses to start a process with one variable over 128 KiB
+EX_CONFIG = 78
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the server until it is told to stop. Returns the exit code."""
+    try:
+        options = _options(argv)
+        launch(options.server, options.config, options.bind, options.drain_seconds)
+    except GymImageError as error:
+        print(f"gymtrain: {error}", file=sys.stderr, flush=True)
+        return EX_CONFIG if isinstance(error, ConfigFileError) else 1
+    except Exception as error:
+        traceback.print_exc()
+        reason = f"{type(error).__name__}: {error}"
+        print(f"gymtrain: server {options.server!r} failed: {reason}", file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+def launch(name: str, config_file: Path, bind: str, drain_seconds: float) -> None:
+    """Runs server `name` of the config in this process until SIGTERM, and drains it.
+
+    Raises:
+        ConfigFileError: the config can't be used.
+        ServerStartError: the address is taken or can't be bound, or a Python module is missing.
+    """
+    config = server_config.read(config_file, name, bind)
+    listener = _listen(bind, config.port)
+    scratch = _scratch()
+    os.environ.setdefault("HF_HOME", str(scratch / "huggingface"))
+    if config.type is None:
+        _enter_config(config, scratch)
+        _run_head(listener, drain_seconds)
+        return
+    search = workspace.roots()
+    folder = workspace.server_folder(config.folder, config.entrypoint, search)
+    code = code_scan.scan(folder, config.entrypoint, search)
+    if code.missing_modules:
+        raise ServerStartError(
+            f"server {name!r} needs the Python packages {', '.join(code.missing_modules)}, which this image lacks; "
+            f"{config.folder} lists what to install. Use an image with them: spec.gym.image or "
+            f"spec.gym.servers.{name}.image"
+        )
+    twin = workspace.mirror(folder, scratch / "gym" / config.folder)
+    _enter_config(config, twin)
+    if not code.needs_ray:
+        ray_mode.without_ray()
+    elif not config.has_ray_address:
+        ray_mode.local_ray(scratch / "ray")
+    keeps_sessions = code.keeps_sessions and config.type == "resources_servers"
+    _serve_from(listener, drain_seconds, guarded=name if keeps_sessions else None)
+    runpy.run_path(str(twin / config.entrypoint), run_name="__main__")
+
+
+def _options(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="gymtrain_gym.launcher", description="Runs one NeMo Gym server.")
+    parser.add_argument("--server", default=os.environ.get(ENV_GYM_SERVER), help="top-level key of the server")
+    parser.add_argument("--config", type=Path, default=Path(os.environ.get(ENV_CONFIG_FILE, GYM_CONFIG_FILE)))
+    parser.add_argument("--bind", default="0.0.0.0", help="address to listen on")  # noqa: S104  a pod's only address
+    parser.add_argument("--drain-seconds", type=float, default=os.environ.get(ENV_DRAIN_SECONDS, DRAIN_SECONDS))
+    options = parser.parse_args(argv)
+    if not options.server:
+        parser.error(f"no server named: set {ENV_GYM_SERVER} or --server")
+    return options
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A bound socket that does not listen yet: clients are refused until the server can answer."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise ServerStartError(f"can't listen on {host}:{port}: {error}") from error
+    return listener
+
+
+def _scratch() -> Path:
+    """The pod's scratch volume, or a temporary folder where there is none (tests)."""
+    scratch = Path(SCRATCH_DIR)
+    return scratch if os.access(scratch, os.W_OK) else Path(tempfile.mkdtemp(prefix="gymtrain-"))
+
+
+def _enter_config(config: ServerConfig, folder: Path) -> None:
+    """Hands the config to NeMo Gym, whose working directory becomes `folder`."""
+    workspace.enter(folder)
+    os.environ["NEMO_GYM_CONFIG_DICT"] = config.text
+    os.environ["NEMO_GYM_CONFIG_PATH"] = config.name
+    from nemo_gym.global_config import get_global_config_dict
+
+    get_global_config_dict()  # parsed once and cached: the variable is not read again here
+    if len(config.text.encode()) > MAX_ENV_BYTES:
+        del os.environ["NEMO_GYM_CONFIG_DICT"]
+
+
+def _run_head(listener: socket.socket, drain_seconds: float) -> None:
+    import uvicorn
+    from nemo_gym.server_utils import HeadServer, ServerClient
+
+    _serve_from(listener, drain_seconds, guarded=None)
+    uvicorn.run(HeadServer(config=ServerClient.load_head_server_config()).setup_webserver())
+
+
+def _serve_from(listener: socket.socket, drain_seconds: float, guarded: str | None) -> None:
+    """Replaces uvicorn.run, which upstream's run_webserver calls, by one that drains, on our socket."""
+    import uvicorn
+
+    from gymtrain_gym.draining import Drain, DrainingServer, DrainMiddleware
+    from gymtrain_gym.sessions import SessionGuard
+
+    def run(app: Any, **kwargs: Any) -> None:
+        drain = Drain(drain_seconds, close_connections=guarded is None)
+        app = app if guarded is None else SessionGuard(app, guarded)
+        kwargs = {**kwargs, "host": None, "port": 0}
+        server = DrainingServer(uvicorn.Config(DrainMiddleware(app, drain), **kwargs), drain)
+        server.run(sockets=[listener])
+
+    uvicorn.run = run
+
+
+def _main() -> NoReturn:
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,63 @@
+"""A writable twin of a server's folder, and the process state that upstream's CLI sets up.
+
+Upstream starts a server with its folder as working directory and on PYTHONPATH. Servers read files
+beside them by relative paths (judge prompts, tables) and write caches and logs there, which a
+read-only image forbids. So the folder is rebuilt in the scratch volume: real folders, and a link for each
+file.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from gymtrain_gym.errors import ConfigFileError
+
+
+def roots() -> list[Path]:
+    """Where server folders and config files are looked for, as upstream does: the working directory
+    (environments added to an image), then NeMo Gym's installation."""
+    import nemo_gym
+
+    return [Path.cwd(), nemo_gym.PARENT_DIR]
+
+
+def find(relative: Path, search: list[Path]) -> Path | None:
+    """The first of `search` that has `relative`, as an absolute path."""
+    return next((root / relative for root in search if (root / relative).exists()), None)
+
+
+def mirror(source: Path, target: Path) -> Path:
+    """Rebuilds the folder `source` at `target` with links to its files; files written there stay."""
+    for folder, subfolders, files in os.walk(source):
+        subfolders[:] = [name for name in subfolders if name not in ("__pycache__", "tests", ".venv")]
+        twin = target / Path(folder).relative_to(source)
+        twin.mkdir(parents=True, exist_ok=True)
+        for name in files:
+            link = twin / name
+            if not link.exists():
+                link.unlink(missing_ok=True)
+                link.symlink_to(Path(folder, name).absolute())
+    return target
+
+
+def enter(folder: Path) -> None:
+    """Makes `folder` the working directory and the first place for imports, here and in children."""
+    os.chdir(folder)
+    sys.path.insert(0, str(folder))
+    path = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = f"{folder}{os.pathsep}{path}" if path else str(folder)
+
+
+def server_folder(relative: Path, entrypoint: str, search: list[Path]) -> Path:
+    """The folder of a server's code.
+
+    Raises:
+        ConfigFileError: no folder of that name, or no entrypoint in it.
+    """
+    folder = find(relative, search)
+    places = " and ".join(str(root) for root in search)
+    if folder is None:
+        raise ConfigFileError(f"no server code in {relative}: looked in {places}")
+    if not (folder / entrypoint).is_file():
+        raise ConfigFileError(f"{folder} has no {entrypoint}, the entrypoint that the config names")
+    return folder
