@@ -2,7 +2,8 @@
 
 ApiError
 ├── SourceError      a `source:` string that names nothing we can read
-└── DocumentError    a document between two parts of a run that doesn't parse
+├── DocumentError    a document between two parts of a run that doesn't parse
+└── SchemaError      the types use something that the CRD generator does not know
 """
 
 
@@ -16,3 +17,7 @@ class SourceError(ApiError):
 
 class DocumentError(ApiError):
     """A document that one part of a run wrote can't be read by another (see `wiring`)."""
+
+
+class SchemaError(ApiError):
+    """The types use a construct that the CRD generator has no agreed form for."""

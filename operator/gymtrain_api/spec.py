@@ -16,6 +16,8 @@ from gymtrain_api.sources import DATA_SOURCE_PATTERN, MODEL_SOURCE_PATTERN
 # pods are created, and a copy of their schema here would age.
 type KubernetesObject = dict[str, Any]
 
+SIZE_PATTERN = r"^[0-9]+(\.[0-9]+)?(Ki|Mi|Gi|Ti|k|M|G|T)?$"
+
 
 class Spec(BaseModel):
     """Base of every part of the spec: camelCase on the wire, unknown fields refused, immutable."""
@@ -48,9 +50,7 @@ class PodSettings(Spec):
 class ModelStorage(Spec):
     """The volume that holds the model, made and filled once per run."""
 
-    size: str = Field(
-        pattern=r"^[0-9]+(\.[0-9]+)?(Ki|Mi|Gi|Ti|k|M|G|T)?$", description="Size of the volume, such as 20Gi."
-    )
+    size: str = Field(pattern=SIZE_PATTERN, max_length=32, description="Size of the volume, such as 20Gi.")
     storage_class_name: str | None = Field(None, description="StorageClass; the cluster's default where left out.")
     access_modes: list[Literal["ReadWriteOnce", "ReadWriteMany"]] = Field(
         default=["ReadWriteMany"],
@@ -172,7 +172,8 @@ class Checkpoint(Spec):
     )
     size: str | None = Field(
         None,
-        pattern=r"^[0-9]+(\.[0-9]+)?(Ki|Mi|Gi|Ti|k|M|G|T)?$",
+        pattern=SIZE_PATTERN,
+        max_length=32,
         description="Size of a volume that is made for the run and deleted with it.",
     )
     storage_class_name: str | None = Field(

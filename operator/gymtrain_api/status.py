@@ -15,7 +15,7 @@ class Status(BaseModel):
 class Condition(Status):
     """A condition as metav1.Condition has it."""
 
-    type: str = Field(description="Type of the condition, unique in the list.")
+    type: str = Field(max_length=64, description="Type of the condition, unique in the list.")
     status: Literal["True", "False", "Unknown"] = Field(description="True, False or Unknown.")
     reason: str = Field(description="Constant for programs.")
     message: str = Field("", description="What happened and what to do, for people.")
@@ -68,7 +68,16 @@ class GymTrainingRunStatus(Status):
     completion_time: str | None = Field(None, description="When the run ended (RFC 3339).")
     suspended_seconds: int | None = Field(None, description="Time spent suspended, left out of activeDeadlineSeconds.")
     preflight_hash: str | None = Field(None, description="Hash of the inputs that preflight passed.")
-    conditions: list[Condition] = Field(default_factory=list, description="Conditions.")
+    conditions: list[Condition] = Field(
+        default_factory=list,
+        max_length=16,
+        description="Conditions, one of each type.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+    )
     weight_sync: WeightSyncStatus | None = Field(None, description="The weight transport in use.")
     progress: Progress | None = Field(None, description="How far training is.")
-    servers: list[ServerStatus] = Field(default_factory=list, description="The servers of the run.")
+    servers: list[ServerStatus] = Field(
+        default_factory=list,
+        description="The servers of the run.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["kind", "name"]},
+    )

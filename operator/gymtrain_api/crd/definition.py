@@ -1,0 +1,90 @@
+"""The CustomResourceDefinition."""
+
+from typing import Any
+
+from gymtrain_api import labels
+from gymtrain_api.conditions import ConditionType
+from gymtrain_api.crd.rules import add_rules
+from gymtrain_api.crd.structural import Schema, structural_schema
+from gymtrain_api.spec import GymTrainingRunSpec
+from gymtrain_api.status import GymTrainingRunStatus
+from gymtrain_api.validations import RULES
+
+NAME = f"{labels.PLURAL}.{labels.GROUP}"
+FILE_NAME = f"{labels.GROUP}_{labels.PLURAL}.yaml"
+
+
+def custom_resource_definition() -> dict[str, Any]:
+    """The CRD as a manifest."""
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": NAME,
+            # Deleting the CRD deletes every run, so `helm uninstall` leaves it.
+            "annotations": {"helm.sh/resource-policy": "keep"},
+        },
+        "spec": {
+            "group": labels.GROUP,
+            "scope": "Namespaced",
+            "names": {
+                "kind": labels.KIND,
+                "listKind": f"{labels.KIND}List",
+                "plural": labels.PLURAL,
+                "singular": labels.KIND.lower(),
+                "shortNames": [labels.SHORT_NAME],
+                "categories": ["gymtrain"],
+            },
+            "versions": [
+                {
+                    "name": labels.VERSION,
+                    "served": True,
+                    "storage": True,
+                    "subresources": {"status": {}},
+                    "additionalPrinterColumns": _COLUMNS,
+                    "schema": {"openAPIV3Schema": run_schema()},
+                }
+            ],
+        },
+    }
+
+
+def run_schema() -> Schema:
+    """Schema of the whole run, with its rules."""
+    schema: Schema = {
+        "type": "object",
+        "description": "A reinforcement-learning post-training run of a language model against NeMo Gym environments.",
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"type": "string", "description": f"{labels.API_VERSION}."},
+            "kind": {"type": "string", "description": f"{labels.KIND}."},
+            "metadata": {"type": "object"},
+            "spec": structural_schema(GymTrainingRunSpec, defaults=True),
+            "status": structural_schema(GymTrainingRunStatus, defaults=False),
+        },
+    }
+    add_rules(schema, RULES)
+    return schema
+
+
+def _column(name: str, path: str, description: str, kind: str = "string", *, wide: bool = False) -> dict[str, Any]:
+    column: dict[str, Any] = {"name": name, "type": kind, "jsonPath": path, "description": description}
+    return column | {"priority": 1} if wide else column
+
+
+_COLUMNS = [
+    _column("State", ".status.state", "What the run is doing, in one word."),
+    _column("Step", ".status.progress.step", "Optimizer steps done.", "integer"),
+    _column("Max", ".status.progress.maxSteps", "Optimizer steps to do.", "integer"),
+    _column("Reward", ".status.progress.reward", "Mean reward of the last step."),
+    _column("Transport", ".status.weightSync.transport", "How weights reach vLLM."),
+    _column("Age", ".metadata.creationTimestamp", "Time since the run was made.", "date"),
+    _column("Attempt", ".status.attempt", "Current attempt, from 1.", "integer", wide=True),
+    _column("Tokens/s", ".status.progress.tokensPerSecond", "Completion tokens per second.", wide=True),
+    _column(
+        "Message",
+        f'.status.conditions[?(@.type=="{ConditionType.PROGRESSING}")].message',
+        "What the run does or waits for.",
+        wide=True,
+    ),
+]

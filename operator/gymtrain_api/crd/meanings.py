@@ -1,0 +1,61 @@
+"""What condition types, reasons and labels mean, for the reference page.
+
+Every member of the enums has an entry here; the page's generator refuses a missing one.
+"""
+
+from collections.abc import Mapping
+
+from gymtrain_api import labels
+from gymtrain_api.conditions import ConditionType, Reason
+
+CONDITIONS: Mapping[ConditionType, str] = {
+    ConditionType.PREFLIGHT_PASSED: "The Gym config, the datasets, the trainer's settings and the model were checked "
+    "in a CPU pod and are good. False names what to fix. No other pod exists before it is True.",
+    ConditionType.GYM_READY: "Every Gym server has a ready pod for each replica.",
+    ConditionType.INFERENCE_READY: "The vLLM servers answer.",
+    ConditionType.WEIGHT_SYNC_READY: "A weight transport was chosen that every vLLM server proved to offer.",
+    ConditionType.PROGRESSING: "The run goes forward. The message says what it does or waits for.",
+    ConditionType.SUSPENDED: "spec.suspend is true and the pods are gone.",
+    ConditionType.COMPLETE: "Training reached its last step. Final.",
+    ConditionType.FAILED: "The run gave up. The message says which part failed and quotes its last lines. Final.",
+}
+
+REASONS: Mapping[Reason, str] = {
+    Reason.PREFLIGHT_RUNNING: "The checks are running.",
+    Reason.PREFLIGHT_PASSED: "All checks passed.",
+    Reason.PREFLIGHT_FAILED: "A check found a mistake; the message names file, line or key.",
+    Reason.PREFLIGHT_ERROR: "The check itself broke: its image can't be pulled, it crashed, or ran past its deadline.",
+    Reason.INVALID_SPEC: "The spec doesn't fit this operator's types: it was stored before the CRD was tightened.",
+    Reason.WAITING_FOR_PREFLIGHT: "Preflight comes first.",
+    Reason.PODS_STARTING: "Pods are being scheduled, pulled or started.",
+    Reason.ALL_READY: "Every wanted pod is ready.",
+    Reason.PODS_NOT_READY: "Pods that were ready no longer are.",
+    Reason.WAITING_FOR_INFERENCE: "The vLLM servers have to answer first.",
+    Reason.TRANSPORT_CHOSEN: "The message says which transport and why.",
+    Reason.TRANSPORT_UNAVAILABLE: "No transport works with these servers; the message names what is missing.",
+    Reason.WAITING_FOR_SERVERS: "The trainer waits for the Gym and vLLM servers.",
+    Reason.TRAINER_STARTING: "The trainer's pods are starting.",
+    Reason.WAITING_FOR_ROLLOUTS: "The trainer waits for rollouts.",
+    Reason.TRAINING: "Optimizer steps are being made.",
+    Reason.ROLLOUTS_FAILING: "Rollouts fail; the run waits until spec.rollout.stallTimeoutSeconds.",
+    Reason.RETRYING: "An attempt failed and the next one starts from the last checkpoint.",
+    Reason.FINISHED: "The run has ended; see Complete and Failed.",
+    Reason.SUSPENDED: "spec.suspend is true.",
+    Reason.RESUMED: "spec.suspend became false again.",
+    Reason.NOT_SUSPENDED: "spec.suspend is false.",
+    Reason.TRAINING_COMPLETED: "Training reached its last step.",
+    Reason.RUNNING: "The run hasn't ended.",
+    Reason.BACKOFF_LIMIT_EXCEEDED: "spec.backoffLimit attempts after the first have failed too.",
+    Reason.TRAINER_REFUSED: "The trainer said that trying again can't help; the message says why.",
+    Reason.DEADLINE_EXCEEDED: "spec.activeDeadlineSeconds has passed.",
+    Reason.STARTUP_DEADLINE_EXCEEDED: "The servers weren't ready within spec.startupDeadlineSeconds.",
+}
+
+# On objects and pods of a run; select on them.
+LABELS: Mapping[str, str] = {
+    labels.MANAGED_BY: f"Always `{labels.MANAGED_BY_VALUE}`: the object belongs to a run.",
+    labels.RUN: "Name of the run.",
+    labels.ROLE: f"Part of the run: {', '.join(f'`{role}`' for role in labels.Role)}.",
+    labels.SERVER: "Name of the Gym server.",
+    labels.ATTEMPT: "Attempt that the trainer's pods belong to.",
+}

@@ -1,0 +1,152 @@
+"""What the API server refuses beyond types and ranges, and the words that the user reads.
+
+Each rule is CEL that stands in the CRD (`x-kubernetes-validations`), so a mistake shows at
+`kubectl apply`. A message says what is wrong and how to put it right. What only a library can know
+(a Gym config, a dataset, TRL's settings) is preflight's to check.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from gymtrain_api.names import MAX_RUN_NAME
+from gymtrain_api.sources import DATA_SOURCE_PATTERN, MODEL_SOURCE_PATTERN
+from gymtrain_api.spec import SIZE_PATTERN
+
+# A field's pattern is checked by a CEL rule with this message: the API server's own message for a
+# `pattern` shows nothing but the expression.
+PATTERN_MESSAGES = {
+    MODEL_SOURCE_PATTERN: "must be hf://ORG/NAME (Hugging Face hub), pvc://CLAIM/PATH (a PersistentVolumeClaim), or "
+    "oci://IMAGE (an image with the model in /models)",
+    DATA_SOURCE_PATTERN: "must be pvc://CLAIM/PATH (a PersistentVolumeClaim), configmap://NAME/KEY (a ConfigMap), or "
+    "gym://PATH (a file in the Gym image)",
+    SIZE_PATTERN: "must be a size such as 20Gi or 500Mi",
+}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One CEL rule.
+
+    Attributes:
+        at: wire path of the object it is about: "" for the run, `[]` for each item of a list.
+        rule: CEL over `self` (and `oldSelf` where it is about a change).
+        message: what the user reads.
+        field: wire path below `at` that the message is shown at; the object itself where empty.
+        reason: how clients classify the refusal.
+    """
+
+    at: str
+    rule: str
+    message: str
+    field: str = ""
+    reason: Literal["FieldValueInvalid", "FieldValueForbidden", "FieldValueRequired"] = "FieldValueInvalid"
+
+
+_COMBINATIONS = (
+    Rule(
+        at="",
+        rule=f"self.metadata.name.size() <= {MAX_RUN_NAME} && "
+        "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+        message=f"metadata.name must be at most {MAX_RUN_NAME} characters, start with a letter and hold only a-z, 0-9 "
+        "and '-': names of Services and pods are made from it",
+    ),
+    Rule(
+        at="spec.model",
+        rule="!has(self.revision) || self.source.startsWith('hf://')",
+        message="revision chooses a version of an hf:// source: remove it, or use an hf:// source",
+        field="revision",
+        reason="FieldValueForbidden",
+    ),
+    Rule(
+        at="spec.model",
+        rule="!has(self.tokenSecret) || self.source.startsWith('hf://')",
+        message="tokenSecret is the Hugging Face token for an hf:// source: remove it, or use an hf:// source "
+        "(for a private image use imagePullSecrets in a template or in serviceAccountName)",
+        field="tokenSecret",
+        reason="FieldValueForbidden",
+    ),
+    Rule(
+        at="spec.model",
+        rule="!has(self.storage) || !self.source.startsWith('pvc://')",
+        message="a pvc:// source is mounted as it is and needs no storage: remove storage",
+        field="storage",
+        reason="FieldValueForbidden",
+    ),
+    Rule(
+        at="spec.data.train[]",
+        rule="has(self.source) != has(self.reasoningGym)",
+        message="set exactly one of source (a JSONL file) and reasoningGym (a dataset made on the spot)",
+    ),
+    Rule(
+        at="spec.trainer",
+        rule="self.gpus == 0 || self.processesPerNode == self.gpus",
+        message="each process trains on one GPU: set processesPerNode to the same number as gpus",
+        field="processesPerNode",
+    ),
+    Rule(
+        at="spec.trainer.checkpoint",
+        rule="has(self.claimName) != has(self.size)",
+        message="set exactly one of claimName (an existing PersistentVolumeClaim) and size (a new volume for the run)",
+    ),
+    Rule(
+        at="spec.trainer",
+        rule="self.nodes == 1 || !has(self.checkpoint) || !has(self.checkpoint.size) || "
+        "'ReadWriteMany' in self.checkpoint.accessModes",
+        message="with more than one node all trainer pods write to the volume: set accessModes: [ReadWriteMany] and a "
+        "storageClassName that offers it",
+        field="checkpoint.accessModes",
+    ),
+    Rule(
+        at="spec.rollout",
+        rule="self.stallTimeoutSeconds >= self.timeoutSeconds",
+        message="stallTimeoutSeconds must be at least timeoutSeconds: otherwise one slow rollout fails the attempt",
+        field="stallTimeoutSeconds",
+    ),
+)
+
+# Preflight has checked these and all pods are made from them. What may change during a run: suspend,
+# replicas, limits and deadlines at once; resources and templates for pods made from then on.
+FIXED_AFTER_PREFLIGHT = (
+    "model",
+    "gym.image",
+    "gym.configPaths",
+    "gym.overrides",
+    "gym.env",
+    "data",
+    "inference.image",
+    "inference.gpus",
+    "inference.args",
+    "trainer.image",
+    "trainer.nodes",
+    "trainer.processesPerNode",
+    "trainer.gpus",
+    "trainer.config",
+    "trainer.checkpoint",
+    "rollout",
+    "weightSync",
+    "serviceAccountName",
+)
+_PREFLIGHT_PASSED = (
+    "has(oldSelf.status) && has(oldSelf.status.conditions) && "
+    "oldSelf.status.conditions.exists(c, c.type == 'PreflightPassed' && c.status == 'True')"
+)
+
+
+def _fixed(path: str) -> Rule:
+    """The field may not change, appear or vanish once preflight has passed.
+
+    has() and plain selection instead of CEL's optionals: the API server can't bound the cost of those.
+    """
+    new, old = f"self.spec.{path}", f"oldSelf.spec.{path}"
+    same = f"has({new}) == has({old}) && (!has({new}) || {new} == {old})"
+    return Rule(
+        at="",
+        rule=f"!({_PREFLIGHT_PASSED}) || ({same})",
+        message=f"spec.{path} can't change after preflight has passed: delete the run and apply it anew, or apply it "
+        "under another name",
+        field=f"spec.{path}",
+        reason="FieldValueForbidden",
+    )
+
+
+RULES = (*_COMBINATIONS, *(_fixed(path) for path in FIXED_AFTER_PREFLIGHT))

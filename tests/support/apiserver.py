@@ -1,0 +1,158 @@
+"""A real etcd and kube-apiserver of the tests' own: no kubelet, no controllers, gone afterwards.
+
+The binaries are the dev cluster's (`dev/run binaries`). A cluster that happens to run is never used.
+"""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+_TOKEN = "tests"  # noqa: S105  # a server on 127.0.0.1 for seconds
+_START_SECONDS = 60  # 3 on an idle machine
+
+
+class ApiServerError(RuntimeError):
+    """A binary is missing or a server didn't come up; the message holds the end of its log."""
+
+
+def binary(name: str) -> str:
+    """Path of a program of the dev cluster.
+
+    Raises:
+        ApiServerError: it isn't built.
+    """
+    cache = Path(os.environ.get("GYMTRAIN_CACHE") or "~/.cache/gymtrain").expanduser()
+    found = shutil.which(name, path=f"{cache / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}")
+    if found is None:
+        raise ApiServerError(f"{name} is not built: run `dev/run binaries`")
+    return found
+
+
+class ApiServer:
+    """etcd and kube-apiserver in one folder; use as a context manager."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self.port = free_port()
+        self.kubeconfig = folder / "kubeconfig"
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in reversed(self._processes):  # the API server first: it waits for nothing then
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def run(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        """Starts one more program of the cluster (the controller manager, say), stopped with the rest."""
+        with (self._folder / f"{name}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [binary(name), *arguments],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self._folder,
+                preexec_fn=_die_with_parent,
+            )
+        self._processes.append(process)
+        return process
+
+    def _start(self) -> None:
+        client, peer = f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}"
+        etcd_urls = [f"--listen-client-urls={client}", f"--advertise-client-urls={client}"]
+        etcd_urls += [f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}"]
+        self.run("etcd", "--data-dir=etcd", "--unsafe-no-fsync", f"--initial-cluster=default={peer}", *etcd_urls)
+        key = self._folder / "accounts.key"
+        subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
+        tokens = self._folder / "tokens.csv"
+        tokens.write_text(f'{_TOKEN},tests,tests,"system:masters"\n')
+        server = self.run(
+            "kube-apiserver",
+            f"--etcd-servers={client}",
+            "--bind-address=127.0.0.1",
+            "--advertise-address=127.0.0.1",
+            f"--secure-port={self.port}",
+            "--cert-dir=certificates",
+            "--service-cluster-ip-range=10.97.0.0/16",
+            f"--service-account-key-file={key}",
+            f"--service-account-signing-key-file={key}",
+            "--service-account-issuer=https://tests",
+            f"--token-auth-file={tokens}",
+            "--authorization-mode=RBAC",
+            "--disable-admission-plugins=ServiceAccount",  # its accounts come from a controller
+            "--endpoint-reconciler-type=none",
+            "--enable-priority-and-fairness=false",
+            "--max-requests-inflight=0",
+        )
+        self._wait(server)
+        self.kubeconfig.write_text(json.dumps(self._kubeconfig(_TOKEN)))
+
+    def kubeconfig_for(self, user: str, token: str) -> Path:
+        """A kubeconfig with another token, such as a ServiceAccount's."""
+        path = self._folder / f"kubeconfig-{user}"
+        path.write_text(json.dumps(self._kubeconfig(token)))
+        return path
+
+    def _kubeconfig(self, token: str) -> dict[str, object]:
+        cluster = {
+            "server": f"https://127.0.0.1:{self.port}",
+            "certificate-authority": str(self._folder / "certificates" / "apiserver.crt"),
+        }
+        return {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "tests", "cluster": cluster}],
+            "users": [{"name": "tests", "user": {"token": token}}],
+            "contexts": [{"name": "tests", "context": {"cluster": "tests", "user": "tests"}}],
+            "current-context": "tests",
+        }
+
+    def _wait(self, server: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + _START_SECONDS
+        request = urllib.request.Request(
+            f"https://127.0.0.1:{self.port}/readyz", headers={"Authorization": f"Bearer {_TOKEN}"}
+        )
+        while time.monotonic() < deadline and server.poll() is None:
+            with suppress(urllib.error.URLError, ConnectionError, TimeoutError, OSError):
+                # The certificate appears while we wait; kubectl verifies it.
+                with urllib.request.urlopen(request, timeout=5, context=ssl._create_unverified_context()) as answer:
+                    if answer.read() == b"ok":
+                        return
+            time.sleep(0.1)
+        log = (self._folder / "kube-apiserver.log").read_text(errors="replace")
+        raise ApiServerError(f"kube-apiserver isn't ready after {_START_SECONDS} s; its log ends:\n{log[-3000:]}")
+
+
+def free_port() -> int:
+    """A TCP port on 127.0.0.1 that nobody has now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _die_with_parent() -> None:
+    """A killed test run must not leave servers behind: PR_SET_PDEATHSIG."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
