@@ -3,42 +3,46 @@
 from __future__ import annotations
 
 import argparse
-import fcntl
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from dev.cluster.addons import is_up, kubectl
-from dev.cluster.down import down, leftovers
-from dev.cluster.up import up
+from dev.cluster.down import leftovers
 from dev.host import processes
-from dev.report import DevError, say
+from dev.lock import exclusive
+from dev.providers import choose
+from dev.report import DevError
 from dev.settings import BUILD_DAEMON, DAEMONS, Settings
-
-
-@contextmanager
-def _exclusive(settings: Settings) -> Iterator[None]:
-    """One command at a time: two would undo each other's work."""
-    settings.cache.mkdir(parents=True, exist_ok=True)
-    with (settings.cache / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say("waiting for another dev command to end …")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+from dev.supply import binaries
 
 
 def _cluster_up(settings: Settings, _: argparse.Namespace) -> int:
-    with _exclusive(settings):
-        up(settings)
+    choose(settings).up()
     return 0
 
 
-def _cluster_down(settings: Settings, _: argparse.Namespace) -> int:
-    with _exclusive(settings):
-        down(settings)
+def _cluster_down(settings: Settings, arguments: argparse.Namespace) -> int:
+    if arguments.check:
+        return _leftovers(settings, arguments)
+    choose(settings).down()
+    return 0
+
+
+def _images(settings: Settings, arguments: argparse.Namespace) -> int:
+    choose(settings).images(arguments.names)
+    return 0
+
+
+def _kubeconfig(settings: Settings, _: argparse.Namespace) -> int:
+    print(choose(settings).kubeconfig())
+    return 0
+
+
+def _binaries(settings: Settings, arguments: argparse.Namespace) -> int:
+    with exclusive(settings):
+        binaries.ensure(settings, arguments.names)
+    print(settings.programs)
     return 0
 
 
@@ -46,13 +50,6 @@ def _leftovers(settings: Settings, _: argparse.Namespace) -> int:
     found = leftovers(settings)
     print("\n".join(found), end="\n" if found else "")
     return 1 if found else 0
-
-
-def _kubeconfig(settings: Settings, _: argparse.Namespace) -> int:
-    if not settings.kubeconfig.exists():
-        raise DevError("there is no cluster", fix="dev/run cluster-up")
-    print(settings.kubeconfig)
-    return 0
 
 
 def _status(settings: Settings, _: argparse.Namespace) -> int:
@@ -63,7 +60,7 @@ def _status(settings: Settings, _: argparse.Namespace) -> int:
         print("no cluster")
         return 1
     problem = is_up(settings)
-    print(f"cluster                  {problem or 'works'}")
+    print(f"{'cluster':24} {problem or 'works'}")
     if not problem:
         print(kubectl(settings, "get", "pods", "--all-namespaces", "--output=wide"), end="")
     return 1 if problem else 0
@@ -72,19 +69,30 @@ def _status(settings: Settings, _: argparse.Namespace) -> int:
 _COMMANDS: dict[str, tuple[Callable[[Settings, argparse.Namespace], int], str]] = {
     "cluster-up": (_cluster_up, "start the cluster, or do nothing if it works"),
     "cluster-down": (_cluster_down, "remove everything but the cache"),
+    "images": (_images, "build images/NAME/Dockerfile into the cluster: all, or those named and what they need"),
     "kubeconfig": (_kubeconfig, "print the administrator's kubeconfig's path"),
     "status": (_status, "show the daemons and pods"),
     "leftovers": (_leftovers, "print what of the cluster is on the machine; nothing and status 0 when clean"),
+    "binaries": (_binaries, "build the programs (all, or the sets named) without a cluster; print their folder"),
 }
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="dev/run", description="The development cluster.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, (function, summary) in _COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=summary)
+        command.set_defaults(function=function)
+        if name in ("images", "binaries"):
+            command.add_argument("names", nargs="*", metavar="NAME")
+        if name == "cluster-down":
+            command.add_argument("--check", action="store_true", help="only print what is left, like `leftovers`")
+    return parser
 
 
 def main() -> int:
     """Parse, run, and turn an expected error into a message."""
-    parser = argparse.ArgumentParser(prog="dev/run", description="The development cluster.")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name, (function, summary) in _COMMANDS.items():
-        commands.add_parser(name, help=summary, description=summary).set_defaults(function=function)
-    arguments = parser.parse_args()
+    arguments = _parser().parse_args()
     os.umask(0o022)
     try:
         return arguments.function(Settings(), arguments)

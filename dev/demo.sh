@@ -14,7 +14,9 @@ step "a Kubernetes cluster"
 dev/run cluster-up
 KUBECONFIG=$(dev/run kubeconfig)
 export KUBECONFIG
-PATH="$(dev/run bin-dir):$PATH"
+if ! command -v kubectl >/dev/null || ! command -v helm >/dev/null; then
+    PATH="$(dev/run binaries kubernetes helm):$PATH"
+fi
 
 step "the command line"
 uv=$(dev/uv.sh)

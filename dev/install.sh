@@ -2,7 +2,7 @@
 # Installs (or upgrades) the operator with its chart into the cluster that KUBECONFIG names.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-PATH="$("$root/dev/run" bin-dir 2>/dev/null || true):$PATH"
+command -v helm >/dev/null || PATH="$("$root/dev/run" binaries helm):$PATH"
 tag=${GYMTRAIN_IMAGE_TAG:-dev}
 exec helm upgrade --install gymtrain "$root/charts/gymtrain" \
     --namespace gymtrain-system --create-namespace \

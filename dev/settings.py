@@ -81,9 +81,24 @@ class Settings:
         return self.state / "admin.kubeconfig"
 
     @property
+    def programs(self) -> Path:
+        """All built programs at stable paths: something for the PATH."""
+        return self.cache / "bin"
+
+    @property
+    def store(self) -> Path:
+        """Images and BuildKit's caches. They refer to each other, so they are kept, and removed, together."""
+        return self.cache / "store"
+
+    @property
     def containerd_root(self) -> Path:
-        """Image layers. In the cache, so that images and BuildKit's layers outlive the cluster."""
-        return self.cache / "containerd"
+        """Image layers. In the cache, so that they outlive the cluster."""
+        return self.store / "containerd"
+
+    @property
+    def buildkit_root(self) -> Path:
+        """Which layer came from which step, and the contents of `--mount=type=cache`."""
+        return self.store / "buildkit"
 
     @property
     def containerd_socket(self) -> Path:

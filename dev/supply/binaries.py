@@ -10,11 +10,11 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dev.report import say, step
+from dev.report import DevError, say, step
 from dev.settings import KUBERNETES_VERSION, Settings
 from dev.shell import run_logged
 from dev.supply.toolchain import GO_FOLDER, Go, find
@@ -78,11 +78,14 @@ SETS = (
 )
 
 
-def ensure(settings: Settings) -> dict[str, Path]:
-    """Build what the cache lacks; returns each program's path, and links them all into `bin/` of the cache."""
+def ensure(settings: Settings, names: Sequence[str] = ()) -> dict[str, Path]:
+    """Build what the cache lacks, of all sets or the named ones; returns each program's path."""
+    sets = {binaries.name: binaries for binaries in SETS}
+    if unknown := sorted(set(names) - sets.keys()):
+        raise DevError(f"no such set of programs: {', '.join(unknown)}", fix=f"one of: {', '.join(sets)}")
     programs: dict[str, Path] = {}
     go: Go | None = None
-    for binaries in SETS:
+    for binaries in [sets[name] for name in names] or SETS:
         folder = settings.cache / "bin-sets" / f"{binaries.name}-{binaries.key()}"
         if not _is_whole(folder):
             if folder.exists():
@@ -96,7 +99,7 @@ def ensure(settings: Settings) -> dict[str, Path]:
 
 def existing(settings: Settings, program: str) -> Path:
     """The stable path of a program that was built before."""
-    return settings.cache / "bin" / program
+    return settings.programs / program
 
 
 def _is_whole(folder: Path) -> bool:
@@ -139,7 +142,7 @@ def _build(settings: Settings, go: Go, binaries: BinarySet, folder: Path) -> Non
 
 def _link(settings: Settings, programs: Mapping[str, Path]) -> None:
     """One folder for the PATH: kubectl and helm are useful to people and tests."""
-    folder = settings.cache / "bin"
+    folder = settings.programs
     folder.mkdir(parents=True, exist_ok=True)
     for name, path in programs.items():
         temporary = folder / f".{name}.tmp-{os.getpid()}"

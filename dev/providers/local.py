@@ -1,0 +1,49 @@
+"""The cluster that this package itself starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dev.cluster.down import down
+from dev.cluster.up import up
+from dev.images import buildkit
+from dev.images.dockerfiles import discover, select
+from dev.images.secrets import build_secrets
+from dev.lock import exclusive
+from dev.report import DevError, say
+from dev.settings import Settings
+
+
+class Local:
+    """Kubernetes as processes of this machine."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def up(self) -> None:
+        """Start it, repair it, or see that it works."""
+        with exclusive(self._settings):
+            up(self._settings)
+
+    def down(self) -> None:
+        """Remove everything but the cache."""
+        with exclusive(self._settings):
+            down(self._settings)
+
+    def kubeconfig(self) -> Path:
+        """The administrator's."""
+        if not self._settings.kubeconfig.exists():
+            raise DevError("there is no cluster", fix="dev/run cluster-up")
+        return self._settings.kubeconfig
+
+    def images(self, names: list[str]) -> None:
+        """Build into the kubelet's own store, one image after the other."""
+        images = select(discover(), names)
+        if not images:
+            raise DevError("there is no images/*/Dockerfile")
+        with exclusive(self._settings):
+            buildkit.start(self._settings)
+        with build_secrets() as secrets:
+            for image in images:
+                buildkit.build(self._settings, image, secrets)
+        say(f"{len(images)} images are ready")
