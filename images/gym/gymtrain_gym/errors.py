@@ -16,3 +16,7 @@ class ConfigFileError(GymImageError):
 
 class ServerStartError(GymImageError):
     """The server can't listen or can't be loaded."""
+
+
+class DatasetError(GymImageError):
+    """A dataset can't be made or read; the text says what was expected."""

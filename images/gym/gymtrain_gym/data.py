@@ -1,0 +1,63 @@
+"""Prepares the datasets of a run for the trainer: its `data` init container.
+
+Exits with 0 once /gymtrain/data/index.json is written, 78 (EX_CONFIG) when a dataset can't be used.
+"""
+
+import sys
+import time
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from gymtrain_api.wiring import RUN_CONFIG_FILE, RunConfig
+from gymtrain_gym import datasets
+from gymtrain_gym.datasets import Folders
+from gymtrain_gym.findings import Findings
+from gymtrain_gym.servers import AgentDirectory
+
+EX_CONFIG = 78
+
+
+def prepare(run: RunConfig, folders: Folders) -> Findings:
+    """Writes the data folder. Preflight has checked each request, so only what the index needs is read here."""
+    findings = Findings()
+    index = datasets.prepare(run.spec.data, _agents(run), folders, findings, schema=None, sample=False)
+    if not findings:
+        datasets.write_index(index, folders)
+        for file in index.train:
+            print(f"{file.file}: {file.rows} rows, agents {file.agents}", flush=True)
+    return findings
+
+
+def _agents(run: RunConfig) -> AgentDirectory:
+    """The agents of the run. Only where a generated dataset leaves its agent open, the Gym config has to tell."""
+    names = frozenset(run.agents)
+    if len(names) == 1 or (names and all(d.agent or not d.reasoning_gym for d in run.spec.data.train)):
+        return AgentDirectory(names, reasoning_gym=names)
+    from gymtrain_gym import resolve, servers
+
+    said_before = Findings()  # preflight reported them
+    config = resolve.resolve(run.spec.gym, run.inference_url, said_before)
+    if config is None:
+        return AgentDirectory(names, reasoning_gym=names)
+    return servers.directory(servers.describe(config, run.spec.gym, said_before))
+
+
+def main(run_file: Path = Path(RUN_CONFIG_FILE), folders: Folders | None = None) -> int:
+    """Reads run.json and prepares its datasets."""
+    started = time.monotonic()
+    try:
+        run = RunConfig.model_validate_json(run_file.read_bytes())
+    except (OSError, ValidationError) as error:
+        print(f"gymtrain: {run_file} can't be used: {error}", file=sys.stderr, flush=True)
+        return EX_CONFIG
+    findings = prepare(run, folders or Folders())
+    for finding in findings.items:
+        print(f"gymtrain: {finding.where}: {finding.message}", file=sys.stderr, flush=True)
+    if not findings:
+        print(f"data is ready after {time.monotonic() - started:.1f} s", flush=True)
+    return EX_CONFIG if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

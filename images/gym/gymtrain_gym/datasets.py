@@ -1,0 +1,171 @@
+"""Preparing and indexing the datasets of a run.
+
+| source | where its rows end up |
+|---|---|
+| pvc:// | stay where they are, /gymtrain/sources/N/PATH |
+| configmap:// | copied: an edit of the ConfigMap would shift the rows under the index |
+| gym:// | copied: the trainer's main container has another image |
+| reasoningGym | generated |
+"""
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from gymtrain_api.sources import ConfigMapKey, GymPath, VolumeClaim, parse_data_source
+from gymtrain_api.spec import Data, Dataset
+from gymtrain_api.wiring import DATA_DIR, SOURCES_DIR, DataFile, DataIndex
+from gymtrain_gym import generated, jsonl, workspace
+from gymtrain_gym.errors import DatasetError
+from gymtrain_gym.findings import Findings, nearest
+from gymtrain_gym.rows import RowReader, Schema
+from gymtrain_gym.servers import AgentDirectory
+
+CHECKED_GENERATED_ROWS = 64
+
+
+@dataclass(frozen=True)
+class Folders:
+    """Where sources are mounted and where the result goes."""
+
+    sources: Path = Path(SOURCES_DIR)
+    data: Path = Path(DATA_DIR)
+
+
+def prepare(
+    data: Data, agents: AgentDirectory, folders: Folders, findings: Findings, schema: Schema | None, sample: bool
+) -> DataIndex:
+    """Makes every dataset readable by row and returns the index; `findings` say what can't be used.
+
+    Args:
+        data: spec.data.
+        agents: the agents that rows can name.
+        folders: where to read and write.
+        findings: what is wrong is added here.
+        schema: check of each row's request; None trusts the rows (preflight has seen them).
+        sample: generate only the first rows of reasoningGym sets, enough to check them.
+    """
+    folders.data.mkdir(parents=True, exist_ok=True)
+    files = []
+    for number, dataset in enumerate(data.train):
+        where = f"spec.data.train[{number}]"
+        try:
+            files.append(_prepare_one(number, dataset, agents, folders, findings, schema, sample))
+        except DatasetError as error:
+            place = "reasoningGym" if dataset.reasoning_gym else "source"
+            findings.add(f"{where}.{place}", f"{dataset.source}: {error}" if dataset.source else str(error))
+    return DataIndex(train=files)
+
+
+def write_index(index: DataIndex, folders: Folders) -> Path:
+    """Writes index.json, complete or not at all."""
+    file = folders.data / "index.json"
+    partial = file.with_name("index.json.partial")
+    partial.write_text(index.model_dump_json(indent=1))
+    os.replace(partial, file)
+    return file
+
+
+def _prepare_one(
+    number: int,
+    dataset: Dataset,
+    agents: AgentDirectory,
+    folders: Folders,
+    findings: Findings,
+    schema: Schema | None,
+    sample: bool,
+) -> DataFile:
+    where = f"spec.data.train[{number}]"
+    copy = folders.data / f"train-{number}.jsonl"
+    default = agents.default(dataset.agent, dataset.reasoning_gym is not None)
+    if dataset.agent is not None and dataset.agent not in agents.names:
+        findings.add(
+            f"{where}.agent",
+            f"names no agent of the Gym config, {dataset.agent!r}: {nearest(dataset.agent, agents.names)}",
+        )
+        agents = AgentDirectory(agents.names | {dataset.agent}, agents.reasoning_gym)  # said once, not for each row
+    task = dataset.reasoning_gym
+    if task is not None:
+        if not agents.reasoning_gym and dataset.agent is None and agents.names:
+            findings.add(
+                f"{where}.reasoningGym",
+                "no agent of the Gym config is in front of a reasoning_gym server, which scores these rows: add "
+                "resources_servers/reasoning_gym/configs/reasoning_gym.yaml to spec.gym.configPaths",
+            )
+        elif default is None and agents.names:
+            findings.add(f"{where}.agent", f"is needed, since the Gym config has several agents: {_listed(agents)}")
+        if sample:
+            generated.check_scoring(task)
+        generated.write(task, copy, CHECKED_GENERATED_ROWS if sample else None)
+        file = copy
+    elif dataset.source is not None:
+        file = _locate(dataset.source, number, copy, folders)
+    else:
+        raise DatasetError("a dataset needs source or reasoningGym")
+    offsets = folders.data / f"train-{number}.offsets"
+    reader = RowReader(set(agents.names), default or (_any(agents) if task else None), schema)
+    found = jsonl.index(file, offsets, reader.agent_of)
+    for line, message in found.problems:
+        findings.add(f"{dataset.source or where}:{line}", message)
+    if found.problem_count > len(found.problems):
+        rest = found.problem_count - len(found.problems)
+        findings.add(dataset.source or where, f"{rest} more of {found.rows} rows can't be used")
+    rows = task.size if task else found.rows
+    counts = {default: rows} if task and default else dict(found.agents)
+    return DataFile(
+        file=str(file),
+        offsets_file=str(offsets),
+        rows=rows,
+        weight=dataset.weight,
+        default_agent=default,
+        agents=counts,
+    )
+
+
+def _locate(source: str, number: int, copy: Path, folders: Folders) -> Path:
+    """The dataset's file, copied where it must be."""
+    match parse_data_source(source):
+        case GymPath(path):
+            roots = workspace.roots()
+            found = workspace.find(Path(path), roots)
+            if found is None or not any(found.resolve().is_relative_to(root.resolve()) for root in roots):
+                beside = {
+                    str(file.relative_to(root)) for root in roots for file in (root / path).parent.glob("*.jsonl")
+                }
+                raise DatasetError(f"the Gym image has no such file: {nearest(path, beside)}")
+        case VolumeClaim(_, path):
+            mounted = folders.sources / str(number)
+            found = _inside(mounted, path, "the volume")
+            if not found.is_dir():
+                return found
+        case ConfigMapKey(_, key):
+            found = _inside(folders.sources / str(number), key, "the ConfigMap")
+    if found.is_dir():
+        inside = sorted(file.name for file in found.glob("*.jsonl"))
+        raise DatasetError(f"is a folder: name one file, {nearest('', inside)}")
+    partial = copy.with_name(copy.name + ".partial")
+    shutil.copyfile(found, partial)
+    os.replace(partial, copy)
+    return copy
+
+
+def _inside(mounted: Path, path: str, what: str) -> Path:
+    file = mounted / path
+    if not file.resolve().is_relative_to(mounted.resolve()):
+        raise DatasetError(f"leads out of {what}")
+    if not file.exists():
+        if not mounted.is_dir():
+            raise DatasetError(f"{what} is not mounted at {mounted}")
+        beside = file.parent if file.parent.is_dir() else mounted
+        there = [str(entry.relative_to(mounted)) for entry in beside.iterdir() if not entry.name.startswith(".")]
+        raise DatasetError(f"{what} has no {path!r}: {nearest(path, there)}")
+    return file
+
+
+def _listed(agents: AgentDirectory) -> str:
+    return ", ".join(sorted(agents.names))
+
+
+def _any(agents: AgentDirectory) -> str | None:
+    return min(agents.names, default=None)

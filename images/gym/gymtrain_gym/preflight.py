@@ -1,0 +1,65 @@
+"""Checks a run's Gym config and datasets before any other pod exists: the `gym` container of the preflight pod.
+
+Prints PREFLIGHT_MARK and a GymPreflight on one line, and exits with 0 whenever it could.
+"""
+
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+from omegaconf import OmegaConf
+from pydantic import ValidationError
+
+from gymtrain_api.wiring import DATA_DIR, PREFLIGHT_MARK, RUN_CONFIG_FILE, DataIndex, GymPreflight, RunConfig
+from gymtrain_gym import datasets, resolve, rows, servers
+from gymtrain_gym.datasets import Folders
+from gymtrain_gym.findings import Findings
+
+
+def check(run: RunConfig, folders: Folders) -> GymPreflight:
+    """The verdict on a run. An unexpected exception becomes a finding too."""
+    started = time.monotonic()
+    findings = Findings()
+    verdict = GymPreflight()
+    where = "spec.gym"
+    try:
+        config = resolve.resolve(run.spec.gym, run.inference_url, findings)
+        if config is not None:
+            infos = servers.describe(config, run.spec.gym, findings)
+            where = "spec.data"
+            index = datasets.prepare(
+                run.spec.data, servers.directory(infos), folders, findings, rows.responses_schema(), sample=True
+            )
+            verdict = GymPreflight(
+                config=OmegaConf.to_container(config),  # interpolations stay as they are
+                servers=infos,
+                data=DataIndex() if findings else index,
+            )
+    except Exception as error:
+        traceback.print_exc()
+        findings.add(where, f"preflight stopped at {type(error).__name__}: {error}")
+    seconds = round(time.monotonic() - started, 3)
+    return verdict.model_copy(update={"findings": findings.items, "seconds": seconds})
+
+
+def main(run_file: Path = Path(RUN_CONFIG_FILE)) -> int:
+    """Reads run.json, checks it and prints the verdict."""
+    try:
+        run = RunConfig.model_validate_json(run_file.read_bytes())
+    except (OSError, ValidationError) as error:
+        print(f"gymtrain: {run_file} can't be used: {error}", file=sys.stderr, flush=True)
+        return 1
+    with tempfile.TemporaryDirectory(prefix="gymtrain-") as scratch:
+        data = Path(DATA_DIR)
+        verdict = check(run, Folders(data=data if data.is_dir() else Path(scratch)))
+    for finding in verdict.findings:
+        print(f"{finding.where}: {finding.message}", file=sys.stderr)
+    # Libraries may have left the line unfinished.
+    print(f"\n{PREFLIGHT_MARK}{verdict.model_dump_json()}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""The servers of a resolved config: what they are, whom they call, whether they can run here and be trained on."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nemo_gym.global_config import GlobalConfigDictParser
+from omegaconf import DictConfig, OmegaConf
+
+from gymtrain_api.spec import Gym
+from gymtrain_api.wiring import HEAD_SERVER, GymServerInfo
+from gymtrain_gym import code_scan, workspace
+from gymtrain_gym.errors import ConfigFileError
+from gymtrain_gym.findings import Findings, nearest
+from gymtrain_gym.resolve import KINDS, server_references
+
+REASONING_GYM = "reasoning_gym"
+
+
+@dataclass(frozen=True)
+class AgentDirectory:
+    """The agents that rows can name."""
+
+    names: frozenset[str]
+    reasoning_gym: frozenset[str] = frozenset()  # agents in front of a reasoning_gym server
+
+    def default(self, dataset_agent: str | None, generated: bool) -> str | None:
+        """The agent of rows that name none: the dataset's, the only one, or for a generated dataset the only one
+        that reasoning_gym scores."""
+        if dataset_agent is not None:
+            return dataset_agent
+        candidates = self.reasoning_gym if generated and self.reasoning_gym else self.names
+        return next(iter(candidates)) if len(candidates) == 1 else None
+
+
+def describe(config: DictConfig, gym: Gym, findings: Findings) -> list[GymServerInfo]:
+    """The servers of `config`; what keeps them from running or from being trained on is added to `findings`."""
+    servers = []
+    roots = workspace.roots()
+    for instance in GlobalConfigDictParser().filter_for_server_instance_configs(config):
+        inner = instance.get_inner_run_server_config_dict()
+        implementation = str(next(iter(config[instance.name][instance.SERVER_TYPE])))
+        references = {name for _, _, name in server_references(OmegaConf.to_container(inner))}
+        code = _code(instance.name, Path(instance.SERVER_TYPE, implementation), inner, roots, gym, findings)
+        servers.append(
+            GymServerInfo(
+                name=instance.name,
+                kind=KINDS[instance.SERVER_TYPE],
+                implementation=implementation,
+                needs_ray=code.needs_ray if code else False,
+                references=sorted(references),
+            )
+        )
+    _check_names(servers, gym, findings)
+    _check_agents(servers, config, findings)
+    return servers
+
+
+def directory(servers: list[GymServerInfo]) -> AgentDirectory:
+    """The agents among `servers`."""
+    scoring = {s.name for s in servers if s.kind == "resources" and s.implementation == REASONING_GYM}
+    agents = [s for s in servers if s.kind == "agent"]
+    return AgentDirectory(
+        frozenset(s.name for s in agents), frozenset(s.name for s in agents if scoring & set(s.references))
+    )
+
+
+def _code(
+    name: str, folder: Path, inner: Any, roots: list[Path], gym: Gym, findings: Findings
+) -> code_scan.ServerCode | None:
+    where = f"config key {name}"
+    try:
+        found = workspace.server_folder(folder, inner.entrypoint, roots)
+    except ConfigFileError as error:
+        siblings = {path.name for root in roots for path in (root / folder.parent).glob("*/")}
+        findings.add(where, f"{error}; {nearest(folder.name, siblings)}")
+        return None
+    code = code_scan.scan(found, inner.entrypoint, roots)
+    server = gym.servers.get(name)
+    if code.missing_modules and not (server and server.image):  # another image than this one runs it
+        findings.add(
+            where,
+            f"needs the Python packages {', '.join(code.missing_modules)}, which the Gym image lacks: build an image "
+            f"with what {folder} lists and name it in spec.gym.image or spec.gym.servers.{name}.image",
+        )
+    return code
+
+
+def _check_names(servers: list[GymServerInfo], gym: Gym, findings: Findings) -> None:
+    names = {server.name for server in servers} | {HEAD_SERVER}
+    for name in gym.servers:
+        if name not in names:
+            findings.add(f"spec.gym.servers.{name}", f"names no server of the Gym config: {nearest(name, names)}")
+
+
+def _check_agents(servers: list[GymServerInfo], config: DictConfig, findings: Findings) -> None:
+    by_name = {server.name: server for server in servers}
+    agents = [server for server in servers if server.kind == "agent"]
+    if not agents:
+        listed = ", ".join(f"{s.name} ({s.kind})" for s in servers) or "no server"
+        findings.add(
+            "spec.gym.configPaths",
+            f"the config has no agent, only {listed}: add a config file with a server in responses_api_agents",
+        )
+    policies = {s.name for s in servers if s.kind == "model" and _gives_token_ids(config, s)}
+    for agent in agents:
+        reached: set[str] = set()
+        todo = [agent.name]
+        while todo:
+            name = todo.pop()
+            if name not in reached and name in by_name:
+                reached.add(name)
+                todo.extend(by_name[name].references)
+        if not reached & policies:
+            findings.add(
+                f"config key {agent.name}",
+                f"never calls the policy ({', '.join(sorted(policies)) or 'no server'}), so there is nothing to train: "
+                "let its model_server name it",
+            )
+
+
+def _gives_token_ids(config: DictConfig, server: GymServerInfo) -> bool:
+    return bool(config[server.name]["responses_api_models"][server.implementation].get("return_token_id_information"))
