@@ -1,0 +1,68 @@
+{{/* Name of all objects: gymtrain-operator for a release called gymtrain. */}}
+{{- define "gymtrain.name" -}}
+{{- if contains "gymtrain" .Release.Name -}}
+{{ .Release.Name | trunc 54 | trimSuffix "-" }}-operator
+{{- else -}}
+{{ .Release.Name | trunc 45 | trimSuffix "-" }}-gymtrain-operator
+{{- end -}}
+{{- end -}}
+
+{{- define "gymtrain.serviceAccount" -}}
+{{ .Values.serviceAccount.name | default (.Values.serviceAccount.create | ternary (include "gymtrain.name" .) "default") }}
+{{- end -}}
+
+{{/* Runs' NetworkPolicies let in pods with the first two of these. */}}
+{{- define "gymtrain.selectorLabels" -}}
+app.kubernetes.io/name: gymtrain
+app.kubernetes.io/component: operator
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
+{{- end -}}
+
+{{- define "gymtrain.labels" -}}
+{{ include "gymtrain.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") | quote }}
+{{- end -}}
+
+{{/* An image of the runs' pods: (list $ "gym"). Names that carry a tag or digest stay as they are. */}}
+{{- define "gymtrain.runImage" -}}
+{{- $root := index . 0 -}}
+{{- $name := index $root.Values.images (index . 1) -}}
+{{- if regexMatch "(:[^/]+|@[^/]+)$" $name -}}
+{{ $root.Values.imageRegistry }}{{ $name }}
+{{- else -}}
+{{ $root.Values.imageRegistry }}{{ $name }}:{{ $root.Values.images.tag | default $root.Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+
+{{/* What the operator may do with runs and their objects. */}}
+{{- define "gymtrain.rules" -}}
+- apiGroups: [gymtrain.dev]
+  resources: [gymtrainingruns]
+  verbs: [get, list, watch, delete] # delete: ttlSecondsAfterFinished
+- apiGroups: [gymtrain.dev]
+  resources: [gymtrainingruns/status]
+  verbs: [update]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [pods/log]
+  verbs: [get]
+- apiGroups: [""]
+  resources: [services, configmaps, persistentvolumeclaims]
+  verbs: [get, list, create, patch, delete]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create]
+- apiGroups: [apps]
+  resources: [deployments]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [batch]
+  resources: [jobs]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [get, list, create, patch, delete]
+{{- end -}}
