@@ -1,0 +1,52 @@
+"""Errors of the operator.
+
+OperatorError
+├── ClusterError            the API server's answer, translated where it is received
+│   ├── NotFoundError       no such object
+│   ├── ConflictError       the object changed meanwhile: observe again
+│   ├── RejectedError       the API server refuses the object for good (422) or for now (403, quota)
+│   └── UnreachableError    no answer in time, or 429 and 5xx: try again later
+├── ForeignObjectError      a name of ours is taken by an object of somebody else
+└── ProbeError              a pod of a run didn't answer, or not as agreed
+"""
+
+
+class OperatorError(Exception):
+    """Base of every error that this package raises."""
+
+
+class ClusterError(OperatorError):
+    """The API server refused a request."""
+
+
+class NotFoundError(ClusterError):
+    """There is no such object."""
+
+
+class ConflictError(ClusterError):
+    """The object is no longer the one that was read."""
+
+
+class RejectedError(ClusterError):
+    """The API server doesn't accept the object.
+
+    Attributes:
+        final: True where trying again can't help (the object is invalid); False for what may pass
+            later, such as a quota or an admission policy.
+    """
+
+    def __init__(self, message: str, *, final: bool) -> None:
+        super().__init__(message)
+        self.final = final
+
+
+class UnreachableError(ClusterError):
+    """The API server gave no usable answer."""
+
+
+class ForeignObjectError(OperatorError):
+    """An object that isn't the run's has a name that the run needs."""
+
+
+class ProbeError(OperatorError):
+    """A pod's HTTP answer is missing or no document that we know."""

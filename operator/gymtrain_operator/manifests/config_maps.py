@@ -1,0 +1,89 @@
+"""The two ConfigMaps of a run: its own settings, and the resolved Gym config."""
+
+import copy
+import json
+from collections.abc import Mapping
+
+import yaml
+
+from gymtrain_api import names, wiring
+from gymtrain_api.labels import CONFIG_HASH
+from gymtrain_operator.manifests.context import GymServers, Object, RunContext
+from gymtrain_operator.manifests.hashes import digest
+from gymtrain_operator.manifests.metadata import metadata, stamped
+
+GYM_CONFIG_MOUNT: Object = {"name": "gym", "mountPath": wiring.GYM_CONFIG_DIR, "readOnly": True}
+GYM_CONFIG_KEY = "config.yaml"
+PREFLIGHT_KEY = "preflight.json"
+_RUN_KEY = "run.json"
+
+_SECTION = {"agent": "responses_api_agents", "resources": "resources_servers", "model": "responses_api_models"}
+
+
+def gym_config_volume(run: RunContext) -> Object:
+    """Volume with the resolved Gym config."""
+    return {"name": "gym", "configMap": {"name": names.gym_config(run.name)}}
+
+
+def run_config(run: RunContext, gym: GymServers | None) -> wiring.RunConfig:
+    """`run.json`; without `gym` (preflight) it names no agents."""
+    agents = [server.name for server in gym.servers if server.kind == "agent"] if gym else []
+    return wiring.RunConfig(
+        name=run.name,
+        namespace=run.namespace,
+        spec=run.spec,
+        inference_url=inference_url(run),
+        inference_pods_host=names.inference_pods(run.name),
+        trainer_host=names.trainer(run.name),
+        agents={agent: gym_url(run, agent) for agent in agents},
+    )
+
+
+def run_config_map(run: RunContext, gym: GymServers | None) -> Object:
+    """ConfigMap <run>-run."""
+    config = run_config(run, gym).model_dump(mode="json", by_alias=True)
+    return _config_map(run, names.run_config(run.name), {_RUN_KEY: json.dumps(config, indent=1, sort_keys=True)})
+
+
+def gym_config_map(run: RunContext, gym: GymServers, preflight_hash: str, preflight: Mapping[str, object]) -> Object:
+    """ConfigMap <run>-gym: the config with this run's hosts, and preflight's verdict.
+
+    `preflight_hash` is the hash of the inputs that the verdict is about; it stands in the verdict too,
+    so that a verdict is never taken for another spec.
+    """
+    config = yaml.safe_dump(hosted_config(run, gym), sort_keys=False, allow_unicode=True)
+    verdict = json.dumps({"hash": preflight_hash, **preflight}, separators=(",", ":"))
+    return _config_map(run, names.gym_config(run.name), {GYM_CONFIG_KEY: config, PREFLIGHT_KEY: verdict})
+
+
+def hosted_config(run: RunContext, gym: GymServers) -> dict[str, object]:
+    """The resolved Gym config in which every server is found at its Service."""
+    config = copy.deepcopy(gym.config)
+    head = {"host": names.gym_server(run.name, wiring.HEAD_SERVER), "port": wiring.GYM_PORT}
+    config[wiring.HEAD_SERVER] = (config.get(wiring.HEAD_SERVER) or {}) | head
+    for server in gym.servers:
+        inner = config[server.name][_SECTION[server.kind]][server.implementation]
+        inner["host"] = names.gym_server(run.name, server.name)
+        inner["port"] = wiring.GYM_PORT
+    return config
+
+
+def gym_url(run: RunContext, server: str) -> str:
+    """URL of a Gym server inside the cluster."""
+    return f"http://{names.gym_server(run.name, server)}:{wiring.GYM_PORT}"
+
+
+def inference_url(run: RunContext) -> str:
+    """URL of the vLLM pods that hold the run's weights."""
+    return f"http://{names.inference(run.name)}:{wiring.INFERENCE_PORT}"
+
+
+def _config_map(run: RunContext, name: str, data: dict[str, str]) -> Object:
+    manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata(run, name), "data": data}
+    return stamped(manifest, digest(data))
+
+
+def config_hash(manifest: Object) -> str:
+    """The hash that an object carries; empty where it has none."""
+    annotations = (manifest.get("metadata") or {}).get("annotations") or {}
+    return str(annotations.get(CONFIG_HASH, ""))

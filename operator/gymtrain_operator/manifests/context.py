@@ -1,0 +1,64 @@
+"""What every builder is given."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from gymtrain_api.spec import GymTrainingRunSpec
+from gymtrain_api.wiring import GymServerInfo
+
+type Object = dict[str, Any]
+"""A Kubernetes object, or a part of one, as JSON."""
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """The operator's own settings that reach the pods of a run.
+
+    Attributes:
+        gym, inference, inference_gpu, trainer: images where the spec names none.
+        pull_policy: imagePullPolicy of all containers.
+        operator_namespace: where the operator runs, so that it may call the run's pods; None where it
+            runs outside of the cluster.
+    """
+
+    gym: str = "gymtrain/gym:dev"
+    inference: str = "gymtrain/inference:dev"
+    inference_gpu: str = "gymtrain/inference:dev"
+    trainer: str = "gymtrain/trainer:dev"
+    pull_policy: str = "IfNotPresent"
+    operator_namespace: str | None = None
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """A run as the builders see it."""
+
+    name: str
+    namespace: str
+    uid: str
+    spec: GymTrainingRunSpec
+    defaults: Defaults = field(default_factory=Defaults)
+
+    @property
+    def gym_image(self) -> str:
+        """Image of the Gym servers, of the Gym preflight and of the data preparation."""
+        return self.spec.gym.image or self.defaults.gym
+
+    @property
+    def trainer_image(self) -> str:
+        """Image of the trainer, of its preflight and of the model fetch."""
+        return self.spec.trainer.image or self.defaults.trainer
+
+    @property
+    def inference_image(self) -> str:
+        """Image of vLLM."""
+        default = self.defaults.inference_gpu if self.spec.inference.gpus else self.defaults.inference
+        return self.spec.inference.image or default
+
+
+@dataclass(frozen=True)
+class GymServers:
+    """The Gym servers that preflight found, the head not among them, and the config that they read."""
+
+    servers: tuple[GymServerInfo, ...]
+    config: dict[str, Any]

@@ -1,0 +1,77 @@
+"""Deployment of vLLM and its two Services."""
+
+from gymtrain_api import labels, names, wiring
+from gymtrain_operator.manifests.context import Object, RunContext
+from gymtrain_operator.manifests.deployments import deployment
+from gymtrain_operator.manifests.model import model_in_server_pods
+from gymtrain_operator.manifests.pod import container, pod_template, shared_memory
+from gymtrain_operator.manifests.services import service
+
+CONTAINER = "inference"
+_REQUESTS = {"cpu": "250m", "memory": "2Gi"}
+
+
+def inference_objects(run: RunContext) -> list[Object]:
+    """The Service over pods that hold the run's weights, the one over all pods, and the Deployment."""
+    ports = {"http": wiring.INFERENCE_PORT}
+    role = labels.Role.INFERENCE
+    return [
+        service(run, names.inference(run.name), role, ports),
+        service(run, names.inference_pods(run.name), role, ports, headless=True),
+        _deployment(run),
+    ]
+
+
+def _deployment(run: RunContext) -> Object:
+    inference = run.spec.inference
+    model = model_in_server_pods(run)
+    shm_volume, shm_mount = shared_memory()
+    health = {"httpGet": {"path": "/health", "port": wiring.INFERENCE_PORT}, "timeoutSeconds": 5}
+    deadline = run.spec.startup_deadline_seconds
+    server = container(
+        run,
+        CONTAINER,
+        run.inference_image,
+        ["python", "-m", "gymtrain_vllm.serve"],
+        mounts=[model.mount, shm_mount],
+        requests=_REQUESTS,
+        settings=inference,
+        gpus=inference.gpus,
+        ports=[{"name": "http", "containerPort": wiring.INFERENCE_PORT}],
+        # Loading takes minutes. The startup deadline is the run's to enforce; here it only keeps the
+        # kubelet from restarting a server that is still loading.
+        startupProbe=health | {"periodSeconds": 2, "failureThreshold": max(30, deadline // 2)},
+        # Ready means: holds weights of this run. A restarted server has none and gets no traffic.
+        readinessProbe={
+            "exec": {"command": ["/opt/gymtrain/bin/ready"]},
+            "periodSeconds": 2,
+            "timeoutSeconds": 5,
+            "failureThreshold": 1,
+        },
+        livenessProbe=health | {"periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 12},
+    )
+    template = pod_template(
+        run,
+        labels.Role.INFERENCE,
+        containers=[server],
+        init=model.fetch,
+        volumes=[model.volume, shm_volume],
+        grace_seconds=15,
+        template=inference.template,
+    )
+    inputs = (
+        inference.model_dump(mode="json", exclude={"replicas"}),
+        run.spec.model.model_dump(mode="json"),
+        run.spec.trainer.image if model.fetch else None,
+        run.spec.service_account_name,
+    )
+    return deployment(
+        run,
+        names.inference(run.name),
+        labels.Role.INFERENCE,
+        template,
+        replicas=inference.replicas,
+        inputs=inputs,
+        # A rolling update needs the GPUs of one more pod, which nobody keeps spare.
+        recreate=inference.gpus > 0,
+    )

@@ -1,0 +1,129 @@
+"""What all pods of a run have in common: restricted Pod Security, writable scratch, the run's settings."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from gymtrain_api import labels, names, wiring
+from gymtrain_api.spec import PodSettings
+from gymtrain_operator.manifests.context import Object, RunContext
+from gymtrain_operator.manifests.merge import merge
+
+_USER = 65532
+
+_HOME = f"{wiring.SCRATCH_DIR}/home"
+_TMP = f"{wiring.SCRATCH_DIR}/tmp"  # noqa: S108
+
+# The folders of HOME and TMPDIR exist because they are mounted once more by subPath; /tmp is there for
+# software that has the path built in.
+_SCRATCH_MOUNTS: list[Object] = [
+    {"name": "scratch", "mountPath": wiring.SCRATCH_DIR},
+    {"name": "scratch", "mountPath": _HOME, "subPath": "home"},
+    {"name": "scratch", "mountPath": "/tmp", "subPath": "tmp"},  # noqa: S108 - a mount, not a file
+]
+_RUN_CONFIG_MOUNT: Object = {"name": "run", "mountPath": wiring.RUN_CONFIG_DIR, "readOnly": True}
+_ENV: list[Object] = [
+    {"name": "HOME", "value": _HOME},
+    {"name": "TMPDIR", "value": _TMP},
+    {"name": "HF_HOME", "value": f"{wiring.SCRATCH_DIR}/huggingface"},
+    {"name": "XDG_CACHE_HOME", "value": f"{wiring.SCRATCH_DIR}/cache"},
+    {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+    {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+]
+
+
+def container(
+    run: RunContext,
+    name: str,
+    image: str,
+    command: Sequence[str],
+    *,
+    mounts: Sequence[Object] = (),
+    env: Sequence[Object] = (),
+    requests: dict[str, str] | None = None,
+    settings: PodSettings | None = None,
+    gpus: int = 0,
+    **more: Any,
+) -> Object:
+    """A container under restricted Pod Security with the run's settings and scratch space mounted.
+
+    `requests` stand unless `settings` brings resources of its own; GPUs are added to either.
+    """
+    resources: dict[str, Any] = {"requests": dict(requests or {"cpu": "20m", "memory": "128Mi"})}
+    if settings and settings.resources is not None:
+        resources = dict(settings.resources)
+    if gpus:
+        resources = merge({"limits": {"nvidia.com/gpu": str(gpus)}}, resources)
+    return {
+        "name": name,
+        "image": image,
+        "imagePullPolicy": run.defaults.pull_policy,
+        "command": list(command),
+        "env": [*_ENV, *env],
+        "volumeMounts": [*_SCRATCH_MOUNTS, _RUN_CONFIG_MOUNT, *mounts],
+        "resources": resources,
+        # What a crashed container said last reaches the status even where it wrote no message.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        **more,
+    }
+
+
+def pod_template(
+    run: RunContext,
+    role: labels.Role,
+    *,
+    containers: Sequence[Object],
+    init: Sequence[Object] = (),
+    volumes: Sequence[Object] = (),
+    pod_labels: dict[str, str] | None = None,
+    grace_seconds: int = 30,
+    template: dict[str, Any] | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """A pod template of the run, with the user's partial `template` merged over it.
+
+    The labels by which Services, policies and the operator find the pod can't be overridden.
+    """
+    own = labels.run_labels(run.name, role) | (pod_labels or {})
+    spec: dict[str, Any] = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,  # their variables would clash with settings of the servers
+        "terminationGracePeriodSeconds": grace_seconds,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": _USER,
+            "runAsGroup": _USER,
+            "fsGroup": _USER,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        **more,
+        "containers": list(containers),
+        "volumes": [
+            {"name": "scratch", "emptyDir": {}},
+            {"name": "run", "configMap": {"name": names.run_config(run.name)}},
+            *volumes,
+        ],
+    }
+    if init:
+        spec["initContainers"] = list(init)
+    if run.spec.service_account_name:
+        spec["serviceAccountName"] = run.spec.service_account_name
+    merged = merge({"metadata": {"labels": own}, "spec": spec}, template or {})
+    merged["metadata"]["labels"] = merged["metadata"].get("labels", {}) | own
+    return merged
+
+
+def shared_memory() -> tuple[Object, Object]:
+    """Volume and mount of /dev/shm in memory: torch's processes share tensors there, and the runtime's
+    default of 64 MiB is too small."""
+    return {"name": "shm", "emptyDir": {"medium": "Memory"}}, {"name": "shm", "mountPath": "/dev/shm"}  # noqa: S108
+
+
+def secret_env(name: str, secret: str, key: str) -> Object:
+    """An environment variable from a Secret."""
+    return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}

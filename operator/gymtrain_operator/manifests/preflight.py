@@ -1,0 +1,93 @@
+"""The preflight pod: both images check the user's input with the real libraries, on the CPU."""
+
+from typing import Any
+
+from gymtrain_api import labels, names
+from gymtrain_operator.manifests.context import Object, RunContext
+from gymtrain_operator.manifests.data import INDEX_MOUNT, INDEX_VOLUME, data_sources
+from gymtrain_operator.manifests.hashes import digest
+from gymtrain_operator.manifests.merge import merge
+from gymtrain_operator.manifests.metadata import metadata, stamped
+from gymtrain_operator.manifests.model import model_in_preflight, token_env
+from gymtrain_operator.manifests.pod import container, pod_template
+
+GYM_CONTAINER = "gym"
+TRAINER_CONTAINER = "trainer"
+CONTAINERS = (GYM_CONTAINER, TRAINER_CONTAINER)
+
+# Live settings: no check depends on them, so a change of them needs no new preflight.
+_UNCHECKED = {
+    "suspend": True,
+    "startup_deadline_seconds": True,
+    "backoff_limit": True,
+    "active_deadline_seconds": True,
+    "ttl_seconds_after_finished": True,
+    "inference": {"replicas", "resources", "template"},
+    "trainer": {"resources"},
+    "gym": {"resources"},
+}
+
+
+def preflight_hash(run: RunContext) -> str:
+    """Hash of what the preflight pod is made from and checks."""
+    spec = run.spec.model_dump(mode="json", exclude=_UNCHECKED)  # type: ignore[arg-type]  # pydantic's IncEx is narrower than it takes
+    servers = run.spec.gym.servers
+    spec["gym"]["servers"] = sorted(servers)  # their names are checked, their pods are not
+    return digest(spec)
+
+
+def preflight_pod(run: RunContext) -> Object:
+    """The preflight pod. It isn't changed or tried again: other inputs make another pod."""
+    model = model_in_preflight(run)
+    sources = data_sources(run)
+    gym = container(
+        run,
+        GYM_CONTAINER,
+        run.gym_image,
+        ["python", "-m", "gymtrain_gym.preflight"],
+        mounts=[INDEX_MOUNT, *sources.mounts],
+        env=run.spec.gym.env,
+        requests={"cpu": "50m", "memory": "256Mi"},
+    )
+    trainer = container(
+        run,
+        TRAINER_CONTAINER,
+        run.trainer_image,
+        ["python", "-m", "gymtrain_trainer.preflight"],
+        mounts=[model.mount],
+        env=token_env(run),
+        requests={"cpu": "50m", "memory": "512Mi"},
+    )
+    name = names.preflight(run.name, preflight_hash(run))
+    template = pod_template(
+        run,
+        labels.Role.PREFLIGHT,
+        containers=[gym, trainer],
+        init=model.fetch,
+        volumes=[model.volume, INDEX_VOLUME, *sources.volumes],
+        template=_cpu_template(run),
+        restartPolicy="Never",
+        activeDeadlineSeconds=run.spec.startup_deadline_seconds,
+        grace_seconds=5,
+    )
+    own = metadata(run, name, labels.Role.PREFLIGHT)
+    meta = merge(template["metadata"], own)
+    return stamped({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": template["spec"]}, preflight_hash(run))
+
+
+def _cpu_template(run: RunContext) -> dict[str, Any]:
+    """What the preflight pod takes over from the templates of the Gym servers and of the trainer.
+
+    The Gym servers run on CPU nodes as preflight does: their template counts in full. Of the trainer's
+    only what its container needs to run anywhere: node selectors and tolerations would pin the check to a
+    GPU node.
+    """
+    gym = run.spec.gym.template or {}
+    spec = (run.spec.trainer.template or {}).get("spec") or {}
+    own = [
+        {key: c[key] for key in ("name", "env", "envFrom", "volumeMounts") if key in c}
+        for c in spec.get("containers") or []
+        if c.get("name") == TRAINER_CONTAINER
+    ]
+    shared = {key: spec[key] for key in ("volumes", "imagePullSecrets") if key in spec}
+    return merge(gym, {"spec": {"containers": own, **shared}} if own or shared else {})

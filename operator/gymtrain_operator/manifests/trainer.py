@@ -1,0 +1,100 @@
+"""The training Job of one attempt, and the Service that names its pods."""
+
+from gymtrain_api import labels, names, wiring
+from gymtrain_operator.manifests.config_maps import GYM_CONFIG_MOUNT, gym_config_volume
+from gymtrain_operator.manifests.context import Object, RunContext
+from gymtrain_operator.manifests.data import INDEX_MOUNT, INDEX_VOLUME, data_init, data_sources
+from gymtrain_operator.manifests.hashes import digest
+from gymtrain_operator.manifests.metadata import metadata, stamped
+from gymtrain_operator.manifests.model import model_in_server_pods, token_env
+from gymtrain_operator.manifests.pod import container, pod_template, shared_memory
+from gymtrain_operator.manifests.services import service
+
+CONTAINER = "trainer"
+_REQUESTS = {"cpu": "250m", "memory": "2Gi"}
+
+
+def trainer_service(run: RunContext) -> Object:
+    """Headless Service of the trainer's pods. They find each other before they are ready."""
+    ports = {"http": wiring.TRAINER_PORT, "rendezvous": wiring.RENDEZVOUS_PORT}
+    return service(run, names.trainer(run.name), labels.Role.TRAINER, ports, headless=True)
+
+
+def trainer_job(run: RunContext, attempt: int) -> Object:
+    """The Job of one attempt: one pod a node, and none is tried again. When one pod fails all do, and the
+    operator starts the next attempt from the last checkpoint."""
+    trainer = run.spec.trainer
+    model = model_in_server_pods(run)
+    shm_volume, shm_mount = shared_memory()
+    main = container(
+        run,
+        CONTAINER,
+        run.trainer_image,
+        ["python", "-m", "gymtrain_trainer"],
+        mounts=[
+            model.mount,
+            INDEX_MOUNT | {"readOnly": True},
+            GYM_CONFIG_MOUNT,
+            _checkpoint_mount(run),
+            shm_mount,
+        ],
+        env=[
+            {"name": wiring.ENV_ATTEMPT, "value": str(attempt)},
+            {"name": wiring.ENV_NODES, "value": str(trainer.nodes)},
+            *token_env(run),
+        ],
+        requests=_REQUESTS,
+        settings=trainer,
+        gpus=trainer.gpus,
+        ports=[
+            {"name": "http", "containerPort": wiring.TRAINER_PORT},
+            {"name": "rendezvous", "containerPort": wiring.RENDEZVOUS_PORT},
+        ],
+    )
+    attempt_label = {labels.ATTEMPT: str(attempt)}
+    template = pod_template(
+        run,
+        labels.Role.TRAINER,
+        containers=[main],
+        init=[*model.fetch, data_init(run, GYM_CONFIG_MOUNT)],
+        volumes=[
+            model.volume,
+            INDEX_VOLUME,
+            gym_config_volume(run),
+            _checkpoint_volume(run),
+            shm_volume,
+            *data_sources(run).volumes,
+        ],
+        pod_labels=attempt_label,
+        template=trainer.template,
+        subdomain=names.trainer(run.name),
+        restartPolicy="Never",
+    )
+    manifest = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": metadata(run, names.trainer_job(run.name, attempt), labels.Role.TRAINER, **attempt_label),
+        "spec": {
+            "completionMode": "Indexed",
+            "completions": trainer.nodes,
+            "parallelism": trainer.nodes,
+            "backoffLimit": 0,
+            "template": template,
+        },
+    }
+    return stamped(manifest, digest(run.spec.trainer.model_dump(mode="json")))
+
+
+def _checkpoint_volume(run: RunContext) -> Object:
+    checkpoint = run.spec.trainer.checkpoint
+    if checkpoint is None:
+        return {"name": "checkpoints", "emptyDir": {}}
+    claim = checkpoint.claim_name or names.checkpoint_volume(run.name)
+    return {"name": "checkpoints", "persistentVolumeClaim": {"claimName": claim}}
+
+
+def _checkpoint_mount(run: RunContext) -> Object:
+    mount: Object = {"name": "checkpoints", "mountPath": wiring.CHECKPOINT_DIR}
+    checkpoint = run.spec.trainer.checkpoint
+    # Runs may share a claim of the user's; each writes below a folder of its own.
+    return mount | {"subPath": run.name} if checkpoint and checkpoint.claim_name else mount

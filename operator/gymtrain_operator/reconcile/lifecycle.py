@@ -1,0 +1,108 @@
+"""The life of a run around its training: suspension, deadlines, the end, and what comes after it."""
+
+from dataclasses import dataclass
+
+from gymtrain_api import labels
+from gymtrain_api.conditions import ConditionType, Reason
+from gymtrain_api.status import GymTrainingRunStatus
+from gymtrain_operator.manifests.context import RunContext
+from gymtrain_operator.reconcile.conditions import Claim, find, holds, is_true, lacks
+from gymtrain_operator.reconcile.observation import Object, Observation, is_deleting
+from gymtrain_operator.reconcile.pods import condition, phase
+from gymtrain_operator.reconcile.steps import Changes, Deletion, Failure
+from gymtrain_operator.reconcile.times import to_seconds, to_text
+
+# Failures that another spec can mend before anything has run.
+_MENDABLE = {Reason.PREFLIGHT_FAILED, Reason.PREFLIGHT_ERROR, Reason.INVALID_SPEC}
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Times of the run that its status keeps."""
+
+    start_time: str
+    suspended_seconds: int | None
+
+
+def reopened(status: GymTrainingRunStatus, generation: int) -> GymTrainingRunStatus:
+    """The status to go on from: a run that failed before it trained starts afresh when its spec changes."""
+    failed = find(status, ConditionType.FAILED)
+    if not failed or failed.status != "True" or failed.reason not in _MENDABLE:
+        return status
+    if failed.observed_generation is not None and failed.observed_generation >= generation:
+        return status
+    return status.model_copy(
+        update={"start_time": None, "completion_time": None, "suspended_seconds": None, "conditions": []}
+    )
+
+
+def has_ended(status: GymTrainingRunStatus) -> bool:
+    """Whether the run is Complete or Failed."""
+    return is_true(status, ConditionType.COMPLETE) or is_true(status, ConditionType.FAILED)
+
+
+def clock(seen: Observation, before: GymTrainingRunStatus, *, suspend: bool) -> Clock:
+    """Start and suspended time; a suspension is added when it ends."""
+    suspended = before.suspended_seconds
+    since = _suspended_since(before)
+    if since is not None and not suspend:
+        suspended = (suspended or 0) + max(0, int(seen.now - since))
+    return Clock(before.start_time or to_text(seen.now), suspended)
+
+
+def remaining_seconds(seen: Observation, run: RunContext, times: Clock) -> float | None:
+    """Seconds until activeDeadlineSeconds is over; None where there is no deadline."""
+    limit = run.spec.active_deadline_seconds
+    started = to_seconds(times.start_time)
+    if limit is None or started is None:
+        return None
+    return limit - (seen.now - started - (times.suspended_seconds or 0))
+
+
+def deadline_failure(run: RunContext, before: GymTrainingRunStatus) -> Failure:
+    """The run took longer than activeDeadlineSeconds."""
+    done = f" at step {before.progress.step}" if before.progress else ""
+    text = f"the run was active for {run.spec.active_deadline_seconds} s (activeDeadlineSeconds) and ended{done}"
+    return Failure(Reason.DEADLINE_EXCEEDED, text)
+
+
+def suspension_claim(before: GymTrainingRunStatus, *, suspend: bool) -> Claim:
+    """The Suspended condition."""
+    if suspend:
+        return holds(ConditionType.SUSPENDED, Reason.SUSPENDED, "spec.suspend is true: no pod of the run exists")
+    old = find(before, ConditionType.SUSPENDED)
+    resumed = old is not None and (old.status == "True" or old.reason == Reason.RESUMED)
+    return lacks(ConditionType.SUSPENDED, Reason.RESUMED if resumed else Reason.NOT_SUSPENDED)
+
+
+def stop_all(seen: Observation) -> Changes:
+    """Suspension: everything that has pods goes. Volumes, Services and ConfigMaps stay."""
+    objects = seen.children.of("Deployment") + seen.children.of("Job")
+    return _deletions(objects + seen.children.pods(labels.Role.PREFLIGHT))
+
+
+def release(seen: Observation) -> Changes:
+    """The end of a run: servers go, and a trainer that still runs. What ended stays, for its log."""
+    jobs = [job for job in seen.children.of("Job") if not _is_over(job)]
+    preflight = [p for p in seen.children.pods(labels.Role.PREFLIGHT) if phase(p) not in {"Succeeded", "Failed"}]
+    return _deletions(seen.children.of("Deployment") + jobs + preflight)
+
+
+def seconds_to_live(seen: Observation, run: RunContext, before: GymTrainingRunStatus) -> float | None:
+    """Seconds until an ended run is deleted; None where it stays."""
+    ended = to_seconds(before.completion_time)
+    ttl = run.spec.ttl_seconds_after_finished
+    return None if ttl is None or ended is None else ttl - (seen.now - ended)
+
+
+def _suspended_since(status: GymTrainingRunStatus) -> float | None:
+    old = find(status, ConditionType.SUSPENDED)
+    return to_seconds(old.last_transition_time) if old and old.status == "True" else None
+
+
+def _is_over(job: Object) -> bool:
+    return any(condition(job, kind).get("status") == "True" for kind in ("Complete", "Failed"))
+
+
+def _deletions(objects: list[Object]) -> Changes:
+    return Changes(delete=tuple(Deletion.of(item) for item in objects if not is_deleting(item)))

@@ -1,0 +1,128 @@
+"""All that one reconcile knows: the run, what it owns, and what its pods said."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gymtrain_api import labels
+from gymtrain_api.spec import GymTrainingRunSpec
+from gymtrain_api.status import GymTrainingRunStatus
+from gymtrain_api.transports import ServerOffer
+from gymtrain_api.wiring import GymPreflight, TrainerPreflight, TrainerProgress
+
+type Object = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Run:
+    """The resource.
+
+    Attributes:
+        spec: None where it doesn't fit the types; `spec_error` then says why.
+        deleting: the run is on its way out; its owner references collect what it owns.
+    """
+
+    name: str
+    namespace: str
+    uid: str
+    generation: int
+    spec: GymTrainingRunSpec | None
+    status: GymTrainingRunStatus
+    spec_error: str = ""
+    deleting: bool = False
+
+
+@dataclass(frozen=True)
+class Children:
+    """Objects that the run owns, by kind and name. Objects of others never get here."""
+
+    by_kind: Mapping[str, Mapping[str, Object]] = field(default_factory=dict)
+
+    def get(self, kind: str, name: str) -> Object | None:
+        """The object, or None."""
+        return self.by_kind.get(kind, {}).get(name)
+
+    def of(self, kind: str) -> list[Object]:
+        """All objects of a kind, by name."""
+        return [item for _, item in sorted(self.by_kind.get(kind, {}).items())]
+
+    def pods(self, role: labels.Role, more: Mapping[str, str] | None = None) -> list[Object]:
+        """Pods of a role, narrowed by `more` labels."""
+        wanted = {labels.ROLE: str(role), **(more or {})}
+        return [pod for pod in self.of("Pod") if wanted.items() <= labels_of(pod).items()]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What preflight found, as the ConfigMap keeps it. `hash` is that of the inputs it is about."""
+
+    hash: str
+    gym: GymPreflight
+    trainer: TrainerPreflight
+
+
+@dataclass(frozen=True)
+class PreflightOutput:
+    """What the containers of a finished preflight pod printed; None for one that printed no verdict."""
+
+    gym: GymPreflight | None
+    trainer: TrainerPreflight | None
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """An object that the API server didn't accept in this reconcile."""
+
+    kind: str
+    name: str
+    message: str
+    final: bool
+
+
+@dataclass(frozen=True)
+class Observation:
+    """The input of `plan`.
+
+    Attributes:
+        now: seconds since the epoch.
+        verdict: of the ConfigMap, so it outlives the preflight pod.
+        preflight_output: of the finished preflight pod of the current spec.
+        missing: sentences on objects that the spec names and that don't exist.
+        progress: the trainer's answer right now; None where it didn't answer.
+        offers: the vLLM servers' answers; None until all wanted servers have started and answered.
+        log_tails: last lines of containers that failed, by pod and container.
+        rejections: what the API server refused of the plan made just before from the same observation.
+        resync: write every object again, even those that look right: somebody may have changed them.
+    """
+
+    run: Run
+    now: float
+    children: Children = field(default_factory=Children)
+    verdict: Verdict | None = None
+    preflight_output: PreflightOutput | None = None
+    missing: tuple[str, ...] = ()
+    progress: TrainerProgress | None = None
+    offers: tuple[ServerOffer, ...] | None = None
+    log_tails: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    rejections: tuple[Rejection, ...] = ()
+    resync: bool = False
+
+
+def name_of(manifest: Object) -> str:
+    """metadata.name."""
+    return str(manifest["metadata"]["name"])
+
+
+def uid_of(manifest: Object) -> str:
+    """metadata.uid."""
+    return str(manifest["metadata"].get("uid", ""))
+
+
+def labels_of(manifest: Object) -> dict[str, str]:
+    """metadata.labels."""
+    return dict(manifest["metadata"].get("labels") or {})
+
+
+def is_deleting(manifest: Object) -> bool:
+    """Whether the object is on its way out."""
+    return bool(manifest["metadata"].get("deletionTimestamp"))

@@ -1,0 +1,155 @@
+"""The plan: from what was seen of a run to what to write, and what to say about it.
+
+    deleting ─────────────► nothing: owner references collect
+    ended ────────────────► servers gone; after the TTL the run itself
+    suspended ────────────► all pods gone
+    else  preflight ─passed─► servers ─┬─► training ─► Complete
+              │                        │       │ attempts, backoff
+              └──────── failure ◄──────┴───────┘
+
+Pure: the same observation always gives the same plan.
+"""
+
+from dataclasses import dataclass, replace
+
+from gymtrain_api.conditions import ConditionType, Reason
+from gymtrain_api.status import GymTrainingRunStatus
+from gymtrain_operator.manifests.context import Defaults, RunContext
+from gymtrain_operator.reconcile import lifecycle, preflight, servers, training
+from gymtrain_operator.reconcile.conditions import Claim, find, lacks
+from gymtrain_operator.reconcile.events import Event, events_between
+from gymtrain_operator.reconcile.observation import Object, Observation
+from gymtrain_operator.reconcile.progress import shown_progress
+from gymtrain_operator.reconcile.status import Facts, build
+from gymtrain_operator.reconcile.steps import Changes, Deletion, Failure, sooner
+from gymtrain_operator.reconcile.writes import Scaling, needed
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do, in this order: deletions, writes, scalings, the status, then the events.
+
+    Attributes:
+        requeue_after: seconds until the run must be looked at again though nothing happened.
+        delete_run: the run's time to live is over.
+    """
+
+    status: GymTrainingRunStatus
+    apply: tuple[Object, ...] = ()
+    scale: tuple[Scaling, ...] = ()
+    delete: tuple[Deletion, ...] = ()
+    events: tuple[Event, ...] = ()
+    requeue_after: float | None = None
+    delete_run: bool = False
+
+
+def plan(seen: Observation, defaults: Defaults) -> Plan:
+    """What to do about the run."""
+    if seen.run.deleting:
+        return Plan(seen.run.status)
+    before = lifecycle.reopened(seen.run.status, seen.run.generation)
+    if seen.run.spec is None:
+        times = lifecycle.clock(seen, before, suspend=False)
+        failure = Failure(Reason.INVALID_SPEC, seen.run.spec_error)
+        return _ended(seen, before, Facts(clock=times, attempt=before.attempt, progress=before.progress), failure)
+    run = RunContext(seen.run.name, seen.run.namespace, seen.run.uid, seen.run.spec, defaults)
+    if lifecycle.has_ended(before):
+        return _after_the_end(seen, run, before)
+    if run.spec.suspend:
+        return _suspended(seen, before)
+    return _active(seen, run, before)
+
+
+def _after_the_end(seen: Observation, run: RunContext, before: GymTrainingRunStatus) -> Plan:
+    left = lifecycle.seconds_to_live(seen, run, before)
+    status = before.model_copy(update={"observed_generation": seen.run.generation})
+    if left is not None and left <= 0:
+        return Plan(status, delete_run=True)
+    return Plan(status, delete=lifecycle.release(seen).delete, requeue_after=left)
+
+
+def _suspended(seen: Observation, before: GymTrainingRunStatus) -> Plan:
+    waiting = "the run is suspended"
+    passed = find(before, ConditionType.PREFLIGHT_PASSED)
+    claims = [
+        lifecycle.suspension_claim(before, suspend=True),
+        lacks(ConditionType.GYM_READY, Reason.SUSPENDED, waiting),
+        lacks(ConditionType.INFERENCE_READY, Reason.SUSPENDED, waiting),
+        lacks(ConditionType.WEIGHT_SYNC_READY, Reason.SUSPENDED, waiting),
+        lacks(ConditionType.PROGRESSING, Reason.SUSPENDED, waiting),
+    ]
+    if passed is not None and passed.status == "True":
+        claims.append(Claim(ConditionType.PREFLIGHT_PASSED, "True", Reason(passed.reason), passed.message))
+    facts = Facts(
+        clock=lifecycle.clock(seen, before, suspend=True),
+        claims=tuple(claims),
+        attempt=training.current_attempt(seen, before) if before.attempt else None,
+        preflight_hash=before.preflight_hash,
+        progress=before.progress,
+    )
+    return _plan(seen, before, facts, lifecycle.stop_all(seen))
+
+
+def _active(seen: Observation, run: RunContext, before: GymTrainingRunStatus) -> Plan:
+    times = lifecycle.clock(seen, before, suspend=False)
+    suspension = (lifecycle.suspension_claim(before, suspend=False),)
+    facts = Facts(clock=times, claims=suspension, attempt=before.attempt, progress=before.progress)
+    remaining = lifecycle.remaining_seconds(seen, run, times)
+    refused = next((rejection for rejection in seen.rejections if rejection.final), None)
+    if refused:
+        text = f"the API server refuses {refused.kind} {refused.name}: {refused.message}"
+        return _ended(seen, before, facts, Failure(Reason.INVALID_SPEC, text))
+
+    check = preflight.step(seen, run, before)
+    changes = check.changes.and_then(Changes(requeue_after=remaining))
+    if check.verdict is None:
+        facts = Facts(clock=times, claims=suspension + changes.claims)
+        if check.failure:
+            return _ended(seen, before, facts, check.failure)
+        if remaining is not None and remaining <= 0:
+            return _ended(seen, before, facts, lifecycle.deadline_failure(run, before))
+        return _plan(seen, before, facts, changes)
+
+    up = servers.step(seen, run, check.verdict, before)
+    trained = training.step(seen, run, up, before)
+    changes = changes.and_then(up.changes).and_then(trained.changes)
+    facts = Facts(
+        clock=times,
+        claims=suspension + changes.claims,
+        attempt=trained.attempt,
+        preflight_hash=check.verdict.hash,
+        weight_sync=up.weight_sync,
+        progress=shown_progress(trained.report, before.progress, seen.now),
+        servers=up.statuses,
+    )
+    failure = up.failure or trained.failure
+    if failure:
+        return _ended(seen, before, facts, failure)
+    if trained.phase == "complete":
+        return _ended(seen, before, facts, None)
+    if remaining is not None and remaining <= 0:
+        return _ended(seen, before, facts, lifecycle.deadline_failure(run, before))
+    return _plan(seen, before, facts, changes)
+
+
+def _plan(seen: Observation, before: GymTrainingRunStatus, facts: Facts, changes: Changes) -> Plan:
+    blocked = next((rejection for rejection in seen.rejections if not rejection.final), None)
+    if blocked:
+        text = f"the API server doesn't take {blocked.kind} {blocked.name} now, trying again: {blocked.message}"
+        claim = lacks(ConditionType.PROGRESSING, Reason.PODS_NOT_READY, text)
+        facts = replace(facts, claims=(*facts.claims, claim))
+    writes, scalings = needed(changes.apply, seen.children, resync=seen.resync)
+    status = build(before, facts, seen.run.generation, seen.now)
+    requeue = sooner(changes.requeue_after, 10.0 if blocked else None)
+    events = events_between(seen.run.status, status)
+    return Plan(status, writes, scalings, changes.delete, events, requeue)
+
+
+def _ended(seen: Observation, before: GymTrainingRunStatus, facts: Facts, failure: Failure | None) -> Plan:
+    status = build(before, replace(facts, end=failure or True), seen.run.generation, seen.now)
+    return Plan(
+        status,
+        delete=lifecycle.release(seen).delete,
+        events=events_between(seen.run.status, status),
+        requeue_after=1.0 if seen.run.spec and seen.run.spec.ttl_seconds_after_finished is not None else None,
+    )

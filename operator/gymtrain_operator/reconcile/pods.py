@@ -1,0 +1,130 @@
+"""Reading pods: what ails one, in a sentence that a user can act on."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from gymtrain_operator.reconcile.observation import Object, is_deleting, name_of
+
+# Waiting reasons of a container that is on its way, not in trouble.
+_ON_ITS_WAY = {"ContainerCreating", "PodInitializing", ""}
+_FIXES = {
+    "ErrImagePull": "check the image's name and the pull secrets",
+    "ImagePullBackOff": "check the image's name and the pull secrets",
+    "ErrImageNeverPull": "the image is not on the node and imagePullPolicy is Never: load it, or change the policy",
+    "InvalidImageName": "correct the image's name",
+    "CreateContainerConfigError": "create what the container refers to",
+}
+
+
+@dataclass(frozen=True)
+class Terminated:
+    """A container that ended."""
+
+    pod: str
+    container: str
+    exit_code: int
+    reason: str
+    message: str
+    init: bool
+
+
+def container_statuses(pod: Object) -> Iterator[tuple[dict[str, Any], bool]]:
+    """Container statuses of a pod, each with whether it is an init container's."""
+    status = pod.get("status") or {}
+    for item in status.get("initContainerStatuses") or []:
+        yield item, True
+    for item in status.get("containerStatuses") or []:
+        yield item, False
+
+
+def phase(pod: Object) -> str:
+    """status.phase."""
+    return str((pod.get("status") or {}).get("phase", ""))
+
+
+def condition(manifest: Object, kind: str) -> dict[str, Any]:
+    """A condition of an object's status; empty where it has none of the kind."""
+    conditions = (manifest.get("status") or {}).get("conditions") or []
+    return next((c for c in conditions if c.get("type") == kind), {})
+
+
+def is_ready(pod: Object) -> bool:
+    """Whether the pod gets traffic."""
+    return condition(pod, "Ready").get("status") == "True" and not is_deleting(pod)
+
+
+def has_started(pod: Object, container: str) -> bool:
+    """Whether the container's startup probe has passed."""
+    return any(s["name"] == container and s.get("started") is True for s, init in container_statuses(pod) if not init)
+
+
+def was_disrupted(pod: Object) -> bool:
+    """Whether the cluster, not the pod's own doing, ended it: eviction, preemption, a lost node."""
+    reason = (pod.get("status") or {}).get("reason", "")
+    return condition(pod, "DisruptionTarget").get("status") == "True" or reason in {
+        "Evicted",
+        "NodeLost",
+        "NodeShutdown",
+        "Shutdown",
+        "Terminated",
+    }
+
+
+def terminated(pod: Object) -> list[Terminated]:
+    """Containers of the pod that ended, init containers first."""
+    found = []
+    for status, init in container_statuses(pod):
+        end = (status.get("state") or {}).get("terminated")
+        if end:
+            found.append(
+                Terminated(
+                    pod=name_of(pod),
+                    container=status["name"],
+                    exit_code=int(end.get("exitCode", 0)),
+                    reason=str(end.get("reason", "")),
+                    message=str(end.get("message", "")).strip(),
+                    init=init,
+                )
+            )
+    return found
+
+
+def trouble(pod: Object) -> str:
+    """Why the pod is not running as it should; empty where it is on its way or fine."""
+    scheduled = condition(pod, "PodScheduled")
+    if scheduled.get("status") == "False":
+        return f"pod {name_of(pod)} can't be scheduled: {scheduled.get('message', '')}"
+    for status, _ in container_statuses(pod):
+        waiting = (status.get("state") or {}).get("waiting") or {}
+        reason = waiting.get("reason", "")
+        if reason in _ON_ITS_WAY:
+            continue
+        text = f"pod {name_of(pod)}, container {status['name']}: {reason}: {waiting.get('message', '')}".rstrip(": ")
+        last = (status.get("lastState") or {}).get("terminated")
+        if last:
+            text += f" (it ended with exit code {last.get('exitCode')}, {last.get('reason', '')})"
+        return text + (f"; {_FIXES[reason]}" if reason in _FIXES else "")
+    if phase(pod) == "Failed":
+        status = pod.get("status") or {}
+        return f"pod {name_of(pod)} failed: {status.get('reason', '')} {status.get('message', '')}".rstrip(": ")
+    return ""
+
+
+def first_trouble(pods: Iterable[Object]) -> str:
+    """The first pod's trouble among several; empty where none has any."""
+    return next((text for text in map(trouble, pods) if text), "")
+
+
+def crashed_containers(pod: Object) -> list[tuple[str, bool]]:
+    """Containers whose log says why they failed: name, and whether it is the log before the restart."""
+    found = []
+    for status, _ in container_statuses(pod):
+        state = status.get("state") or {}
+        ended = state.get("terminated")
+        last = (status.get("lastState") or {}).get("terminated")
+        if ended and ended.get("exitCode", 0) != 0:
+            found.append((status["name"], False))
+        elif last and last.get("exitCode", 0) != 0 and not status.get("ready"):
+            found.append((status["name"], "running" in state))
+    return found

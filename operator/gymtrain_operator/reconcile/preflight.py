@@ -1,0 +1,153 @@
+"""Preflight: one pod for a set of inputs; nothing else of the run exists until it has passed."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gymtrain_api import labels, names
+from gymtrain_api.conditions import ConditionType, Reason
+from gymtrain_api.status import GymTrainingRunStatus
+from gymtrain_api.wiring import Finding
+from gymtrain_operator.manifests import preflight as manifests
+from gymtrain_operator.manifests.config_maps import run_config_map
+from gymtrain_operator.manifests.context import RunContext
+from gymtrain_operator.manifests.network import network_policy
+from gymtrain_operator.manifests.volumes import volume_claims
+from gymtrain_operator.reconcile.conditions import find, holds, is_true, lacks, unknown
+from gymtrain_operator.reconcile.observation import Object, Observation, Verdict, is_deleting, name_of
+from gymtrain_operator.reconcile.pods import phase, terminated, trouble, was_disrupted
+from gymtrain_operator.reconcile.steps import Changes, Deletion, Failure
+from gymtrain_operator.reconcile.times import to_seconds
+
+MISSING_GRACE_SECONDS = 60
+"""How long an object that the spec names may come after the run: `kubectl apply` of a folder has an order."""
+
+_POLL_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class PreflightStep:
+    """Where preflight stands: passed (`verdict`), failed (`failure`), or under way (neither)."""
+
+    changes: Changes
+    verdict: Verdict | None = None
+    failure: Failure | None = None
+
+
+def step(seen: Observation, run: RunContext, before: GymTrainingRunStatus) -> PreflightStep:
+    """Brings preflight one step on."""
+    wanted = manifests.preflight_hash(run)
+    # After preflight has passed the API server refuses changes of what it checked. So a verdict stands even
+    # where another release of the operator would compute another hash of the same spec.
+    if seen.verdict and (seen.verdict.hash == wanted or is_true(before, ConditionType.PREFLIGHT_PASSED)):
+        return _passed(seen.verdict)
+
+    name = names.preflight(run.name, wanted)
+    outdated = tuple(Deletion.of(p) for p in seen.children.pods(labels.Role.PREFLIGHT) if name_of(p) != name)
+    pod = seen.children.get("Pod", name)
+    return _with_deletions(_for_pod(seen, run, before, pod, wanted), outdated)
+
+
+def _for_pod(
+    seen: Observation, run: RunContext, before: GymTrainingRunStatus, pod: Object | None, wanted: str
+) -> PreflightStep:
+    if pod is None and seen.missing:
+        return _missing(seen, before)
+    if pod is None:
+        base = (run_config_map(run, None), network_policy(run), *volume_claims(run))
+        return _running("starting the preflight pod", Changes(apply=(*base, manifests.preflight_pod(run))))
+    if is_deleting(pod):
+        return _running("waiting for an earlier preflight pod to end")
+    if phase(pod) in {"Succeeded", "Failed"}:
+        if was_disrupted(pod):
+            return _running(
+                "the cluster ended the preflight pod; starting another", Changes(delete=(Deletion.of(pod),))
+            )
+        return _finished(seen, pod, wanted)
+
+    waits_for = trouble(pod) or (seen.missing[0] if seen.missing else "")
+    age = seen.now - (to_seconds(pod["metadata"].get("creationTimestamp")) or seen.now)
+    deadline = run.spec.startup_deadline_seconds
+    if age > deadline:
+        why = waits_for or "its containers did not end in time"
+        return _failed(
+            Reason.PREFLIGHT_ERROR, f"preflight took longer than {deadline} s (startupDeadlineSeconds): {why}"
+        )
+    return _running(waits_for or "checking the Gym config, the datasets and the trainer's settings")
+
+
+def _passed(verdict: Verdict) -> PreflightStep:
+    rows = sum(file.rows for file in verdict.gym.data.train)
+    message = f"{len(verdict.gym.servers)} Gym servers, {rows} rows of training data"
+    claim = holds(ConditionType.PREFLIGHT_PASSED, Reason.PREFLIGHT_PASSED, message)
+    return PreflightStep(Changes(claims=(claim,)), verdict=verdict)
+
+
+def _running(message: str, changes: Changes | None = None) -> PreflightStep:
+    claims = (
+        unknown(ConditionType.PREFLIGHT_PASSED, Reason.PREFLIGHT_RUNNING, message),
+        holds(ConditionType.PROGRESSING, Reason.PREFLIGHT_RUNNING, f"preflight: {message}"),
+    )
+    said = Changes(claims=claims, requeue_after=_POLL_SECONDS)
+    return PreflightStep((changes or Changes()).and_then(said))
+
+
+def _failed(reason: Reason, message: str) -> PreflightStep:
+    claim = lacks(ConditionType.PREFLIGHT_PASSED, reason, message)
+    return PreflightStep(Changes(claims=(claim,)), failure=Failure(reason, message))
+
+
+def _missing(seen: Observation, before: GymTrainingRunStatus) -> PreflightStep:
+    message = "; ".join(seen.missing)
+    old = find(before, ConditionType.PREFLIGHT_PASSED)
+    since = to_seconds(old.last_transition_time) if old and old.reason == Reason.PREFLIGHT_ERROR else None
+    if since is not None and seen.now - since > MISSING_GRACE_SECONDS:
+        return _failed(Reason.PREFLIGHT_ERROR, message)
+    claims = (
+        lacks(ConditionType.PREFLIGHT_PASSED, Reason.PREFLIGHT_ERROR, message),
+        lacks(ConditionType.PROGRESSING, Reason.PREFLIGHT_ERROR, message),
+    )
+    return PreflightStep(Changes(claims=claims, requeue_after=_POLL_SECONDS))
+
+
+def _finished(seen: Observation, pod: Object, wanted: str) -> PreflightStep:
+    output = seen.preflight_output
+    if output is None:
+        return _running("reading the verdict")
+    findings: list[Finding] = []
+    broken: list[str] = []
+    for container, document in (
+        (manifests.GYM_CONTAINER, output.gym),
+        (manifests.TRAINER_CONTAINER, output.trainer),
+    ):
+        if document is None:
+            broken.append(_no_verdict(seen, pod, container))
+        else:
+            findings += document.findings
+    if broken:
+        return _failed(Reason.PREFLIGHT_ERROR, "\n".join([*_lines(findings), *dict.fromkeys(broken)]))
+    if findings:
+        return _failed(Reason.PREFLIGHT_FAILED, "\n".join(_lines(findings)))
+    assert output.gym is not None
+    assert output.trainer is not None
+    return _passed(Verdict(wanted, output.gym, output.trainer))
+
+
+def _no_verdict(seen: Observation, pod: Object, container: str) -> str:
+    """Why a container printed no verdict: it crashed, or an init container before it did."""
+    ended = terminated(pod)
+    culprit = next((t for t in ended if t.init and t.exit_code != 0), None)
+    culprit = culprit or next((t for t in ended if t.container == container), None)
+    if culprit is None:
+        return trouble(pod) or f"container {container} of the preflight pod never ran"
+    text = f"container {culprit.container} of the preflight pod ended with exit code {culprit.exit_code}"
+    text += f" ({culprit.reason})" if culprit.reason and culprit.reason != "Error" else ""
+    tail = seen.log_tails.get((culprit.pod, culprit.container)) or culprit.message
+    return f"{text} and gave no verdict. Its last lines:\n{tail}" if tail else f"{text} and gave no verdict"
+
+
+def _lines(findings: Iterable[Finding]) -> list[str]:
+    return [f"{finding.where}: {finding.message}" for finding in findings]
+
+
+def _with_deletions(done: PreflightStep, deletions: tuple[Deletion, ...]) -> PreflightStep:
+    return PreflightStep(done.changes.and_then(Changes(delete=deletions)), done.verdict, done.failure)

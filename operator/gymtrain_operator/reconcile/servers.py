@@ -1,0 +1,159 @@
+"""The servers of a run: the Gym servers and vLLM."""
+
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from gymtrain_api import labels, names, transports, wiring
+from gymtrain_api.conditions import ConditionType, Reason
+from gymtrain_api.status import GymTrainingRunStatus, ServerStatus, WeightSyncStatus
+from gymtrain_operator.manifests.config_maps import gym_config_map, gym_url, inference_url, run_config_map
+from gymtrain_operator.manifests.context import GymServers, RunContext
+from gymtrain_operator.manifests.gym import gym_objects, gym_server_kinds, gym_settings, server_label
+from gymtrain_operator.manifests.inference import CONTAINER as INFERENCE_CONTAINER
+from gymtrain_operator.manifests.inference import inference_objects
+from gymtrain_operator.manifests.network import network_policy
+from gymtrain_operator.manifests.trainer import trainer_service
+from gymtrain_operator.manifests.volumes import volume_claims
+from gymtrain_operator.reconcile.conditions import Claim, find, holds, is_true, lacks
+from gymtrain_operator.reconcile.observation import Object, Observation, Verdict
+from gymtrain_operator.reconcile.pods import condition, first_trouble, has_started
+from gymtrain_operator.reconcile.steps import Changes, Failure
+
+INFERENCE = "inference"
+
+
+@dataclass(frozen=True)
+class ServersStep:
+    """The servers' objects and state.
+
+    Attributes:
+        waiting_for: what the servers lack, for a person; empty when all are ready.
+        failure: no weight transport works with these servers.
+    """
+
+    changes: Changes
+    statuses: tuple[ServerStatus, ...]
+    weight_sync: WeightSyncStatus | None
+    waiting_for: str
+    failure: Failure | None = None
+
+
+def gym_of(verdict: Verdict) -> GymServers:
+    """The Gym servers that preflight found."""
+    return GymServers(tuple(verdict.gym.servers), dict(verdict.gym.config))
+
+
+def step(seen: Observation, run: RunContext, verdict: Verdict, before: GymTrainingRunStatus) -> ServersStep:
+    """The desired servers, and what became of them so far."""
+    gym = gym_of(verdict)
+    documents = {"gym": verdict.gym.model_dump(mode="json"), "trainer": verdict.trainer.model_dump(mode="json")}
+    # ConfigMaps first: a pod that starts before its ConfigMap waits for the kubelet's next try.
+    objects = (
+        run_config_map(run, gym),
+        gym_config_map(run, gym, verdict.hash, documents),
+        network_policy(run),
+        *volume_claims(run),
+        trainer_service(run),
+        *inference_objects(run),
+        *gym_objects(run, gym),
+    )
+    gym_states = [_gym_state(seen, run, name, kind) for name, kind in gym_server_kinds(gym).items()]
+    inference = _inference_state(seen, run)
+    sync, sync_claim, failure = _weight_sync(seen, run, before)
+    claims = (
+        _readiness(ConditionType.GYM_READY, gym_states, "Gym servers", before),
+        _readiness(ConditionType.INFERENCE_READY, [inference], "vLLM", before),
+        sync_claim,
+    )
+    waiting = [claim.message for claim in claims[:2] if claim.status != "True"]
+    return ServersStep(
+        Changes(apply=objects, claims=claims),
+        tuple(state.status for state in [*gym_states, inference]),
+        sync,
+        "; ".join(waiting),
+        failure,
+    )
+
+
+@dataclass(frozen=True)
+class _ServerState:
+    status: ServerStatus
+    ready: bool
+    trouble: str
+
+
+def _gym_state(seen: Observation, run: RunContext, name: str, kind: str) -> _ServerState:
+    deployment = seen.children.get("Deployment", names.gym_server(run.name, name))
+    pods = seen.children.pods(labels.Role.GYM, server_label(name))
+    wanted = gym_settings(run, name).replicas
+    return _state(name, kind, gym_url(run, name), deployment, wanted, pods)
+
+
+def _inference_state(seen: Observation, run: RunContext) -> _ServerState:
+    deployment = seen.children.get("Deployment", names.inference(run.name))
+    pods = seen.children.pods(labels.Role.INFERENCE)
+    wanted = run.spec.inference.replicas
+    state = _state(INFERENCE, INFERENCE, inference_url(run), deployment, wanted, pods)
+    started = sum(has_started(pod, INFERENCE_CONTAINER) for pod in pods)
+    if state.ready or state.trouble or not started:
+        return state
+    text = f"{started} of {wanted} vLLM pods are up and wait for the trainer's first weights"
+    return _ServerState(state.status, False, text)
+
+
+def _state(name: str, kind: str, url: str, deployment: Object | None, wanted: int, pods: list[Object]) -> _ServerState:
+    status = (deployment or {}).get("status") or {}
+    ready = min(int(status.get("readyReplicas", 0)), wanted)
+    trouble = first_trouble(pods)
+    if deployment is not None and not trouble:
+        failed = condition(deployment, "ReplicaFailure")
+        trouble = f"no pod can be made: {failed.get('message', '')}" if failed.get("status") == "True" else ""
+    shown = ServerStatus(
+        name=name,
+        kind=cast(Literal["agent", "resources", "model", "head", "inference"], kind),
+        url=url,
+        ready=f"{ready}/{wanted}",
+    )
+    return _ServerState(shown, deployment is not None and ready >= wanted, trouble)
+
+
+def _readiness(kind: ConditionType, states: list[_ServerState], what: str, before: GymTrainingRunStatus) -> Claim:
+    waiting = [state for state in states if not state.ready]
+    if not waiting:
+        count = sum(int(state.status.ready.split("/")[0]) for state in states)
+        return holds(kind, Reason.ALL_READY, f"{what}: all {count} pods are ready")
+    # Once ready, a server that is not is news; before that it is the way up.
+    old = find(before, kind)
+    was_ready = is_true(before, kind) or (old is not None and old.reason == Reason.PODS_NOT_READY)
+    names_text = ", ".join(f"{state.status.name} ({state.status.ready})" for state in waiting)
+    text = f"{what}: waiting for {names_text}"
+    trouble = next((state.trouble for state in waiting if state.trouble), "")
+    reason = Reason.PODS_NOT_READY if was_ready else Reason.PODS_STARTING
+    return lacks(kind, reason, f"{text}: {trouble}" if trouble else text)
+
+
+def _weight_sync(
+    seen: Observation, run: RunContext, before: GymTrainingRunStatus
+) -> tuple[WeightSyncStatus | None, Claim, Failure | None]:
+    """The transport: chosen once, from what the servers prove or from what the trainer says it uses."""
+    kind = ConditionType.WEIGHT_SYNC_READY
+    version = seen.progress.weight_version if seen.progress else None
+    old = before.weight_sync
+    if old is None and seen.progress and seen.progress.transport:
+        old = WeightSyncStatus(transport=seen.progress.transport, reason=seen.progress.transport_reason)
+    if old is None and seen.offers:
+        choice = transports.choose(run.spec.weight_sync.transport, list(seen.offers))
+        if choice.transport is None:
+            claim = lacks(kind, Reason.TRANSPORT_UNAVAILABLE, choice.reason)
+            return None, claim, Failure(Reason.TRANSPORT_UNAVAILABLE, choice.reason)
+        old = WeightSyncStatus(transport=choice.transport, reason=choice.reason)
+    if old is None:
+        return None, lacks(kind, Reason.WAITING_FOR_INFERENCE, "waiting for vLLM to say what it offers"), None
+    now = WeightSyncStatus(transport=old.transport, reason=old.reason, version=version or old.version)
+    return now, holds(kind, Reason.TRANSPORT_CHOSEN, f"{now.transport}: {now.reason}"), None
+
+
+def has_weights_of(sync: WeightSyncStatus | None, run: str, attempt: int) -> bool:
+    """Whether the servers got weights in this attempt: only possible once they were up."""
+    prefix = wiring.weight_version(run, attempt, 0).removesuffix("0")
+    return bool(sync and sync.version and sync.version.startswith(prefix))

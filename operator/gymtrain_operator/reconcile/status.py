@@ -1,0 +1,95 @@
+"""The status, computed once from what the steps of the plan found."""
+
+from dataclasses import dataclass, field
+
+from gymtrain_api.conditions import ConditionType, Reason
+from gymtrain_api.status import Condition, GymTrainingRunStatus, Progress, ServerStatus, WeightSyncStatus
+from gymtrain_operator.reconcile.conditions import Claim, holds, is_true, lacks, settle
+from gymtrain_operator.reconcile.lifecycle import Clock
+from gymtrain_operator.reconcile.steps import Failure
+from gymtrain_operator.reconcile.times import to_text
+
+_WAITING = {
+    ConditionType.PREFLIGHT_PASSED: Reason.PREFLIGHT_RUNNING,
+    ConditionType.GYM_READY: Reason.WAITING_FOR_PREFLIGHT,
+    ConditionType.INFERENCE_READY: Reason.WAITING_FOR_PREFLIGHT,
+    ConditionType.WEIGHT_SYNC_READY: Reason.WAITING_FOR_PREFLIGHT,
+    ConditionType.PROGRESSING: Reason.WAITING_FOR_PREFLIGHT,
+    ConditionType.COMPLETE: Reason.RUNNING,
+    ConditionType.FAILED: Reason.RUNNING,
+}
+_TRAINING = {Reason.WAITING_FOR_ROLLOUTS, Reason.TRAINING, Reason.ROLLOUTS_FAILING}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the steps of a plan found out; the rest of the status follows.
+
+    Attributes:
+        claims: conditions; those left out are waiting for their turn.
+        end: the failure that ends the run, or True for completion; None while it goes on.
+    """
+
+    clock: Clock
+    claims: tuple[Claim, ...] = ()
+    attempt: int | None = None
+    preflight_hash: str | None = None
+    weight_sync: WeightSyncStatus | None = None
+    progress: Progress | None = None
+    servers: tuple[ServerStatus, ...] = field(default=())
+    end: Failure | bool | None = None
+
+
+def build(before: GymTrainingRunStatus, facts: Facts, generation: int, now: float) -> GymTrainingRunStatus:
+    """The next status. The same facts give the same status, whenever they are seen."""
+    claims = {kind: Claim(kind, "False", reason) for kind, reason in _WAITING.items()}
+    claims[ConditionType.PREFLIGHT_PASSED] = Claim(ConditionType.PREFLIGHT_PASSED, "Unknown", Reason.PREFLIGHT_RUNNING)
+    claims |= {claim.type: claim for claim in facts.claims}
+    if facts.end is not None:
+        claims |= {claim.type: claim for claim in _last_words(facts.end, facts.progress)}
+    conditions = settle(before, claims.values(), generation, to_text(now))
+    return GymTrainingRunStatus(
+        observed_generation=generation,
+        state=state_of(conditions),
+        attempt=facts.attempt,
+        start_time=facts.clock.start_time,
+        completion_time=None if facts.end is None else before.completion_time or to_text(now),
+        suspended_seconds=facts.clock.suspended_seconds,
+        preflight_hash=facts.preflight_hash,
+        conditions=conditions,
+        weight_sync=facts.weight_sync,
+        progress=facts.progress,
+        servers=list(facts.servers) if facts.end is None else [],
+    )
+
+
+def _last_words(end: Failure | bool, progress: Progress | None) -> list[Claim]:
+    over = "the run has ended: its servers are removed"
+    claims = [
+        lacks(ConditionType.GYM_READY, Reason.FINISHED, over),
+        lacks(ConditionType.INFERENCE_READY, Reason.FINISHED, over),
+        lacks(ConditionType.PROGRESSING, Reason.FINISHED, over),
+    ]
+    if isinstance(end, Failure):
+        return [*claims, holds(ConditionType.FAILED, end.reason, end.message)]
+    steps = f"{progress.step} steps" if progress else "training ended"
+    reward = f", reward {progress.reward}" if progress and progress.reward is not None else ""
+    return [*claims, holds(ConditionType.COMPLETE, Reason.TRAINING_COMPLETED, f"{steps}{reward}")]
+
+
+def state_of(conditions: list[Condition]) -> str:
+    """One word for `kubectl get`."""
+    status = GymTrainingRunStatus(conditions=conditions)
+    progressing = next((c.reason for c in conditions if c.type == ConditionType.PROGRESSING), "")
+    for kind, word in (
+        (ConditionType.FAILED, "Failed"),
+        (ConditionType.COMPLETE, "Complete"),
+        (ConditionType.SUSPENDED, "Suspended"),
+    ):
+        if is_true(status, kind):
+            return word
+    if not is_true(status, ConditionType.PREFLIGHT_PASSED):
+        return "Preflight"
+    if progressing == Reason.RETRYING:
+        return "Retrying"
+    return "Training" if progressing in _TRAINING else "Starting"

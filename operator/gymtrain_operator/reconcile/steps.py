@@ -1,0 +1,66 @@
+"""What each part of the plan hands to the next: objects to write and to delete, and what to say."""
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+from gymtrain_api.conditions import Reason
+from gymtrain_operator.reconcile.conditions import Claim
+from gymtrain_operator.reconcile.observation import Object, name_of, uid_of
+
+
+@dataclass(frozen=True)
+class Deletion:
+    """An object to delete, if it is still the one that was seen.
+
+    Attributes:
+        foreground: the object stays until its pods are gone, so that its name says whether they are.
+    """
+
+    kind: str
+    name: str
+    uid: str
+    foreground: bool = False
+
+    @classmethod
+    def of(cls, manifest: Object) -> Self:
+        """Deletes an object that was seen; of what has pods, the pods first."""
+        kind = manifest["kind"]
+        return cls(kind, name_of(manifest), uid_of(manifest), foreground=kind in {"Job", "Deployment"})
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The run ends here: the reason and what the user reads."""
+
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Objects to write, and objects to delete.
+
+    Attributes:
+        requeue_after: seconds after which something may have to be done although nothing happens.
+    """
+
+    apply: tuple[Object, ...] = ()
+    delete: tuple[Deletion, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    requeue_after: float | None = None
+
+    def and_then(self, other: "Changes") -> "Changes":
+        """Both, in this order; the sooner requeue wins."""
+        return replace(
+            self,
+            apply=self.apply + other.apply,
+            delete=self.delete + other.delete,
+            claims=self.claims + other.claims,
+            requeue_after=sooner(self.requeue_after, other.requeue_after),
+        )
+
+
+def sooner(one: float | None, other: float | None) -> float | None:
+    """The smaller of two delays, None being never."""
+    delays = [delay for delay in (one, other) if delay is not None]
+    return max(0.0, min(delays)) if delays else None

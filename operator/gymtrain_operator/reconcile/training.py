@@ -1,0 +1,215 @@
+"""The training Job: attempts, backoff, deadlines, and what the trainer says."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from gymtrain_api import labels, names
+from gymtrain_api.conditions import ConditionType, Reason
+from gymtrain_api.status import GymTrainingRunStatus
+from gymtrain_api.wiring import ExitCode, TrainerProgress
+from gymtrain_operator.manifests.context import RunContext
+from gymtrain_operator.manifests.trainer import CONTAINER, trainer_job
+from gymtrain_operator.reconcile.conditions import Claim, find, holds, lacks
+from gymtrain_operator.reconcile.observation import Object, Observation, is_deleting, labels_of
+from gymtrain_operator.reconcile.pods import condition, first_trouble, phase, terminated
+from gymtrain_operator.reconcile.progress import parse_report
+from gymtrain_operator.reconcile.servers import ServersStep, has_weights_of
+from gymtrain_operator.reconcile.steps import Changes, Deletion, Failure
+from gymtrain_operator.reconcile.times import to_seconds, to_text
+
+POLL_SECONDS = 2.0
+FIRST_BACKOFF_SECONDS = 10
+MAX_BACKOFF_SECONDS = 300
+KEPT_JOBS = 3
+"""Jobs of earlier attempts that are kept, with their pods and logs."""
+
+_INDEX = "batch.kubernetes.io/job-completion-index"
+_STARTED = {"waiting_for_rollouts", "training", "complete"}
+_REASONS = {
+    "starting": Reason.TRAINER_STARTING,
+    "waiting_for_servers": Reason.WAITING_FOR_SERVERS,
+    "waiting_for_rollouts": Reason.WAITING_FOR_ROLLOUTS,
+    "training": Reason.TRAINING,
+    "complete": Reason.TRAINING,
+    "failed": Reason.TRAINING,
+}
+
+type Phase = Literal["starting", "training", "retrying", "complete"]
+
+
+@dataclass(frozen=True)
+class TrainingStep:
+    """Where training stands.
+
+    Attributes:
+        attempt: number of the attempt that runs, or that starts next.
+        report: the trainer's last word, of its HTTP port or its termination message.
+    """
+
+    changes: Changes
+    attempt: int
+    phase: Phase
+    report: TrainerProgress | None = None
+    failure: Failure | None = None
+
+
+def step(seen: Observation, run: RunContext, servers: ServersStep, before: GymTrainingRunStatus) -> TrainingStep:
+    """Brings training one step on."""
+    attempt = current_attempt(seen, before)
+    job = seen.children.get("Job", names.trainer_job(run.name, attempt))
+    if job is None:
+        return _start(seen, run, attempt, "starting the trainer")
+    if is_deleting(job):
+        return _going_on(attempt, Reason.TRAINER_STARTING, "waiting for the pods of the last trainer to end")
+    if condition(job, "Complete").get("status") == "True":
+        report = final_report(trainer_pods(seen, attempt))
+        return TrainingStep(Changes(), attempt, "complete", report)
+    if condition(job, "Failed").get("status") == "True":
+        return _after_failure(seen, run, job, attempt)
+    return _watch(seen, run, servers, before, job, attempt)
+
+
+def current_attempt(seen: Observation, before: GymTrainingRunStatus) -> int:
+    """The newest attempt that is known: of the status, or of a Job that was made just before a restart."""
+    made = [int(labels_of(job).get(labels.ATTEMPT, "0")) for job in seen.children.of("Job")]
+    return max([before.attempt or 1, *made])
+
+
+def trainer_pods(seen: Observation, attempt: int) -> list[Object]:
+    """Pods of one attempt, by node rank."""
+    pods = seen.children.pods(labels.Role.TRAINER, {labels.ATTEMPT: str(attempt)})
+    return sorted(pods, key=lambda pod: int(labels_of(pod).get(_INDEX, "0")))
+
+
+def final_report(pods: list[Object]) -> TrainerProgress | None:
+    """What the first node's trainer left as its termination message."""
+    for pod in pods[:1]:
+        for end in terminated(pod):
+            if end.container == CONTAINER:
+                return parse_report(end.message)
+    return None
+
+
+def backoff_seconds(attempt: int) -> int:
+    """Pause after attempt `attempt` failed: 10, 20, 40, ... at most 300 seconds."""
+    return int(min(FIRST_BACKOFF_SECONDS * 2 ** min(attempt - 1, 10), MAX_BACKOFF_SECONDS))
+
+
+def _start(seen: Observation, run: RunContext, attempt: int, message: str) -> TrainingStep:
+    outdated = [j for j in seen.children.of("Job") if int(labels_of(j).get(labels.ATTEMPT, "0")) < attempt - KEPT_JOBS]
+    changes = Changes(
+        apply=(trainer_job(run, attempt),),
+        delete=tuple(Deletion.of(job) for job in outdated if not is_deleting(job)),
+    )
+    going = _going_on(attempt, Reason.TRAINER_STARTING, message)
+    return TrainingStep(changes.and_then(going.changes), attempt, "starting")
+
+
+def _going_on(
+    attempt: int,
+    reason: Reason,
+    message: str,
+    *,
+    phase: Phase = "starting",
+    report: TrainerProgress | None = None,
+) -> TrainingStep:
+    claim = holds(ConditionType.PROGRESSING, reason, message)
+    return TrainingStep(Changes(claims=(claim,), requeue_after=POLL_SECONDS), attempt, phase, report)
+
+
+def _after_failure(seen: Observation, run: RunContext, job: Object, attempt: int) -> TrainingStep:
+    pods = trainer_pods(seen, attempt)
+    report = final_report(pods)
+    message = failure_message(seen, pods, job)
+    if any(t.exit_code == ExitCode.REFUSED for pod in pods for t in terminated(pod) if t.container == CONTAINER):
+        return TrainingStep(Changes(), attempt, "retrying", report, Failure(Reason.TRAINER_REFUSED, message))
+    limit = run.spec.backoff_limit
+    if attempt > limit:
+        text = f"all {attempt} attempts failed (backoffLimit {limit}). The last: {message}"
+        return TrainingStep(Changes(), attempt, "retrying", report, Failure(Reason.BACKOFF_LIMIT_EXCEEDED, text))
+    failed_at = to_seconds(condition(job, "Failed").get("lastTransitionTime")) or seen.now
+    next_at = failed_at + backoff_seconds(attempt)
+    if seen.now >= next_at:
+        return _start(seen, run, attempt + 1, f"attempt {attempt} failed, starting attempt {attempt + 1}: {message}")
+    text = f"attempt {attempt} of {limit + 1} failed, the next starts at {to_text(next_at)}: {message}"
+    claim = lacks(ConditionType.PROGRESSING, Reason.RETRYING, text)
+    return TrainingStep(Changes(claims=(claim,), requeue_after=next_at - seen.now), attempt, "retrying", report)
+
+
+def _watch(
+    seen: Observation,
+    run: RunContext,
+    servers: ServersStep,
+    before: GymTrainingRunStatus,
+    job: Object,
+    attempt: int,
+) -> TrainingStep:
+    pods = trainer_pods(seen, attempt)
+    report = seen.progress
+    started = has_weights_of(servers.weight_sync, run.name, attempt) or (report and report.phase in _STARTED)
+    if not started:
+        since = to_seconds(job["metadata"].get("creationTimestamp")) or seen.now
+        deadline = run.spec.startup_deadline_seconds
+        if seen.now - since > deadline:
+            return _startup_failed(seen, servers, pods, attempt, deadline)
+    if report is None:
+        return _silent(servers, before, pods, attempt)
+    if report.rollouts_failing_since is not None:
+        since_text = to_text(report.rollouts_failing_since)
+        text = f"no usable rollout since {since_text}: {report.message}".rstrip(": ")
+        claim = lacks(ConditionType.PROGRESSING, Reason.ROLLOUTS_FAILING, text)
+        return TrainingStep(Changes(claims=(claim,), requeue_after=POLL_SECONDS), attempt, "training", report)
+    phase: Phase = "training" if report.phase in _STARTED else "starting"
+    message = report.message or report.phase.replace("_", " ")
+    if phase == "starting" and servers.waiting_for:
+        message = servers.waiting_for
+    return _going_on(attempt, _REASONS[report.phase], message, phase=phase, report=report)
+
+
+def _silent(servers: ServersStep, before: GymTrainingRunStatus, pods: list[Object], attempt: int) -> TrainingStep:
+    """The trainer doesn't answer: it starts, or one answer was lost."""
+    old = find(before, ConditionType.PROGRESSING)
+    running = any(phase(pod) == "Running" for pod in pods)
+    spoke = {Reason.WAITING_FOR_ROLLOUTS, Reason.TRAINING, Reason.ROLLOUTS_FAILING}
+    if running and old and old.reason in spoke and before.attempt == attempt:
+        claim = Claim(ConditionType.PROGRESSING, old.status, Reason(old.reason), old.message)
+        return TrainingStep(Changes(claims=(claim,), requeue_after=POLL_SECONDS), attempt, "training")
+    waits = first_trouble(pods) or servers.waiting_for or "the trainer is starting"
+    reason = Reason.WAITING_FOR_SERVERS if servers.waiting_for else Reason.TRAINER_STARTING
+    return _going_on(attempt, reason, waits)
+
+
+def _startup_failed(
+    seen: Observation, servers: ServersStep, pods: list[Object], attempt: int, deadline: int
+) -> TrainingStep:
+    why = servers.waiting_for or first_trouble(pods) or "the trainer pushed no weights"
+    trouble = first_trouble(pods)
+    if trouble and trouble not in why:
+        why = f"{why}; {trouble}"
+    text = f"not started within {deadline} s (startupDeadlineSeconds): {why}{_tails(seen)}"
+    return TrainingStep(Changes(), attempt, "starting", seen.progress, Failure(Reason.STARTUP_DEADLINE_EXCEEDED, text))
+
+
+def failure_message(seen: Observation, pods: list[Object], job: Object) -> str:
+    """Which container failed and what it said last."""
+    ends = [end for pod in pods for end in terminated(pod) if end.exit_code != 0]
+    if not ends:
+        failed = condition(job, "Failed")
+        return f"the trainer's pods are gone ({failed.get('reason', '')}: {failed.get('message', '')})"
+    end = ends[0]
+    why = f" ({end.reason})" if end.reason not in {"", "Error"} else ""
+    text = f"pod {end.pod}, container {end.container}, ended with exit code {end.exit_code}{why}"
+    report = parse_report(end.message)
+    tail = seen.log_tails.get((end.pod, end.container), "")
+    if report and report.message:
+        text += f": {report.message}"
+    elif end.message and not tail:
+        text += f": {end.message}"
+    return f"{text}\nIts last lines:\n{tail}" if tail else text
+
+
+def _tails(seen: Observation) -> str:
+    return "".join(
+        f"\nlast lines of pod {pod}, container {container}:\n{tail}"
+        for (pod, container), tail in list(seen.log_tails.items())[:1]
+    )

@@ -1,0 +1,53 @@
+"""Which of the desired objects have to be written, given what is there.
+
+- Pod, Job: once, since their pods can't be changed.
+- PersistentVolumeClaim: once; its size is the storage's business from then on.
+- Deployment: when its inputs changed (annotation `gymtrain.dev/config-hash`). Another release of the
+  operator builds another template from the same inputs; that alone must not restart a server. The
+  number of pods is set by itself.
+- others: when their content changed, and at each resync.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gymtrain_operator.manifests.config_maps import config_hash
+from gymtrain_operator.reconcile.observation import Children, Object, is_deleting, name_of
+
+_WRITTEN_ONCE = {"Pod", "Job", "PersistentVolumeClaim"}
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """A Deployment that is right but for its number of pods."""
+
+    name: str
+    uid: str
+    replicas: int
+
+
+def needed(
+    desired: Iterable[Object], children: Children, *, resync: bool
+) -> tuple[tuple[Object, ...], tuple[Scaling, ...]]:
+    """The objects to write, in the given order, and the Deployments to scale.
+
+    An object on its way out is left alone: its successor can only be made when it is gone.
+    """
+    writes: list[Object] = []
+    scalings: list[Scaling] = []
+    for manifest in desired:
+        kind = manifest["kind"]
+        live = children.get(kind, name_of(manifest))
+        if live is None:
+            writes.append(manifest)
+        elif is_deleting(live) or kind in _WRITTEN_ONCE:
+            continue
+        elif config_hash(live) != config_hash(manifest):
+            writes.append(manifest)
+        elif kind == "Deployment":
+            wanted = manifest["spec"]["replicas"]
+            if live["spec"].get("replicas") != wanted:
+                scalings.append(Scaling(name_of(live), str(live["metadata"]["uid"]), wanted))
+        elif resync:
+            writes.append(manifest)
+    return tuple(writes), tuple(scalings)
