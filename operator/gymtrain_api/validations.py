@@ -12,14 +12,14 @@ from gymtrain_api.names import MAX_RUN_NAME
 from gymtrain_api.sources import DATA_SOURCE_PATTERN, MODEL_SOURCE_PATTERN
 from gymtrain_api.spec import SIZE_PATTERN
 
-# A field's pattern is checked by a CEL rule with this message: the API server's own message for a
-# `pattern` shows nothing but the expression.
+# A field's pattern is checked by a CEL rule with this message, which follows the value: the API
+# server's own message for a `pattern` shows nothing but the expression.
 PATTERN_MESSAGES = {
-    MODEL_SOURCE_PATTERN: "must be hf://ORG/NAME (Hugging Face hub), pvc://CLAIM/PATH (a PersistentVolumeClaim), or "
+    MODEL_SOURCE_PATTERN: "is none of hf://ORG/NAME (Hugging Face hub), pvc://CLAIM/PATH (a PersistentVolumeClaim), or "
     "oci://IMAGE (an image with the model in /models)",
-    DATA_SOURCE_PATTERN: "must be pvc://CLAIM/PATH (a PersistentVolumeClaim), configmap://NAME/KEY (a ConfigMap), or "
+    DATA_SOURCE_PATTERN: "is none of pvc://CLAIM/PATH (a PersistentVolumeClaim), configmap://NAME/KEY (a ConfigMap), or "
     "gym://PATH (a file in the Gym image)",
-    SIZE_PATTERN: "must be a size such as 20Gi or 500Mi",
+    SIZE_PATTERN: "is no size such as 20Gi or 500Mi",
 }
 
 
@@ -47,8 +47,9 @@ _COMBINATIONS = (
         at="",
         rule=f"self.metadata.name.size() <= {MAX_RUN_NAME} && "
         "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
-        message=f"metadata.name must be at most {MAX_RUN_NAME} characters, start with a letter and hold only a-z, 0-9 "
+        message=f"a run's name must be at most {MAX_RUN_NAME} characters, start with a letter and hold only a-z, 0-9 "
         "and '-': names of Services and pods are made from it",
+        field="metadata.name",
     ),
     Rule(
         at="spec.model",
@@ -136,6 +137,8 @@ def _fixed(path: str) -> Rule:
     """The field may not change, appear or vanish once preflight has passed.
 
     has() and plain selection instead of CEL's optionals: the API server can't bound the cost of those.
+    One change slips through: a key renamed in a free block (overrides, config, an env entry), as CEL compares
+    keys that the schema doesn't know only where both sides have them. The operator sees it by preflightHash.
     """
     new, old = f"self.spec.{path}", f"oldSelf.spec.{path}"
     same = f"has({new}) == has({old}) && (!has({new}) || {new} == {old})"

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from support.apiserver import ApiServer, binary
 from support.kubectl import Kubectl
 

@@ -11,13 +11,12 @@ import socket
 import ssl
 import subprocess
 import time
-import urllib.error
 import urllib.request
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-_TOKEN = "tests"  # noqa: S105  # a server on 127.0.0.1 for seconds
+_TOKEN = "tests"  # a server on 127.0.0.1 for seconds
 _START_SECONDS = 60  # 3 on an idle machine
 
 
@@ -132,12 +131,14 @@ class ApiServer:
         request = urllib.request.Request(
             f"https://127.0.0.1:{self.port}/readyz", headers={"Authorization": f"Bearer {_TOKEN}"}
         )
+        unverified = ssl._create_unverified_context()  # the certificate appears while we wait; kubectl verifies it
         while time.monotonic() < deadline and server.poll() is None:
-            with suppress(urllib.error.URLError, ConnectionError, TimeoutError, OSError):
-                # The certificate appears while we wait; kubectl verifies it.
-                with urllib.request.urlopen(request, timeout=5, context=ssl._create_unverified_context()) as answer:
-                    if answer.read() == b"ok":
-                        return
+            with (
+                suppress(OSError),  # urllib's errors are OSErrors
+                urllib.request.urlopen(request, timeout=5, context=unverified) as answer,
+            ):
+                if answer.read() == b"ok":
+                    return
             time.sleep(0.1)
         log = (self._folder / "kube-apiserver.log").read_text(errors="replace")
         raise ApiServerError(f"kube-apiserver isn't ready after {_START_SECONDS} s; its log ends:\n{log[-3000:]}")

@@ -58,7 +58,7 @@ def run_schema() -> Schema:
         "properties": {
             "apiVersion": {"type": "string", "description": f"{labels.API_VERSION}."},
             "kind": {"type": "string", "description": f"{labels.KIND}."},
-            "metadata": {"type": "object"},
+            "metadata": {"type": "object", "properties": {"name": {"type": "string"}}},
             "spec": structural_schema(GymTrainingRunSpec, defaults=True),
             "status": structural_schema(GymTrainingRunStatus, defaults=False),
         },

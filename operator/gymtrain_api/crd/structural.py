@@ -148,8 +148,11 @@ class _Converter:
             raise SchemaError(f"{path}: the pattern {pattern!r} needs a message in validations.PATTERN_MESSAGES")
         if "maxLength" not in out:
             raise SchemaError(f"{path}: a pattern needs max_length, which bounds the cost of matching it")
-        rule = {"rule": f"self.matches(r'{pattern}')", "message": PATTERN_MESSAGES[pattern]}
-        out["x-kubernetes-validations"] = [rule]
+        message = PATTERN_MESSAGES[pattern]
+        out["x-kubernetes-validations"] = [
+            # The API server shows the value's type only, so the message quotes the value.
+            {"rule": f"self.matches(r'{pattern}')", "message": message, "messageExpression": f"self + ' {message}'"}
+        ]
 
     def _add_default(self, default: Any, out: Schema, path: str) -> None:
         if not self._defaults or default is None or default in ([], {}):

@@ -1,0 +1,157 @@
+"""What a user reads when a run is refused: one case per rule, with the exact text."""
+
+import json
+from typing import Any
+
+import pytest
+
+from gymtrain_api.validations import PATTERN_MESSAGES, RULES
+from support.kubectl import Kubectl, KubectlError
+from support.specs import smallest_run
+
+
+def _model(**model: Any) -> dict[str, Any]:
+    return smallest_run(model={"source": "hf://Qwen/Qwen3-0.6B", **model})
+
+
+def _trainer(**trainer: Any) -> dict[str, Any]:
+    return smallest_run(trainer=trainer)
+
+
+def _data(*train: dict[str, Any]) -> dict[str, Any]:
+    return smallest_run(data={"train": list(train)})
+
+
+REASONING_GYM = {"task": "chain_sum", "size": 10}
+NAME = (
+    'metadata.name: Invalid value: "object": a run\'s name must be at most 40 characters, start with a letter and hold '
+    "only a-z, 0-9 and '-': names of Services and pods are made from it"
+)
+EXACTLY_ONE_SOURCE = (
+    'Invalid value: "object": set exactly one of source (a JSONL file) and reasoningGym (a dataset made on the spot)'
+)
+EXACTLY_ONE_VOLUME = (
+    'spec.trainer.checkpoint: Invalid value: "object": set exactly one of claimName (an existing '
+    "PersistentVolumeClaim) and size (a new volume for the run)"
+)
+
+# Our own rules: the whole message.
+RULE_CASES: dict[str, tuple[dict[str, Any], str]] = {
+    "name too long": (smallest_run("a" * 41), NAME),
+    "name with a dot": (smallest_run("v1.5"), NAME),
+    "name that starts with a digit": (smallest_run("7b"), NAME),
+    "model source": (
+        _model(source="Qwen/Qwen3-0.6B"),
+        'spec.model.source: Invalid value: "string": Qwen/Qwen3-0.6B is none of hf://ORG/NAME (Hugging Face hub), '
+        "pvc://CLAIM/PATH (a PersistentVolumeClaim), or oci://IMAGE (an image with the model in /models)",
+    ),
+    "revision without hub": (
+        _model(source="pvc://models/qwen", revision="main"),
+        "spec.model.revision: Forbidden: revision chooses a version of an hf:// source: remove it, or use an hf:// "
+        "source",
+    ),
+    "token without hub": (
+        _model(source="oci://registry/model:1", tokenSecret={"name": "hf", "key": "token"}),
+        "spec.model.tokenSecret: Forbidden: tokenSecret is the Hugging Face token for an hf:// source: remove it, or "
+        "use an hf:// source (for a private image use imagePullSecrets in a template or in serviceAccountName)",
+    ),
+    "storage for a mounted model": (
+        _model(source="pvc://models/qwen", storage={"size": "1Gi"}),
+        "spec.model.storage: Forbidden: a pvc:// source is mounted as it is and needs no storage: remove storage",
+    ),
+    "storage size": (
+        _model(storage={"size": "20 GB"}),
+        'spec.model.storage.size: Invalid value: "string": 20 GB is no size such as 20Gi or 500Mi',
+    ),
+    "data source": (
+        _data({"source": "/data/train.jsonl"}),
+        'spec.data.train[0].source: Invalid value: "string": /data/train.jsonl is none of pvc://CLAIM/PATH '
+        "(a PersistentVolumeClaim), configmap://NAME/KEY (a ConfigMap), or gym://PATH (a file in the Gym image)",
+    ),
+    "no data source": (
+        _data({"source": "gym://x.jsonl"}, {"weight": 2}),
+        f"spec.data.train[1]: {EXACTLY_ONE_SOURCE}",
+    ),
+    "two data sources": (
+        _data({"source": "gym://x.jsonl", "reasoningGym": REASONING_GYM}),
+        f"spec.data.train[0]: {EXACTLY_ONE_SOURCE}",
+    ),
+    "processes and GPUs": (
+        _trainer(gpus=8),
+        'spec.trainer.processesPerNode: Invalid value: "object": each process trains on one GPU: set processesPerNode '
+        "to the same number as gpus",
+    ),
+    "two checkpoint volumes": (_trainer(checkpoint={"claimName": "mine", "size": "1Gi"}), EXACTLY_ONE_VOLUME),
+    "no checkpoint volume": (_trainer(checkpoint={}), EXACTLY_ONE_VOLUME),
+    "checkpoint size": (
+        _trainer(checkpoint={"size": "big"}),
+        'spec.trainer.checkpoint.size: Invalid value: "string": big is no size such as 20Gi or 500Mi',
+    ),
+    "several nodes on a volume for one": (
+        _trainer(nodes=2, checkpoint={"size": "1Gi"}),
+        'spec.trainer.checkpoint.accessModes: Invalid value: "object": with more than one node all trainer pods write '
+        "to the volume: set accessModes: [ReadWriteMany] and a storageClassName that offers it",
+    ),
+    "stall before timeout": (
+        smallest_run(rollout={"timeoutSeconds": 3600}),
+        'spec.rollout.stallTimeoutSeconds: Invalid value: "object": stallTimeoutSeconds must be at least '
+        "timeoutSeconds: otherwise one slow rollout fails the attempt",
+    ),
+}
+
+# What the schema says by itself; the words are Kubernetes'.
+SCHEMA_CASES: dict[str, tuple[dict[str, Any], str]] = {
+    "unknown choice": (
+        _model(dtype="fp8"),
+        'spec.model.dtype: Unsupported value: "fp8": supported values: "auto", "float32", "bfloat16", "float16"',
+    ),
+    "out of range": (
+        _trainer(nodes=0),
+        "spec.trainer.nodes: Invalid value: 0: spec.trainer.nodes in body should be greater than or equal to 1",
+    ),
+    "missing field": (smallest_run(gym={}), "spec.gym.configPaths: Required value"),
+    "empty list": (smallest_run(gym={"configPaths": []}), "spec.gym.configPaths in body should have at least 1 items"),
+    "wrong type": (smallest_run(backoffLimit="3"), "spec.backoffLimit in body must be of type integer"),
+}
+
+
+def _refusal(kubectl: Kubectl, run: dict[str, Any]) -> str:
+    with pytest.raises(KubectlError) as error:
+        kubectl.apply(run)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("case", RULE_CASES)
+def test_a_mistake_is_refused_with_words_that_help(kubectl: Kubectl, case: str) -> None:
+    run, message = RULE_CASES[case]
+    name = run["metadata"]["name"]
+    assert _refusal(kubectl, run) == f'kubectl apply -f -: The GymTrainingRun "{name}" is invalid: {message}'
+
+
+@pytest.mark.parametrize("case", SCHEMA_CASES)
+def test_the_schema_refuses(kubectl: Kubectl, case: str) -> None:
+    run, message = SCHEMA_CASES[case]
+    assert message in _refusal(kubectl, run)
+
+
+def test_every_rule_has_a_case() -> None:
+    texts = [rule.message for rule in RULES if "oldSelf" not in rule.rule] + list(PATTERN_MESSAGES.values())
+    assert [text for text in texts if not any(shown.endswith(text) for _, shown in RULE_CASES.values())] == []
+
+
+ALLOWED: dict[str, dict[str, Any]] = {
+    "longest name": smallest_run("a" * 40),
+    "gated model of the hub": _model(revision="main", tokenSecret={"name": "hf", "key": "token"}),
+    "root of a claim": _model(source="pvc://models"),
+    "digest of an image": _model(source="oci://registry.example.com:5000/m/x@sha256:" + "0" * 64),
+    "one process per GPU": _trainer(gpus=8, processesPerNode=8),
+    "several processes on the CPU": _trainer(processesPerNode=2),
+    "several nodes on a shared volume": _trainer(nodes=2, checkpoint={"size": "1Gi", "accessModes": ["ReadWriteMany"]}),
+    "several nodes on a claim": _trainer(nodes=2, checkpoint={"claimName": "mine"}),
+    "datasets of both kinds": _data({"source": "configmap://rows/a.jsonl"}, {"reasoningGym": REASONING_GYM}),
+}
+
+
+@pytest.mark.parametrize("case", ALLOWED)
+def test_what_is_right_is_accepted(kubectl: Kubectl, case: str) -> None:
+    kubectl.run("create", "--dry-run=server", "-f", "-", stdin=json.dumps(ALLOWED[case]))

@@ -1,0 +1,18 @@
+"""The smallest valid run, for tests of single fields."""
+
+from typing import Any
+
+
+def smallest_run(name: str = "small", **spec: Any) -> dict[str, Any]:
+    """A run with required fields only; `spec` replaces whole blocks by wire name."""
+    return {
+        "apiVersion": "gymtrain.dev/v1alpha1",
+        "kind": "GymTrainingRun",
+        "metadata": {"name": name},
+        "spec": {
+            "model": {"source": "hf://Qwen/Qwen3-0.6B"},
+            "gym": {"configPaths": ["resources_servers/reasoning_gym/configs/reasoning_gym.yaml"]},
+            "data": {"train": [{"source": "pvc://datasets/train.jsonl"}]},
+            **spec,
+        },
+    }
