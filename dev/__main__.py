@@ -95,7 +95,8 @@ def main() -> int:
     arguments = _parser().parse_args()
     os.umask(0o022)
     try:
-        return arguments.function(Settings(), arguments)
+        function: Callable[[Settings, argparse.Namespace], int] = arguments.function
+        return function(Settings(), arguments)
     except DevError as error:
         print(error.render(), file=sys.stderr)
         return 1

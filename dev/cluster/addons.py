@@ -29,7 +29,7 @@ _MANIFESTS = Path(__file__).resolve().parent.parent / "manifests"
 
 def kubectl(settings: Settings, *arguments: str, stdin: str = "", check: bool = True, deadline: float = 60) -> str:
     """kubectl as administrator."""
-    argv = [existing(settings, "kubectl"), f"--kubeconfig={settings.kubeconfig}", *arguments]
+    argv: list[str | Path] = [existing(settings, "kubectl"), f"--kubeconfig={settings.kubeconfig}", *arguments]
     return run(argv, stdin=stdin, check=check, deadline=deadline).stdout
 
 

@@ -14,13 +14,14 @@ from dev.cluster import containerd
 from dev.host import cgroups, firewall, mounts, network, processes
 from dev.host.processes import Identity
 from dev.report import DevError, step
-from dev.settings import BUILD_DAEMON, DAEMONS, NAME, Settings
+from dev.settings import BUILD_DAEMON, DAEMONS, Settings
 
 _SHIM = "containerd-shim-runc-v2"
 
 _LOG_LINKS = Path("/var/log/containers")
 _CNI_RESULTS = Path("/var/lib/cni/results")
-_SHIM_SOCKETS = Path("/run/containerd/s")
+_RUN = Path("/run/containerd")
+_SHIM_SOCKETS = _RUN / "s"
 _DEVICE_PLUGINS = Path("/var/lib/kubelet/device-plugins")
 
 
@@ -52,10 +53,13 @@ def remove(settings: Settings) -> None:
     network.tear_down(settings)
     containerd.forget_sandbox_files(settings)
     mounts.remove_tree(settings.state)
-    for path in _files():
+    for path in _files(settings):
         path.unlink(missing_ok=True)
     for folder in (_LOG_LINKS, _CNI_RESULTS, _CNI_RESULTS.parent, _DEVICE_PLUGINS, _DEVICE_PLUGINS.parent):
         _remove_if_empty(folder)
+    if not (_RUN / "containerd.sock").exists():
+        for name in ("runc/k8s.io", "runc", "fifo", "s", ""):
+            _remove_if_empty(_RUN / name)
 
 
 def leftovers(settings: Settings) -> list[str]:
@@ -66,7 +70,7 @@ def leftovers(settings: Settings) -> list[str]:
     found += [f"network link {link}" for link in network.links()]
     found += firewall.leftovers()
     found += [f"mount {point}" for point in mounts.below(settings.state)]
-    found += [f"file {path}" for path in _files()]
+    found += [f"file {path}" for path in _files(settings)]
     if settings.state.exists():
         found.append(f"folder {settings.state}")
     return found
@@ -78,13 +82,16 @@ def _strays(settings: Settings) -> list[Identity]:
     return processes.mentioning(str(settings.state), programs)
 
 
-def _files() -> Iterator[Path]:
+def _files(settings: Settings) -> Iterator[Path]:
     """Files at places that the daemons do not let us choose, as far as they are ours or dead."""
     for link in _entries(_LOG_LINKS):
         # The kubelet's links lead to the pods' logs in the state.
         if link.is_symlink() and not link.exists():
             yield link
-    yield from (path for path in _entries(_CNI_RESULTS) if path.name.startswith(f"{NAME}-"))
+    for result in _entries(_CNI_RESULTS):
+        # Each holds the path of the network namespace it was for.
+        if str(settings.state) in result.read_text(errors="replace"):
+            yield result
     yield from (path for path in _entries(_SHIM_SOCKETS) if path.is_socket() and _is_dead(path))
     yield from (path for path in _entries(_DEVICE_PLUGINS) if path.is_socket() and _is_dead(path))
 

@@ -16,7 +16,8 @@ _CHAIN_PREFIXES = ("KUBE-", "CNI-")
 _SET_PREFIXES = ("KUBE-", "kube-router-", "inet6:KUBE-", "inet6:kube-router-")
 _TABLES = ("filter", "nat", "mangle", "raw")
 _COMMANDS = ("iptables", "ip6tables")
-_MARK = f'name: "{NAME}"'
+_MARKS = (*(f" {prefix}" for prefix in _CHAIN_PREFIXES), "KUBE-ROUTER", f'name: "{NAME}"')
+"""In a rule of a shared chain: the chain it leads to, or the comment that its maker wrote."""
 
 
 def leftovers() -> list[str]:
@@ -64,9 +65,7 @@ def _ours(command: str, table: str) -> tuple[list[str], list[list[str]]]:
         words = line.split(" ")
         if words[0] != "-A" or words[1].startswith(_CHAIN_PREFIXES):
             continue
-        if any(words[i] in ("-j", "-g") and words[i + 1].startswith(_CHAIN_PREFIXES) for i in range(len(words) - 1)):
-            rules.append(words)
-        elif _MARK in line or "kube-router" in line:
+        if any(mark in line for mark in _MARKS):
             rules.append(words)
     return chains, rules
 

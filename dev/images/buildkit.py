@@ -25,6 +25,9 @@ root = "{root}"
 [grpc]
   address = ["unix://{socket}"]
 
+[otel]
+  socketPath = "{otel}"
+
 [worker.oci]
   enabled = false
 
@@ -53,6 +56,7 @@ def start(settings: Settings) -> None:
         _CONFIG.format(
             root=settings.buildkit_root,
             socket=settings.buildkit_socket,
+            otel=settings.run / "buildkit-otel.sock",
             containerd=settings.containerd_socket,
             namespace=containerd.NAMESPACE,
             cgroup=CGROUP,

@@ -120,11 +120,11 @@ def _build(settings: Settings, go: Go, binaries: BinarySet, folder: Path) -> Non
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     log = settings.cache / "logs" / f"build-{binaries.name}.log"
+    command: list[str | Path] = ["nice", go.program, "build", "-p", "2", "-trimpath", "-buildvcs=false"]
     for name, package in binaries.packages.items():
         with step(f"building {name}"):
             run_logged(
-                ["nice", go.program, "build", "-p", "2", "-trimpath", "-buildvcs=false"]
-                + ["-ldflags", binaries.ldflags, "-o", temporary / name, package],
+                [*command, "-ldflags", binaries.ldflags, "-o", temporary / name, package],
                 log=log,
                 deadline=1800,
                 what=f"building {name}",

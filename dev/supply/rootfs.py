@@ -18,7 +18,8 @@ from dev.shell import run, run_logged
 from dev.supply.archives import ImageConfig, write_image
 
 _SUITE = "trixie"
-_MIRROR = "http://deb.debian.org/debian"
+_MIRROR = os.environ.get("GYMTRAIN_DEBIAN_MIRROR", "http://deb.debian.org/debian")
+"""Only where the packages come from; the image itself always names the official mirror."""
 PACKAGES = ("ca-certificates", "python3", "python3.13", "python3.13-venv")
 _RECIPE = "1"
 """Raise it when the steps below change, so that cached images are made anew."""
@@ -45,9 +46,16 @@ path-exclude /usr/share/info/*
 """
 
 
+# Without these two, apt keeps its packages and a 90 MiB index of them in every layer that uses it.
+_CLEAN = """\
+DPkg::Post-Invoke { "rm -f /var/cache/apt/archives/*.deb /var/cache/apt/*.bin || true"; };
+Dir::Cache::pkgcache ""; Dir::Cache::srcpkgcache "";
+"""
+
+
 def key() -> str:
     """Changes when the image would."""
-    return hashlib.sha256(f"{_SUITE} {PACKAGES} {_RECIPE} {_SOURCES} {_SLIM}".encode()).hexdigest()[:12]
+    return hashlib.sha256(f"{_SUITE} {PACKAGES} {_RECIPE} {_SOURCES} {_SLIM} {_CLEAN}".encode()).hexdigest()[:12]
 
 
 def ensure(settings: Settings) -> Path:
@@ -67,7 +75,8 @@ def ensure(settings: Settings) -> Path:
                 log=log,
                 deadline=900,
                 what="debootstrap",
-                fix=f"see the log; {_MIRROR} must be reachable, and the debian-archive-keyring must know {_SUITE}",
+                fix=f"see the log; {_MIRROR} must be reachable (or set GYMTRAIN_DEBIAN_MIRROR), "
+                f"and the debian-archive-keyring must know {_SUITE}",
             )
             _slim(root)
             run(["tar", "--numeric-owner", "--sort=name", "-C", root, "-cf", layer, "."], deadline=120)
@@ -84,6 +93,7 @@ def ensure(settings: Settings) -> Path:
 def _slim(root: Path) -> None:
     """What the official slim image leaves out, and its package sources."""
     (root / "etc/dpkg/dpkg.cfg.d/docker").write_text(_SLIM)
+    (root / "etc/apt/apt.conf.d/docker-clean").write_text(_CLEAN)
     (root / "etc/apt/sources.list").unlink(missing_ok=True)
     (root / "etc/apt/sources.list.d/debian.sources").write_text(_SOURCES)
     for name in ("resolv.conf", "hostname"):

