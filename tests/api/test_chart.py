@@ -1,0 +1,153 @@
+"""The chart: rendered by helm, judged by a real API server."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from support.apiserver import ApiServer, binary
+from support.kubectl import Kubectl
+
+CHART = Path(__file__).parents[2] / "charts" / "gymtrain"
+
+type Manifest = dict[str, Any]
+
+
+def _helm(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([binary("helm"), *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+def _render(*sets: str, namespace: str = "system", release: str = "gymtrain") -> list[Manifest]:
+    values = [argument for value in sets for argument in ("--set", value)]
+    done = _helm("template", release, str(CHART), "--namespace", namespace, "--kube-version", "1.34", *values)
+    assert done.returncode == 0, done.stderr
+    return [document for document in yaml.safe_load_all(done.stdout) if document]
+
+
+def _of_kind(manifests: list[Manifest], kind: str) -> list[Manifest]:
+    return [manifest for manifest in manifests if manifest["kind"] == kind]
+
+
+def _pod(manifests: list[Manifest]) -> Manifest:
+    (deployment,) = _of_kind(manifests, "Deployment")
+    template: Manifest = deployment["spec"]["template"]
+    return template
+
+
+def test_lint_finds_nothing() -> None:
+    done = _helm("lint", "--strict", str(CHART))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("value", ["replicas=1", "watchNamespaces={NAMESPACE}", "crds.install=false"])
+def test_the_api_server_accepts_the_manifests(kubectl: Kubectl, value: str) -> None:
+    manifests = _render(value.replace("NAMESPACE", kubectl.namespace), namespace=kubectl.namespace)
+    kubectl.run(
+        "apply", "--dry-run=server", "--validate=strict", "--force-conflicts", "--server-side", "-f", "-",
+        stdin="\n---\n".join(map(json.dumps, manifests)),
+    )  # fmt: skip
+
+
+def test_the_pod_is_admitted_under_the_restricted_standard(kubectl: Kubectl) -> None:
+    kubectl.run("label", "namespace", kubectl.namespace, "pod-security.kubernetes.io/enforce=restricted")
+    pod = _pod(_render(namespace=kubectl.namespace))
+    kubectl.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "operator"}, "spec": pod["spec"]})
+
+
+def test_the_root_file_system_is_read_only() -> None:
+    (container,) = _pod(_render())["spec"]["containers"]
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+
+
+def test_namespaced_mode_has_rights_in_its_namespaces_only() -> None:
+    manifests = _render("watchNamespaces={team-a,team-b}", "rbac.aggregateToUserRoles=false")
+    assert _of_kind(manifests, "ClusterRole") == []
+    assert _of_kind(manifests, "ClusterRoleBinding") == []
+    bindings = {b["metadata"]["namespace"]: b["roleRef"]["name"] for b in _of_kind(manifests, "RoleBinding")}
+    assert bindings == {
+        "team-a": "gymtrain-operator",
+        "team-b": "gymtrain-operator",
+        "system": "gymtrain-operator-lease",
+    }
+    arguments = _pod(manifests)["spec"]["containers"][0]["args"]
+    assert [a for a in arguments if a.startswith("--namespace")] == ["--namespace=team-a", "--namespace=team-b"]
+
+
+def test_both_modes_grant_the_same_rules() -> None:
+    (cluster,) = [r for r in _of_kind(_render(), "ClusterRole") if r["metadata"]["name"] == "gymtrain-operator"]
+    roles = _of_kind(_render("watchNamespaces={team}"), "Role")
+    (role,) = [r for r in roles if r["metadata"]["namespace"] == "team"]
+    assert role["rules"] == cluster["rules"]
+
+
+def test_the_operator_may_read_no_secrets_and_write_no_runs(kubectl: Kubectl, api_server: ApiServer) -> None:
+    manifests = _render(namespace=kubectl.namespace, release=kubectl.namespace)
+    kubectl.apply(*(m for m in manifests if m["kind"].endswith(("Role", "Binding", "ServiceAccount"))))
+    account = f"system:serviceaccount:{kubectl.namespace}:{kubectl.namespace}-gymtrain-operator"
+
+    def may(verb: str, resource: str, subresource: str = "") -> bool:
+        extra = [f"--subresource={subresource}"] if subresource else []
+        answer = kubectl.run("auth", "can-i", verb, resource, "--as", account, *extra, check=False)
+        return answer.strip() == "yes"
+
+    assert may("watch", "gymtrainingruns.gymtrain.dev")
+    assert may("update", "gymtrainingruns.gymtrain.dev", "status")
+    assert may("create", "pods")
+    assert not may("get", "secrets")
+    assert not may("list", "nodes")
+    assert not may("update", "gymtrainingruns.gymtrain.dev")
+    assert not may("create", "pods", "exec")
+    assert not may("create", "roles.rbac.authorization.k8s.io")
+
+
+def test_images_take_registry_and_tag_unless_they_carry_one() -> None:
+    (container,) = _pod(
+        _render(
+            "imageRegistry=r.example.com:5000/", "images.tag=v2", "image.tag=v1", "images.gym=mine/gym:3",
+            "images.inferenceGpu=vllm@sha256:0",
+        )
+    )["spec"]["containers"]  # fmt: skip
+    assert container["image"] == "r.example.com:5000/gymtrain/operator:v1"
+    assert {a for a in container["args"] if a.startswith("--image-") and "pull" not in a} == {
+        "--image-gym=r.example.com:5000/mine/gym:3",
+        "--image-inference=r.example.com:5000/gymtrain/inference:v2",
+        "--image-inference-gpu=r.example.com:5000/vllm@sha256:0",
+        "--image-trainer=r.example.com:5000/gymtrain/trainer:v2",
+    }
+
+
+def test_the_labels_are_those_that_runs_let_in() -> None:
+    """Each run's NetworkPolicy admits pods with these two labels."""
+    labels = _pod(_render(release="other"))["metadata"]["labels"]
+    assert labels["app.kubernetes.io/name"] == "gymtrain"
+    assert labels["app.kubernetes.io/component"] == "operator"
+
+
+def test_uninstall_keeps_the_crd() -> None:
+    (crd,) = _of_kind(_render(), "CustomResourceDefinition")
+    assert crd["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+
+
+@pytest.mark.parametrize(
+    ("value", "complaint"),
+    [
+        ("watchNamespace=team", "additional properties 'watchNamespace' not allowed"),
+        ("log.level=loud", "/log/level"),
+        ("images.pullPolicy=Sometimes", "/images/pullPolicy"),
+        ("imageRegistry=r.example.com", "/imageRegistry"),
+        ("replicas=two", "/replicas"),
+        ("watchNamespaces={Team_A}", "/watchNamespaces/0"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(value: str, complaint: str) -> None:
+    done = _helm("template", "gymtrain", str(CHART), "--kube-version", "1.34", "--set", value)
+    assert done.returncode != 0
+    assert complaint in done.stderr
+
+
+def test_the_readme_lists_every_value() -> None:
+    readme = (CHART / "README.md").read_text()
+    assert [key for key in yaml.safe_load((CHART / "values.yaml").read_text()) if f"`{key}" not in readme] == []
