@@ -1,0 +1,44 @@
+"""The real cluster, with the operator installed by its chart, and a namespace per test."""
+
+import os
+import subprocess
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from support.apiserver import binary
+from support.kubectl import Kubectl
+
+OPERATOR_NAMESPACE = "gymtrain-system"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        item.add_marker(pytest.mark.e2e)
+
+
+@pytest.fixture(scope="session")
+def kubeconfig() -> str:
+    path = os.environ.get("KUBECONFIG")
+    if not path:
+        pytest.fail("KUBECONFIG is not set: run `make test-e2e`, or set it to a cluster that holds the images")
+    return path
+
+
+@pytest.fixture(scope="session")
+def operator(kubeconfig: str) -> Kubectl:
+    """The operator, installed as a user would; returns kubectl in its namespace."""
+    subprocess.run(["dev/install.sh"], check=True, timeout=300, env={**os.environ, "KUBECONFIG": kubeconfig})
+    return Kubectl(kubeconfig, OPERATOR_NAMESPACE, binary("kubectl"))
+
+
+@pytest.fixture
+def kubectl(kubeconfig: str, request: pytest.FixtureRequest) -> Iterator[Kubectl]:
+    """kubectl in a namespace of the test's own, under restricted Pod Security, deleted afterwards."""
+    name = f"e2e-{uuid.uuid4().hex[:8]}"
+    cluster = Kubectl(kubeconfig, "default", binary("kubectl"))
+    cluster.run("create", "namespace", name)
+    cluster.run("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
+    yield Kubectl(kubeconfig, name, binary("kubectl"))
+    cluster.run("delete", "namespace", name, "--timeout=120s", timeout=150)
