@@ -1,0 +1,1 @@
+"""What the pods of a run say over HTTP."""

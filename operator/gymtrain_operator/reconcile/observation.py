@@ -51,6 +51,10 @@ class Children:
         wanted = {labels.ROLE: str(role), **(more or {})}
         return [pod for pod in self.of("Pod") if wanted.items() <= labels_of(pod).items()]
 
+    def servers(self, role: labels.Role, more: Mapping[str, str] | None = None) -> list[Object]:
+        """The same without pods on their way out: their state says nothing about the server."""
+        return [pod for pod in self.pods(role, more) if not is_deleting(pod)]
+
 
 @dataclass(frozen=True)
 class Verdict:

@@ -84,14 +84,14 @@ class _ServerState:
 
 def _gym_state(seen: Observation, run: RunContext, name: str, kind: str) -> _ServerState:
     deployment = seen.children.get("Deployment", names.gym_server(run.name, name))
-    pods = seen.children.pods(labels.Role.GYM, server_label(name))
+    pods = seen.children.servers(labels.Role.GYM, server_label(name))
     wanted = gym_settings(run, name).replicas
     return _state(name, kind, gym_url(run, name), deployment, wanted, pods)
 
 
 def _inference_state(seen: Observation, run: RunContext) -> _ServerState:
     deployment = seen.children.get("Deployment", names.inference(run.name))
-    pods = seen.children.pods(labels.Role.INFERENCE)
+    pods = seen.children.servers(labels.Role.INFERENCE)
     wanted = run.spec.inference.replicas
     state = _state(INFERENCE, INFERENCE, inference_url(run), deployment, wanted, pods)
     started = sum(has_started(pod, INFERENCE_CONTAINER) for pod in pods)

@@ -1,0 +1,76 @@
+"""Carrying out a plan: deletions, writes, scalings. Never on an object that isn't the run's."""
+
+from gymtrain_operator import kinds
+from gymtrain_operator.cluster import Cluster
+from gymtrain_operator.errors import ConflictError, ForeignObjectError, NotFoundError, RejectedError
+from gymtrain_operator.kinds import Kind
+from gymtrain_operator.reconcile.observation import Object, Observation, Rejection, name_of, uid_of
+from gymtrain_operator.reconcile.plan import Plan
+
+# Written once, so plain creation does, and it fails by itself where the name is taken.
+_CREATED = {kinds.POD.name, kinds.JOB.name, kinds.CLAIM.name}
+
+
+async def carry_out(cluster: Cluster, seen: Observation, plan: Plan) -> tuple[Rejection, ...]:
+    """Makes the cluster as the plan says. Returns what the API server refused.
+
+    After a refusal nothing more is written: what follows may depend on it.
+
+    Raises:
+        ClusterError: the API server doesn't answer, or something changed meanwhile; observe again.
+    """
+    namespace = seen.run.namespace
+    for deletion in plan.delete:
+        kind = kinds.BY_NAME[deletion.kind]
+        await cluster.delete(kind, namespace, deletion.name, deletion.uid, foreground=deletion.foreground)
+    for manifest in plan.apply:
+        rejection = await _write(cluster, seen, manifest)
+        if rejection:
+            return (rejection,)
+    for scaling in plan.scale:
+        await cluster.scale(namespace, scaling.name, scaling.uid, scaling.replicas)
+    return ()
+
+
+async def _write(cluster: Cluster, seen: Observation, manifest: Object) -> Rejection | None:
+    kind = kinds.BY_NAME[manifest["kind"]]
+    name = name_of(manifest)
+    live = seen.children.get(kind.name, name)
+    try:
+        if live is not None:
+            await cluster.apply(kind, manifest, uid=uid_of(live))
+        elif kind.name in _CREATED:
+            await _create(cluster, kind, manifest)
+        else:
+            await _refuse_foreign(cluster, kind, manifest)
+            await cluster.apply(kind, manifest)
+    except ForeignObjectError as error:
+        return Rejection(kind.name, name, str(error), final=False)
+    except RejectedError as error:
+        return Rejection(kind.name, name, str(error), final=error.final)
+    return None
+
+
+async def _create(cluster: Cluster, kind: Kind, manifest: Object) -> None:
+    try:
+        await cluster.create(kind, manifest)
+    except ConflictError:
+        await _refuse_foreign(cluster, kind, manifest)
+
+
+async def _refuse_foreign(cluster: Cluster, kind: Kind, manifest: Object) -> None:
+    """An object of the name that isn't in the observation is somebody else's, unless it is brand-new."""
+    name = name_of(manifest)
+    try:
+        live = await cluster.get(kind, manifest["metadata"]["namespace"], name)
+    except NotFoundError:
+        return
+    if _owners(live).isdisjoint(_owners(manifest)):
+        raise ForeignObjectError(
+            f"{kind.name} {name} exists already and isn't part of this run: delete it, or give the run another name"
+        )
+    raise ConflictError(f"{kind.name} {name} was made since the run was observed")
+
+
+def _owners(manifest: Object) -> set[str]:
+    return {owner["uid"] for owner in manifest["metadata"].get("ownerReferences") or []}

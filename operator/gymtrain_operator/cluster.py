@@ -1,0 +1,186 @@
+"""The only way from the operator to the API server: a few verbs on JSON objects.
+
+lightkube brings the configuration and the authentication (kubeconfig, exec plugins, the pod's token and
+its renewal); the requests are made here, because its client can't delete with a precondition, and an
+object that was replaced since it was read must not be deleted in its successor's stead.
+
+Every call has a deadline. Every failure is one of `errors.ClusterError`.
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from time import perf_counter
+from typing import Any, Self
+
+import httpx2 as httpx
+from lightkube import KubeConfig
+from lightkube.config.client_adapter import AsyncClient, ConnectionParams
+from lightkube.core.exceptions import ConfigError
+
+from gymtrain_api.labels import FIELD_MANAGER
+from gymtrain_operator import kinds, metrics
+from gymtrain_operator.errors import ClusterError, ConflictError, NotFoundError, RejectedError, UnreachableError
+from gymtrain_operator.kinds import Kind
+
+type Object = dict[str, Any]
+
+_CALL_SECONDS = 15.0
+_PAGE = 500
+
+
+class Cluster:
+    """Access to the API server."""
+
+    def __init__(self, client: httpx.AsyncClient, namespace: str) -> None:
+        """`namespace` is the one that the kubeconfig or the pod names."""
+        self._client = client
+        self.namespace = namespace
+
+    @classmethod
+    def connect(cls) -> Self:
+        """As kubectl would: in a pod its service account, else KUBECONFIG or ~/.kube/config.
+
+        Raises:
+            ClusterError: there is no usable configuration.
+        """
+        try:
+            config = KubeConfig.from_env().get()
+        except ConfigError as error:
+            raise ClusterError(f"no usable kubeconfig: {error}. Set KUBECONFIG, or run in a pod") from error
+        if config is None:
+            raise ClusterError("the kubeconfig has no current context")
+        # Proxies are for the world outside; the API server is never behind one.
+        params = ConnectionParams(timeout=httpx.Timeout(_CALL_SECONDS), trust_env=False)
+        return cls(AsyncClient(config, params), config.namespace)
+
+    async def close(self) -> None:
+        """Ends all connections."""
+        await self._client.aclose()
+
+    async def knows_runs(self) -> bool:
+        """Whether the API server serves GymTrainingRuns, that is, the CRD is installed."""
+        try:
+            await self._call("GET", kinds.RUN.api)
+        except NotFoundError:
+            return False
+        return True
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Object:
+        """One object."""
+        return await self._json("GET", kind.path(namespace, name))
+
+    async def list(self, kind: Kind, namespace: str | None, selector: str = "") -> list[Object]:
+        """All objects that match a label selector, of all namespaces where `namespace` is None."""
+        found: list[Object] = []
+        params = {"limit": str(_PAGE)} | ({"labelSelector": selector} if selector else {})
+        while True:
+            page = await self._json("GET", kind.path(namespace), params=params)
+            # Items of a list carry no kind of their own.
+            found += [{"kind": kind.name, **item} for item in page.get("items") or []]
+            token = (page.get("metadata") or {}).get("continue")
+            if not token:
+                return found
+            params["continue"] = token
+
+    async def apply(self, kind: Kind, manifest: Object, *, uid: str = "") -> Object:
+        """Server-side apply. With `uid`, only onto that very object, over other writers' values.
+
+        Without it the object should not exist yet, and other writers' values are a conflict.
+        """
+        meta = manifest["metadata"] | ({"uid": uid} if uid else {})
+        params = {"fieldManager": FIELD_MANAGER, "force": "true" if uid else "false"}
+        return await self._json(
+            "PATCH",
+            kind.path(meta["namespace"], meta["name"]),
+            body=manifest | {"metadata": meta},
+            params=params,
+            content_type="application/apply-patch+yaml",
+        )
+
+    async def create(self, kind: Kind, manifest: Object) -> Object:
+        """Creates an object; ConflictError where the name is taken."""
+        params = {"fieldManager": FIELD_MANAGER}
+        return await self._json("POST", kind.path(manifest["metadata"]["namespace"]), body=manifest, params=params)
+
+    async def replace(self, kind: Kind, manifest: Object, subresource: str = "") -> Object:
+        """Writes an object, if its resourceVersion is still the one in `manifest`."""
+        meta = manifest["metadata"]
+        path = kind.path(meta["namespace"], meta["name"], subresource)
+        return await self._json("PUT", path, body=manifest, params={"fieldManager": FIELD_MANAGER})
+
+    async def scale(self, namespace: str, deployment: str, uid: str, replicas: int) -> None:
+        """Sets the number of pods of a Deployment, and nothing else of it."""
+        await self._json(
+            "PATCH",
+            kinds.DEPLOYMENT.path(namespace, deployment),
+            body={"metadata": {"uid": uid}, "spec": {"replicas": replicas}},
+            params={"fieldManager": FIELD_MANAGER},
+            content_type="application/merge-patch+json",
+        )
+
+    async def delete(self, kind: Kind, namespace: str, name: str, uid: str, *, foreground: bool = False) -> None:
+        """Deletes that very object; one that is gone, or is another by now, is left alone."""
+        policy = "Foreground" if foreground else "Background"
+        body = {"preconditions": {"uid": uid}, "propagationPolicy": policy}
+        try:
+            await self._call("DELETE", kind.path(namespace, name), body=body)
+        except (NotFoundError, ConflictError):
+            return
+
+    async def logs(self, namespace: str, pod: str, container: str, *, lines: int, previous: bool = False) -> str:
+        """The last lines of a container's log; of its instance before the restart where `previous`."""
+        params = {"container": container, "tailLines": str(lines)} | ({"previous": "true"} if previous else {})
+        return (await self._call("GET", kinds.POD.path(namespace, pod, "log"), params=params)).text
+
+    async def _json(self, method: str, path: str, **more: Any) -> Object:
+        found = (await self._call(method, path, **more)).json()
+        if not isinstance(found, dict):
+            raise UnreachableError(f"{method} {path}: the API server answered no object")
+        return found
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Object | None = None,
+        params: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
+    ) -> httpx.Response:
+        content = None if body is None else json.dumps(body, separators=(",", ":")).encode()
+        headers = {"Content-Type": content_type} if content else {}
+        begin = perf_counter()
+        code = "none"
+        try:
+            async with asyncio.timeout(_CALL_SECONDS):
+                answer = await self._client.request(method, f"/{path}", content=content, params=params, headers=headers)
+            code = str(answer.status_code)
+        except (httpx.HTTPError, TimeoutError, ConfigError, OSError) as error:
+            raise UnreachableError(f"{method} {path}: {type(error).__name__}: {error}") from error
+        finally:
+            metrics.API_REQUESTS.labels(method, code).inc()
+            metrics.API_SECONDS.labels(method).observe(perf_counter() - begin)
+        if answer.status_code >= 400:
+            raise _error(method, path, answer)
+        return answer
+
+
+def _error(method: str, path: str, answer: httpx.Response) -> ClusterError:
+    """The domain error of an answer that is none."""
+    try:
+        text = str(answer.json().get("message", "")) or answer.text
+    except (ValueError, AttributeError):
+        text = answer.text
+    message = text[:2000] or f"{method} {path}: HTTP {answer.status_code}"
+    match answer.status_code:
+        case 404:
+            return NotFoundError(message)
+        case 409:
+            return ConflictError(message)
+        case 400 | 422:
+            return RejectedError(message, final=True)
+        case 403:
+            return RejectedError(message, final=False)
+        case _:
+            return UnreachableError(f"{method} {path}: HTTP {answer.status_code}: {message}")

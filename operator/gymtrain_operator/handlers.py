@@ -1,0 +1,29 @@
+"""What kopf watches. Every event means the same: look at the run."""
+
+from collections.abc import Callable
+from typing import Any
+
+import kopf
+
+from gymtrain_api import labels
+from gymtrain_operator.queues import Key
+
+type OnEvent = Callable[[Key, str], None]
+"""Called with the run, and the resourceVersion where the event is about the run itself."""
+
+CHILDREN = (("", "v1", "pods"), ("apps", "v1", "deployments"), ("batch", "v1", "jobs"))
+
+
+def register(registry: kopf.OperatorRegistry, on_event: OnEvent) -> None:
+    """Registers handlers for runs and for what they own. `on.event` handlers leave no trace in the objects:
+    no finalizer, no annotation, no progress in the status."""
+
+    @kopf.on.event(labels.GROUP, labels.VERSION, labels.PLURAL, registry=registry)
+    async def run_changed(*, meta: Any, **_: Any) -> None:
+        on_event((meta["namespace"], meta["name"]), meta.get("resourceVersion", ""))
+
+    for number, (group, version, plural) in enumerate(CHILDREN):
+
+        @kopf.on.event(group, version, plural, registry=registry, id=f"child-{number}")
+        async def child_changed(*, meta: Any, **_: Any) -> None:
+            on_event((meta["namespace"], meta["labels"][labels.RUN]), "")

@@ -1,0 +1,34 @@
+"""The kinds that the operator reads and writes, and where the API server has them."""
+
+from dataclasses import dataclass
+
+from gymtrain_api import labels
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A namespaced kind."""
+
+    name: str
+    api: str  # path of the API group and version
+    plural: str
+
+    def path(self, namespace: str | None, name: str = "", subresource: str = "") -> str:
+        """URL path of the collection or of one object; of all namespaces where `namespace` is None."""
+        parts = [self.api, f"namespaces/{namespace}" if namespace else "", self.plural, name, subresource]
+        return "/".join(part for part in parts if part)
+
+
+RUN = Kind(labels.KIND, f"apis/{labels.GROUP}/{labels.VERSION}", labels.PLURAL)
+POD = Kind("Pod", "api/v1", "pods")
+SERVICE = Kind("Service", "api/v1", "services")
+CONFIG_MAP = Kind("ConfigMap", "api/v1", "configmaps")
+CLAIM = Kind("PersistentVolumeClaim", "api/v1", "persistentvolumeclaims")
+EVENT = Kind("Event", "api/v1", "events")
+DEPLOYMENT = Kind("Deployment", "apis/apps/v1", "deployments")
+JOB = Kind("Job", "apis/batch/v1", "jobs")
+POLICY = Kind("NetworkPolicy", "apis/networking.k8s.io/v1", "networkpolicies")
+LEASE = Kind("Lease", "apis/coordination.k8s.io/v1", "leases")
+
+CHILDREN = (POD, SERVICE, CONFIG_MAP, CLAIM, DEPLOYMENT, JOB, POLICY)
+BY_NAME = {kind.name: kind for kind in CHILDREN}

@@ -1,0 +1,113 @@
+"""Leader election: of several replicas the holder of a Lease acts, the others wait for it to expire.
+
+kopf has none of its own. The rules are those of client-go: who sees the Lease unchanged for its whole
+duration, by its own clock, may take it; who can't renew it in time stops at once. Clocks of different
+machines are never compared.
+"""
+
+import asyncio
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+from gymtrain_operator import kinds, metrics
+from gymtrain_operator.cluster import Cluster
+from gymtrain_operator.errors import ClusterError, ConflictError, NotFoundError
+from gymtrain_operator.log import logger
+
+NAME = "gymtrain-operator"
+DURATION_SECONDS = 15.0
+RENEW_DEADLINE_SECONDS = 10.0
+RETRY_SECONDS = 2.0
+
+
+class LostLeaseError(Exception):
+    """The Lease couldn't be renewed: another replica may act by now."""
+
+
+class Leadership:
+    """One replica's view of the Lease."""
+
+    def __init__(self, cluster: Cluster, namespace: str, identity: str) -> None:
+        self._cluster = cluster
+        self._namespace = namespace
+        self._identity = identity
+        self._seen: tuple[str, float] = ("", 0.0)  # resourceVersion, and since when it is unchanged
+
+    async def acquire(self) -> None:
+        """Returns when this replica is the leader; waits without end before."""
+        while True:
+            if await self._try():
+                break
+            await asyncio.sleep(RETRY_SECONDS)
+        metrics.LEADER.set(1)
+        logger().info("leading", identity=self._identity)
+
+    async def keep(self) -> None:
+        """Renews the Lease until it can't.
+
+        Raises:
+            LostLeaseError: always, in the end.
+        """
+        renewed = time.monotonic()
+        while True:
+            await asyncio.sleep(RETRY_SECONDS)
+            if await self._try():
+                renewed = time.monotonic()
+            elif time.monotonic() - renewed > RENEW_DEADLINE_SECONDS:
+                metrics.LEADER.set(0)
+                raise LostLeaseError(f"lease {self._namespace}/{NAME} not renewed for {RENEW_DEADLINE_SECONDS:.0f} s")
+
+    async def release(self) -> None:
+        """Lets another replica take over at once."""
+        try:
+            async with asyncio.timeout(RETRY_SECONDS):
+                lease = await self._cluster.get(kinds.LEASE, self._namespace, NAME)
+                if lease["spec"].get("holderIdentity") == self._identity:
+                    lease["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
+                    await self._cluster.replace(kinds.LEASE, lease)
+        except (ClusterError, TimeoutError):
+            return  # it expires by itself
+
+    async def _try(self) -> bool:
+        """Takes or renews the Lease; False where another replica holds it, or the API server didn't answer."""
+        try:
+            async with asyncio.timeout(RENEW_DEADLINE_SECONDS / 2):
+                return await self._take()
+        except (ClusterError, TimeoutError) as error:
+            if not isinstance(error, ConflictError):
+                logger().warning("lease", error=str(error) or type(error).__name__)
+            return False
+
+    async def _take(self) -> bool:
+        try:
+            lease = await self._cluster.get(kinds.LEASE, self._namespace, NAME)
+        except NotFoundError:
+            meta = {"name": NAME, "namespace": self._namespace}
+            fresh = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta}
+            await self._cluster.create(kinds.LEASE, fresh | {"spec": self._spec({})})
+            return True
+        spec = lease.get("spec") or {}
+        holder = spec.get("holderIdentity")
+        if holder and holder != self._identity and not self._has_expired(lease):
+            return False
+        await self._cluster.replace(kinds.LEASE, lease | {"spec": self._spec(spec)})
+        return True
+
+    def _has_expired(self, lease: dict[str, Any]) -> bool:
+        version = lease["metadata"]["resourceVersion"]
+        now = time.monotonic()
+        if version != self._seen[0]:
+            self._seen = (version, now)
+        return now - self._seen[1] > float(lease["spec"].get("leaseDurationSeconds", DURATION_SECONDS))
+
+    def _spec(self, old: dict[str, Any]) -> dict[str, Any]:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        same = old.get("holderIdentity") == self._identity
+        return {
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": int(DURATION_SECONDS),
+            "acquireTime": old.get("acquireTime", now) if same else now,
+            "renewTime": now,
+            "leaseTransitions": int(old.get("leaseTransitions", 0)) + (0 if same else 1),
+        }

@@ -1,0 +1,74 @@
+"""Start of the operator process."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Sequence
+
+import aiohttp
+from aiohttp import web
+
+from gymtrain_operator import log
+from gymtrain_operator.cluster import Cluster
+from gymtrain_operator.errors import OperatorError
+from gymtrain_operator.health import Health, application
+from gymtrain_operator.leases import Leadership, LostLeaseError
+from gymtrain_operator.observe import Observer
+from gymtrain_operator.options import Options, parse
+from gymtrain_operator.reconciler import Reconciler
+from gymtrain_operator.service import Service
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the operator until SIGTERM. Returns the exit code."""
+    options = parse(sys.argv[1:] if argv is None else argv)
+    log.set_up(options.log_level, options.log_format)
+    code = 0
+    try:
+        asyncio.run(_serve(options))
+    except* LostLeaseError as lost:
+        log.logger().error("no longer the leader", error=str(lost.exceptions))
+        code = 1
+    except* OperatorError as error:
+        log.logger().error("can't go on", error=str(error.exceptions))
+        code = 1
+    return code
+
+
+async def _serve(options: Options) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    health = Health.fresh()
+    cluster = Cluster.connect()
+    runner = web.AppRunner(application(health), access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, port=options.port).start()
+    try:
+        async with aiohttp.ClientSession(trust_env=False) as session:
+            reconciler = Reconciler(cluster, Observer(cluster, session, options.defaults), options.defaults)
+            await _lead(options, cluster, Service(cluster, reconciler, options.namespaces, health), health, stop)
+    finally:
+        await runner.cleanup()
+        await cluster.close()
+
+
+async def _lead(options: Options, cluster: Cluster, service: Service, health: Health, stop: asyncio.Event) -> None:
+    """Runs the service, as the leader only where there is an election."""
+    if not options.leader_elect:
+        await service.run(options.workers, stop)
+        return
+    leadership = Leadership(cluster, options.lease_namespace or cluster.namespace, options.identity)
+    health.ready = True  # a standby is ready: a rollout must not wait for the old leader's end
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(leadership.acquire())
+        stopped = group.create_task(stop.wait())
+        await asyncio.wait({waiting, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if stop.is_set():
+            waiting.cancel()
+            return
+        keeping = group.create_task(leadership.keep())
+        await service.run(options.workers, stop)
+        keeping.cancel()
+    await leadership.release()

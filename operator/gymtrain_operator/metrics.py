@@ -1,0 +1,27 @@
+"""Prometheus metrics of the operator."""
+
+from prometheus_client import Counter, Gauge, Histogram
+
+RECONCILE_SECONDS = Histogram(
+    "gymtrain_operator_reconcile_seconds",
+    "Time of one reconcile of one run.",
+    ["kind"],  # full: everything was read; tick: only the trainer was asked
+    buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0),
+)
+RECONCILE_ERRORS = Counter(
+    "gymtrain_operator_reconcile_errors_total", "Reconciles that ended in an error, by its class.", ["reason"]
+)
+RUNS = Gauge("gymtrain_operator_runs", "Runs by state.", ["state"])
+STATUS_WRITES = Counter("gymtrain_operator_status_writes_total", "Status writes.")
+QUEUE = Gauge("gymtrain_operator_queue_length", "Runs that wait for a reconcile.")
+API_REQUESTS = Counter(
+    "gymtrain_operator_api_requests_total", "Requests to the API server, watches left out.", ["method", "code"]
+)
+API_SECONDS = Histogram(
+    "gymtrain_operator_api_request_seconds",
+    "Time of requests to the API server.",
+    ["method"],
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 15.0),
+)
+LEADER = Gauge("gymtrain_operator_leader", "1 while this replica is the one that acts.")
+RESYNC_TIME = Gauge("gymtrain_operator_last_resync_timestamp_seconds", "When all runs were last listed.")

@@ -1,0 +1,216 @@
+"""Observing a run: what the API server and the run's pods say, as one `Observation`."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import aiohttp
+
+from gymtrain_api import labels, names
+from gymtrain_api.runs import InvalidRunError, parse_spec, parse_status
+from gymtrain_api.transports import ServerOffer
+from gymtrain_api.wiring import TrainerProgress
+from gymtrain_operator import kinds
+from gymtrain_operator.cluster import Cluster
+from gymtrain_operator.errors import ClusterError, NotFoundError, ProbeError, RejectedError
+from gymtrain_operator.manifests.context import Defaults, RunContext
+from gymtrain_operator.manifests.inference import CONTAINER as INFERENCE_CONTAINER
+from gymtrain_operator.manifests.preflight import GYM_CONTAINER, TRAINER_CONTAINER, preflight_hash
+from gymtrain_operator.probes.inference import server_offer
+from gymtrain_operator.probes.trainer import trainer_progress
+from gymtrain_operator.reconcile.lifecycle import has_ended
+from gymtrain_operator.reconcile.logs import LogRef, tail, wanted_tails
+from gymtrain_operator.reconcile.observation import (
+    Children,
+    Object,
+    Observation,
+    PreflightOutput,
+    Run,
+    is_deleting,
+    name_of,
+    uid_of,
+)
+from gymtrain_operator.reconcile.pods import has_started, phase
+from gymtrain_operator.reconcile.references import named_objects
+from gymtrain_operator.reconcile.training import current_attempt, trainer_pods
+from gymtrain_operator.reconcile.verdicts import gym_verdict, stored_verdict, trainer_verdict
+
+_VERDICT_LINES = 2000  # of which a long verdict takes many: the kubelet stores lines in parts of 16 KiB
+_KEPT_TAILS = 200
+_TAIL_LINES = 40  # more than are shown: empty lines don't count
+
+
+class Observer:
+    """Reads everything about a run. Logs of failed containers never change and are kept."""
+
+    def __init__(self, cluster: Cluster, session: aiohttp.ClientSession, defaults: Defaults) -> None:
+        self._cluster = cluster
+        self._session = session
+        self._defaults = defaults
+        self._tails: dict[LogRef, str] = {}
+
+    async def observe(self, found: Object, now: float, *, resync: bool) -> Observation:
+        """All about the run whose object is `found`.
+
+        Raises:
+            ClusterError: the API server didn't answer; pods that don't answer are no error.
+        """
+        run = read_run(found)
+        children = await self._children(run)
+        seen = Observation(run=run, now=now, children=children, resync=resync)
+        if run.deleting or run.spec is None or has_ended(run.status):
+            return seen
+        verdict = stored_verdict(children, run.name)
+        attempt = current_attempt(seen, run.status)
+        output = None if verdict else await self._preflight_output(run, children)
+        missing = () if verdict else await self._missing(run)
+        progress, offers, tails = await asyncio.gather(
+            self._progress(seen), self._offers(run, children), self._log_tails(run, children, attempt)
+        )
+        return replace(
+            seen,
+            verdict=verdict,
+            preflight_output=output,
+            missing=missing,
+            progress=progress,
+            offers=offers,
+            log_tails=tails,
+        )
+
+    async def ask_again(self, seen: Observation) -> Observation:
+        """The observation with fresh answers of the run's pods; the objects are not read again."""
+        progress, offers = await asyncio.gather(self._progress(seen), self._offers(seen.run, seen.children))
+        return replace(seen, progress=progress, offers=offers)
+
+    async def _progress(self, seen: Observation) -> TrainerProgress | None:
+        """The trainer's report; None while it doesn't answer."""
+        attempt = current_attempt(seen, seen.run.status)
+        pods = trainer_pods(seen, attempt)
+        ip = _ip_of(pods[0]) if pods and phase(pods[0]) == "Running" else ""
+        if not ip:
+            return None
+        try:
+            return await trainer_progress(self._session, ip)
+        except ProbeError:
+            return None
+
+    async def _children(self, run: Run) -> Children:
+        selector = f"{labels.MANAGED_BY}={labels.MANAGED_BY_VALUE},{labels.RUN}={run.name}"
+        lists = await asyncio.gather(*(self._cluster.list(kind, run.namespace, selector) for kind in kinds.CHILDREN))
+        by_kind = {kind.name: items for kind, items in zip(kinds.CHILDREN, lists, strict=True)}
+        jobs = {uid_of(job) for job in by_kind["Job"] if _owned_by(job, {run.uid})}
+        return Children(
+            {
+                kind: {name_of(item): item for item in items if _is_ours(item, kind, run.uid, jobs)}
+                for kind, items in by_kind.items()
+            }
+        )
+
+    async def _preflight_output(self, run: Run, children: Children) -> PreflightOutput | None:
+        assert run.spec is not None
+        context = RunContext(run.name, run.namespace, run.uid, run.spec, self._defaults)
+        pod = children.get("Pod", names.preflight(run.name, preflight_hash(context)))
+        if pod is None or phase(pod) not in {"Succeeded", "Failed"}:
+            return None
+        gym, trainer = await asyncio.gather(
+            *(self._log(run.namespace, name_of(pod), name) for name in (GYM_CONTAINER, TRAINER_CONTAINER))
+        )
+        return PreflightOutput(gym_verdict(gym), trainer_verdict(trainer))
+
+    async def _log(self, namespace: str, pod: str, container: str) -> str:
+        """A container's log; empty where it never ran."""
+        try:
+            return await self._cluster.logs(namespace, pod, container, lines=_VERDICT_LINES)
+        except NotFoundError:
+            return ""
+        except RejectedError as error:
+            # 400: the container never started, so it has no log.
+            if error.final:
+                return ""
+            raise
+
+    async def _missing(self, run: Run) -> tuple[str, ...]:
+        assert run.spec is not None
+        found = []
+        for kind, name, field in named_objects(run.spec):
+            try:
+                await self._cluster.get(kinds.BY_NAME[kind], run.namespace, name)
+            except NotFoundError:
+                found.append(f"{field}: {kind} {name} not found in namespace {run.namespace}")
+        return tuple(dict.fromkeys(found))
+
+    async def _offers(self, run: Run, children: Children) -> tuple[ServerOffer, ...] | None:
+        """Answers of all vLLM servers once as many as wanted have started, until a transport is chosen."""
+        assert run.spec is not None
+        if run.status.weight_sync is not None:
+            return None
+        pods = children.servers(labels.Role.INFERENCE)
+        ips = [_ip_of(pod) for pod in pods if has_started(pod, INFERENCE_CONTAINER)]
+        if len(ips) < run.spec.inference.replicas or not all(ips):
+            return None
+        try:
+            return tuple(await asyncio.gather(*(server_offer(self._session, ip) for ip in ips)))
+        except ProbeError:
+            return None
+
+    async def _log_tails(self, run: Run, children: Children, attempt: int) -> dict[tuple[str, str], str]:
+        tails = {}
+        for ref in wanted_tails(children, attempt):
+            if ref not in self._tails:
+                try:
+                    text = await self._cluster.logs(
+                        run.namespace, ref.pod, ref.container, lines=_TAIL_LINES, previous=ref.previous
+                    )
+                except ClusterError:
+                    continue  # a log is a help to the reader; the plan goes on without
+                if len(self._tails) >= _KEPT_TAILS:
+                    del self._tails[next(iter(self._tails))]
+                self._tails[ref] = tail(text)
+            tails[ref.pod, ref.container] = self._tails[ref]
+        return tails
+
+
+def read_run(found: Object) -> Run:
+    """The run as the plan sees it."""
+    meta = found["metadata"]
+    spec, error = None, ""
+    try:
+        spec = parse_spec(found.get("spec") or {})
+    except InvalidRunError as invalid:
+        error = str(invalid)
+    return Run(
+        name=meta["name"],
+        namespace=meta["namespace"],
+        uid=meta["uid"],
+        generation=int(meta.get("generation", 1)),
+        spec=spec,
+        status=parse_status(found.get("status")),
+        spec_error=error,
+        deleting=is_deleting(found),
+    )
+
+
+def _is_ours(item: Object, kind: str, run_uid: str, jobs: set[str]) -> bool:
+    """Whether the run made the object, itself or through a Job or ReplicaSet of its own.
+
+    Pods of ReplicaSets are told by their labels: they are read only, never written.
+    """
+    if _owned_by(item, {run_uid}):
+        return True
+    if kind != "Pod":
+        return False
+    owner = _controller(item)
+    return owner.get("uid") in jobs if owner.get("kind") == "Job" else owner.get("kind") == "ReplicaSet"
+
+
+def _owned_by(item: Object, uids: set[str]) -> bool:
+    return _controller(item).get("uid") in uids
+
+
+def _controller(item: Object) -> dict[str, Any]:
+    owners = item["metadata"].get("ownerReferences") or []
+    return next((owner for owner in owners if owner.get("controller")), {})
+
+
+def _ip_of(pod: Object) -> str:
+    return str((pod.get("status") or {}).get("podIP", ""))

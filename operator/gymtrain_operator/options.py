@@ -1,0 +1,95 @@
+"""The operator's settings: flags, and an environment variable for each."""
+
+import argparse
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from gymtrain_operator.log import LogFormat
+from gymtrain_operator.manifests.context import Defaults
+
+
+@dataclass(frozen=True)
+class Options:
+    """Settings of one operator process.
+
+    Attributes:
+        namespaces: those to look after; all where empty.
+        lease_namespace: where the Lease lives, which is the operator's own namespace; None outside of a
+            cluster unless it is given.
+    """
+
+    namespaces: tuple[str, ...]
+    defaults: Defaults
+    port: int
+    workers: int
+    leader_elect: bool
+    lease_namespace: str | None
+    identity: str
+    log_level: str
+    log_format: LogFormat
+
+
+def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> Options:
+    """Options of a command line; the environment stands in for flags that are left out."""
+    parser = argparse.ArgumentParser(
+        prog="python -m gymtrain_operator",
+        description="Looks after GymTrainingRuns. Each flag may be given by the environment variable in brackets.",
+    )
+
+    def text(flag: str, variable: str, default: str | None, what: str, choices: tuple[str, ...] | None = None) -> None:
+        parser.add_argument(flag, default=env.get(variable) or default, choices=choices, help=f"{what} [{variable}]")
+
+    images = Defaults()
+    parser.add_argument(
+        "--namespace",
+        action="append",
+        metavar="NAMESPACE",
+        help="namespace to look after; may be repeated; all where left out [GYMTRAIN_NAMESPACES, separated by commas]",
+    )
+    text("--image-gym", "GYMTRAIN_IMAGE_GYM", images.gym, "default image of the Gym servers")
+    text("--image-inference", "GYMTRAIN_IMAGE_INFERENCE", images.inference, "default image of vLLM")
+    text("--image-inference-gpu", "GYMTRAIN_IMAGE_INFERENCE_GPU", None, "the same where spec.inference.gpus > 0")
+    text("--image-trainer", "GYMTRAIN_IMAGE_TRAINER", images.trainer, "default image of the trainer")
+    text(
+        "--image-pull-policy",
+        "GYMTRAIN_IMAGE_PULL_POLICY",
+        images.pull_policy,
+        "imagePullPolicy of the runs' containers",
+        ("Always", "IfNotPresent", "Never"),
+    )
+    text("--port", "GYMTRAIN_PORT", "8080", "port of /metrics, /healthz and /readyz")
+    text("--workers", "GYMTRAIN_WORKERS", "8", "runs that are looked at at the same time")
+    parser.add_argument(
+        "--leader-elect",
+        action=argparse.BooleanOptionalAction,
+        default=env.get("GYMTRAIN_LEADER_ELECT", "").lower() in {"1", "true", "yes"},
+        help="of several replicas only the one that holds a Lease acts [GYMTRAIN_LEADER_ELECT]",
+    )
+    text("--lease-namespace", "GYMTRAIN_POD_NAMESPACE", None, "the operator's own namespace")
+    text("--identity", "GYMTRAIN_POD_NAME", socket.gethostname(), "name of this replica in the Lease")
+    text("--log-level", "GYMTRAIN_LOG_LEVEL", "info", "log level", ("debug", "info", "warning", "error"))
+    text("--log-format", "GYMTRAIN_LOG_FORMAT", "json", "form of the log", ("json", "console"))
+
+    found = parser.parse_args(argv)
+    namespaces = found.namespace or env.get("GYMTRAIN_NAMESPACES", "").split(",")
+    return Options(
+        namespaces=tuple(dict.fromkeys(name.strip() for name in namespaces if name.strip())),
+        defaults=Defaults(
+            gym=found.image_gym,
+            inference=found.image_inference,
+            inference_gpu=found.image_inference_gpu or found.image_inference,
+            trainer=found.image_trainer,
+            pull_policy=found.image_pull_policy,
+            operator_namespace=found.lease_namespace,
+        ),
+        port=int(found.port),
+        workers=max(1, int(found.workers)),
+        leader_elect=found.leader_elect,
+        lease_namespace=found.lease_namespace,
+        identity=found.identity,
+        log_level=found.log_level,
+        log_format=cast(Literal["json", "console"], found.log_format),
+    )

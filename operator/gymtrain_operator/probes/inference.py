@@ -1,0 +1,43 @@
+"""Asking vLLM what it offers. Its routes alone mislead, so the settings behind them are read too."""
+
+from typing import Any
+
+import aiohttp
+
+from gymtrain_api.transports import ServerOffer
+from gymtrain_api.wiring import INFERENCE_PORT
+from gymtrain_operator.errors import ProbeError
+from gymtrain_operator.probes.urls import pod_url
+
+_DEADLINE = aiohttp.ClientTimeout(total=5.0)
+
+
+async def server_offer(session: aiohttp.ClientSession, pod_ip: str) -> ServerOffer:
+    """What one vLLM pod offers.
+
+    Raises:
+        ProbeError: it doesn't answer, or no JSON object. A missing /server_info is an offer without a
+            backend, not an error: the choice of the transport says what is missing.
+    """
+    openapi = await _get(session, pod_url(pod_ip, INFERENCE_PORT, "/openapi.json"))
+    info = await _get(session, pod_url(pod_ip, INFERENCE_PORT, "/server_info?config_format=json"))
+    routes = frozenset((openapi or {}).get("paths") or {})
+    config = (info or {}).get("vllm_config") or {}
+    transfer = config.get("weight_transfer_config") or {} if isinstance(config, dict) else {}
+    return ServerOffer(routes=routes, weight_transfer_backend=transfer.get("backend"))
+
+
+async def _get(session: aiohttp.ClientSession, url: str) -> dict[str, Any] | None:
+    """A JSON object; None where the route doesn't exist."""
+    try:
+        async with session.get(url, timeout=_DEADLINE) as answer:
+            if answer.status in {403, 404}:
+                return None
+            if answer.status != 200:
+                raise ProbeError(f"{url}: HTTP {answer.status}")
+            found = await answer.json(content_type=None)
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+        raise ProbeError(f"{url}: {type(error).__name__}: {error}") from error
+    if not isinstance(found, dict):
+        raise ProbeError(f"{url}: the answer is no JSON object")
+    return found

@@ -1,0 +1,75 @@
+"""The queue of runs to look at: each run once, never two workers on the same run.
+
+An event for a run that waits already is the same work; one for a run that is being worked on makes it
+wait again. A delay is a promise to look again, and the soonest one counts.
+"""
+
+import asyncio
+from collections import deque
+
+from gymtrain_operator import metrics
+
+type Key = tuple[str, str]
+"""Namespace and name of a run."""
+
+
+class RunQueue:
+    """Keys that wait for a worker. Not thread-safe: one event loop."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Key] = deque()
+        self._listed: set[Key] = set()
+        self._active: set[Key] = set()
+        self._again: set[Key] = set()
+        self._timers: dict[Key, asyncio.TimerHandle] = {}
+        self._available = asyncio.Event()
+
+    def add(self, key: Key, *, after: float = 0.0) -> None:
+        """Has the run looked at, at the latest after `after` seconds."""
+        if after > 0:
+            self._add_later(key, after)
+            return
+        timer = self._timers.pop(key, None)
+        if timer:
+            timer.cancel()
+        if key in self._active:
+            self._again.add(key)
+        elif key not in self._listed:
+            self._listed.add(key)
+            self._waiting.append(key)
+            self._changed()
+
+    async def take(self) -> Key:
+        """The next run; `finish` must follow."""
+        while not self._waiting:
+            self._available.clear()
+            await self._available.wait()
+        key = self._waiting.popleft()
+        self._listed.discard(key)
+        self._active.add(key)
+        self._changed()
+        return key
+
+    def finish(self, key: Key) -> None:
+        """The worker is done with the run."""
+        self._active.discard(key)
+        if key in self._again:
+            self._again.discard(key)
+            self.add(key)
+
+    def _add_later(self, key: Key, after: float) -> None:
+        loop = asyncio.get_running_loop()
+        old = self._timers.get(key)
+        if old and old.when() <= loop.time() + after:
+            return
+        if old:
+            old.cancel()
+        self._timers[key] = loop.call_later(after, self._fire, key)
+
+    def _fire(self, key: Key) -> None:
+        self._timers.pop(key, None)
+        self.add(key)
+
+    def _changed(self) -> None:
+        metrics.QUEUE.set(len(self._waiting))
+        self._available.set()

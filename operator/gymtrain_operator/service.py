@@ -1,0 +1,134 @@
+"""The running operator: watches fill a queue, workers empty it, a resync makes up for lost events."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+import kopf
+import structlog
+
+from gymtrain_operator import handlers, kinds, metrics, watching
+from gymtrain_operator.cluster import Cluster
+from gymtrain_operator.errors import ClusterError, ConflictError
+from gymtrain_operator.health import Health
+from gymtrain_operator.log import logger
+from gymtrain_operator.queues import Key, RunQueue
+from gymtrain_operator.reconciler import Reconciler
+
+RESYNC_SECONDS = 60.0
+CRD_POLL_SECONDS = 2.0
+_RECONCILE_SECONDS = 120.0
+_FIRST_RETRY_SECONDS = 0.5
+_MAX_RETRY_SECONDS = 60.0
+# Events come in bursts: one look a moment later serves them all.
+_SETTLE_SECONDS = 0.15
+
+
+class Service:
+    """Everything that runs while this replica leads."""
+
+    def __init__(self, cluster: Cluster, reconciler: Reconciler, namespaces: Sequence[str], health: Health) -> None:
+        self._cluster = cluster
+        self._reconciler = reconciler
+        self._namespaces = list(namespaces)
+        self._health = health
+        self._queue = RunQueue()
+        self._failures: dict[Key, int] = {}
+
+    async def run(self, workers: int, stop: asyncio.Event) -> None:
+        """Works until `stop`.
+
+        Raises:
+            ExceptionGroup: a part of the service ended in an error, and all the others were stopped.
+        """
+        await self._wait_for_crd()
+        self._health.ready = True
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._watch(stop)), group.create_task(self._resync())]
+            tasks += [group.create_task(self._work()) for _ in range(workers)]
+            await stop.wait()
+            for task in tasks[1:]:
+                task.cancel()
+
+    def enqueue(self, key: Key, resource_version: str = "") -> None:
+        """Something about the run happened."""
+        if self._reconciler.event(key, resource_version):
+            self._queue.add(key, after=_SETTLE_SECONDS)
+
+    async def _watch(self, stop: asyncio.Event) -> None:
+        registry = kopf.OperatorRegistry()
+        handlers.register(registry, self.enqueue)
+        await kopf.operator(
+            registry=registry,
+            settings=watching.settings(),
+            standalone=True,
+            clusterwide=not self._namespaces,
+            namespaces=self._namespaces,
+            stop_flag=stop,
+        )
+        # kopf takes over the handling of signals, and returns after one.
+        stop.set()
+
+    async def _resync(self) -> None:
+        """Looks at all runs from time to time, whether or not events came."""
+        scopes: list[str | None] = [*self._namespaces] or [None]
+        while True:
+            try:
+                for namespace in scopes:
+                    for run in await self._cluster.list(kinds.RUN, namespace):
+                        key = (run["metadata"]["namespace"], run["metadata"]["name"])
+                        self._reconciler.event(key)
+                        self._queue.add(key, after=random.uniform(0.01, RESYNC_SECONDS / 2))  # noqa: S311
+                self._health.hear()
+            except ClusterError as error:
+                logger().warning("resync", error=str(error))
+            await asyncio.sleep(RESYNC_SECONDS)
+
+    async def _work(self) -> None:
+        while True:
+            key = await self._queue.take()
+            try:
+                with structlog.contextvars.bound_contextvars(namespace=key[0], run=key[1]):
+                    await self._reconcile(key)
+            finally:
+                self._queue.finish(key)
+
+    async def _reconcile(self, key: Key) -> None:
+        """One reconcile, whose errors only delay the next one."""
+        try:
+            async with asyncio.timeout(_RECONCILE_SECONDS):
+                requeue = await self._reconciler.reconcile(key)
+        except ConflictError as error:
+            metrics.RECONCILE_ERRORS.labels(type(error).__name__).inc()
+            logger().debug("changed meanwhile", error=str(error))
+            requeue = self._retry_delay(key)
+        except Exception as error:
+            # Whatever is wrong with one run must not stop the others.
+            metrics.RECONCILE_ERRORS.labels(type(error).__name__).inc()
+            expected = isinstance(error, ClusterError | TimeoutError)
+            logger().error("reconcile failed", error=str(error) or type(error).__name__, exc_info=not expected)
+            requeue = self._retry_delay(key)
+        else:
+            self._failures.pop(key, None)
+        if requeue is not None:
+            self._queue.add(key, after=max(requeue, 0.05))
+
+    def _retry_delay(self, key: Key) -> float:
+        failures = self._failures[key] = self._failures.get(key, 0) + 1
+        return float(min(_FIRST_RETRY_SECONDS * 2 ** min(failures - 1, 10), _MAX_RETRY_SECONDS))
+
+    async def _wait_for_crd(self) -> None:
+        """kopf looks for the kinds once, at its start."""
+        said = False
+        while True:
+            try:
+                if await self._cluster.knows_runs():
+                    self._health.hear()
+                    return
+                self._health.hear()
+            except ClusterError as error:
+                logger().warning("waiting for the API server", error=str(error))
+            if not said:
+                logger().info("waiting for the CustomResourceDefinition of GymTrainingRun")
+                said = True
+            await asyncio.sleep(CRD_POLL_SECONDS)

@@ -1,0 +1,48 @@
+"""kopf, tuned: it watches and nothing else.
+
+- watches end and begin anew every few minutes and are given up when they fall silent, since a stalled watch
+  looks like a quiet cluster;
+- pods, Deployments and Jobs of others never get here: the API server filters by label;
+- nothing is stored in objects, nothing is posted.
+"""
+
+from typing import Any
+
+import kopf
+
+from gymtrain_api import labels
+from gymtrain_operator.handlers import CHILDREN
+
+
+class _Nothing(kopf.DiffBaseStorage):
+    """kopf's last-seen state would double every object in an annotation; a level-based reconcile needs none."""
+
+    def fetch(self, *, body: kopf.Body) -> Any:
+        return None
+
+    def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: Any) -> None:
+        return
+
+
+def settings() -> kopf.OperatorSettings:
+    """kopf's settings for this operator."""
+    tuned = kopf.OperatorSettings()
+    tuned.posting.enabled = False
+    tuned.scanning.disabled = True  # saves the right to read all CRDs and namespaces
+    tuned.peering.standalone = True
+    tuned.persistence.diffbase_storage = _Nothing()
+    tuned.watching.server_timeout = 300
+    tuned.watching.client_timeout = 330
+    tuned.watching.connect_timeout = 15
+    tuned.watching.inactivity_timeout = 75
+    tuned.watching.reconnect_backoff = 1
+    tuned.networking.request_timeout = 30
+    tuned.networking.connect_timeout = 15
+    # A worker stays for each object that had an event until it was idle for this long; the handlers take no
+    # time, so few workers are enough only if they leave soon.
+    tuned.queueing.worker_limit = 100
+    tuned.queueing.idle_timeout = 0.2
+    for group, version, plural in CHILDREN:
+        selector = f"{labels.MANAGED_BY}={labels.MANAGED_BY_VALUE},{labels.RUN}"
+        tuned.watching.label_selectors[group, version, plural] = selector
+    return tuned
