@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from dev.host import processes
 from dev.host.network import write_cni
 from dev.host.packages import CNI_PLUGINS
 from dev.host.processes import Daemon
-from dev.report import wait_until
+from dev.report import DevError, wait_until
 from dev.settings import BASE_IMAGE, Settings
 from dev.shell import run
 from dev.supply import rootfs
@@ -124,23 +125,38 @@ def forget_sandbox_files(settings: Settings) -> None:
 
 def load_images(settings: Settings, programs: dict[str, Path]) -> None:
     """Import the images that the cluster itself runs, unless this very content is there already."""
-    present = ctr(settings, "images", "list", "--quiet").split()
-    folder = settings.cache / "images"
-    folder.mkdir(parents=True, exist_ok=True)
     for program, image in PROGRAM_IMAGES.items():
-        marker = f"{image}-{programs[program].parent.name}"
-        if marker in present and image in present:
+        key = programs[program].parent.name
+        if _has(settings, image, key):
             continue
-        archive = folder / f"{program}.oci.tar"
-        layer = archive.with_suffix(".layer")
-        write_program_layer(layer, {f"/{program}": programs[program]})
-        write_image(archive, image, layer, ImageConfig(entrypoint=[f"/{program}"], user="65532:65532"))
-        layer.unlink()
-        ctr(settings, "images", "import", archive, deadline=120)
-        ctr(settings, "images", "tag", "--force", image, marker)
-        archive.unlink()
+        with TemporaryDirectory(dir=settings.state) as folder:
+            layer, archive = Path(folder) / "layer.tar", Path(folder) / "image.tar"
+            write_program_layer(layer, {f"/{program}": programs[program]})
+            write_image(archive, image, layer, ImageConfig(entrypoint=[f"/{program}"], user="65532:65532"))
+            _import(settings, archive, image, key)
     base = rootfs.ensure(settings)
-    marker = f"{BASE_IMAGE}-{rootfs.key()}"
-    if marker not in present or BASE_IMAGE not in present:
-        ctr(settings, "images", "import", base, deadline=120)
-        ctr(settings, "images", "tag", "--force", BASE_IMAGE, marker)
+    if not _has(settings, BASE_IMAGE, rootfs.key()):
+        try:
+            _import(settings, base, BASE_IMAGE, rootfs.key())
+        except DevError as error:
+            # containerd checks digests, so a damaged archive ends here.
+            base.unlink()
+            raise DevError(error.what, fix="the cached archive was damaged and has been removed: run it again") from None
+
+
+def _marker(image: str, key: str) -> str:
+    """A second name of an image, which tells what it was made from."""
+    return f"{image}-{key}"
+
+
+def _has(settings: Settings, image: str, key: str) -> bool:
+    present = ctr(settings, "images", "list", "--quiet").split()
+    return image in present and _marker(image, key) in present
+
+
+def _import(settings: Settings, archive: Path, image: str, key: str) -> None:
+    for name in ctr(settings, "images", "list", "--quiet").split():
+        if name.startswith(_marker(image, "")):
+            ctr(settings, "images", "remove", name)
+    ctr(settings, "images", "import", archive, deadline=120)
+    ctr(settings, "images", "tag", "--force", image, _marker(image, key))

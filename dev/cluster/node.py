@@ -99,7 +99,8 @@ def _kubelet(settings: Settings, programs: Mapping[str, Path], ports: Ports) -> 
 
 def _resolv_conf(settings: Settings) -> Path:
     """The machine's resolver, for CoreDNS and host-network pods; without loopback addresses, which pods lack."""
-    lines = Path("/etc/resolv.conf").read_text().splitlines()
+    managed = Path("/run/systemd/resolve/resolv.conf")
+    lines = (managed if managed.exists() else Path("/etc/resolv.conf")).read_text().splitlines()
     servers = [line for line in lines if line.startswith("nameserver") and not line.split()[1].startswith("127.")]
     path = settings.state / "resolv.conf"
     path.write_text("\n".join([*(servers or ["nameserver 127.0.0.1"]), ""]))

@@ -13,6 +13,8 @@ from pathlib import Path
 from dev.settings import CGROUP
 
 _ROOT = Path("/sys/fs/cgroup")
+_CONTROLLERS = ("cpu", "cpuset", "memory", "pids", "hugetlb")
+"""What the kubelet looks for in its root group."""
 
 
 def is_unified() -> bool:
@@ -28,7 +30,11 @@ def _hierarchies() -> list[Path]:
 
 
 def create() -> None:
-    """The kubelet wants its root group to exist, in version 1 with CPUs and memory nodes assigned."""
+    """The kubelet wants its root group to exist: in version 1 with CPUs assigned, in version 2 with controllers enabled."""
+    if is_unified():
+        available = (_ROOT / "cgroup.controllers").read_text().split()
+        enabled = " ".join(f"+{name}" for name in _CONTROLLERS if name in available)
+        (_ROOT / "cgroup.subtree_control").write_text(enabled)
     for hierarchy in _hierarchies():
         group = hierarchy / CGROUP
         group.mkdir(exist_ok=True)

@@ -37,13 +37,24 @@ class Local:
         return self._settings.kubeconfig
 
     def images(self, names: list[str]) -> None:
-        """Build into the kubelet's own store, one image after the other."""
+        """Build into the kubelet's own store, one image after the other; a broken one does not hold up the rest."""
         images = select(discover(), names)
         if not images:
             raise DevError("there is no images/*/Dockerfile")
         with exclusive(self._settings):
             buildkit.start(self._settings)
+        failed: dict[str, DevError] = {}
         with build_secrets() as secrets:
             for image in images:
-                buildkit.build(self._settings, image, secrets)
-        say(f"{len(images)} images are ready")
+                if broken := sorted(image.needs & failed.keys()):
+                    failed[image.name] = DevError(f"{image.tag} is not built: it needs {', '.join(broken)}")
+                    say(failed[image.name].what)
+                    continue
+                try:
+                    buildkit.build(self._settings, image, secrets)
+                except DevError as error:
+                    failed[image.name] = error
+                    say(error.what)
+        say(f"{len(images) - len(failed)} of {len(images)} images are ready")
+        if failed:
+            raise DevError("\n".join(error.render() for error in failed.values()).removeprefix("error: "))
