@@ -1,0 +1,146 @@
+"""The command line and environment of vLLM, computed from the run. Pure: no file but vLLM's own text is read.
+
+Order of the arguments: our defaults, then the user's (`spec.inference.args`). vLLM lets the last one win, so users
+can replace every default; what the run depends on is refused instead, with the reason.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from gymtrain_api.spec import GymTrainingRunSpec
+from gymtrain_api.transports import PULL_BACKEND
+from gymtrain_api.wiring import SERVED_MODEL_NAME
+from gymtrain_vllm.errors import ArgumentsError
+
+PLUGIN = "gymtrain"  # name of our entry point
+_CPU_CACHE_GIB = "2"  # of the key-value cache; the memory is taken only as it fills
+
+_SHORTEST = 3  # characters; below, a flag is a short option of its own
+
+# Arguments that users may not give, and who depends on them.
+_RESERVED = {
+    "--model": "the operator mounts the model of spec.model",
+    "--served-model-name": "the Gym config calls the model by this name",
+    "--host": "the Services need it",
+    "--port": "the Services need it",
+    "--uds": "the Services need a port",
+    "--weight-transfer-config": "the trainer's weights arrive this way",
+    "--logprobs-mode": "training needs the log-probabilities of the distribution that was sampled from",
+    "--api-key": "Gym servers and trainer send none; use a NetworkPolicy",
+    "--ssl-keyfile": "Gym servers and trainer speak plain HTTP",
+    "--root-path": "the Services need the routes at /",
+}
+
+
+def build(spec: GymTrainingRunSpec, model: Path, port: int) -> list[str]:
+    """The arguments of vLLM's OpenAI server.
+
+    Raises:
+        ArgumentsError: one of `spec.inference.args` is reserved.
+    """
+    check(spec.inference.args)
+    on_gpu = spec.inference.gpus > 0
+    dtype = spec.model.dtype
+    if dtype == "auto" and not on_gpu:
+        dtype = "float32"  # many CPUs have no half-precision instructions
+    arguments = [
+        f"--model={model}",
+        f"--served-model-name={SERVED_MODEL_NAME}",
+        "--host=0.0.0.0",
+        f"--port={port}",
+        f"--weight-transfer-config={json.dumps({'backend': PULL_BACKEND})}",
+        "--logprobs-mode=processed_logprobs",
+        f"--dtype={dtype}",
+        # Random weights: quicker than reading a checkpoint, and nothing but a complete sync can make the model
+        # agree with the trainer's, which the parity check after the first sync asks for.
+        "--load-format=dummy",
+        f"--tensor-parallel-size={max(1, spec.inference.gpus)}",
+        "--uvicorn-log-level=warning",  # a line per probe and rollout says nothing
+    ]
+    if _knows("enable_scale_out"):
+        arguments.append("--enable-scale-out")  # /inference/v1/generate; older releases always have it
+    if not on_gpu:
+        arguments.append("--enforce-eager")  # torch.compile takes minutes here, and a compiler in the image
+    return arguments + list(spec.inference.args)
+
+
+def check(arguments: Sequence[str]) -> None:
+    """Refuses reserved arguments in any of the spellings that vLLM's parser takes.
+
+    Raises:
+        ArgumentsError: names the argument and the reason.
+    """
+    for number, argument in enumerate(arguments):
+        if not argument.startswith("-"):
+            continue
+        given = argument.split("=", 1)[0]
+        flag = given.split(".", 1)[0].replace("_", "-")
+        # Abbreviations count: --serv is --served-model-name to the parser.
+        for reserved, reason in _RESERVED.items():
+            if flag == reserved or (len(flag) > _SHORTEST and reserved.startswith(flag)):
+                raise ArgumentsError(f"spec.inference.args[{number}]: {given} can't be set: {reason}. Remove it.")
+
+
+def environment(spec: GymTrainingRunSpec, given: Mapping[str, str], scratch: Path) -> dict[str, str]:
+    """Variables to add to `given`, which a user's pod template may have filled.
+
+    Raises:
+        ArgumentsError: VLLM_SERVER_DEV_MODE is switched off.
+    """
+    if given.get("VLLM_SERVER_DEV_MODE", "1") not in ("1", "true", "True"):
+        raise ArgumentsError("VLLM_SERVER_DEV_MODE must be 1: the trainer's weights arrive through those routes")
+    home = scratch / "home"
+    defaults = {
+        "HOME": str(home),
+        "USER": "gymtrain",  # libraries ask for a name, and a uid need not have one
+        "TMPDIR": str(scratch / "tmp"),
+        "XDG_CACHE_HOME": str(scratch / "cache"),
+        "XDG_CONFIG_HOME": str(scratch / "config"),
+        "HF_HOME": str(scratch / "huggingface"),
+        "VLLM_CACHE_ROOT": str(scratch / "vllm-cache"),
+        "TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor"),
+        "TRITON_CACHE_DIR": str(scratch / "triton"),
+        "HF_HUB_OFFLINE": "1",  # the model is on disk
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+    }
+    if spec.inference.gpus == 0:
+        threads = str(_cpus())
+        defaults |= {
+            "VLLM_TARGET_DEVICE": "cpu",
+            "VLLM_CPU_KVCACHE_SPACE": _CPU_CACHE_GIB,
+            # The engine may run the model in its own process: vLLM would start a second one only to pin its
+            # threads to cores, which costs 20 s of imports, and a container's cores are not its own anyway.
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "OMP_NUM_THREADS": threads,
+            "VLLM_HOST_IP": "127.0.0.1",
+        }
+    added = {name: value for name, value in defaults.items() if name not in given}
+    added["VLLM_SERVER_DEV_MODE"] = "1"
+    plugins = given.get("VLLM_PLUGINS")
+    if plugins is not None and PLUGIN not in plugins.split(","):
+        added["VLLM_PLUGINS"] = ",".join(filter(None, [plugins, PLUGIN]))
+    return added
+
+
+def _cpus() -> int:
+    """CPUs that this container may use, by its cgroup's quota and its affinity; at least 1."""
+    cpus = len(os.sched_getaffinity(0))
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return cpus
+    return cpus if quota == "max" else max(1, min(cpus, round(int(quota) / int(period))))
+
+
+def _knows(setting: str) -> bool:
+    """Whether this vLLM's server has a setting, told by its text: importing vLLM takes 15 s."""
+    spec = find_spec("vllm")
+    if spec is None or spec.origin is None:
+        return False
+    entrypoints = Path(spec.origin).parent / "entrypoints"
+    return any(setting in path.read_text(errors="replace") for path in entrypoints.rglob("cli_args.py"))

@@ -1,0 +1,152 @@
+"""The weight-transfer engine `gymtrain_pull`.
+
+vLLM's own engines begin to reload when an update starts, so a transfer that fails leaves the model without weights,
+and the next request kills the server. Here start is a no-op and nothing is touched until every file is fetched
+and verified: a failed fetch keeps the server serving what it has.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+from safetensors import safe_open
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+
+from gymtrain_api.manifest import PullUpdate
+from gymtrain_vllm import held
+from gymtrain_vllm.errors import FetchError, LoadError
+from gymtrain_vllm.fetch import discard, fetch
+
+logger = logging.getLogger("vllm.gymtrain")  # below vLLM's own logger, so that its handlers print it
+
+_EXIT_HALF_LOADED = 70
+_LAST_WORDS_SECONDS = 2.0
+
+
+@dataclass
+class PullInitInfo(WeightTransferInitInfo):  # type: ignore[misc]
+    """Nothing to agree on: there is no group and no connection to keep."""
+
+
+@dataclass
+class PullUpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
+    """`PullUpdate` in the shape that vLLM wants."""
+
+    manifest_url: str
+    version: str
+    timeout_seconds: float = 600.0
+
+
+class PullEngine(WeightTransferEngine[PullInitInfo, PullUpdateInfo]):  # type: ignore[misc]
+    """Fetches a whole checkpoint over HTTP, then reloads the model layer by layer."""
+
+    init_info_cls = PullInitInfo
+    update_info_cls = PullUpdateInfo
+    supports_draft_weight_update = False
+
+    _received: str | None = None
+
+    def init_transfer_engine(self, init_info: PullInitInfo) -> None:
+        """Nothing to set up."""
+
+    def start_weight_update(self, *_: Any, **__: Any) -> None:
+        """Nothing yet: see the module's text. (0.25 passes is_checkpoint_format.)"""
+
+    def receive_weights(self, update_info: PullUpdateInfo, *_: Any, **__: Any) -> None:
+        """Fetches, verifies and loads one version.
+
+        Raises:
+            FetchError: the model was not touched.
+            LoadError: the model can't be used any more; the process ends shortly after, so that the pod restarts.
+        """
+        started = time.monotonic()
+        try:
+            update = PullUpdate(
+                manifest_url=update_info.manifest_url,
+                version=update_info.version,
+                timeout_seconds=update_info.timeout_seconds,
+            )
+        except ValidationError as error:
+            raise FetchError(f"bad update_info: {error}") from error
+        files = fetch(update)
+        fetched = time.monotonic()
+        try:
+            self._load(files)
+        except Exception as error:
+            held.forget()
+            _end_process_soon()
+            raise LoadError(f"version {update.version} doesn't fit the model: {error}") from error
+        finally:
+            discard(files)
+        self._received = update.version
+        logger.info(
+            "weights %s: fetched in %.2f s, loaded in %.2f s",
+            update.version,
+            fetched - started,
+            time.monotonic() - fetched,
+        )
+
+    def finish_weight_update(self) -> None:
+        """Notes the version for the readiness probe; vLLM sets its own label after this."""
+        if self._received is not None:
+            held.remember(self._received)
+
+    def shutdown(self) -> None:
+        """Nothing to release."""
+
+    @staticmethod
+    def trainer_send_weights(*_: Any, **__: Any) -> None:
+        """Abstract in vLLM 0.25 only; our trainer doesn't use vLLM's classes."""
+        raise NotImplementedError("gymtrain's trainer offers its weights over HTTP")
+
+    def _load(self, files: list[Path]) -> None:
+        from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+
+        expected = {name for name, _ in self.model.named_parameters()}
+        with torch.no_grad():
+            initialize_layerwise_reload(self.model)
+            loaded = self.model.load_weights(_tensors(files))
+            finalize_layerwise_reload(self.model, self.model_config)
+            if self.device.type == "cpu":
+                _repack_output_head(self.model)
+        # The same test that vLLM makes after its own loading, with the same exception for quantized models.
+        if loaded is not None and self.model_config.quantization is None and (missing := expected - set(loaded)):
+            raise LoadError(f"no weights came for {', '.join(sorted(missing)[:5])} ({len(missing)} parameters)")
+
+
+def _tensors(files: list[Path]) -> Iterator[tuple[str, torch.Tensor]]:
+    for file in files:
+        with safe_open(file, framework="pt", device="cpu") as shard:
+            for name in shard.keys():  # noqa: SIM118 - not a dict
+                yield name, shard.get_tensor(name)
+
+
+def _repack_output_head(model: torch.nn.Module) -> None:
+    """Renews the packed copy of a tied output head.
+
+    On CPUs vLLM multiplies with a packed copy of each matrix, made after loading. A head that is tied to the embedding
+    owns no parameter, so the reload skips it, and its copy would stay the old one without any error.
+    """
+    from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+
+    for layer in model.modules():
+        if isinstance(layer, VocabParallelEmbedding) and hasattr(layer, "cpu_linear"):
+            layer.quant_method.process_weights_after_loading(layer)
+
+
+def _end_process_soon() -> None:
+    """Ends this process once the error has been reported: a model of mixed weights must not answer anything."""
+    timer = threading.Timer(_LAST_WORDS_SECONDS, os._exit, (_EXIT_HALF_LOADED,))
+    timer.daemon = True
+    timer.start()

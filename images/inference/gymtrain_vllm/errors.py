@@ -1,0 +1,23 @@
+"""Errors of the vLLM side.
+
+InferenceError
+├── ArgumentsError      a user's vLLM argument contradicts what the run depends on
+├── FetchError          the weights couldn't be fetched or failed verification; the server keeps what it has
+└── LoadError           verified weights didn't fit the model; the server must not serve
+"""
+
+
+class InferenceError(Exception):
+    """Base of all."""
+
+
+class ArgumentsError(InferenceError):
+    """`spec.inference.args` holds an argument that is the operator's to set."""
+
+
+class FetchError(InferenceError):
+    """A manifest or file is missing, late, damaged or of another version. Nothing was loaded."""
+
+
+class LoadError(InferenceError):
+    """The weights are not the model's: some tensors were missing or of another shape."""

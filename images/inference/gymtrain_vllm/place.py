@@ -1,0 +1,37 @@
+"""Files and port of this pod: the wiring contract's, or what the environment names for a server outside a pod.
+
+| variable | replaces |
+|---|---|
+| GYMTRAIN_RUN_CONFIG | /etc/gymtrain/run/run.json |
+| GYMTRAIN_ROOT | /gymtrain, above model and scratch |
+| GYMTRAIN_INFERENCE_PORT | 8000 |
+"""
+
+import os
+from pathlib import Path
+
+from gymtrain_api import wiring
+
+
+def _below_root(path: str) -> Path:
+    return Path(os.environ.get("GYMTRAIN_ROOT", "/gymtrain")) / Path(path).name
+
+
+def run_config() -> Path:
+    """`RunConfig` as JSON."""
+    return Path(os.environ.get("GYMTRAIN_RUN_CONFIG", wiring.RUN_CONFIG_FILE))
+
+
+def model() -> Path:
+    """The model's folder."""
+    return _below_root(wiring.MODEL_DIR)
+
+
+def scratch() -> Path:
+    """The writable folder."""
+    return _below_root(wiring.SCRATCH_DIR)
+
+
+def port() -> int:
+    """Port of the server."""
+    return int(os.environ.get("GYMTRAIN_INFERENCE_PORT", wiring.INFERENCE_PORT))

@@ -1,0 +1,47 @@
+"""Starts vLLM's OpenAI server for a run: `python -m gymtrain_vllm.serve`.
+
+Reads the run from /etc/gymtrain/run/run.json. This process becomes the server; there is no shell in between.
+"""
+
+# vLLM's engine process is started anew (not forked) and imports this module again, so that little may be imported up
+# here. Both processes import some 8,000 modules: collecting garbage in between costs them 2 s each.
+import gc
+import sys
+
+gc.set_threshold(50_000, 20, 100)
+
+_SERVER = "vllm.entrypoints.openai.api_server"
+
+
+def main() -> None:
+    """Never returns normally: vLLM ends the process.
+
+    Raises:
+        SystemExit: the run's arguments are wrong, or vLLM ended.
+    """
+    import os
+    import runpy
+    from pathlib import Path
+
+    from gymtrain_api.wiring import RunConfig
+    from gymtrain_vllm import arguments, held, inspections, place
+    from gymtrain_vllm.errors import ArgumentsError
+
+    run = RunConfig.model_validate_json(place.run_config().read_bytes())
+    try:
+        argv = arguments.build(run.spec, place.model(), place.port())
+        os.environ.update(arguments.environment(run.spec, os.environ, place.scratch()))
+    except ArgumentsError as error:
+        sys.exit(f"gymtrain: {error}")
+    for name in ("HOME", "TMPDIR", "VLLM_CACHE_ROOT"):
+        Path(os.environ[name]).mkdir(parents=True, exist_ok=True)
+    held.forget()
+    inspections.provide(Path(os.environ["VLLM_CACHE_ROOT"]))
+    print(f"gymtrain: {_SERVER} {' '.join(argv)}", flush=True)
+    sys.argv = [_SERVER, *argv]
+    # __main__ stays this module, so that the engine process imports this one and not the whole server.
+    runpy.run_module(_SERVER, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()
