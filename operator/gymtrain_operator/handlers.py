@@ -18,6 +18,12 @@ def register(registry: kopf.OperatorRegistry, on_event: OnEvent) -> None:
     """Registers handlers for runs and for what they own. `on.event` handlers leave no trace in the objects:
     no finalizer, no annotation, no progress in the status."""
 
+    @kopf.on.login(registry=registry, retries=3, backoff=2.0)
+    async def login(**arguments: Any) -> kopf.ConnectionInfo | None:
+        # In a pod its service account, else the kubeconfig, as `Cluster.connect` has it. kopf asks again when
+        # a token is refused, as it is after its renewal.
+        return kopf.login_with_service_account(**arguments) or kopf.login_with_kubeconfig(**arguments)
+
     @kopf.on.event(labels.GROUP, labels.VERSION, labels.PLURAL, registry=registry)
     async def run_changed(*, meta: Any, **_: Any) -> None:
         on_event((meta["namespace"], meta["name"]), meta.get("resourceVersion", ""))
