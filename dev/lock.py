@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from dev.report import say
@@ -11,7 +11,7 @@ from dev.settings import Settings
 
 
 @contextmanager
-def exclusive(settings: Settings) -> Iterator[None]:
+def exclusive(settings: Settings) -> Generator[None]:
     """Wait for other commands. The kernel drops the lock of one that dies."""
     settings.cache.mkdir(parents=True, exist_ok=True)
     with (settings.cache / "lock").open("w") as file:

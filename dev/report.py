@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -50,7 +50,7 @@ def say(message: str) -> None:
 
 
 @contextmanager
-def step(message: str) -> Iterator[None]:
+def step(message: str) -> Generator[None]:
     """Say what starts, and how long it took if that was noticeable."""
     say(f"{message} …")
     started = time.monotonic()

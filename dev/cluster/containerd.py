@@ -141,7 +141,9 @@ def load_images(settings: Settings, programs: dict[str, Path]) -> None:
         except DevError as error:
             # containerd checks digests, so a damaged archive ends here.
             base.unlink()
-            raise DevError(error.what, fix="the cached archive was damaged and has been removed: run it again") from None
+            raise DevError(
+                error.what, fix="the cached archive was damaged and has been removed: run it again"
+            ) from None
 
 
 def _marker(image: str, key: str) -> str:

@@ -30,7 +30,7 @@ def _hierarchies() -> list[Path]:
 
 
 def create() -> None:
-    """The kubelet wants its root group to exist: in version 1 with CPUs assigned, in version 2 with controllers enabled."""
+    """The kubelet wants its root group to exist; in version 1 with CPUs assigned, in 2 with controllers enabled."""
     if is_unified():
         available = (_ROOT / "cgroup.controllers").read_text().split()
         enabled = " ".join(f"+{name}" for name in _CONTROLLERS if name in available)

@@ -55,13 +55,16 @@ def _proxy_tables() -> list[tuple[str, str]]:
 
 
 def _ours(command: str, table: str) -> tuple[list[str], list[list[str]]]:
-    """Chains of ours in a table, and the rules outside of them that lead there."""
     if table not in _loaded_tables(command):
         return [], []
-    lines = run([f"{command}-save", "-t", table], check=False).stdout.splitlines()
-    chains = [line[1:].split()[0] for line in lines if line.startswith(":") and line[1:].startswith(_CHAIN_PREFIXES)]
+    return ours(run([f"{command}-save", "-t", table], check=False).stdout.splitlines())
+
+
+def ours(saved: list[str]) -> tuple[list[str], list[list[str]]]:
+    """Chains of ours in an iptables-save listing, and the rules of shared chains that are ours."""
+    chains = [line[1:].split()[0] for line in saved if line.startswith(":") and line[1:].startswith(_CHAIN_PREFIXES)]
     rules: list[list[str]] = []
-    for line in lines:
+    for line in saved:
         words = line.split(" ")
         if words[0] != "-A" or words[1].startswith(_CHAIN_PREFIXES):
             continue

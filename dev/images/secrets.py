@@ -6,7 +6,7 @@ A Dockerfile mounts them with `required=false`, so that it builds unchanged wher
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +15,7 @@ _INDEX_VARIABLES = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
 
 
 @contextmanager
-def build_secrets() -> Iterator[dict[str, Path]]:
+def build_secrets() -> Generator[dict[str, Path]]:
     """`ca`: the CA bundle that SSL_CERT_FILE names. `index`: the package index's URL, when one is set."""
     secrets: dict[str, Path] = {}
     bundle = os.environ.get("SSL_CERT_FILE", "")

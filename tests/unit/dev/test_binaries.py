@@ -1,0 +1,81 @@
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from dev.report import DevError
+from dev.settings import Settings
+from dev.supply import binaries
+from dev.supply.toolchain import Go
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(cache=tmp_path / "cache", state=tmp_path / "state")
+
+
+@pytest.fixture
+def builds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Go stood in for by a note of what it was asked to build."""
+    asked: list[str] = []
+
+    def build(argv: Sequence[str | Path], **_: object) -> None:
+        target = Path(argv[list(argv).index("-o") + 1])
+        asked.append(target.name)
+        target.write_text(f"program {target.name}")
+
+    monkeypatch.setattr(binaries, "run_logged", build)
+    monkeypatch.setattr(binaries, "find", lambda _: Go(Path("/bin/go")))
+    return asked
+
+
+def test_what_is_cached_is_not_built_again(settings: Settings, builds: list[str]) -> None:
+    first = binaries.ensure(settings, ["buildkit"])
+    assert builds == ["buildkitd", "buildctl"]
+
+    assert binaries.ensure(settings, ["buildkit"]) == first
+    assert builds == ["buildkitd", "buildctl"]
+    assert os.readlink(settings.programs / "buildctl") == str(first["buildctl"])
+
+
+def test_a_damaged_cache_is_built_anew(settings: Settings, builds: list[str]) -> None:
+    program = binaries.ensure(settings, ["pause"])["pause"]
+    program.write_text("program pauSe")
+
+    binaries.ensure(settings, ["pause"])
+
+    assert builds == ["pause", "pause"]
+    assert program.read_text() == "program pause"
+
+
+def test_a_build_that_was_cut_off_leaves_nothing_that_is_used(
+    settings: Settings, builds: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(argv: Sequence[str | Path], **_: object) -> None:
+        Path(argv[list(argv).index("-o") + 1]).write_text("half")
+        raise DevError("cut off")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(binaries, "run_logged", fail)
+        with pytest.raises(DevError, match="cut off"):
+            binaries.ensure(settings, ["pause"])
+
+    assert binaries.ensure(settings, ["pause"])["pause"].read_text() == "program pause"
+    assert len(list((settings.cache / "bin-sets").iterdir())) == 1
+
+
+def test_the_key_follows_versions_sums_and_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(binaries, "GO_FOLDER", tmp_path)
+    (tmp_path / "set").mkdir()
+    keys: set[str] = set()
+    for module, sums, flags in [("a", "x", "-s"), ("b", "x", "-s"), ("a", "y", "-s"), ("a", "x", "-w")]:
+        (tmp_path / "set/go.mod").write_text(module)
+        (tmp_path / "set/go.sum").write_text(sums)
+        keys.add(binaries.BinarySet("set", {"p": "."}, ldflags=flags).key())
+
+    assert len(keys) == 4
+
+
+def test_an_unknown_set_is_refused(settings: Settings) -> None:
+    with pytest.raises(DevError, match="no such set of programs: nope"):
+        binaries.ensure(settings, ["nope"])

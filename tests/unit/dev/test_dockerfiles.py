@@ -1,0 +1,50 @@
+from pathlib import Path
+
+import pytest
+from dev.images.dockerfiles import discover, select
+from dev.report import DevError
+
+
+def images(folder: Path, **dockerfiles: str) -> Path:
+    for name, text in dockerfiles.items():
+        (folder / name).mkdir()
+        (folder / name / "Dockerfile").write_text(text)
+    return folder
+
+
+def test_an_image_comes_after_those_it_names(tmp_path: Path) -> None:
+    images(
+        tmp_path,
+        a="ARG BASE=gymtrain/c:dev\nFROM ${BASE}\n",
+        b="FROM debian:trixie-slim\nCOPY --from=gymtrain/a:dev /x /x\n",
+        c="FROM debian:trixie-slim\n# like gymtrain/b:dev\n",
+        d="FROM debian:trixie-slim\nRUN --mount=type=bind,\\\n    from=gymtrain/b:dev,target=/b true\n",
+    )
+
+    assert [image.name for image in discover(tmp_path)] == ["c", "a", "b", "d"]
+
+
+def test_naming_some_images_builds_what_they_need_too(tmp_path: Path) -> None:
+    found = discover(images(tmp_path, a="FROM gymtrain/b:dev", b="FROM scratch", c="FROM scratch"))
+
+    assert [image.name for image in select(found, ["a"])] == ["b", "a"]
+    assert select(found, []) == found
+
+
+@pytest.mark.parametrize(
+    ("dockerfiles", "message"),
+    [
+        ({"a": "FROM gymtrain/b:dev", "b": "FROM gymtrain/a:dev"}, "in a circle"),
+        ({"a": "FROM gymtrain/gone:dev"}, "gymtrain/gone:dev"),
+    ],
+)
+def test_an_impossible_order_is_refused(tmp_path: Path, dockerfiles: dict[str, str], message: str) -> None:
+    with pytest.raises(DevError, match=message):
+        discover(images(tmp_path, **dockerfiles))
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(DevError) as caught:
+        select(discover(images(tmp_path, a="FROM scratch")), ["b"])
+
+    assert "one of: a" in caught.value.render()
