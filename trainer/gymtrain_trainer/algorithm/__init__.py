@@ -1,0 +1,1 @@
+"""Glue to TRL's AsyncGRPOTrainer, which stays unmodified."""

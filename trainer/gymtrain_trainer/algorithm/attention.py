@@ -1,0 +1,87 @@
+"""Exact tree attention in plain torch, for machines without TRL's FlashAttention kernel.
+
+TRL folds the samples of a row into a prefix tree and lays its segments end to end; each segment attends to the path
+from the root to itself (trl/experimental/async_grpo/packing.py). TRL computes that with a CUDA kernel from the hub. The
+same numbers come from one masked SDPA over the whole row, or, where the row is long, from one SDPA per segment.
+"""
+
+from typing import Any
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+TREE_ATTENTION = "tree_fa3"  # the name under which TRL asks for it
+_DENSE_LIMIT = 2048  # tokens of a row up to which the whole mask is cheaper than a loop over segments
+
+
+class TreeAttention:
+    """Callable that transformers' AttentionInterface takes. Keeps the last row's mask: every layer needs the same."""
+
+    def __init__(self, dense_limit: int = _DENSE_LIMIT) -> None:
+        self._dense_limit = dense_limit
+        self._row: torch.Tensor | None = None
+        self._masks: dict[int | None, torch.Tensor] = {}  # by sliding window
+
+    def __call__(
+        self,
+        module: torch.nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        *,
+        tree_kv_index: torch.Tensor,
+        tree_cu_seqlens_q: torch.Tensor,
+        tree_cu_seqlens_k: torch.Tensor,
+        scaling: float | None = None,
+        sliding_window: int | None = None,
+        softcap: float | None = None,
+        **_: Any,
+    ) -> tuple[torch.Tensor, None]:
+        """query [1, heads, tokens, width], key and value [1, kv heads, tokens, width] -> [1, tokens, heads, width]."""
+        if softcap:
+            raise NotImplementedError("attention with soft-capped logits needs TRL's own kernel")
+        tokens = query.shape[2]
+        options: dict[str, Any] = {"scale": scaling, "enable_gqa": query.shape[1] != key.shape[1]}
+        if tokens <= self._dense_limit:
+            mask = self._dense_mask(tokens, tree_kv_index, tree_cu_seqlens_q, tree_cu_seqlens_k, sliding_window)
+            out = scaled_dot_product_attention(query, key, value, attn_mask=mask, **options)
+            return out.transpose(1, 2), None
+        parts = []
+        for (start, end), path in _segments(tree_kv_index, tree_cu_seqlens_q, tree_cu_seqlens_k):
+            mask = _causal(end - start, len(path), sliding_window, query.device)
+            parts.append(
+                scaled_dot_product_attention(
+                    query[:, :, start:end], key[:, :, path], value[:, :, path], attn_mask=mask, **options
+                )
+            )
+        return torch.cat(parts, dim=2).transpose(1, 2), None
+
+    def _dense_mask(
+        self, tokens: int, kv_index: torch.Tensor, cu_q: torch.Tensor, cu_k: torch.Tensor, window: int | None
+    ) -> torch.Tensor:
+        """[tokens, tokens], True where the row's token may look at the column's."""
+        if self._row is not kv_index:
+            self._row, self._masks = kv_index, {}
+        if window not in self._masks:
+            mask = torch.zeros(tokens, tokens, dtype=torch.bool, device=kv_index.device)
+            for (start, end), path in _segments(kv_index, cu_q, cu_k):
+                mask[start:end, path] = _causal(end - start, len(path), window, kv_index.device)
+            self._masks[window] = mask
+        return self._masks[window]
+
+
+def _segments(
+    kv_index: torch.Tensor, cu_q: torch.Tensor, cu_k: torch.Tensor
+) -> list[tuple[tuple[int, int], torch.Tensor]]:
+    """Token range of each segment, and the positions of its path."""
+    queries, keys = cu_q.tolist(), cu_k.tolist()
+    return [((queries[i], queries[i + 1]), kv_index[keys[i] : keys[i + 1]].long()) for i in range(len(queries) - 1)]
+
+
+def _causal(queries: int, keys: int, window: int | None, device: torch.device) -> torch.Tensor:
+    """[queries, keys]: the queries are the last tokens of the path, each sees itself and what comes before it."""
+    place = torch.arange(keys - queries, keys, device=device)[:, None]
+    column = torch.arange(keys, device=device)[None, :]
+    mask = column <= place
+    return mask & (column > place - window) if window else mask

@@ -1,0 +1,61 @@
+"""Makes the AsyncGRPOTrainer: TRL's class as it is, fed with our worker and transport."""
+
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import AttentionInterface, PrinterCallback, TrainerCallback
+from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer, async_grpo_trainer
+
+from gymtrain_trainer.algorithm.attention import TREE_ATTENTION, TreeAttention
+
+log = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def _no_peak_flops_on_cpu() -> Iterator[None]:
+    """TRL asks CUDA for the device's name, whatever the device; None switches its MFU metrics off.
+
+    There is no setting for it in TRL 1.16, so its function is replaced while the trainer is made.
+    """
+    original = async_grpo_trainer.get_peak_flops_per_device
+    if not torch.cuda.is_available():
+        async_grpo_trainer.get_peak_flops_per_device = lambda accelerator, dtype: None
+    try:
+        yield
+    finally:
+        async_grpo_trainer.get_peak_flops_per_device = original
+
+
+def build_trainer(
+    arguments: dict[str, Any],
+    model: Path,
+    *,
+    callbacks: Sequence[TrainerCallback],
+    rollout_worker: Any = None,
+    weight_transfer: Any = None,
+) -> AsyncGRPOTrainer:
+    """The trainer with its model loaded. `rollout_worker` and `weight_transfer` count on rank 0 only.
+
+    `arguments`: from settings.trl_arguments.
+    """
+    config = AsyncGRPOConfig(**arguments)
+    with _no_peak_flops_on_cpu():
+        trainer = AsyncGRPOTrainer(
+            model=str(model),
+            args=config,
+            # TRL wants a dataset; the rows come through the rollout worker.
+            train_dataset=Dataset.from_dict({"prompt": [""]}),
+            callbacks=list(callbacks),
+            rollout_worker=rollout_worker,
+            weight_transfer=weight_transfer,
+        )
+    trainer.remove_callback(PrinterCallback)
+    if config.use_cpu:
+        # TRL registers its CUDA kernel under this name when it is made; the last registration counts.
+        AttentionInterface.register(TREE_ATTENTION, TreeAttention())
+    return trainer

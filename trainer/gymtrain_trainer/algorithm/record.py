@@ -1,0 +1,67 @@
+"""The record of each step: rewards.csv for people and tools, the board for the operator, a line in the log."""
+
+import csv
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+
+from gymtrain_trainer.rollouts.buffer import Taken
+
+REWARDS_FILE = "rewards.csv"
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """One row of rewards.csv."""
+
+    step: int
+    reward: float  # mean over the samples of the step
+    reward_std: float  # mean over their groups' deviations
+    groups: int
+    staleness: float  # mean, in weight versions
+    tokens: int  # completion tokens trained
+    seconds: float  # since the step before
+    time: float  # seconds since the epoch
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Completion tokens trained per second of wall time."""
+        return self.tokens / self.seconds if self.seconds > 0 else 0.0
+
+
+def step_record(step: int, used: Sequence[Taken], seconds: float, now: float | None = None) -> StepRecord:
+    """The record of a step that used these samples (at least one)."""
+    return StepRecord(
+        step=step,
+        reward=round(statistics.fmean(sample.reward for sample in used), 6),
+        reward_std=round(statistics.fmean(sample.reward_deviation for sample in used), 6),
+        groups=len({sample.group_id for sample in used}),
+        staleness=round(statistics.fmean(sample.staleness for sample in used), 4),
+        tokens=sum(sample.tokens for sample in used),
+        seconds=round(seconds, 3),
+        time=round(time.time() if now is None else now, 3),
+    )
+
+
+class RewardsFile:
+    """Appends step records to a CSV file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def begin(self, step: int) -> None:
+        """Starts the file, or drops what an earlier attempt wrote after `step`, where this one goes on."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        kept = []
+        if step and self._path.exists():
+            with self._path.open(newline="") as file:
+                kept = [row for row in list(csv.reader(file))[1:] if row and int(row[0]) <= step]
+        with self._path.open("w", newline="") as file:
+            csv.writer(file).writerows([[field.name for field in fields(StepRecord)], *kept])
+
+    def append(self, record: StepRecord) -> None:
+        """Adds one row."""
+        with self._path.open("a", newline="") as file:
+            csv.writer(file).writerow(astuple(record))

@@ -1,0 +1,131 @@
+"""Rows of the indexed datasets by position: read from disk one at a time, with the agent that each goes to."""
+
+import json
+import os
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from gymtrain_api.wiring import DataFile, DataIndex
+from gymtrain_trainer.data.order import DrawOrder
+from gymtrain_trainer.errors import DataError
+
+_OFFSET = struct.Struct("<2Q")
+
+
+def read_index(path: Path) -> DataIndex:
+    """`index.json`, its file names made absolute (relative ones count from the index's folder).
+
+    Raises:
+        DataError: it is missing, malformed, or has no rows.
+    """
+    try:
+        index = DataIndex.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise DataError(f"cannot read the data index {path}: {error}") from error
+    files = [
+        file.model_copy(
+            update={"file": str(path.parent / file.file), "offsets_file": str(path.parent / file.offsets_file)}
+        )
+        for file in index.train
+    ]
+    empty = [file.file for file in files if file.rows < 1]
+    if empty or not files:
+        raise DataError(f"no rows to train on in {', '.join(empty) or path}")
+    return DataIndex(train=files)
+
+
+class RowFile:
+    """One JSONL file with its offsets; safe to read from several threads."""
+
+    def __init__(self, info: DataFile) -> None:
+        """
+        Raises:
+            DataError: a file is missing, or the offsets are not those of `rows` rows.
+        """
+        self._info = info
+        try:
+            self._rows = os.open(info.file, os.O_RDONLY)
+            self._offsets = os.open(info.offsets_file, os.O_RDONLY)
+        except OSError as error:
+            raise DataError(f"cannot open {error.filename}: {error.strerror}") from error
+        size = os.fstat(self._offsets).st_size
+        if size != (info.rows + 1) * 8:
+            raise DataError(f"{info.offsets_file} has {size} bytes, but {info.rows} rows need {(info.rows + 1) * 8}")
+
+    def row(self, number: int) -> dict[str, Any]:
+        """Row `number`, from 0.
+
+        Raises:
+            DataError: the bytes there are no JSON object: the file changed since it was indexed.
+        """
+        start, end = _OFFSET.unpack(os.pread(self._offsets, _OFFSET.size, number * 8))
+        try:
+            row = json.loads(os.pread(self._rows, end - start, start))
+        except ValueError as error:
+            raise DataError(f"{self._info.file}: row {number} changed since it was indexed: {error}") from error
+        if not isinstance(row, dict):
+            raise DataError(f"{self._info.file}: row {number} is no JSON object")
+        return row
+
+    def close(self) -> None:
+        """Closes both files."""
+        os.close(self._rows)
+        os.close(self._offsets)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one rollout group works on."""
+
+    position: int  # in the draw order
+    agent: str  # agent server's name
+    url: str  # of the agent, without a path
+    row: dict[str, Any]  # the dataset's row as it is
+
+
+class Tasks:
+    """The run's tasks by position."""
+
+    def __init__(self, index: DataIndex, agents: Mapping[str, str], seed: int) -> None:
+        """`agents`: URL by agent server.
+
+        Raises:
+            DataError: a file is unreadable, or rows name an agent that the run doesn't have.
+        """
+        unknown = {name for file in index.train for name in (*file.agents, file.default_agent) if name} - set(agents)
+        if unknown:
+            raise DataError(f"the data names agents {sorted(unknown)}, the run has {sorted(agents)}")
+        self._infos = index.train
+        self._files = [RowFile(file) for file in index.train]
+        self._agents = dict(agents)
+        self._order = DrawOrder([f.rows for f in index.train], [f.weight for f in index.train], seed)
+
+    @property
+    def rows(self) -> int:
+        """Rows of all datasets together."""
+        return sum(file.rows for file in self._infos)
+
+    def at(self, position: int) -> Task:
+        """The task at a position, from 0.
+
+        Raises:
+            DataError: the row is unreadable or names no agent.
+        """
+        draw = self._order.at(position)
+        info, row = self._infos[draw.dataset], self._files[draw.dataset].row(draw.row)
+        reference = row.get("agent_ref")
+        agent = reference.get("name") if isinstance(reference, dict) else None
+        agent = agent or info.default_agent
+        if agent not in self._agents:
+            raise DataError(f"{info.file}: row {draw.row} goes to agent {agent!r}, the run has {sorted(self._agents)}")
+        return Task(position, agent, self._agents[agent], row)
+
+    def close(self) -> None:
+        """Closes the files."""
+        for file in self._files:
+            file.close()

@@ -1,0 +1,75 @@
+"""Errors of the trainer, and the exit code that each ends in.
+
+TrainerError                 exit code 1: a new attempt may help
+├── RefusedError             exit code 78: trying again can't help
+│   ├── SettingsError        `trainer.config` or the environment of the process
+│   ├── ModelFolderError     the model can't be loaded from its folder
+│   └── DataError            the indexed dataset is unreadable, or names agents that don't exist
+├── FetchError               the model couldn't be fetched from the hub
+├── ServersError             servers didn't come up before the deadline
+├── RolloutsStalledError     no usable rollout for too long
+├── WorkerDiedError          the rollout worker's thread ended
+└── InterruptedBySignal      SIGTERM
+
+RolloutError                 one rollout failed; never leaves the rollout worker
+├── AgentError               the agent answered with an error, or not at all
+└── AnswerError              it answered, but the answer can't be trained on
+"""
+
+from gymtrain_api.wiring import ExitCode
+
+
+class TrainerError(Exception):
+    """Base of every error that ends an attempt."""
+
+    exit_code = ExitCode.RETRY
+
+
+class RefusedError(TrainerError):
+    """The run can't work as it is; the message says what to change."""
+
+    exit_code = ExitCode.REFUSED
+
+
+class SettingsError(RefusedError):
+    """`trainer.config` is wrong, or the process lacks part of its environment."""
+
+
+class ModelFolderError(RefusedError):
+    """The model folder lacks something; the message names the file and the source."""
+
+
+class DataError(RefusedError):
+    """The indexed dataset is unreadable or doesn't fit the run."""
+
+
+class FetchError(TrainerError):
+    """The model couldn't be fetched from the hub."""
+
+
+class ServersError(TrainerError):
+    """Gym servers or vLLM didn't come up before the deadline."""
+
+
+class RolloutsStalledError(TrainerError):
+    """No usable rollout group for `rollout.stallTimeoutSeconds`."""
+
+
+class WorkerDiedError(TrainerError):
+    """The rollout worker's thread ended by an error that it should not have."""
+
+
+class InterruptedBySignal(TrainerError):  # noqa: N818 - not a fault: the pod is asked to go
+    """SIGTERM: the pod is going away."""
+
+
+class RolloutError(Exception):
+    """One rollout failed."""
+
+
+class AgentError(RolloutError):
+    """The agent refused, broke, or didn't answer before the deadline."""
+
+
+class AnswerError(RolloutError):
+    """The answer of an agent has no usable tokens or reward."""

@@ -1,0 +1,124 @@
+"""`python -m gymtrain_trainer.fetch`: fetches an hf:// model into /gymtrain/model, once.
+
+The init container of pods whose model comes from the hub. HF_TOKEN holds the token of a gated repository.
+"""
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from gymtrain_api.sources import HuggingFace, parse_model_source
+from gymtrain_api.wiring import ExitCode
+from gymtrain_trainer.context import read_paths, read_run_config
+from gymtrain_trainer.errors import FetchError, ModelFolderError, TrainerError
+
+log = logging.getLogger("gymtrain_trainer.fetch")
+
+_MARK = ".gymtrain-model"  # written last: repository and revision of a whole copy
+_TRIES = 5
+_BACKOFF_SECONDS = 5.0
+_REPORT_SECONDS = 10.0
+# Other formats of the same weights, and what no loader reads
+_IGNORED = ["*.gguf", "*.onnx", "onnx/*", "*.h5", "*.msgpack", "*.ot", "*.pth", "original/*", "*.tflite", "*.mlmodel"]
+
+
+def fetch(repo_id: str, revision: str | None, folder: Path, token: str | None) -> None:
+    """Copies a repository of the hub into `folder`. A whole copy of the same revision is left as it is.
+
+    Raises:
+        ModelFolderError: the repository or revision doesn't exist, or the token doesn't open it.
+        FetchError: the hub couldn't be reached, or the volume is full.
+    """
+    mark, wanted = folder / _MARK, f"{repo_id}@{revision or 'main'}"
+    if mark.exists() and mark.read_text() == wanted:
+        log.info("%s is already in %s", wanted, folder)
+        return
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    ended = threading.Event()
+    threading.Thread(target=_report, args=(folder, ended), daemon=True).start()
+    log.info("fetching %s", wanted)
+    try:
+        for attempt in range(1, _TRIES + 1):
+            try:
+                snapshot_download(
+                    repo_id, revision=revision, local_dir=folder, token=token or False, ignore_patterns=_IGNORED
+                )
+                break
+            except GatedRepoError as error:
+                raise ModelFolderError(
+                    f"hf://{repo_id} is gated: accept its terms on the hub and name a token in spec.model.tokenSecret"
+                    + (" (the token given has no access)" if token else "")
+                ) from error
+            except RevisionNotFoundError as error:
+                raise ModelFolderError(
+                    f"hf://{repo_id} has no revision {revision!r}: see spec.model.revision"
+                ) from error
+            except RepositoryNotFoundError as error:
+                raise ModelFolderError(
+                    f"hf://{repo_id} doesn't exist, or is private: then name a token in spec.model.tokenSecret"
+                ) from error
+            except HFValidationError as error:
+                raise ModelFolderError(f"hf://{repo_id} is no repository name: {error}") from error
+            except Exception as error:
+                reason = " ".join(str(error).split())[:300]
+                if attempt == _TRIES:
+                    raise FetchError(f"fetching hf://{repo_id} failed {_TRIES} times, at last: {reason}") from error
+                log.warning("try %d of %d failed: %s", attempt, _TRIES, reason)
+                time.sleep(_BACKOFF_SECONDS * attempt)
+    finally:
+        ended.set()
+    mark.write_text(wanted)
+    log.info("fetched %s: %.1f MB", wanted, _size(folder) / 1e6)
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for file in folder.rglob("*"):
+        try:
+            total += file.stat().st_size if file.is_file() else 0
+        except OSError:  # a temporary file that went meanwhile
+            continue
+    return total
+
+
+def _report(folder: Path, ended: threading.Event) -> None:
+    """Says now and then how much is there: a model takes minutes."""
+    while not ended.wait(_REPORT_SECONDS):
+        log.info("%.1f MB so far", _size(folder) / 1e6)
+
+
+def main(environ: Mapping[str, str] = os.environ) -> int:
+    """Fetches the model of run.json; the message of a failure also goes to the termination log."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stdout)
+    paths = read_paths(environ)
+    try:
+        model = read_run_config(environ).spec.model
+        source = parse_model_source(model.source)
+        if not isinstance(source, HuggingFace):
+            raise ModelFolderError(f"{model.source} needs no fetching; only hf:// does")
+        paths.model.mkdir(parents=True, exist_ok=True)
+        fetch(source.repo_id, model.revision, paths.model, environ.get("HF_TOKEN"))
+    except TrainerError as error:
+        log.error("%s", error)
+        try:
+            paths.termination_log.write_text(str(error)[:4096])
+        except OSError:
+            log.info("no termination log at %s", paths.termination_log)
+        return error.exit_code
+    return ExitCode.OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""Is the model folder complete enough to load? Looked at without torch, so that preflight stays quick."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from gymtrain_api.wiring import Finding
+
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
+_HEADER_LIMIT = 200_000_000  # bytes; safetensors' own limit of the header is 100 MB
+
+
+def check_model_folder(folder: Path, source: str) -> list[Finding]:
+    """What keeps the model in `folder`, which came from `source`, from being trained here."""
+    where = "spec.model.source"
+    try:
+        present = set(os.listdir(folder))
+    except OSError as error:
+        return [Finding(where=where, message=f"{source}: cannot read {folder}: {error.strerror}")]
+    if not present - {"lost+found"}:
+        return [Finding(where=where, message=f"{source}: the folder is empty; is the path right?")]
+    listing = ", ".join(sorted(present)[:12]) + (", ..." if len(present) > 12 else "")
+    findings = []
+
+    def add(message: str) -> None:
+        findings.append(Finding(where=where, message=f"{source}: {message}"))
+
+    config = _json(folder / "config.json", add, f"there is no config.json (found: {listing})")
+    if config is not None and not config.get("architectures"):
+        add("config.json names no architectures, so neither vLLM nor transformers knows the model's class")
+    if not present & set(_WEIGHTS):
+        gguf = sorted(name for name in present if name.endswith(".gguf"))
+        hint = f"; {gguf[0]} must be converted first, with AutoModelForCausalLM.from_pretrained(gguf_file=...)"
+        add(f"no weights: expected model.safetensors, alone or with an index{hint if gguf else f' (found: {listing})'}")
+    for name in ("model.safetensors.index.json", "pytorch_model.bin.index.json"):
+        if name in present and (index := _json(folder / name, add, "")) is not None:
+            missing = sorted(set(index.get("weight_map", {}).values()) - present)
+            if missing:
+                add(f"{name} names {len(missing)} weight files that are missing, the first: {missing[0]}")
+    for name in sorted(name for name in present if name.endswith(".safetensors")):
+        if problem := _safetensors_problem(folder / name):
+            add(f"{name} {problem}")
+    if not present & set(_TOKENIZERS):
+        add(f"there is no tokenizer (found: {listing})")
+    elif "chat_template.jinja" not in present:
+        tokenizer = _json(folder / "tokenizer_config.json", add, "there is no tokenizer_config.json")
+        if tokenizer is not None and not tokenizer.get("chat_template"):
+            add(
+                "the tokenizer has no chat template, which agents need: add chat_template.jinja; base models bring none"
+            )
+    return findings
+
+
+def _json(path: Path, add: Any, missing: str) -> dict[str, Any] | None:
+    """The object in a file; None with a finding where there is none."""
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        add(missing)
+        return None
+    except (OSError, ValueError) as error:
+        add(f"{path.name} is unreadable: {error}")
+        return None
+    return value if isinstance(value, dict) else {}
+
+
+def _safetensors_problem(path: Path) -> str | None:
+    """What is wrong with the file's frame: an interrupted copy is the usual case, a Git LFS pointer the other."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            start = file.read(8)
+            length = int.from_bytes(start, "little")
+            if start.startswith(b"version "):
+                return "is a Git LFS pointer, not the file itself: fetch it with git lfs pull"
+            if len(start) < 8 or length > min(size - 8, _HEADER_LIMIT):
+                return f"is no safetensors file, or cut off ({size} bytes)"
+            header = json.loads(file.read(length))
+    except OSError as error:
+        return f"is unreadable: {error.strerror}"
+    except ValueError:
+        return "is no safetensors file: its header is broken"
+    tensors = (entry for name, entry in header.items() if name != "__metadata__")
+    needed = max((entry["data_offsets"][1] for entry in tensors), default=0) + 8 + length
+    return f"is cut off: {size} of {needed} bytes" if size < needed else None

@@ -1,0 +1,75 @@
+"""The one place that knows how far this attempt is: written by trainer and rollout worker, read by the HTTP routes."""
+
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from gymtrain_api.wiring import TrainerProgress
+
+KEPT_SAMPLES = 64
+_TERMINATION_LIMIT = 4096  # bytes that the kubelet takes of a termination message
+
+
+class ProgressBoard:
+    """Thread-safe holder of the `TrainerProgress`, the last samples and the step's numbers for /metrics."""
+
+    def __init__(self, progress: TrainerProgress | None = None) -> None:
+        self._lock = threading.Lock()
+        self._progress = progress or TrainerProgress(phase="starting", updated_at=time.time())
+        self._samples: deque[dict[str, Any]] = deque(maxlen=KEPT_SAMPLES)
+        self._numbers: dict[str, float] = {}
+
+    def update(self, **fields: Any) -> None:
+        """Sets fields of the progress and its time."""
+        with self._lock:
+            self._progress = self._progress.model_copy(update=fields | {"updated_at": time.time()})
+
+    def count(self, field: str, by: int = 1) -> None:
+        """Adds to a counter of the progress."""
+        with self._lock:
+            value = getattr(self._progress, field) + by
+            self._progress = self._progress.model_copy(update={field: value, "updated_at": time.time()})
+
+    def snapshot(self) -> TrainerProgress:
+        """The progress now."""
+        with self._lock:
+            return self._progress
+
+    def add_sample(self, sample: dict[str, Any]) -> None:
+        """Keeps a sample for people to look at; the oldest goes."""
+        with self._lock:
+            self._samples.append(sample)
+
+    def samples(self, limit: int = KEPT_SAMPLES) -> list[dict[str, Any]]:
+        """The last samples, newest first."""
+        with self._lock:
+            return list(self._samples)[::-1][:limit]
+
+    def set_numbers(self, numbers: dict[str, float]) -> None:
+        """Replaces the last step's numbers, which /metrics shows."""
+        with self._lock:
+            self._numbers = dict(numbers)
+
+    def numbers(self) -> dict[str, float]:
+        """The last step's numbers by name."""
+        with self._lock:
+            return dict(self._numbers)
+
+
+def write_termination_message(progress: TrainerProgress, path: Path) -> None:
+    """Leaves the progress where the kubelet picks it up. A message that is too long loses its middle.
+
+    Never raises: it runs while the process ends, and outside a pod there may be no such file.
+    """
+    text = progress.model_dump_json()
+    while len(text.encode()) > _TERMINATION_LIMIT and len(progress.message) > 40:
+        keep = len(progress.message) * 2 // 5
+        short = progress.message[:keep] + " [...] " + progress.message[-keep:]
+        progress = progress.model_copy(update={"message": short})
+        text = progress.model_dump_json()
+    try:
+        path.write_text(text)
+    except OSError:
+        print(text, flush=True)

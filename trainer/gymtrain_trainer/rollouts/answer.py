@@ -1,0 +1,111 @@
+"""What an agent's `POST /run` answers, read into what training needs.
+
+Each model call (a turn) leaves its token data on the last output item that it produced: `prompt_token_ids` (the whole
+prompt of the call), `generation_token_ids` and `generation_log_probs`. Other items have none. Seen with nemo-gym 0.4.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gymtrain_trainer.errors import AnswerError
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One model call: ids of its whole prompt, the ids that it sampled, and their log-probabilities."""
+
+    prompt_ids: list[int]
+    output_ids: list[int]
+    log_probs: list[float]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One finished rollout."""
+
+    turns: list[Turn]
+    reward: float
+    text: str  # what the model said, for people
+    truncated: bool  # the last turn hit the token limit
+
+    @property
+    def generated(self) -> int:
+        """Tokens that the model sampled in all turns."""
+        return sum(len(turn.output_ids) for turn in self.turns)
+
+
+def parse_answer(body: Any) -> Answer:
+    """The answer of one rollout.
+
+    Raises:
+        AnswerError: it has no reward, or no turn with token ids and log-probabilities. Such a rollout is a failure:
+            a made-up reward or made-up tokens would train the model on something that didn't happen.
+    """
+    if not isinstance(body, Mapping):
+        raise AnswerError(f"the agent answered {type(body).__name__} where an object was expected")
+    reward = body.get("reward")
+    if isinstance(reward, bool):
+        reward = float(reward)
+    if not isinstance(reward, int | float) or not math.isfinite(reward):
+        raise AnswerError(f"the answer's reward is {reward!r}, not a number")
+    response = body.get("response")
+    output = response.get("output") if isinstance(response, Mapping) else None
+    if not isinstance(output, list):
+        raise AnswerError("the answer has no response.output")
+    items = [item for item in output if isinstance(item, Mapping)]
+    turns = [_turn(item) for item in items if item.get("prompt_token_ids") is not None]
+    incomplete = response.get("incomplete_details") if isinstance(response, Mapping) else None
+    reason = incomplete.get("reason") if isinstance(incomplete, Mapping) else None
+    if not any(turn.output_ids for turn in turns):
+        why = f" (incomplete: {reason}; is the prompt longer than vLLM's --max-model-len?)" if reason else ""
+        raise AnswerError(
+            f"the answer carries no token ids{why}; the policy model server needs return_token_id_information: true"
+        )
+    return Answer(turns, float(reward), _text(items), truncated=reason == "max_output_tokens")
+
+
+def _turn(item: Mapping[str, Any]) -> Turn:
+    """Raises AnswerError where ids and log-probabilities don't fit each other."""
+    prompt, output = item["prompt_token_ids"], item.get("generation_token_ids")
+    log_probs = item.get("generation_log_probs")
+    if output is None or log_probs is None:
+        raise AnswerError("the answer has prompt_token_ids, but no generation_token_ids or generation_log_probs")
+    if len(output) != len(log_probs):
+        raise AnswerError(f"the answer has {len(output)} token ids, but {len(log_probs)} log-probabilities")
+    if not all(isinstance(value, int | float) and math.isfinite(value) for value in log_probs):
+        raise AnswerError("a log-probability in the answer is no finite number")
+    return Turn([int(token) for token in prompt], [int(token) for token in output], [float(v) for v in log_probs])
+
+
+def _text(items: list[Mapping[str, Any]]) -> str:
+    """Messages and tool calls as one text."""
+    parts: list[str] = []
+    for item in items:
+        match item.get("type"):
+            case "message":
+                content = item.get("content")
+                pieces = [{"text": content}] if isinstance(content, str) else content or []
+                parts.append("".join(str(piece.get("text", "")) for piece in pieces if isinstance(piece, Mapping)))
+            case "function_call":
+                parts.append(f"[{item.get('name')}({item.get('arguments')})]")
+            case "function_call_output":
+                parts.append(f"[→ {item.get('output')}]")
+    return "\n".join(parts)
+
+
+def prompt_text(row: Mapping[str, Any]) -> str:
+    """The row's prompt as one text, for people."""
+    params = row.get("responses_create_params")
+    given = params.get("input") if isinstance(params, Mapping) else None
+    if isinstance(given, str):
+        return given
+    texts = []
+    for message in given if isinstance(given, list) else []:
+        content = message.get("content") if isinstance(message, Mapping) else None
+        if isinstance(content, list):
+            content = "".join(str(piece.get("text", "")) for piece in content if isinstance(piece, Mapping))
+        if content is not None:
+            texts.append(f"{message.get('role', '?')}: {content}")
+    return "\n".join(texts)

@@ -1,0 +1,75 @@
+"""Was a group sampled from this run's weights alone? vLLM is asked before and after each group.
+
+A vLLM that restarts holds weights that are none of this run's, and answers all the same. Its readiness probe keeps it
+out of the Service, but the news takes a moment to reach every node; this check closes that gap.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+type Versions = dict[str, str | None]  # weight version by vLLM server; None where it didn't answer
+
+
+class WeightState(Protocol):
+    """What the guard asks; `weights.HTTPFull` has it."""
+
+    async def pod_versions(self) -> Versions:
+        """What each vLLM server holds now."""
+        ...
+
+    def repairs(self) -> int:
+        """How many servers were brought back to the run's weights so far."""
+        ...
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The servers at one moment."""
+
+    versions: Versions
+    repairs_before: int  # counted before the question
+    repairs_after: int  # counted after it
+    asked_at: float  # time.monotonic() before the question
+
+
+class WeightGuard:
+    """Takes snapshots. Groups that end together share one question, however many they are."""
+
+    def __init__(self, state: WeightState, verdict: Callable[[Versions, Versions], str | None]) -> None:
+        """`verdict(before, after)`: None, or why a group between the two can't be used."""
+        self._state = state
+        self._verdict = verdict
+        self._running: asyncio.Task[Snapshot] | None = None
+        self._next: asyncio.Task[Snapshot] | None = None
+        self._last: Snapshot | None = None
+
+    async def before(self, max_age: float = 1.0) -> Snapshot:
+        """A snapshot from before now. A little age only makes the checked span longer."""
+        if self._last is not None and time.monotonic() - self._last.asked_at < max_age:
+            return self._last
+        return await self.fresh()
+
+    async def fresh(self) -> Snapshot:
+        """A snapshot whose question was asked after this call."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._ask(self._running))
+        return await asyncio.shield(self._next)
+
+    async def reason_to_discard(self, before: Snapshot) -> str | None:
+        """None where everything sampled since `before` came from this run's weights, else the reason."""
+        after = await self.fresh()
+        if after.repairs_after != before.repairs_before:
+            return "a vLLM server lost this run's weights meanwhile and got them back"
+        return self._verdict(before.versions, after.versions)
+
+    async def _ask(self, earlier: Awaitable[Snapshot] | None) -> Snapshot:
+        if earlier is not None:  # its question may be older than our callers
+            await asyncio.wait([asyncio.ensure_future(earlier)])
+        self._running, self._next = self._next, None
+        asked_at, repairs = time.monotonic(), self._state.repairs()
+        versions = await self._state.pod_versions()
+        self._last = Snapshot(versions, repairs, self._state.repairs(), asked_at)
+        return self._last

@@ -1,0 +1,33 @@
+"""How far ahead of the trainer rollouts may run, and how fast they start while they fail. Pure."""
+
+_FAILURE_PAUSE_SECONDS = 0.25  # after the first failed group, doubled at each further one
+_FAILURE_PAUSE_LIMIT_SECONDS = 5.0
+
+
+def samples_ahead(samples_per_step: int, weight_sync_steps: int, max_staleness: int, num_generations: int) -> int:
+    """Samples that may be in flight or waiting at once.
+
+    A sample that starts behind N others is used N / samples_per_step steps later, so this bound is what keeps
+    staleness low when generation is faster than training. One sync interval keeps vLLM busy while a step is computed;
+    a second one, where the run allows that staleness, covers rollouts of unequal length. (A buffer of many steps
+    pinned staleness at its limit.)
+    """
+    intervals = 1 if max_staleness < 2 else 2
+    return max(num_generations, samples_per_step * weight_sync_steps * intervals)
+
+
+def may_start(*, in_flight: int, waiting: int, num_generations: int, ahead: int, max_concurrent: int) -> bool:
+    """Whether one more group of `num_generations` rollouts may start.
+
+    `in_flight`: samples of started groups; `waiting`: samples that the trainer didn't take yet.
+    """
+    if in_flight + waiting == 0:
+        return True  # a group larger than the bounds must still be able to run
+    return in_flight + waiting + num_generations <= ahead and in_flight < max_concurrent
+
+
+def failure_pause(consecutive_failures: int) -> float:
+    """Seconds to wait before the next group when the last ones failed: a dead environment isn't hammered."""
+    if consecutive_failures < 1:
+        return 0.0
+    return float(min(_FAILURE_PAUSE_LIMIT_SECONDS, _FAILURE_PAUSE_SECONDS * 2 ** min(consecutive_failures - 1, 16)))

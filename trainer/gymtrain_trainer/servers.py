@@ -1,0 +1,141 @@
+"""Waiting for the run's servers, in a thread beside the loading of the model."""
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+import aiohttp
+
+from gymtrain_api.transports import Choice, choose
+from gymtrain_trainer.context import Context
+from gymtrain_trainer.errors import ServersError
+from gymtrain_trainer.progress import ProgressBoard
+from gymtrain_trainer.weights import NoServersError, ServerReport, SyncSettings, probe_servers, wait_for_servers
+
+_PERIOD_SECONDS = 0.5
+_REQUEST_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class ServersReady:
+    """All servers answer."""
+
+    choice: Choice  # of the weight transport
+    reports: list[ServerReport]
+    at: float  # seconds since the epoch
+
+
+def own_address() -> str:
+    """An address of this pod for the vLLM pods. The kubelet writes a pod's name and IP into its /etc/hosts."""
+    try:
+        address = socket.getaddrinfo(socket.gethostname(), None, proto=socket.IPPROTO_TCP)[0][4][0]
+    except OSError:
+        return "127.0.0.1"
+    return f"[{address}]" if ":" in str(address) else str(address)
+
+
+def inference_port(context: Context) -> int:
+    """Port of each vLLM pod: that of the Service in front of them."""
+    return int(context.run.inference_url.rpartition(":")[2].rstrip("/"))
+
+
+def sync_settings(context: Context) -> SyncSettings:
+    """Where the weights go, and from where vLLM fetches them."""
+    spec = context.run.spec
+    return SyncSettings(
+        run=context.run.name,
+        attempt=context.attempt,
+        pods_host=context.run.inference_pods_host,
+        weights_url=f"http://{own_address()}:{context.port}/weights",
+        timeout_seconds=spec.weight_sync.timeout_seconds,
+        pods_port=inference_port(context),
+        replicas=spec.inference.replicas,
+    )
+
+
+async def wait_for_agents(agents: Mapping[str, str], deadline_seconds: float, on_wait: Callable[[str], None]) -> None:
+    """Until `GET /` of every agent answers 200.
+
+    Raises:
+        ServersError: some didn't before the deadline; the message names them and what they said last.
+    """
+    end = time.monotonic() + deadline_seconds
+    missing = dict.fromkeys(agents, "no answer yet")
+    timeout = aiohttp.ClientTimeout(total=_REQUEST_SECONDS)
+
+    async def ask(session: aiohttp.ClientSession, name: str) -> None:
+        try:
+            async with session.get(f"{agents[name]}/") as response:
+                if response.status == 200:
+                    del missing[name]
+                else:
+                    missing[name] = f"GET / answers {response.status}"
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            missing[name] = f"{type(error).__name__}: {error}"
+
+    async with aiohttp.ClientSession(timeout=timeout) as session:
+        while True:
+            await asyncio.gather(*(ask(session, name) for name in list(missing)))
+            if not missing:
+                on_wait("")
+                return
+            on_wait("Gym agent " + ", ".join(sorted(missing)))
+            if time.monotonic() > end:
+                detail = "; ".join(f"{name} at {agents[name]}: {why}" for name, why in sorted(missing.items()))
+                raise ServersError(f"Gym agents not ready after {deadline_seconds:g} s: {detail}")
+            await asyncio.sleep(_PERIOD_SECONDS)
+
+
+async def wait_for_all(context: Context, board: ProgressBoard) -> ServersReady:
+    """Until every agent and every vLLM pod answers; says on the board what it waits for.
+
+    Raises:
+        ServersError: the deadline passed.
+    """
+    spec = context.run.spec
+    waiting: dict[str, str] = {}
+
+    def on_wait(part: str) -> Callable[[str], None]:
+        def note(text: str) -> None:
+            waiting[part] = text
+            texts = [text for text in waiting.values() if text]
+            board.update(message="waiting for " + " and ".join(texts) if texts else "")
+
+        return note
+
+    board.update(phase="waiting_for_servers")
+    settings, deadline = sync_settings(context), float(spec.startup_deadline_seconds)
+    note = on_wait("vllm")
+    note("vLLM")
+    agents = asyncio.create_task(wait_for_agents(context.run.agents, deadline, on_wait("gym")))
+    try:
+        pods = await wait_for_servers(settings, deadline_seconds=deadline, count=spec.inference.replicas, on_wait=note)
+        note("")
+        await agents
+    except NoServersError as error:
+        raise ServersError(str(error)) from error
+    finally:
+        agents.cancel()
+    at = time.time()
+    reports = await probe_servers(pods)
+    choice = choose(spec.weight_sync.transport, [report.offer for report in reports])
+    board.update(servers_ready_at=at, message="", transport=choice.transport, transport_reason=choice.reason)
+    return ServersReady(choice, reports, at)
+
+
+def start_waiting(context: Context, board: ProgressBoard) -> Future[ServersReady]:
+    """Waits in a thread of its own, so that the main thread can load the model meanwhile."""
+    future: Future[ServersReady] = Future()
+
+    def body() -> None:
+        try:
+            future.set_result(asyncio.run(wait_for_all(context, board)))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=body, name="servers", daemon=True).start()
+    return future

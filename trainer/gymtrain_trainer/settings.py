@@ -1,0 +1,127 @@
+"""`spec.trainer.config` and what we add to it: pure, without torch.
+
+The result is the keyword arguments of TRL's AsyncGRPOConfig (TRL 1.16).
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gymtrain_api.spec import GymTrainingRunSpec
+
+# Keys that other fields of the run set, by what to use instead.
+OWNED_KEYS = {
+    "vllm_server_base_url": "the run brings its own vLLM servers, see spec.inference",
+    "vllm_server_timeout": "use spec.startupDeadlineSeconds",
+    "request_timeout": "use spec.rollout.timeoutSeconds",
+    "weight_sync_timeout": "use spec.weightSync.timeoutSeconds",
+    "max_staleness": "use spec.rollout.maxStaleness",
+    "max_inflight_tasks": "use spec.rollout.maxConcurrent",
+    "queue_maxsize": "it follows from the batch and spec.rollout.maxStaleness",
+    "heartbeat_stale_after_s": "use spec.rollout.stallTimeoutSeconds",
+    "output_dir": "use spec.trainer.checkpoint",
+    "resume_from_checkpoint": "a new attempt resumes from the last checkpoint by itself, see spec.trainer.checkpoint",
+    "use_cpu": "it follows from spec.trainer.gpus",
+    "dtype": "use spec.model.dtype for vLLM; the trainer keeps float32 weights",
+    "remove_unused_columns": "the data never passes through TRL",
+    "accelerator_config": "TRL's asynchronous trainer sets it",
+    "chat_template_kwargs": "set it on the policy model server: spec.gym.overrides.policy_model."
+    "responses_api_models.vllm_model.chat_template_kwargs",
+    "max_tool_calling_iterations": "set max_steps of the agent in spec.gym.overrides",
+    "log_completions": "the trainer serves its last samples at /samples",
+    "num_completions_to_print": "the trainer serves its last samples at /samples",
+    "push_to_hub": "a pod has no token to push with; publish from the checkpoint volume",
+    "use_liger_kernel": "TRL's asynchronous trainer does not support it",
+}
+# Keys that TRL has, but that the Responses API of Gym's agents can't carry: only their neutral value is true.
+NEUTRAL_SAMPLING: dict[str, tuple[Any, ...]] = {
+    "top_k": (0, -1),
+    "min_p": (None, 0, 0.0),
+    "repetition_penalty": (1, 1.0),
+}
+
+_TRL_DEFAULT_GENERATIONS = 8
+_TRL_DEFAULT_BATCH = 8
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The arithmetic of one optimizer step."""
+
+    per_device: int
+    accumulation: int
+    processes: int
+    num_generations: int
+    token_budget: int  # 0: batches of a fixed number of samples
+
+    @property
+    def samples_per_step(self) -> int:
+        """Samples of one optimizer step, where `token_budget` is 0."""
+        return self.per_device * self.accumulation * self.processes
+
+    @classmethod
+    def of(cls, spec: GymTrainingRunSpec) -> "Batch":
+        """The run's batch. Values of a wrong type count as TRL's defaults: preflight reports those."""
+        config = spec.trainer.config
+
+        def whole(key: str, default: int, least: int = 1) -> int:
+            value = config.get(key)
+            return value if isinstance(value, int) and not isinstance(value, bool) and value >= least else default
+
+        return cls(
+            per_device=whole("per_device_train_batch_size", _TRL_DEFAULT_BATCH),
+            accumulation=whole("gradient_accumulation_steps", 1),
+            processes=spec.trainer.nodes * spec.trainer.processes_per_node,
+            num_generations=whole("num_generations", _TRL_DEFAULT_GENERATIONS),
+            token_budget=whole("token_budget", 0),
+        )
+
+
+def max_steps(spec: GymTrainingRunSpec, rows: int | None) -> int | None:
+    """Optimizer steps of the run: `max_steps`, else what `num_train_epochs` passes over `rows` rows make.
+
+    None where neither is set, or where the rows aren't known yet.
+    """
+    config = spec.trainer.config
+    steps = config.get("max_steps")
+    if isinstance(steps, int) and steps > 0:
+        return steps
+    epochs = config.get("num_train_epochs")
+    if not isinstance(epochs, int | float) or rows is None:
+        return None
+    batch = Batch.of(spec)
+    return max(1, -(-int(epochs * rows * batch.num_generations) // batch.samples_per_step))
+
+
+def trl_arguments(spec: GymTrainingRunSpec, *, folder: Path, steps: int | None) -> dict[str, Any]:
+    """Keyword arguments for AsyncGRPOConfig: our defaults, then the user's settings, then what the run decides.
+
+    `folder`: the run's own below the checkpoint volume; `steps`: from `max_steps()`.
+    """
+    on_cpu = spec.trainer.gpus == 0
+    defaults: dict[str, Any] = {
+        # One optimizer step is per_device_train_batch_size x processes x accumulation samples, as people expect.
+        # With a token budget, TRL's own default, the samples of a step depend on their length.
+        "token_budget": 0,
+        "report_to": ["tensorboard"],
+        "disable_tqdm": True,
+        "save_strategy": "steps" if spec.trainer.checkpoint else "no",
+        "save_total_limit": 2,
+        # Ranks other than 0 wait in a collective while rank 0 waits for servers or rollouts.
+        "ddp_timeout": spec.startup_deadline_seconds + spec.rollout.stall_timeout_seconds + 600,
+    }
+    if on_cpu:
+        defaults |= {"bf16": False, "gradient_checkpointing": False, "dataloader_pin_memory": False}
+    given = {key: value for key, value in spec.trainer.config.items() if key not in OWNED_KEYS}
+    decided: dict[str, Any] = {
+        "output_dir": str(folder),
+        "max_staleness": spec.rollout.max_staleness,
+        "max_inflight_tasks": spec.rollout.max_concurrent,
+        "request_timeout": spec.rollout.timeout_seconds,
+        "weight_sync_timeout": spec.weight_sync.timeout_seconds,
+        "use_cpu": on_cpu,
+        "dtype": "float32",
+    }
+    if steps is not None:
+        decided["max_steps"] = steps
+    return defaults | given | decided
