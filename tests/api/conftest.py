@@ -1,16 +1,22 @@
 """The api ring: a real kube-apiserver with the CRD, one for the session, and a namespace for each test."""
 
+import json
+import subprocess
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from support.apiserver import ApiServer, binary
+from support.fakenode import FakeNode
 from support.kubectl import Kubectl
 
 ROOT = Path(__file__).parents[2]
 CRD = ROOT / "crds" / "gymtrain.dev_gymtrainingruns.yaml"
+OPERATOR_NAMESPACE = "gymtrain-system"
+_OPERATOR = "gymtrain-operator"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -21,22 +27,67 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+def kubectl_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A discovery cache from an earlier server on the same port would lie."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KUBECACHEDIR", str(tmp_path_factory.mktemp("kubectl-cache")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def api_server(tmp_path_factory: pytest.TempPathFactory, kubectl_cache: None) -> Iterator[ApiServer]:
     """etcd and kube-apiserver with the CRD established."""
-    folder = tmp_path_factory.mktemp("apiserver")
-    with pytest.MonkeyPatch.context() as patch, ApiServer(folder) as server:
-        # A discovery cache from an earlier server on the same port would lie.
-        patch.setenv("KUBECACHEDIR", str(folder / "kubectl-cache"))
-        admin = Kubectl(str(server.kubeconfig), "default", binary("kubectl"))
-        admin.run("apply", "--server-side", "-f", str(CRD))
-        admin.run("wait", "--for=condition=Established", "-f", str(CRD))
+    with ApiServer(tmp_path_factory.mktemp("apiserver")) as server:
+        _install_crd(server)
         yield server
 
 
 @pytest.fixture
 def kubectl(api_server: ApiServer) -> Kubectl:
     """kubectl in a namespace of the test's own."""
+    return _in_new_namespace(api_server)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, kubectl_cache: None) -> Iterator[ApiServer]:
+    """One more API server, with the real controllers and a node that plays the runs' pods."""
+    with ApiServer(tmp_path_factory.mktemp("cluster")) as server:
+        _install_crd(server)
+        server.start_controllers()
+        with FakeNode(server) as node:
+            yield server
+            assert node.errors == []
+
+
+@pytest.fixture
+def runs(cluster: ApiServer) -> Kubectl:
+    """kubectl in a namespace of the test's own, of the cluster with controllers."""
+    return _in_new_namespace(cluster)
+
+
+@pytest.fixture(scope="module")
+def operator_kubeconfig(cluster: ApiServer) -> Path:
+    """The rights that the chart gives the operator, and no more."""
+    admin = Kubectl(str(cluster.kubeconfig), OPERATOR_NAMESPACE, binary("kubectl"))
+    admin.run("create", "namespace", OPERATOR_NAMESPACE)
+    command = [binary("helm"), "template", "gymtrain", str(ROOT / "charts/gymtrain"), "--kube-version", "1.34"]
+    rendered = subprocess.run(
+        [*command, "--namespace", OPERATOR_NAMESPACE], check=True, capture_output=True, text=True, timeout=60
+    )
+    kinds = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
+    admin.apply(*(m for m in yaml.safe_load_all(rendered.stdout) if m and m["kind"] in kinds))
+    token = json.loads(admin.run("create", "token", _OPERATOR, "--duration=2h", "-o", "json"))["status"]["token"]
+    return cluster.kubeconfig_for("operator", token)
+
+
+def _install_crd(server: ApiServer) -> None:
+    admin = Kubectl(str(server.kubeconfig), "default", binary("kubectl"))
+    admin.run("apply", "--server-side", "-f", str(CRD))
+    admin.run("wait", "--for=condition=Established", "-f", str(CRD))
+
+
+def _in_new_namespace(server: ApiServer) -> Kubectl:
     namespace = f"test-{uuid.uuid4().hex[:8]}"
-    client = Kubectl(str(api_server.kubeconfig), namespace, binary("kubectl"))
+    client = Kubectl(str(server.kubeconfig), namespace, binary("kubectl"))
     client.run("create", "namespace", namespace)
     return client

@@ -44,7 +44,11 @@ class ApiServer:
         self._folder = folder
         self._processes: list[subprocess.Popen[bytes]] = []
         self.port = free_port()
+        self.url = f"https://127.0.0.1:{self.port}"
+        self.token = _TOKEN
         self.kubeconfig = folder / "kubeconfig"
+        self.certificate = folder / "certificates" / "apiserver.crt"
+        self.key = folder / "certificates" / "apiserver.key"
 
     def __enter__(self) -> Self:
         try:
@@ -106,6 +110,20 @@ class ApiServer:
         self._wait(server)
         self.kubeconfig.write_text(json.dumps(self._kubeconfig(_TOKEN)))
 
+    def start_controllers(self) -> None:
+        """The real controllers of Deployments, Jobs, namespaces and garbage collection."""
+        controllers = ["deployment", "replicaset", "job", "garbage-collector", "namespace"]
+        controllers += ["persistentvolumeclaim-protection"]  # takes the finalizer off deleted claims
+        self.run(
+            "kube-controller-manager",
+            f"--kubeconfig={self.kubeconfig}",
+            f"--controllers={','.join(f'{name}-controller' for name in controllers)}",
+            "--leader-elect=false",
+            "--secure-port=0",
+            "--kube-api-qps=500",
+            "--kube-api-burst=1000",
+        )
+
     def kubeconfig_for(self, user: str, token: str) -> Path:
         """A kubeconfig with another token, such as a ServiceAccount's."""
         path = self._folder / f"kubeconfig-{user}"
@@ -114,8 +132,8 @@ class ApiServer:
 
     def _kubeconfig(self, token: str) -> dict[str, object]:
         cluster = {
-            "server": f"https://127.0.0.1:{self.port}",
-            "certificate-authority": str(self._folder / "certificates" / "apiserver.crt"),
+            "server": self.url,
+            "certificate-authority": str(self.certificate),
         }
         return {
             "apiVersion": "v1",
@@ -128,9 +146,7 @@ class ApiServer:
 
     def _wait(self, server: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + _START_SECONDS
-        request = urllib.request.Request(
-            f"https://127.0.0.1:{self.port}/readyz", headers={"Authorization": f"Bearer {_TOKEN}"}
-        )
+        request = urllib.request.Request(f"{self.url}/readyz", headers={"Authorization": f"Bearer {_TOKEN}"})
         unverified = ssl._create_unverified_context()  # the certificate appears while we wait; kubectl verifies it
         while time.monotonic() < deadline and server.poll() is None:
             with (

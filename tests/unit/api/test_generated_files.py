@@ -1,6 +1,7 @@
 """The committed CRD and reference are what the types say."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,8 +57,8 @@ def test_a_rule_about_a_field_that_is_not_there_is_refused() -> None:
 
 
 def test_a_rule_is_put_on_each_item_of_a_list() -> None:
-    items = {"type": "object", "properties": {"a": {"type": "string"}}}
-    schema = {"type": "object", "properties": {"list": {"type": "array", "items": items}}}
+    items: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "string"}}}
+    schema: dict[str, Any] = {"type": "object", "properties": {"list": {"type": "array", "items": items}}}
     add_rules(schema, [Rule(at="list[]", rule="has(self.a)", message="m", field="a")])
     assert items["x-kubernetes-validations"] == [
         {"rule": "has(self.a)", "message": "m", "reason": "FieldValueInvalid", "fieldPath": ".a"}

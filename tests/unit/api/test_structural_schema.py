@@ -34,7 +34,8 @@ class Recursive(BaseModel):
 def _field(kind: Any, default: Any = ..., *, defaults: bool = True) -> dict[str, Any]:
     """Schema of a model's only field."""
     model = create_model("Model", field=(kind, default))
-    return structural_schema(model, defaults=defaults)["properties"]["field"]
+    schema: dict[str, Any] = structural_schema(model, defaults=defaults)["properties"]["field"]
+    return schema
 
 
 @pytest.mark.parametrize(
@@ -133,10 +134,7 @@ def test_a_block_whose_default_differs_from_its_fields_defaults_is_refused() -> 
 
 
 def test_the_error_names_the_field() -> None:
-    class Outer(BaseModel):
-        """Holds a list of blocks with a bad field."""
-
-        items: list[create_model("Bad", bad=(int | str, ...))]  # type: ignore[misc]
-
+    bad = create_model("Bad", bad=(int | str, ...))
+    outer = create_model("Outer", items=(list[bad], ...))  # type: ignore[valid-type]
     with pytest.raises(SchemaError, match=r"Outer\.items\[\]\.bad: "):
-        structural_schema(Outer, defaults=True)
+        structural_schema(outer, defaults=True)

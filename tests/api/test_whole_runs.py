@@ -1,0 +1,96 @@
+"""Whole runs with the real operator, API server and controllers; only the pods are played (support.fakenode)."""
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.kubectl import Kubectl, eventually, names
+from support.operator import OperatorProcess
+from support.specs import smallest_run
+
+_OWNED = "pods,services,configmaps,persistentvolumeclaims,deployments,replicasets,jobs,networkpolicies"
+
+
+@pytest.fixture
+def operator(operator_kubeconfig: Path, tmp_path: Path) -> Iterator[OperatorProcess]:
+    """One operator, without election."""
+    with OperatorProcess(operator_kubeconfig, tmp_path / "operator.log") as process:
+        yield process
+
+
+def _run(name: str, **spec: Any) -> dict[str, Any]:
+    run = smallest_run(name, **{"trainer": {"checkpoint": {"size": "1Gi"}}, **spec})
+    run["spec"]["data"] = {"train": [{"source": "gym://data/example.jsonl"}]}
+    return run
+
+
+def _children(kubectl: Kubectl, run: str) -> list[str]:
+    return [name for name in names(kubectl.list(_OWNED)) if f"/{run}" in name]
+
+
+def test_a_run_completes(runs: Kubectl, operator: OperatorProcess) -> None:
+    runs.apply(_run("good"))
+    runs.wait_condition("good", "Complete", 90)
+    status = runs.get("gtr", "good")["status"]
+    assert status["state"] == "Complete"
+    assert status["progress"]["step"] == status["progress"]["maxSteps"] == 3
+    assert status["weightSync"]["transport"] == "HTTPFull"
+    assert "completionTime" in status
+
+
+def test_a_deleted_run_leaves_nothing(runs: Kubectl, operator: OperatorProcess) -> None:
+    runs.apply(_run("gone"))
+    eventually(lambda: runs.pods("gone", role="trainer"), "the trainer's pod is there", 60)
+    runs.run("delete", "gtr", "gone")
+    eventually(lambda: not _children(runs, "gone"), "everything of the run is gone", 60)
+
+
+def test_a_run_that_fails_preflight_starts_no_other_pod(runs: Kubectl, operator: OperatorProcess) -> None:
+    runs.apply(_run("bad-config"))
+    runs.wait_condition("bad-config", "Failed", 60)
+    condition = runs.condition("bad-config", "PreflightPassed")
+    assert condition["status"] == "False"
+    assert condition["message"] == "spec.gym.configPaths[0]: no such file"
+    roles = {pod["metadata"]["labels"]["gymtrain.dev/role"] for pod in runs.pods("bad-config")}
+    assert roles <= {"preflight"}
+
+
+def test_a_trainer_that_refuses_is_not_tried_again(runs: Kubectl, operator: OperatorProcess) -> None:
+    runs.apply(_run("refused-one"))
+    runs.wait_condition("refused-one", "Failed", 60)
+    failed = runs.condition("refused-one", "Failed")
+    assert failed["reason"] == "TrainerRefused"
+    assert "the reward is always the same" in failed["message"]
+    assert runs.get("gtr", "refused-one")["status"]["attempt"] == 1
+
+
+def test_a_suspended_run_holds_no_pods_and_resumes(runs: Kubectl, operator: OperatorProcess) -> None:
+    runs.apply(_run("paused"))
+    eventually(lambda: runs.pods("paused", role="trainer"), "the trainer's pod is there", 60)
+    runs.run("patch", "gtr", "paused", "--type=merge", "-p", '{"spec": {"suspend": true}}')
+    runs.wait_condition("paused", "Suspended", 60)
+    eventually(lambda: not runs.pods("paused"), "its pods are gone", 60)
+    runs.run("patch", "gtr", "paused", "--type=merge", "-p", '{"spec": {"suspend": false}}')
+    runs.wait_condition("paused", "Complete", 90)
+
+
+def test_a_finished_run_is_deleted_when_its_time_is_over(runs: Kubectl, operator: OperatorProcess) -> None:
+    runs.apply(_run("brief", ttlSecondsAfterFinished=1))
+    eventually(lambda: not runs.list("gtr"), "the run is deleted", 90)
+
+
+def test_an_operator_killed_again_and_again_loses_no_run(runs: Kubectl, operator: OperatorProcess) -> None:
+    names_of_runs = [f"run-{number}" for number in range(4)]
+    runs.apply(*(_run(name) for name in names_of_runs))
+    for _ in range(4):
+        time.sleep(1.5)
+        operator.stop(signal.SIGKILL)
+        operator.start()
+    for name in names_of_runs:
+        runs.wait_condition(name, "Complete", 120)
+        assert runs.get("gtr", name)["status"]["attempt"] == 1
+        assert len([job for job in runs.list("jobs") if job["metadata"]["name"].startswith(f"{name}-")]) == 1

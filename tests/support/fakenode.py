@@ -1,0 +1,326 @@
+"""A node without containers: it plays the kubelet and what runs in the pods of a run.
+
+The API server and the controllers are real, the pods are not. Each pod is bound, reported running and, after
+its time, ended, as its role says:
+
+    preflight   ends at once; its log (served to the API server as the kubelet does) holds good verdicts
+    gym         runs, is ready
+    inference   runs and answers as vLLM does; ready once the run's trainer has "pushed weights"
+    trainer     waits for the vLLM pods, counts its steps on /progress, ends with its report
+
+A run whose name starts with `bad-` fails preflight; with `refused-`, its trainer ends with exit code 78.
+Pods have addresses in 127.88.0.0/16, where their ports are the real ones.
+"""
+
+import asyncio
+import json
+import ssl
+import threading
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Self
+
+import aiohttp
+from aiohttp import web
+
+from gymtrain_api import labels, transports, wiring
+from support.apiserver import ApiServer
+
+NODE = "fake"
+MAX_STEPS = 3
+_STEP_SECONDS = 1.0
+
+type Object = dict[str, Any]
+
+
+@dataclass
+class _Run:
+    """What the pods of a run know of each other."""
+
+    name: str
+    inference_started: asyncio.Event = field(default_factory=asyncio.Event)
+    weights: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class FakeNode:
+    """The node, in a thread of its own; use as a context manager."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self._server = server
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="fake-node", daemon=True)
+        self._tasks: dict[str, asyncio.Task[None]] = {}  # by uid of the pod
+        self._runs: dict[tuple[str, str], _Run] = {}
+        self._addresses = 0
+        self.errors: list[str] = []
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        ready = asyncio.run_coroutine_threadsafe(self._start(), self._loop)
+        ready.result(30)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(30)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+
+    async def _start(self) -> None:
+        trust = ssl.create_default_context(cafile=str(self._server.certificate))
+        trust.check_hostname = False
+        self._http = aiohttp.ClientSession(
+            self._server.url,
+            headers={"Authorization": f"Bearer {self._server.token}"},
+            connector=aiohttp.TCPConnector(ssl=trust, limit=50),
+        )
+        kubelet = web.Application()
+        kubelet.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
+        self._kubelet = web.AppRunner(kubelet, access_log=None)
+        await self._kubelet.setup()
+        certificate = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        certificate.load_cert_chain(self._server.certificate, self._server.key)
+        site = web.TCPSite(self._kubelet, "127.0.0.1", 0, ssl_context=certificate)
+        await site.start()
+        assert site._server is not None
+        port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
+        await self._call("POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
+        status = {
+            "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
+        }
+        await self._call("PATCH", f"/api/v1/nodes/{NODE}/status", {"status": status})
+        self._watcher = asyncio.create_task(self._watch())
+
+    async def _stop(self) -> None:
+        tasks = [self._watcher, *self._tasks.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._http.close()
+        await self._kubelet.cleanup()
+
+    async def _call(self, method: str, path: str, body: Object | None = None) -> Object:
+        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        async with self._http.request(method, path, data=json.dumps(body), headers={"Content-Type": kind}) as answer:
+            text = await answer.text()
+            if answer.status not in (404, 409) and answer.status >= 400:
+                self.errors.append(f"{method} {path}: {answer.status} {text[:300]}")
+            found: Object = json.loads(text) if answer.status < 300 else {}
+            return found
+
+    # ── pods ─────────────────────────────────────────────────────────────────────────────────────
+
+    async def _watch(self) -> None:
+        selector = f"labelSelector={labels.MANAGED_BY}%3D{labels.MANAGED_BY_VALUE}"
+        while True:
+            found = await self._call("GET", f"/api/v1/pods?{selector}")
+            for pod in found["items"]:
+                self._seen(pod)
+            version = found["metadata"]["resourceVersion"]
+            path = f"/api/v1/pods?watch=1&{selector}&resourceVersion={version}"
+            async with self._http.get(path, timeout=aiohttp.ClientTimeout(total=None), read_bufsize=1 << 22) as stream:
+                async for line in stream.content:
+                    event = json.loads(line)
+                    if event["type"] in ("ADDED", "MODIFIED"):
+                        self._seen(event["object"])
+
+    def _seen(self, pod: Object) -> None:
+        meta = pod["metadata"]
+        uid = meta["uid"]
+        if "deletionTimestamp" in meta:
+            old = self._tasks.pop(uid, None)
+            if old:
+                old.cancel()
+                self._spawn(f"{uid}-end", self._remove(pod))
+        elif uid not in self._tasks:
+            self._spawn(uid, self._live(pod))
+
+    def _spawn(self, key: str, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks[key] = task
+        task.add_done_callback(self._report)
+
+    def _report(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception():
+            self.errors.append(repr(task.exception()))
+
+    async def _remove(self, pod: Object) -> None:
+        meta = pod["metadata"]
+        options = {"gracePeriodSeconds": 0, "preconditions": {"uid": meta["uid"]}}
+        await self._call("DELETE", f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}", options)
+
+    async def _live(self, pod: Object) -> None:
+        meta = pod["metadata"]
+        path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
+        target = {"apiVersion": "v1", "kind": "Node", "name": NODE}
+        name = {"name": meta["name"]}
+        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": name, "target": target}
+        await self._call("POST", f"{path}/binding", binding)
+        self._addresses += 1
+        address = f"127.88.{self._addresses // 250}.{self._addresses % 250 + 1}"
+        player = _Player(self, pod, path, address, self._run_of(meta))
+        await {
+            labels.Role.PREFLIGHT: player.preflight,
+            labels.Role.GYM: player.gym,
+            labels.Role.INFERENCE: player.inference,
+            labels.Role.TRAINER: player.trainer,
+        }[labels.Role(meta["labels"][labels.ROLE])]()
+
+    def _run_of(self, meta: Object) -> _Run:
+        name = meta["labels"][labels.RUN]
+        return self._runs.setdefault((meta["namespace"], name), _Run(name))
+
+    async def report(self, path: str, status: Object) -> None:
+        """Writes a pod's status."""
+        await self._call("PATCH", f"{path}/status", {"status": status})
+
+    async def _logs(self, request: web.Request) -> web.Response:
+        run, _, _ = request.match_info["pod"].partition("-preflight-")
+        document: wiring.Document = _TRAINER_VERDICT
+        if request.match_info["container"] == "gym":
+            document = _GYM_VERDICT
+            if run.startswith("bad-"):
+                finding = wiring.Finding(where="spec.gym.configPaths[0]", message="no such file")
+                document = _GYM_VERDICT.model_copy(update={"findings": [finding]})
+        return web.Response(text=f"{wiring.PREFLIGHT_MARK}{document.model_dump_json()}\n")
+
+
+class _Player:
+    """What one pod does."""
+
+    def __init__(self, node: FakeNode, pod: Object, path: str, address: str, run: _Run) -> None:
+        self._node = node
+        self._containers = [c["name"] for c in pod["spec"]["containers"]]
+        self._path = path
+        self._address = address
+        self._run = run
+        self._attempt = int(pod["metadata"]["labels"].get(labels.ATTEMPT, "1"))
+        self._progress = wiring.TrainerProgress(phase="starting", max_steps=MAX_STEPS)
+
+    async def preflight(self) -> None:
+        await self._running(ready=True)
+        await asyncio.sleep(0.5)
+        await self._ended(0, "")
+
+    async def gym(self) -> None:
+        await asyncio.sleep(0.5)
+        await self._running(ready=True)
+
+    async def inference(self) -> None:
+        async with _serving(self._address, wiring.INFERENCE_PORT, {"/openapi.json": _OPENAPI, "/server_info": _INFO}):
+            await self._running(ready=False)
+            self._run.inference_started.set()
+            await self._run.weights.wait()
+            await self._running(ready=True)
+            await asyncio.Event().wait()
+
+    async def trainer(self) -> None:
+        answers = {"/progress": lambda: json.loads(self._progress.model_dump_json())}
+        async with _serving(self._address, wiring.TRAINER_PORT, answers):
+            await self._running(ready=True)
+            self._say(phase="waiting_for_servers")
+            await self._run.inference_started.wait()
+            if self._run.name.startswith("refused-"):
+                self._say(phase="failed", message="the reward is always the same")
+                await self._ended(wiring.ExitCode.REFUSED, self._progress.model_dump_json())
+                return
+            self._run.weights.set()
+            for step in range(MAX_STEPS + 1):
+                version = wiring.weight_version(self._run.name, self._attempt, step + 1)
+                self._say(phase="training", step=step, reward=step / 10, weight_version=version, transport="HTTPFull")
+                await asyncio.sleep(_STEP_SECONDS)
+            self._say(phase="complete")
+            await self._ended(0, self._progress.model_dump_json())
+
+    def _say(self, **changes: Any) -> None:
+        self._progress = self._progress.model_copy(update=changes | {"updated_at": time.time()})
+
+    async def _running(self, *, ready: bool) -> None:
+        state = {"running": {"startedAt": _now()}}
+        await self._report("Running", state, ready=ready)
+
+    async def _ended(self, code: int, message: str) -> None:
+        ended = {"exitCode": int(code), "message": message, "startedAt": _now(), "finishedAt": _now()}
+        ended["reason"] = "Completed" if code == 0 else "Error"
+        await self._report("Succeeded" if code == 0 else "Failed", {"terminated": ended}, ready=False)
+
+    async def _report(self, phase: str, state: Object, *, ready: bool) -> None:
+        statuses = [
+            {
+                "name": name,
+                "ready": ready,
+                "started": phase == "Running",
+                "restartCount": 0,
+                "image": "fake",
+                "imageID": "fake",
+                "state": state,
+            }
+            for name in self._containers
+        ]
+        truth = {True: "True", False: "False"}
+        conditions = [
+            {"type": kind, "status": truth[value], "lastTransitionTime": _now()}
+            for kind, value in {
+                "PodScheduled": True,
+                "Initialized": True,
+                "ContainersReady": ready,
+                "Ready": ready,
+            }.items()
+        ]
+        status = {"phase": phase, "podIP": self._address, "podIPs": [{"ip": self._address}], "conditions": conditions}
+        await self._node.report(self._path, status | {"containerStatuses": statuses, "startTime": _now()})
+
+
+class _serving:  # noqa: N801  # used as a function
+    """JSON answers by path on one address."""
+
+    def __init__(self, address: str, port: int, answers: dict[str, Any]) -> None:
+        app = web.Application()
+        for path, answer in answers.items():
+            app.router.add_get(path, self._handler(answer))
+        self._runner = web.AppRunner(app, access_log=None)
+        self._where = (address, port)
+
+    @staticmethod
+    def _handler(answer: Any) -> Any:
+        async def handle(_: web.Request) -> web.Response:
+            return web.json_response(answer() if callable(answer) else answer)
+
+        return handle
+
+    async def __aenter__(self) -> None:
+        await self._runner.setup()
+        await web.TCPSite(self._runner, *self._where).start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._runner.cleanup()
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+_OPENAPI: Object = {"paths": {route: {} for route in transports._PULL_ROUTES}}
+_INFO = {"vllm_config": {"weight_transfer_config": {"backend": transports.PULL_BACKEND}}}
+_MODEL = {"type": "responses_api_models", "name": wiring.POLICY_MODEL_SERVER}
+_GYM_VERDICT = wiring.GymPreflight(
+    config={
+        "reasoning_gym": {"resources_servers": {"reasoning_gym": {"entrypoint": "app.py"}}},
+        "agent": {"responses_api_agents": {"simple_agent": {"entrypoint": "app.py", "model_server": _MODEL}}},
+        wiring.POLICY_MODEL_SERVER: {"responses_api_models": {"vllm_model": {"entrypoint": "app.py"}}},
+    },
+    servers=[
+        wiring.GymServerInfo(name="reasoning_gym", kind="resources", implementation="reasoning_gym"),
+        wiring.GymServerInfo(
+            name="agent",
+            kind="agent",
+            implementation="simple_agent",
+            references=["reasoning_gym", wiring.POLICY_MODEL_SERVER],
+        ),
+        wiring.GymServerInfo(name=wiring.POLICY_MODEL_SERVER, kind="model", implementation="vllm_model"),
+    ],
+    data=wiring.DataIndex(train=[wiring.DataFile(file="0.jsonl", offsets_file="0.offsets", rows=10, weight=1)]),
+)
+_TRAINER_VERDICT = wiring.TrainerPreflight(max_steps=MAX_STEPS)

@@ -1,0 +1,68 @@
+"""The operator as a process of the tests, with the chart's rights and no more."""
+
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+from support.apiserver import free_port
+from support.kubectl import eventually
+
+_ROOT = Path(__file__).parents[2]
+
+
+class OperatorProcess:
+    """`python -m gymtrain_operator` outside the cluster; use as a context manager."""
+
+    def __init__(self, kubeconfig: Path, log: Path, *flags: str) -> None:
+        self._port = free_port()
+        self._log = log
+        self._command = [sys.executable, "-m", "gymtrain_operator", f"--port={self._port}", *flags]
+        self._env = {**os.environ, "KUBECONFIG": str(kubeconfig), "PYTHONPATH": str(_ROOT / "operator")}
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop(signal.SIGTERM)
+
+    def start(self) -> None:
+        """Starts it and waits until it is ready."""
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(self._command, env=self._env, stdout=log, stderr=subprocess.STDOUT)
+        eventually(self._ready, f"the operator is ready (log: {self._log})", 60, every=0.2)
+
+    def stop(self, how: signal.Signals) -> None:
+        """Ends it: SIGTERM as a rollout does, SIGKILL as a lost node does."""
+        self.process.send_signal(how)
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def metrics(self) -> dict[str, float]:
+        """Its metrics, by name with labels."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        return {
+            name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+        }
+
+    def resident_mb(self) -> float:
+        """Resident memory in MB (10^6 bytes)."""
+        return self.metrics()["process_resident_memory_bytes"] / 1e6
+
+    def _ready(self) -> bool:
+        if self.process.poll() is not None:
+            raise AssertionError(
+                f"the operator ended with {self.process.returncode}; its log:\n{self._log.read_text()[-3000:]}"
+            )
+        with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{self._port}/readyz", timeout=2) as answer:
+            return bool(answer.status == 200)
+        return False
