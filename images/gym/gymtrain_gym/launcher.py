@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EX_CONFIG if isinstance(error, ConfigFileError) else 1
     except Exception as error:
         traceback.print_exc()
-        reason = f"{type(error).__name__}: {error}"
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
         print(f"gymtrain: server {options.server!r} failed: {reason}", file=sys.stderr, flush=True)
         return 1
     return 0

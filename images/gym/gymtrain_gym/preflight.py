@@ -3,6 +3,7 @@
 Prints PREFLIGHT_MARK and a GymPreflight on one line, and exits with 0 whenever it could.
 """
 
+import os
 import sys
 import tempfile
 import time
@@ -53,7 +54,7 @@ def main(run_file: Path = Path(RUN_CONFIG_FILE)) -> int:
         return 1
     with tempfile.TemporaryDirectory(prefix="gymtrain-") as scratch:
         data = Path(DATA_DIR)
-        verdict = check(run, Folders(data=data if data.is_dir() else Path(scratch)))
+        verdict = check(run, Folders(data=data if os.access(data, os.W_OK) else Path(scratch)))
     for finding in verdict.findings:
         print(f"{finding.where}: {finding.message}", file=sys.stderr)
     # Libraries may have left the line unfinished.

@@ -47,7 +47,9 @@ class FakePolicy:
         message = {"role": "assistant", "content": None, **self.reply(body["messages"])}
         text = message["content"] or str(message.get("tool_calls"))
         ids = _tokens(text)
-        content = [{"token": f"token_id:{i}", "logprob": -0.5, "bytes": None, "top_logprobs": []} for i in ids]
+        content: list[dict[str, Any]] = [
+            {"token": f"token_id:{i}", "logprob": -0.5, "bytes": None, "top_logprobs": []} for i in ids
+        ]
         return web.json_response(
             {
                 "id": "chatcmpl-1",

@@ -1,0 +1,229 @@
+"""The gym container of the preflight pod, and the trainer's data container."""
+
+import json
+import struct
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gymtrain_api.wiring import PREFLIGHT_MARK, DataIndex, GymPreflight, RunConfig
+from gymtrain_gym import data, preflight, resolve
+from gymtrain_gym.datasets import Folders
+
+pytestmark = pytest.mark.gym
+
+type MakeRun = Callable[..., RunConfig]
+
+WORKPLACE = "resources_servers/workplace_assistant/configs/workplace_assistant.yaml"
+REASONING_GYM = "resources_servers/reasoning_gym/configs/reasoning_gym.yaml"
+ROW = {"responses_create_params": {"input": "2 + 2 ="}}
+EXAMPLE = "resources_servers/workplace_assistant/data/example.jsonl"
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Folders:
+    return Folders(sources=tmp_path / "sources", data=tmp_path / "data")
+
+
+def put(folders: Folders, number: int, name: str, *rows: Any) -> None:
+    file = folders.sources / str(number) / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows))
+
+
+def problems(run: RunConfig, folders: Folders) -> list[str]:
+    return [f"{finding.where}: {finding.message}" for finding in preflight.check(run, folders).findings]
+
+
+def test_good_run_passes(make_run: MakeRun, folders: Folders) -> None:
+    verdict = preflight.check(make_run(), folders)
+    assert verdict.findings == []
+    assert [server.name for server in verdict.servers] == [
+        "reasoning_gym",
+        "reasoning_gym_simple_agent",
+        "policy_model",
+    ]
+    assert verdict.data.train[0].rows == 10
+    assert verdict.data.train[0].default_agent == "reasoning_gym_simple_agent"
+
+
+def test_large_generated_set_is_only_sampled(make_run: MakeRun, folders: Folders) -> None:
+    run = make_run([{"reasoningGym": {"task": "chain_sum", "size": 5_000_000}}])
+    assert preflight.check(run, folders).data.train[0].rows == 5_000_000
+
+
+def test_verdict_is_one_line_after_the_mark(
+    make_run: MakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "run.json"
+    file.write_text(make_run().model_dump_json(by_alias=True))
+    assert preflight.main(file) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(PREFLIGHT_MARK)]
+    assert GymPreflight.model_validate_json(lines[0].removeprefix(PREFLIGHT_MARK)).findings == []
+    assert len(lines) == 1
+
+
+def test_unexpected_exception_becomes_a_finding(
+    make_run: MakeRun, folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object) -> None:
+        raise RuntimeError("library surprise")
+
+    monkeypatch.setattr(resolve, "resolve", fail)
+    assert problems(make_run(), folders) == ["spec.gym: preflight stopped at RuntimeError: library surprise"]
+
+
+def test_row_problems_name_file_and_line(make_run: MakeRun, folders: Folders) -> None:
+    put(folders, 0, "rows.jsonl", ROW, "{broken", {**ROW, "agent_ref": {"name": "nobody"}})
+    found = problems(make_run([{"source": "pvc://claim/rows.jsonl"}]), folders)
+    assert [line.split(": ")[0] for line in found] == ["pvc://claim/rows.jsonl:2", "pvc://claim/rows.jsonl:3"]
+
+
+def test_many_row_problems_are_counted(make_run: MakeRun, folders: Folders) -> None:
+    put(folders, 0, "rows.jsonl", *["{broken"] * 50)
+    found = problems(make_run([{"source": "pvc://claim/rows.jsonl"}]), folders)
+    assert len(found) == 21
+    assert found[-1] == "pvc://claim/rows.jsonl: 30 more of 50 rows can't be used"
+
+
+def test_missing_file_in_a_volume_names_the_nearest(make_run: MakeRun, folders: Folders) -> None:
+    put(folders, 0, "sets/train.jsonl", ROW)
+    found = problems(make_run([{"source": "pvc://claim/sets/trian.jsonl"}]), folders)
+    assert found == [
+        "spec.data.train[0].source: pvc://claim/sets/trian.jsonl: the volume has no 'sets/trian.jsonl': "
+        "the nearest is 'sets/train.jsonl'"
+    ]
+
+
+def test_missing_key_of_a_configmap_names_the_nearest(make_run: MakeRun, folders: Folders) -> None:
+    put(folders, 0, "train.jsonl", ROW)
+    found = problems(make_run([{"source": "configmap://rows/train.json"}]), folders)
+    assert found[0].endswith("the ConfigMap has no 'train.json': the nearest is 'train.jsonl'")
+
+
+def test_path_can_not_leave_its_volume(make_run: MakeRun, folders: Folders) -> None:
+    put(folders, 0, "rows.jsonl", ROW)
+    put(folders, 1, "rows.jsonl", ROW)
+    found = problems(make_run([{"source": "pvc://claim/../1/rows.jsonl"}]), folders)
+    assert found[0].endswith("leads out of the volume")
+
+
+def test_folder_instead_of_a_file_is_named(make_run: MakeRun, folders: Folders) -> None:
+    put(folders, 0, "sets/train.jsonl", ROW)
+    found = problems(make_run([{"source": "pvc://claim/sets"}]), folders)
+    assert found[0].endswith("is a folder: name one file, there is train.jsonl")
+
+
+def test_missing_file_of_the_image_names_the_nearest(make_run: MakeRun, folders: Folders) -> None:
+    found = problems(make_run([{"source": f"gym://{EXAMPLE[:-1]}"}], [WORKPLACE]), folders)
+    assert found[0].endswith(f"the nearest is '{EXAMPLE}'")
+
+
+def test_empty_dataset_is_refused(make_run: MakeRun, folders: Folders) -> None:
+    put(folders, 0, "rows.jsonl")
+    assert problems(make_run([{"source": "pvc://claim/rows.jsonl"}]), folders) == [
+        "spec.data.train[0].source: pvc://claim/rows.jsonl: has no rows"
+    ]
+
+
+def test_unknown_agent_of_a_dataset_is_said_once(make_run: MakeRun, folders: Folders) -> None:
+    put(folders, 0, "rows.jsonl", ROW, ROW)
+    found = problems(make_run([{"source": "pvc://claim/rows.jsonl", "agent": "reasoning_agent"}]), folders)
+    assert found == [
+        "spec.data.train[0].agent: names no agent of the Gym config, 'reasoning_agent': "
+        "the nearest is 'reasoning_gym_simple_agent'"
+    ]
+
+
+def test_rows_need_an_agent_where_there_are_several(make_run: MakeRun, folders: Folders) -> None:
+    found = problems(make_run([{"source": f"gym://{EXAMPLE}"}], [REASONING_GYM, WORKPLACE]), folders)
+    assert found[0].startswith(f"gym://{EXAMPLE}:1: names no agent")
+
+
+def test_generated_rows_find_the_agent_that_can_score_them(make_run: MakeRun, folders: Folders) -> None:
+    verdict = preflight.check(make_run(config_paths=[REASONING_GYM, WORKPLACE]), folders)
+    assert verdict.data.train[0].agents == {"reasoning_gym_simple_agent": 10}
+
+
+def test_generated_rows_need_a_reasoning_gym_server(make_run: MakeRun, folders: Folders) -> None:
+    found = problems(make_run(config_paths=[WORKPLACE]), folders)
+    assert found[0].startswith("spec.data.train[0].reasoningGym: no agent of the Gym config is in front of")
+
+
+def test_unknown_task_is_found(make_run: MakeRun, folders: Folders) -> None:
+    found = problems(make_run([{"reasoningGym": {"task": "chain_sums", "size": 5}}]), folders)
+    assert found == [
+        "spec.data.train[0].reasoningGym: reasoning_gym has no task 'chain_sums': the nearest is 'chain_sum'"
+    ]
+
+
+def test_problems_of_config_and_data_are_told_together(make_run: MakeRun, folders: Folders) -> None:
+    run = make_run([{"reasoningGym": {"task": "chain_sums", "size": 5}}], servers={"nobody": {}})
+    assert [line.split(":")[0] for line in problems(run, folders)] == [
+        "spec.gym.servers.nobody",
+        "spec.data.train[0].reasoningGym",
+    ]
+
+
+def read_rows(folders: Folders) -> list[list[dict[str, Any]]]:
+    """All rows, read as the trainer reads them."""
+    index = DataIndex.model_validate_json((folders.data / "index.json").read_bytes())
+    result = []
+    for file in index.train:
+        content, raw = Path(file.file).read_bytes(), Path(file.offsets_file).read_bytes()
+        offsets = struct.unpack(f"<{file.rows + 1}Q", raw)
+        result.append([json.loads(content[a:b]) for a, b in pairwise(offsets)])
+    return result
+
+
+def test_data_container_makes_every_kind_of_dataset(make_run: MakeRun, folders: Folders) -> None:
+    put(folders, 0, "rows.jsonl", ROW, {**ROW, "n": 1})
+    put(folders, 1, "key", {**ROW, "n": 2})
+    agent = {"agent": "workplace_assistant_simple_agent"}
+    train = [
+        {"source": "pvc://claim/rows.jsonl", "weight": 3, **agent},
+        {"source": "configmap://name/key", **agent},
+        {"source": f"gym://{EXAMPLE}", **agent},
+        {"reasoningGym": {"task": "chain_sum", "size": 200}},
+    ]
+    assert data.prepare(make_run(train, [REASONING_GYM, WORKPLACE]), folders).items == []
+    assert [len(rows) for rows in read_rows(folders)] == [2, 1, 5, 200]
+
+
+def test_volume_is_indexed_in_place_and_the_rest_is_copied(make_run: MakeRun, folders: Folders) -> None:
+    put(folders, 0, "rows.jsonl", ROW)
+    put(folders, 1, "key", ROW)
+    data.prepare(make_run([{"source": "pvc://claim/rows.jsonl"}, {"source": "configmap://name/key"}]), folders)
+    index = DataIndex.model_validate_json((folders.data / "index.json").read_bytes())
+    assert [file.file for file in index.train] == [
+        str(folders.sources / "0" / "rows.jsonl"),
+        str(folders.data / "train-1.jsonl"),
+    ]
+
+
+def test_data_is_the_same_in_every_attempt(make_run: MakeRun, folders: Folders, tmp_path: Path) -> None:
+    again = Folders(sources=folders.sources, data=tmp_path / "again")
+    for place in (folders, again):
+        data.prepare(make_run([{"reasoningGym": {"task": "chain_sum", "size": 100, "seed": 9}}]), place)
+    assert read_rows(folders) == read_rows(again)
+
+
+def test_agents_of_the_run_spare_the_gym_config(
+    make_run: MakeRun, folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resolve, "resolve", lambda *args: pytest.fail("resolved again"))
+    run = make_run().model_copy(update={"agents": {"reasoning_gym_simple_agent": "http://agent:8000"}})
+    assert data.prepare(run, folders).items == []
+
+
+def test_unusable_data_ends_the_container_with_a_message(
+    make_run: MakeRun, folders: Folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "run.json"
+    file.write_text(make_run([{"source": "pvc://claim/none.jsonl"}]).model_dump_json(by_alias=True))
+    assert data.main(file, folders) == 78
+    assert "gymtrain: spec.data.train[0].source: pvc://claim/none.jsonl: the volume is not" in capsys.readouterr().err
+    assert not (folders.data / "index.json").exists()

@@ -1,0 +1,65 @@
+"""Rows of a dataset: which are refused, and with what words."""
+
+import json
+from typing import Any
+
+import pytest
+
+from gymtrain_gym.errors import DatasetError
+from gymtrain_gym.rows import RowReader, responses_schema
+
+pytestmark = pytest.mark.gym
+
+AGENTS = {"math_agent", "mail_agent"}
+
+
+def read(row: Any, default: str | None = "math_agent") -> str:
+    line = row if isinstance(row, bytes) else json.dumps(row).encode()
+    return RowReader(AGENTS, default, responses_schema()).agent_of(line)
+
+
+def row(**fields: Any) -> dict[str, Any]:
+    return {"responses_create_params": {"input": "2 + 2 ="}, **fields}
+
+
+def test_row_goes_to_its_own_agent() -> None:
+    assert read(row(agent_ref={"type": "responses_api_agents", "name": "mail_agent"})) == "mail_agent"
+
+
+def test_row_without_agent_goes_to_the_default() -> None:
+    assert read(row()) == "math_agent"
+
+
+def test_messages_tools_and_extra_fields_are_fine() -> None:
+    tool = {"type": "function", "name": "f", "description": "d", "parameters": {"type": "object"}, "strict": False}
+    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
+    assert read({"responses_create_params": {"input": messages, "tools": [tool]}, "answer": 4}) == "math_agent"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b"{nope", "no valid JSON at column 2"),
+        (b"[1]", "a row must be a JSON object"),
+        ({"response_create_params": {}}, "the nearest is 'response_create_params' among the row's keys"),
+        (
+            row(agent_ref={"name": "mail_agnet"}),
+            "names no agent of the Gym config, 'mail_agnet': the nearest is 'mail_",
+        ),
+        (row(agent_ref="mail_agent"), "agent_ref must be"),
+        (row(agent_ref={"type": "resources_servers", "name": "x"}), "agent_ref.type must be responses_api_agents"),
+        ({"responses_create_params": {}}, "responses_create_params: input: Field required"),
+        ({"responses_create_params": {"input": "x", "n": 2}}, "responses_create_params: n: Extra inputs are not perm"),
+        ({"responses_create_params": {"input": [{"role": "usr", "content": "x"}]}}, "input.0.role: Input should be"),
+        ({"responses_create_params": {"input": "x", "temperature": "hot"}}, "temperature: Input should be a valid num"),
+    ],
+)
+def test_unusable_row_says_why(line: Any, message: str) -> None:
+    with pytest.raises(DatasetError) as error:
+        read(line)
+    assert message in str(error.value)
+
+
+def test_row_that_could_go_to_several_agents_is_refused() -> None:
+    with pytest.raises(DatasetError, match=r"names no agent: .*there is mail_agent, math_agent"):
+        read(row(), default=None)
