@@ -57,7 +57,7 @@ def _arguments(kubectl: Kubectl) -> list[str]:
 def test_a_release_for_one_namespace_installs_upgrades_and_goes(
     operator: Kubectl, kubectl: Kubectl, helm: _Helm
 ) -> None:
-    """Beside the cluster's own operator, so without the CRD. The chart's pod is admitted under the restricted standard."""
+    """Beside the cluster's own operator, so without the CRD; in a namespace with restricted Pod Security."""
     values = ("crds.install=false", f"watchNamespaces={{{kubectl.namespace}}}", "rbac.aggregateToUserRoles=false")
     notes = helm.upgrade("second", *values)
     assert f"watches {kubectl.namespace}" in notes

@@ -135,6 +135,6 @@ def test_a_block_whose_default_differs_from_its_fields_defaults_is_refused() -> 
 
 def test_the_error_names_the_field() -> None:
     bad = create_model("Bad", bad=(int | str, ...))
-    outer = create_model("Outer", items=(list[bad], ...))  # type: ignore[valid-type]
+    outer = create_model("Outer", items=(list[bad], ...))
     with pytest.raises(SchemaError, match=r"Outer\.items\[\]\.bad: "):
         structural_schema(outer, defaults=True)
