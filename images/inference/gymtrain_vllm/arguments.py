@@ -117,6 +117,9 @@ def environment(spec: GymTrainingRunSpec, given: Mapping[str, str], scratch: Pat
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "OMP_NUM_THREADS": threads,
+            # --enforce-eager is about the model; parts of the sampler would still be compiled on first use, which
+            # takes half a minute and a C++ compiler.
+            "TORCHDYNAMO_DISABLE": "1",
             "VLLM_HOST_IP": "127.0.0.1",
         }
     added = {name: value for name, value in defaults.items() if name not in given}

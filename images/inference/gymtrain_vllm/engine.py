@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,7 @@ class PullEngine(WeightTransferEngine[PullInitInfo, PullUpdateInfo]):  # type: i
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
         expected = {name for name, _ in self.model.named_parameters()}
-        with torch.no_grad():
+        with torch.no_grad(), _quiet("vllm.model_executor.model_loader.reload.layerwise"):
             initialize_layerwise_reload(self.model)
             loaded = self.model.load_weights(_tensors(files))
             finalize_layerwise_reload(self.model, self.model_config)
@@ -130,6 +131,18 @@ def _tensors(files: list[Path]) -> Iterator[tuple[str, torch.Tensor]]:
         with safe_open(file, framework="pt", device="cpu") as shard:
             for name in shard.keys():  # noqa: SIM118 - not a dict
                 yield name, shard.get_tensor(name)
+
+
+@contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """No warnings from a logger: at each reload vLLM says of layers without weights that it "failed to load" them."""
+    noisy = logging.getLogger(name)
+    level = noisy.level
+    noisy.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        noisy.setLevel(level)
 
 
 def _repack_output_head(model: torch.nn.Module) -> None:

@@ -1,0 +1,155 @@
+"""All vLLM pods of the run, level-based: whatever their state, bring them to one version.
+
+A pod that doesn't answer is not waited for while others do: it holds no weights of this attempt when it comes up, so it
+gets no traffic until the repair watcher has brought it to the current version.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import aiohttp
+
+from gymtrain_trainer.weights.errors import (
+    NoServersError,
+    PodError,
+    PodRefusedError,
+    PodUnreachableError,
+    WeightSyncError,
+)
+from gymtrain_trainer.weights.hosts import Pod, resolve
+from gymtrain_trainer.weights.pod_client import PodClient
+from gymtrain_trainer.weights.push import Version, push
+from gymtrain_trainer.weights.settings import SyncSettings
+
+_TRIES = 3  # of a pod that answers with errors
+_AGAIN_SECONDS = 1.0
+_NOT_FOUND = 404
+_UNFIT = "doesn't fit the model"  # of the plugin's LoadError: trying again can't help
+
+
+@dataclass
+class Outcome:
+    """What became of one sync."""
+
+    done: dict[Pod, float] = field(default_factory=dict)  # seconds of the pause
+    unreachable: dict[Pod, str] = field(default_factory=dict)
+    refused: dict[Pod, str] = field(default_factory=dict)
+    retries: int = 0
+
+
+class Fleet:
+    """Calls to all pods; lives in one event loop."""
+
+    def __init__(
+        self,
+        settings: SyncSettings,
+        session: aiohttp.ClientSession,
+        find: Callable[[str, int], Awaitable[list[Pod]]] = resolve,
+    ) -> None:
+        self._settings = settings
+        self._session = session
+        self._find = find
+        self._labels: dict[Pod, str] = {}  # what was pushed, for releases that can't say it
+
+    async def pods(self) -> list[Pod]:
+        """All pods that DNS knows now."""
+        return await self._find(self._settings.pods_host, self._settings.pods_port)
+
+    def client(self, pod: Pod) -> PodClient:
+        """Client of one pod."""
+        return PodClient(self._session, pod)
+
+    async def bring(self, version: Version, seconds: float) -> Outcome:
+        """Pushes `version` to every pod, all at once, until each has it or doesn't answer, and at least one has it.
+
+        Raises:
+            NoServersError: no pod answered in time.
+            WeightSyncError: a pod answered, but doesn't take the weights.
+        """
+        deadline = time.monotonic() + seconds
+        outcome = Outcome()
+        tries: dict[Pod, int] = {}
+        while True:
+            pods = await self.pods()
+            open_pods = [pod for pod in pods if pod not in outcome.done]
+            await asyncio.gather(*(self._try(pod, version, deadline, outcome, tries) for pod in open_pods))
+            present = set(pods)
+            refused = {pod: text for pod, text in outcome.refused.items() if pod in present}
+            final = {pod for pod in refused if tries[pod] >= _TRIES or _UNFIT in refused[pod]}
+            if final:
+                raise WeightSyncError("; ".join(sorted(refused[pod] for pod in final)))
+            if outcome.done and not refused:
+                return outcome
+            if time.monotonic() + _AGAIN_SECONDS >= deadline:
+                raise _too_late(outcome, pods, seconds, self._settings)
+            outcome.retries += len(refused)
+            await asyncio.sleep(_AGAIN_SECONDS)
+
+    async def _try(self, pod: Pod, version: Version, deadline: float, outcome: Outcome, tries: dict[Pod, int]) -> None:
+        outcome.refused.pop(pod, None)
+        outcome.unreachable.pop(pod, None)
+        client = self.client(pod)
+        try:
+            await client.health()  # a pod that starts refuses connections: cheaper to learn here
+            tries[pod] = tries.get(pod, 0) + 1
+            outcome.done[pod] = await push(client, version, max(1.0, deadline - time.monotonic()))
+            self._labels[pod] = version.label
+        except PodUnreachableError as error:
+            outcome.unreachable[pod] = str(error)
+        except PodRefusedError as error:
+            outcome.refused[pod] = str(error)
+
+    async def versions(self) -> dict[Pod, str | None]:
+        """What each pod says that it holds; None where it doesn't answer."""
+        pods = await self.pods()
+        return dict(zip(pods, await asyncio.gather(*map(self._version, pods)), strict=True))
+
+    async def _version(self, pod: Pod) -> str | None:
+        client = self.client(pod)
+        try:
+            return await client.weight_version()
+        except PodRefusedError as error:
+            return self._labels.get(pod, "default") if error.status == _NOT_FOUND else None
+        except PodError:
+            self._labels.pop(pod, None)  # it may be restarting
+            return None
+
+    async def repair(self, version: Version, seconds: float) -> tuple[dict[Pod, str | None], dict[Pod, str]]:
+        """One look at all pods: those with other weights get `version`, those left paused are resumed.
+
+        Returns:
+            What the pods held before, and the errors of the pods that could not be repaired.
+        """
+        held = await self.versions()
+        wrong = [pod for pod, label in held.items() if label is not None and label != version.label]
+        right = [pod for pod, label in held.items() if label == version.label]
+        errors: dict[Pod, str] = {}
+
+        async def mend(pod: Pod) -> None:
+            try:
+                await push(self.client(pod), version, seconds)
+                self._labels[pod] = version.label
+            except PodError as error:
+                errors[pod] = str(error)
+
+        await asyncio.gather(*map(mend, wrong), *map(self._unpause, right))
+        return held, errors
+
+    async def _unpause(self, pod: Pod) -> None:
+        client = self.client(pod)
+        try:
+            if await client.is_paused():
+                await client.resume()
+        except PodError:
+            pass  # the next look finds it again
+
+
+def _too_late(outcome: Outcome, pods: list[Pod], seconds: float, settings: SyncSettings) -> Exception:
+    if outcome.refused:
+        return WeightSyncError(f"not done in {seconds:.0f} s: {'; '.join(sorted(outcome.refused.values()))}")
+    seen = "; ".join(sorted(outcome.unreachable[pod] for pod in pods if pod in outcome.unreachable))
+    return NoServersError(
+        f"no vLLM pod took the weights in {seconds:.0f} s: {seen or f'{settings.pods_host} has no address'}"
+    )

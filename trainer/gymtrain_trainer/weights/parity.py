@@ -1,0 +1,120 @@
+"""Do vLLM and the trainer compute the same log-probabilities?
+
+Asked after the first sync. vLLM starts with random weights, so agreement shows that every tensor arrived, under the
+right name, and is the one that is multiplied with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gymtrain_api.wiring import SERVED_MODEL_NAME
+from gymtrain_trainer.weights.errors import PodRefusedError, WeightParityError
+from gymtrain_trainer.weights.pod_client import PodClient
+
+if TYPE_CHECKING:
+    import torch
+
+type LogProbs = Callable[[list[int], list[int]], list[float]]
+
+# Mean |difference|. Measured on float32: below 1e-5. Half precision rounds each layer on another path.
+_THRESHOLDS = {"float32": 0.02}
+_THRESHOLD_HALF = 0.1
+
+
+@dataclass(frozen=True)
+class ParityCheck:
+    """How to check."""
+
+    logprobs: LogProbs  # (prompt ids, completion ids) -> log-probability of each completion token, temperature 1
+    prompts: list[list[int]]
+    threshold: float | None = None  # mean |difference|; None: by the server's type
+    max_tokens: int = 16
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What vLLM sampled."""
+
+    prompt: list[int]
+    completion: list[int]
+    logprobs: list[float]
+
+
+async def sample(client: PodClient, check: ParityCheck) -> list[Sample]:
+    """One completion per prompt, with the log-probabilities of the sampled tokens.
+
+    Raises:
+        PodError: the server doesn't answer.
+    """
+    samples = []
+    for prompt in check.prompts:
+        body: dict[str, Any] = {
+            "model": SERVED_MODEL_NAME,
+            "prompt": prompt,
+            "max_tokens": check.max_tokens,
+            "temperature": 1.0,  # unscaled: what the trainer computes
+            "seed": 0,
+            "logprobs": 0,  # of the sampled tokens only
+            "return_token_ids": True,
+            "ignore_eos": True,
+        }
+        answer = await client.complete(body)
+        try:
+            choice = answer["choices"][0]
+            samples.append(Sample(prompt, list(choice["token_ids"]), list(choice["logprobs"]["token_logprobs"])))
+        except (KeyError, IndexError, TypeError) as error:
+            raise PodRefusedError("parity check", 200, f"no token ids and log-probabilities: {error!r}") from error
+    return samples
+
+
+def judge(pod: str, samples: list[Sample], check: ParityCheck, dtype: str | None) -> float:
+    """Mean |difference| over all tokens.
+
+    Raises:
+        WeightParityError: it is above the threshold.
+    """
+    differences = [
+        abs(mine - theirs)
+        for one in samples
+        for mine, theirs in zip(check.logprobs(one.prompt, one.completion), one.logprobs, strict=True)
+    ]
+    mean = sum(differences) / max(1, len(differences))
+    threshold = check.threshold if check.threshold is not None else _THRESHOLDS.get(dtype or "", _THRESHOLD_HALF)
+    if not mean <= threshold:  # NaN fails too
+        raise WeightParityError(
+            f"after the weight sync {pod} computes other log-probabilities than the trainer: mean difference "
+            f"{mean:.3g} over {len(differences)} tokens, allowed {threshold:g}. Some weights did not arrive: vLLM "
+            f"may name them otherwise, or the trainer freezes part of the model (then add --load-format=auto to "
+            "spec.inference.args)."
+        )
+    return mean
+
+
+def model_logprobs(model: Any) -> LogProbs:
+    """`ParityCheck.logprobs` of a model that lies whole on this process (not FSDP-sharded).
+
+    Training may have put its own attention into the model, made for packed rows: plain attention stands in meanwhile.
+    """
+
+    def logprobs(prompt: list[int], completion: list[int]) -> list[float]:
+        import torch
+
+        ids = torch.tensor([prompt + completion], device=model.device)
+        usual = model.config._attn_implementation
+        training = model.training
+        model.eval()
+        model.config._attn_implementation = "sdpa"
+        try:
+            with torch.no_grad():
+                logits: torch.Tensor = model(input_ids=ids, use_cache=False).logits
+        finally:
+            model.config._attn_implementation = usual
+            model.train(training)
+        # The logits at position i are of token i + 1.
+        scores = logits[0, len(prompt) - 1 : -1].float().log_softmax(-1)
+        return [float(scores[i, token]) for i, token in enumerate(completion)]
+
+    return logprobs

@@ -1,0 +1,89 @@
+"""The control routes of one vLLM server, each with a deadline."""
+
+from typing import Any
+
+import aiohttp
+
+from gymtrain_trainer.weights.errors import PodRefusedError, PodUnreachableError
+from gymtrain_trainer.weights.hosts import Pod
+
+_ASK_SECONDS = 10.0
+_CONTROL_SECONDS = 120.0  # pausing waits for the engine's step, which is slow on CPUs
+_CONNECT_SECONDS = 5.0
+_TEXT_LIMIT = 2000  # characters of a server's error kept
+
+
+class PodClient:
+    """Calls one pod.
+
+    Every method raises PodUnreachableError or PodRefusedError.
+    """
+
+    def __init__(self, session: aiohttp.ClientSession, pod: Pod) -> None:
+        self._session = session
+        self.pod = pod
+
+    async def health(self) -> None:
+        """Returns if the server is up."""
+        await self._call("GET", "/health", _ASK_SECONDS, as_json=False)
+
+    async def weight_version(self) -> str:
+        """What the server says that it holds: "default" from its start until the first sync."""
+        return str((await self._call("GET", "/weight_info", _ASK_SECONDS))["weight_version"])
+
+    async def is_paused(self) -> bool:
+        """Whether generation is paused."""
+        return bool((await self._call("GET", "/is_paused", _ASK_SECONDS))["is_paused"])
+
+    async def openapi(self) -> dict[str, Any]:
+        """The server's own description."""
+        return dict(await self._call("GET", "/openapi.json", _CONTROL_SECONDS))
+
+    async def server_info(self) -> dict[str, Any]:
+        """The server's resolved settings."""
+        return dict(await self._call("GET", "/server_info?config_format=json", _CONTROL_SECONDS))
+
+    async def pause(self) -> None:
+        """Freezes requests in flight and forgets their caches: they go on with the next weights."""
+        await self._call("POST", "/pause?mode=keep&clear_cache=true", _CONTROL_SECONDS)
+
+    async def resume(self) -> None:
+        """Ends a pause."""
+        await self._call("POST", "/resume", _CONTROL_SECONDS)
+
+    async def start_update(self) -> None:
+        """Opens an update."""
+        await self._call("POST", "/start_weight_update", _CONTROL_SECONDS, {"is_checkpoint_format": True})
+
+    async def update(self, update_info: dict[str, Any], seconds: float) -> None:
+        """Lets the server fetch and load."""
+        await self._call("POST", "/update_weights", seconds, {"update_info": update_info})
+
+    async def finish_update(self, version: str | None = None) -> None:
+        """Closes an update, and labels what the server holds."""
+        await self._call("POST", "/finish_weight_update", _CONTROL_SECONDS, {"weight_version": version})
+
+    async def reset_prefix_cache(self) -> None:
+        """Forgets keys and values that earlier weights computed; running requests compute theirs again."""
+        await self._call("POST", "/reset_prefix_cache?reset_running_requests=true", _CONTROL_SECONDS)
+
+    async def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+        """One completion."""
+        return dict(await self._call("POST", "/v1/completions", _CONTROL_SECONDS, body))
+
+    async def _call(
+        self, method: str, path: str, seconds: float, body: dict[str, Any] | None = None, *, as_json: bool = True
+    ) -> Any:
+        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=_CONNECT_SECONDS)
+        call = f"{method} {self.pod.url}{path.partition('?')[0]}"
+        try:
+            async with self._session.request(method, self.pod.url + path, json=body, timeout=timeout) as response:
+                if response.status >= 400:
+                    raise PodRefusedError(call, response.status, (await response.text())[:_TEXT_LIMIT])
+                return await response.json(content_type=None) if as_json else None
+        except TimeoutError as error:
+            raise PodUnreachableError(f"{call}: no answer in {seconds:.0f} s") from error
+        except aiohttp.ClientError as error:
+            raise PodUnreachableError(f"{call}: {error or type(error).__name__}") from error
+        except ValueError as error:
+            raise PodRefusedError(call, 200, f"the answer is no JSON: {error}") from error

@@ -1,0 +1,108 @@
+"""What the vLLM servers prove to offer, and waiting for them to come up."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from gymtrain_api.transports import ServerOffer
+from gymtrain_trainer.weights.errors import NoServersError, PodError
+from gymtrain_trainer.weights.hosts import Pod, resolve
+from gymtrain_trainer.weights.pod_client import PodClient
+from gymtrain_trainer.weights.settings import SyncSettings
+
+_LOOK_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class ServerReport:
+    """One server, as its /openapi.json and /server_info tell."""
+
+    pod: Pod
+    offer: ServerOffer
+    dtype: str | None  # of the weights, such as float32
+    max_model_len: int | None  # tokens of prompt and completion together
+    release: str | None  # such as 0.32.0
+
+
+async def wait_for_servers(
+    settings: SyncSettings,
+    *,
+    deadline_seconds: float,
+    count: int = 1,
+    on_wait: Callable[[str], None] | None = None,
+) -> list[Pod]:
+    """Returns once `count` vLLM pods answer /health. They need not be ready: without weights no pod is.
+
+    Raises:
+        NoServersError: not in time; says what was seen last.
+    """
+    deadline = time.monotonic() + deadline_seconds
+    async with aiohttp.ClientSession() as session:
+        while True:
+            pods = await resolve(settings.pods_host, settings.pods_port)
+            problems = await asyncio.gather(*(_problem(PodClient(session, pod)) for pod in pods))
+            up = [pod for pod, problem in zip(pods, problems, strict=True) if problem is None]
+            if len(up) >= count:
+                return up
+            seen = "; ".join(filter(None, problems)) or f"{settings.pods_host} has no address yet"
+            if time.monotonic() > deadline:
+                raise NoServersError(f"{len(up)} of {count} vLLM pods came up in {deadline_seconds:.0f} s: {seen}")
+            if on_wait is not None:
+                on_wait(f"vLLM: {len(up)} of {count} pods up ({seen})")
+            await asyncio.sleep(_LOOK_SECONDS)
+
+
+async def _problem(client: PodClient) -> str | None:
+    try:
+        await client.health()
+    except PodError as error:
+        return str(error)
+    return None
+
+
+async def probe_servers(pods: list[Pod]) -> list[ServerReport]:
+    """Asks every pod; one that fails to answer is left out.
+
+    Raises:
+        NoServersError: none answered.
+    """
+    async with aiohttp.ClientSession() as session:
+        found = await asyncio.gather(*(probe(PodClient(session, pod)) for pod in pods), return_exceptions=True)
+    reports = [report for report in found if isinstance(report, ServerReport)]
+    if reports:
+        return reports
+    raise NoServersError("no vLLM pod answered the probe: " + "; ".join(map(str, found)))
+
+
+async def probe(client: PodClient) -> ServerReport:
+    """Asks one pod.
+
+    Raises:
+        PodError: it doesn't answer.
+    """
+    openapi = await client.openapi()
+    try:
+        info = await client.server_info()
+    except PodError:
+        info = {}  # no such route without VLLM_SERVER_DEV_MODE: the choice of the transport says so
+    config = info.get("vllm_config")
+    config = config if isinstance(config, dict) else {}
+    model = _part(config, "model_config")
+    dtype = str(model["dtype"]).removeprefix("torch.") if "dtype" in model else None
+    length = model.get("max_model_len")
+    return ServerReport(
+        pod=client.pod,
+        offer=ServerOffer(frozenset(openapi.get("paths", {})), _part(config, "weight_transfer_config").get("backend")),
+        dtype=dtype,
+        max_model_len=length if isinstance(length, int) else None,
+        release=openapi.get("info", {}).get("version"),
+    )
+
+
+def _part(config: dict[str, Any], name: str) -> dict[str, Any]:
+    part = config.get(name)
+    return part if isinstance(part, dict) else {}
