@@ -72,16 +72,18 @@ class Service:
     async def _resync(self) -> None:
         """Looks at all runs from time to time, whether or not events came."""
         scopes: list[str | None] = [*self._namespaces] or [None]
+        spread = 1.0  # at the start at once, later without haste
         while True:
             try:
                 for namespace in scopes:
                     for run in await self._cluster.list(kinds.RUN, namespace):
                         key = (run["metadata"]["namespace"], run["metadata"]["name"])
                         self._reconciler.event(key)
-                        self._queue.add(key, after=random.uniform(0.01, RESYNC_SECONDS / 2))  # noqa: S311
+                        self._queue.add(key, after=random.uniform(0.01, spread))  # noqa: S311
                 self._health.hear()
             except ClusterError as error:
                 logger().warning("resync", error=str(error))
+            spread = RESYNC_SECONDS / 2
             await asyncio.sleep(RESYNC_SECONDS)
 
     async def _work(self) -> None:

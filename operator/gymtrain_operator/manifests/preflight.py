@@ -82,7 +82,11 @@ def _cpu_template(run: RunContext) -> dict[str, Any]:
     only what its container needs to run anywhere: node selectors and tolerations would pin the check to a
     GPU node.
     """
-    gym = run.spec.gym.template or {}
+    gym = merge({}, run.spec.gym.template or {})
+    containers = (gym.get("spec") or {}).get("containers")
+    if containers:
+        # A sidecar would keep the pod from ending.
+        gym["spec"] = gym["spec"] | {"containers": [c for c in containers if c.get("name") == GYM_CONTAINER]}
     spec = (run.spec.trainer.template or {}).get("spec") or {}
     own = [
         {key: c[key] for key in ("name", "env", "envFrom", "volumeMounts") if key in c}

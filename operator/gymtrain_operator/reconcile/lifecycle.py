@@ -69,7 +69,7 @@ def deadline_failure(run: RunContext, before: GymTrainingRunStatus) -> Failure:
 def suspension_claim(before: GymTrainingRunStatus, *, suspend: bool) -> Claim:
     """The Suspended condition."""
     if suspend:
-        return holds(ConditionType.SUSPENDED, Reason.SUSPENDED, "spec.suspend is true: no pod of the run exists")
+        return holds(ConditionType.SUSPENDED, Reason.SUSPENDED, "spec.suspend is true: the pods of the run are stopped")
     old = find(before, ConditionType.SUSPENDED)
     resumed = old is not None and (old.status == "True" or old.reason == Reason.RESUMED)
     return lacks(ConditionType.SUSPENDED, Reason.RESUMED if resumed else Reason.NOT_SUSPENDED)

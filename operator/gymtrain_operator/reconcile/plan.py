@@ -118,7 +118,7 @@ def _active(seen: Observation, run: RunContext, before: GymTrainingRunStatus) ->
         claims=suspension + changes.claims,
         attempt=trained.attempt,
         preflight_hash=check.verdict.hash,
-        weight_sync=up.weight_sync,
+        weight_sync=servers.with_version(up.weight_sync, trained.report),
         progress=shown_progress(trained.report, before.progress, seen.now),
         servers=up.statuses,
     )

@@ -27,6 +27,7 @@ class Terminated:
     reason: str
     message: str
     init: bool
+    finished_at: str = ""
 
 
 def container_statuses(pod: Object) -> Iterator[tuple[dict[str, Any], bool]]:
@@ -85,6 +86,7 @@ def terminated(pod: Object) -> list[Terminated]:
                     reason=str(end.get("reason", "")),
                     message=str(end.get("message", "")).strip(),
                     init=init,
+                    finished_at=str(end.get("finishedAt", "")),
                 )
             )
     return found

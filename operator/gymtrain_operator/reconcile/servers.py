@@ -6,6 +6,7 @@ from typing import Literal, cast
 from gymtrain_api import labels, names, transports, wiring
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.status import GymTrainingRunStatus, ServerStatus, WeightSyncStatus
+from gymtrain_api.wiring import TrainerProgress
 from gymtrain_operator.manifests.config_maps import gym_config_map, gym_url, inference_url, run_config_map
 from gymtrain_operator.manifests.context import GymServers, RunContext
 from gymtrain_operator.manifests.gym import gym_objects, gym_server_kinds, gym_settings, server_label
@@ -137,7 +138,6 @@ def _weight_sync(
 ) -> tuple[WeightSyncStatus | None, Claim, Failure | None]:
     """The transport: chosen once, from what the servers prove or from what the trainer says it uses."""
     kind = ConditionType.WEIGHT_SYNC_READY
-    version = seen.progress.weight_version if seen.progress else None
     old = before.weight_sync
     if old is None and seen.progress and seen.progress.transport:
         old = WeightSyncStatus(transport=seen.progress.transport, reason=seen.progress.transport_reason)
@@ -149,8 +149,14 @@ def _weight_sync(
         old = WeightSyncStatus(transport=choice.transport, reason=choice.reason)
     if old is None:
         return None, lacks(kind, Reason.WAITING_FOR_INFERENCE, "waiting for vLLM to say what it offers"), None
-    now = WeightSyncStatus(transport=old.transport, reason=old.reason, version=version or old.version)
-    return now, holds(kind, Reason.TRANSPORT_CHOSEN, f"{now.transport}: {now.reason}"), None
+    return old, holds(kind, Reason.TRANSPORT_CHOSEN, f"{old.transport}: {old.reason}"), None
+
+
+def with_version(sync: WeightSyncStatus | None, report: TrainerProgress | None) -> WeightSyncStatus | None:
+    """The weight sync with the version that the trainer says the servers hold."""
+    if sync is None or report is None or report.weight_version is None:
+        return sync
+    return sync.model_copy(update={"version": report.weight_version})
 
 
 def has_weights_of(sync: WeightSyncStatus | None, run: str, attempt: int) -> bool:

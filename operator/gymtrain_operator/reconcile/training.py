@@ -18,6 +18,7 @@ from gymtrain_operator.reconcile.steps import Changes, Deletion, Failure
 from gymtrain_operator.reconcile.times import to_seconds, to_text
 
 POLL_SECONDS = 2.0
+_IDLE_POLL_SECONDS = 10.0  # while no trainer pod runs, events tell of every change
 FIRST_BACKOFF_SECONDS = 10
 MAX_BACKOFF_SECONDS = 300
 KEPT_JOBS = 3
@@ -176,7 +177,9 @@ def _silent(servers: ServersStep, before: GymTrainingRunStatus, pods: list[Objec
         return TrainingStep(Changes(claims=(claim,), requeue_after=POLL_SECONDS), attempt, "training")
     waits = first_trouble(pods) or servers.waiting_for or "the trainer is starting"
     reason = Reason.WAITING_FOR_SERVERS if servers.waiting_for else Reason.TRAINER_STARTING
-    return _going_on(attempt, reason, waits)
+    claim = holds(ConditionType.PROGRESSING, reason, waits)
+    pause = POLL_SECONDS if running else _IDLE_POLL_SECONDS
+    return TrainingStep(Changes(claims=(claim,), requeue_after=pause), attempt, "starting")
 
 
 def _startup_failed(
@@ -192,7 +195,8 @@ def _startup_failed(
 
 def failure_message(seen: Observation, pods: list[Object], job: Object) -> str:
     """Which container failed and what it said last."""
-    ends = [end for pod in pods for end in terminated(pod) if end.exit_code != 0]
+    # When one node fails the others follow; the first to end is the cause.
+    ends = sorted((e for pod in pods for e in terminated(pod) if e.exit_code != 0), key=lambda e: e.finished_at)
     if not ends:
         failed = condition(job, "Failed")
         return f"the trainer's pods are gone ({failed.get('reason', '')}: {failed.get('message', '')})"
