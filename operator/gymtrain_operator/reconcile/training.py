@@ -26,14 +26,7 @@ KEPT_JOBS = 3
 
 _INDEX = "batch.kubernetes.io/job-completion-index"
 _STARTED = {"waiting_for_rollouts", "training", "complete"}
-_REASONS = {
-    "starting": Reason.TRAINER_STARTING,
-    "waiting_for_servers": Reason.WAITING_FOR_SERVERS,
-    "waiting_for_rollouts": Reason.WAITING_FOR_ROLLOUTS,
-    "training": Reason.TRAINING,
-    "complete": Reason.TRAINING,
-    "failed": Reason.TRAINING,
-}
+_TRAINED = {Reason.TRAINING, Reason.ROLLOUTS_FAILING}
 
 type Phase = Literal["starting", "training", "retrying", "complete"]
 
@@ -59,14 +52,14 @@ def step(seen: Observation, run: RunContext, servers: ServersStep, before: GymTr
     attempt = current_attempt(seen, before)
     job = seen.children.get("Job", names.trainer_job(run.name, attempt))
     if job is None:
-        return _start(seen, run, attempt, "starting the trainer")
+        return _start(seen, run, servers, attempt, "starting the trainer")
     if is_deleting(job):
-        return _going_on(attempt, Reason.TRAINER_STARTING, "waiting for the pods of the last trainer to end")
+        return _going_on(attempt, _starting_reason(servers), "waiting for the pods of the last trainer to end")
     if condition(job, "Complete").get("status") == "True":
         report = final_report(trainer_pods(seen, attempt))
         return TrainingStep(Changes(), attempt, "complete", report)
     if condition(job, "Failed").get("status") == "True":
-        return _after_failure(seen, run, job, attempt)
+        return _after_failure(seen, run, servers, job, attempt)
     return _watch(seen, run, servers, before, job, attempt)
 
 
@@ -96,13 +89,13 @@ def backoff_seconds(attempt: int) -> int:
     return int(min(FIRST_BACKOFF_SECONDS * 2 ** min(attempt - 1, 10), MAX_BACKOFF_SECONDS))
 
 
-def _start(seen: Observation, run: RunContext, attempt: int, message: str) -> TrainingStep:
+def _start(seen: Observation, run: RunContext, servers: ServersStep, attempt: int, message: str) -> TrainingStep:
     outdated = [j for j in seen.children.of("Job") if int(labels_of(j).get(labels.ATTEMPT, "0")) < attempt - KEPT_JOBS]
     changes = Changes(
         apply=(trainer_job(run, attempt),),
         delete=tuple(Deletion.of(job) for job in outdated if not is_deleting(job)),
     )
-    going = _going_on(attempt, Reason.TRAINER_STARTING, message)
+    going = _going_on(attempt, _starting_reason(servers), message)
     return TrainingStep(changes.and_then(going.changes), attempt, "starting")
 
 
@@ -118,7 +111,7 @@ def _going_on(
     return TrainingStep(Changes(claims=(claim,), requeue_after=POLL_SECONDS), attempt, phase, report)
 
 
-def _after_failure(seen: Observation, run: RunContext, job: Object, attempt: int) -> TrainingStep:
+def _after_failure(seen: Observation, run: RunContext, servers: ServersStep, job: Object, attempt: int) -> TrainingStep:
     pods = trainer_pods(seen, attempt)
     report = final_report(pods)
     message = failure_message(seen, pods, job)
@@ -131,7 +124,9 @@ def _after_failure(seen: Observation, run: RunContext, job: Object, attempt: int
     failed_at = to_seconds(condition(job, "Failed").get("lastTransitionTime")) or seen.now
     next_at = failed_at + backoff_seconds(attempt)
     if seen.now >= next_at:
-        return _start(seen, run, attempt + 1, f"attempt {attempt} failed, starting attempt {attempt + 1}: {message}")
+        return _start(
+            seen, run, servers, attempt + 1, f"attempt {attempt} failed, starting attempt {attempt + 1}: {message}"
+        )
     text = f"attempt {attempt} of {limit + 1} failed, the next starts at {to_text(next_at)}: {message}"
     claim = lacks(ConditionType.PROGRESSING, Reason.RETRYING, text)
     return TrainingStep(Changes(claims=(claim,), requeue_after=next_at - seen.now), attempt, "retrying", report)
@@ -160,24 +155,31 @@ def _watch(
         text = f"no usable rollout since {since_text}: {report.message}".rstrip(": ")
         claim = lacks(ConditionType.PROGRESSING, Reason.ROLLOUTS_FAILING, text)
         return TrainingStep(Changes(claims=(claim,), requeue_after=POLL_SECONDS), attempt, "training", report)
-    phase: Phase = "training" if report.phase in _STARTED else "starting"
     message = report.message or report.phase.replace("_", " ")
-    if phase == "starting" and servers.waiting_for:
-        message = servers.waiting_for
-    return _going_on(attempt, _REASONS[report.phase], message, phase=phase, report=report)
+    old = find(before, ConditionType.PROGRESSING)
+    trained = old is not None and old.reason in _TRAINED and before.attempt == attempt
+    if report.phase not in _STARTED and not trained:
+        return _going_on(attempt, _starting_reason(servers), servers.waiting_for or message, report=report)
+    # A trainer waits for rollouts before each step; only the first wait is a state of its own.
+    first_wait = report.phase == "waiting_for_rollouts" and not trained
+    reason = Reason.WAITING_FOR_ROLLOUTS if first_wait else Reason.TRAINING
+    return _going_on(attempt, reason, message, phase="training", report=report)
+
+
+def _starting_reason(servers: ServersStep) -> Reason:
+    return Reason.WAITING_FOR_SERVERS if servers.waiting_for else Reason.TRAINER_STARTING
 
 
 def _silent(servers: ServersStep, before: GymTrainingRunStatus, pods: list[Object], attempt: int) -> TrainingStep:
     """The trainer doesn't answer: it starts, or one answer was lost."""
     old = find(before, ConditionType.PROGRESSING)
-    running = any(phase(pod) == "Running" for pod in pods)
-    spoke = {Reason.WAITING_FOR_ROLLOUTS, Reason.TRAINING, Reason.ROLLOUTS_FAILING}
+    running = any(phase(pod) not in {"", "Pending"} for pod in pods)
+    spoke = {Reason.WAITING_FOR_ROLLOUTS, *_TRAINED}
     if running and old and old.reason in spoke and before.attempt == attempt:
         claim = Claim(ConditionType.PROGRESSING, old.status, Reason(old.reason), old.message)
         return TrainingStep(Changes(claims=(claim,), requeue_after=POLL_SECONDS), attempt, "training")
     waits = first_trouble(pods) or servers.waiting_for or "the trainer is starting"
-    reason = Reason.WAITING_FOR_SERVERS if servers.waiting_for else Reason.TRAINER_STARTING
-    claim = holds(ConditionType.PROGRESSING, reason, waits)
+    claim = holds(ConditionType.PROGRESSING, _starting_reason(servers), waits)
     pause = POLL_SECONDS if running else _IDLE_POLL_SECONDS
     return TrainingStep(Changes(claims=(claim,), requeue_after=pause), attempt, "starting")
 
