@@ -62,6 +62,8 @@ class Service:
             registry=registry,
             settings=watching.settings(),
             standalone=True,
+            # kopf asks for the user's name otherwise, and the uid of a container has none.
+            identity="gymtrain-operator",  # type: ignore[arg-type]  # a NewType of str that kopf doesn't export
             clusterwide=not self._namespaces,
             namespaces=self._namespaces,
             stop_flag=stop,
