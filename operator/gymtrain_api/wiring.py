@@ -45,6 +45,7 @@ RENDEZVOUS_PORT = 29500
 
 # Environment of Gym server pods.
 ENV_GYM_SERVER = "GYMTRAIN_GYM_SERVER"  # top-level key of the server; "head_server" for the head
+ENV_DRAIN_SECONDS = "GYMTRAIN_DRAIN_SECONDS"  # time to finish what is in flight; below the pod's grace period
 # Environment of trainer pods.
 ENV_ATTEMPT = "GYMTRAIN_ATTEMPT"
 ENV_NODES = "GYMTRAIN_NODES"

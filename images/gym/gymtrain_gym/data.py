@@ -11,9 +11,9 @@ from pydantic import ValidationError
 
 from gymtrain_api.wiring import RUN_CONFIG_FILE, RunConfig
 from gymtrain_gym import datasets
+from gymtrain_gym.agents import AgentDirectory
 from gymtrain_gym.datasets import Folders
 from gymtrain_gym.findings import Findings
-from gymtrain_gym.servers import AgentDirectory
 
 EX_CONFIG = 78
 

@@ -17,10 +17,10 @@ from gymtrain_api.sources import ConfigMapKey, GymPath, VolumeClaim, parse_data_
 from gymtrain_api.spec import Data, Dataset
 from gymtrain_api.wiring import DATA_DIR, SOURCES_DIR, DataFile, DataIndex
 from gymtrain_gym import generated, jsonl, workspace
+from gymtrain_gym.agents import AgentDirectory
 from gymtrain_gym.errors import DatasetError
 from gymtrain_gym.findings import Findings, nearest
 from gymtrain_gym.rows import RowReader, Schema
-from gymtrain_gym.servers import AgentDirectory
 
 CHECKED_GENERATED_ROWS = 64
 

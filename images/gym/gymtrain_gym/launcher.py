@@ -25,13 +25,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gymtrain_api.wiring import ENV_GYM_SERVER, GYM_CONFIG_FILE, SCRATCH_DIR
+from gymtrain_api.wiring import ENV_DRAIN_SECONDS, ENV_GYM_SERVER, GYM_CONFIG_FILE, SCRATCH_DIR
 from gymtrain_gym import code_scan, ray_mode, server_config, workspace
 from gymtrain_gym.errors import ConfigFileError, GymImageError, ServerStartError
 from gymtrain_gym.server_config import ServerConfig
 
 ENV_CONFIG_FILE = "GYMTRAIN_GYM_CONFIG"
-ENV_DRAIN_SECONDS = "GYMTRAIN_DRAIN_SECONDS"
 DRAIN_SECONDS = 25.0  # below Kubernetes' default terminationGracePeriodSeconds of 30
 MAX_ENV_BYTES = 100_000  # the kernel refuses to start a process with one variable over 128 KiB
 EX_CONFIG = 78

@@ -1,6 +1,5 @@
 """The servers of a resolved config: what they are, whom they call, whether they can run here and be trained on."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,27 +9,12 @@ from omegaconf import DictConfig, OmegaConf
 from gymtrain_api.spec import Gym
 from gymtrain_api.wiring import HEAD_SERVER, GymServerInfo
 from gymtrain_gym import code_scan, workspace
+from gymtrain_gym.agents import AgentDirectory
 from gymtrain_gym.errors import ConfigFileError
 from gymtrain_gym.findings import Findings, nearest
 from gymtrain_gym.resolve import KINDS, server_references
 
 REASONING_GYM = "reasoning_gym"
-
-
-@dataclass(frozen=True)
-class AgentDirectory:
-    """The agents that rows can name."""
-
-    names: frozenset[str]
-    reasoning_gym: frozenset[str] = frozenset()  # agents in front of a reasoning_gym server
-
-    def default(self, dataset_agent: str | None, generated: bool) -> str | None:
-        """The agent of rows that name none: the dataset's, the only one, or for a generated dataset the only one
-        that reasoning_gym scores."""
-        if dataset_agent is not None:
-            return dataset_agent
-        candidates = self.reasoning_gym if generated and self.reasoning_gym else self.names
-        return next(iter(candidates)) if len(candidates) == 1 else None
 
 
 def describe(config: DictConfig, gym: Gym, findings: Findings) -> list[GymServerInfo]:

@@ -41,11 +41,13 @@ def mirror(source: Path, target: Path) -> Path:
 
 
 def enter(folder: Path) -> None:
-    """Makes `folder` the working directory and the first place for imports, here and in children."""
+    """Makes `folder` the working directory and the first place for imports, here and in children; the working
+    directory until now, where an image may have environments of its own, becomes the second."""
+    places = [str(folder), str(Path.cwd())]
     os.chdir(folder)
-    sys.path.insert(0, str(folder))
-    path = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = f"{folder}{os.pathsep}{path}" if path else str(folder)
+    sys.path[:0] = places
+    inherited = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([*places, *([inherited] if inherited else [])])
 
 
 def server_folder(relative: Path, entrypoint: str, search: list[Path]) -> Path:

@@ -248,6 +248,7 @@ import os
 from pathlib import Path
 import ray
 from nemo_gym.base_resources_server import BaseVerifyRequest, BaseVerifyResponse, SimpleResourcesServer
+from resources_servers.probe.naming import TABLE
 
 @ray.remote
 def elsewhere():
@@ -261,7 +262,7 @@ class Probe(SimpleResourcesServer):
 
     async def probe(self):
         Path("cache.txt").write_text("x")
-        return {"remote": await elsewhere.remote(), "own": os.getpid(), "read": Path("table.txt").read_text()}
+        return {"remote": await elsewhere.remote(), "own": os.getpid(), "read": Path(TABLE).read_text()}
 
     async def verify(self, body: BaseVerifyRequest) -> BaseVerifyResponse: ...
 
@@ -274,6 +275,7 @@ async def test_server_that_uses_ray_gets_one_of_its_own(tmp_path: Path) -> None:
     folder = tmp_path / "resources_servers" / "probe"
     folder.mkdir(parents=True)
     (folder / "app.py").write_text(RAY_SERVER)
+    (folder / "naming.py").write_text("TABLE = 'table.txt'\n")
     (folder / "table.txt").write_text("rows")
     cluster = Servers(tmp_path, {"head_server": {}, "probe": resources_server("probe"), "notes": "x" * 200_000})
     cluster.start("probe", TMPDIR="/tmp")  # Ray's sockets need a short path

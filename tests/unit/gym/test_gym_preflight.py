@@ -1,7 +1,10 @@
 """The gym container of the preflight pod, and the trainer's data container."""
 
 import json
+import os
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -227,3 +230,9 @@ def test_unusable_data_ends_the_container_with_a_message(
     assert data.main(file, folders) == 78
     assert "gymtrain: spec.data.train[0].source: pvc://claim/none.jsonl: the volume is not" in capsys.readouterr().err
     assert not (folders.data / "index.json").exists()
+
+
+def test_data_container_starts_without_nemo_gym() -> None:
+    code = "import sys; import gymtrain_gym.data; sys.exit('nemo_gym' in sys.modules)"
+    path = os.pathsep.join(str(Path(folder).absolute()) for folder in sys.path)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120, env={**os.environ, "PYTHONPATH": path})
