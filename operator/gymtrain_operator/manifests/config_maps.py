@@ -15,7 +15,7 @@ from gymtrain_operator.manifests.metadata import metadata, stamped
 GYM_CONFIG_MOUNT: Object = {"name": "gym", "mountPath": wiring.GYM_CONFIG_DIR, "readOnly": True}
 GYM_CONFIG_KEY = "config.yaml"
 PREFLIGHT_KEY = "preflight.json"
-_RUN_KEY = "run.json"
+RUN_KEY = "run.json"
 
 _SECTION = {"agent": "responses_api_agents", "resources": "resources_servers", "model": "responses_api_models"}
 
@@ -42,7 +42,7 @@ def run_config(run: RunContext, gym: GymServers | None) -> wiring.RunConfig:
 def run_config_map(run: RunContext, gym: GymServers | None) -> Object:
     """ConfigMap <run>-run."""
     config = run_config(run, gym).model_dump(mode="json", by_alias=True)
-    return _config_map(run, names.run_config(run.name), {_RUN_KEY: json.dumps(config, indent=1, sort_keys=True)})
+    return _config_map(run, names.run_config(run.name), {RUN_KEY: json.dumps(config, indent=1, sort_keys=True)})
 
 
 def gym_config_map(run: RunContext, gym: GymServers, preflight_hash: str, preflight: Mapping[str, object]) -> Object:

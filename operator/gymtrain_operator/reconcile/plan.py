@@ -16,8 +16,9 @@ from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_operator.manifests.context import Defaults, RunContext
 from gymtrain_operator.reconcile import lifecycle, preflight, servers, training
-from gymtrain_operator.reconcile.conditions import Claim, find, lacks
+from gymtrain_operator.reconcile.conditions import Claim, find, is_true, lacks
 from gymtrain_operator.reconcile.events import Event, events_between
+from gymtrain_operator.reconcile.fixed import effective_spec, recorded_spec
 from gymtrain_operator.reconcile.observation import Object, Observation
 from gymtrain_operator.reconcile.progress import shown_progress
 from gymtrain_operator.reconcile.status import Facts, build
@@ -52,12 +53,15 @@ def plan(seen: Observation, defaults: Defaults) -> Plan:
         times = lifecycle.clock(seen, before, suspend=False)
         failure = Failure(Reason.INVALID_SPEC, seen.run.spec_error)
         return _ended(seen, before, Facts(clock=times, attempt=before.attempt, progress=before.progress), failure)
-    run = RunContext(seen.run.name, seen.run.namespace, seen.run.uid, seen.run.spec, defaults)
+    passed = seen.verdict is not None and is_true(before, ConditionType.PREFLIGHT_PASSED)
+    recorded = recorded_spec(seen.children, seen.run.name) if passed else None
+    effective = effective_spec(seen.run.spec, recorded)
+    run = RunContext(seen.run.name, seen.run.namespace, seen.run.uid, effective.spec, defaults)
     if lifecycle.has_ended(before):
         return _after_the_end(seen, run, before)
     if run.spec.suspend:
         return _suspended(seen, before)
-    return _active(seen, run, before)
+    return _active(seen, run, before, effective.ignored)
 
 
 def _after_the_end(seen: Observation, run: RunContext, before: GymTrainingRunStatus) -> Plan:
@@ -90,7 +94,7 @@ def _suspended(seen: Observation, before: GymTrainingRunStatus) -> Plan:
     return _plan(seen, before, facts, lifecycle.stop_all(seen))
 
 
-def _active(seen: Observation, run: RunContext, before: GymTrainingRunStatus) -> Plan:
+def _active(seen: Observation, run: RunContext, before: GymTrainingRunStatus, ignored: tuple[str, ...]) -> Plan:
     times = lifecycle.clock(seen, before, suspend=False)
     suspension = (lifecycle.suspension_claim(before, suspend=False),)
     facts = Facts(clock=times, claims=suspension, attempt=before.attempt, progress=before.progress)
@@ -100,7 +104,7 @@ def _active(seen: Observation, run: RunContext, before: GymTrainingRunStatus) ->
         text = f"the API server refuses {refused.kind} {refused.name}: {refused.message}"
         return _ended(seen, before, facts, Failure(Reason.INVALID_SPEC, text))
 
-    check = preflight.step(seen, run, before)
+    check = preflight.step(seen, run, before, ignored)
     changes = check.changes.and_then(Changes(requeue_after=remaining))
     if check.verdict is None:
         facts = Facts(clock=times, claims=suspension + changes.claims)

@@ -33,13 +33,15 @@ class PreflightStep:
     failure: Failure | None = None
 
 
-def step(seen: Observation, run: RunContext, before: GymTrainingRunStatus) -> PreflightStep:
-    """Brings preflight one step on."""
+def step(
+    seen: Observation, run: RunContext, before: GymTrainingRunStatus, ignored: tuple[str, ...] = ()
+) -> PreflightStep:
+    """Brings preflight one step on. `ignored` are fields that changed too late (see `fixed`)."""
     wanted = manifests.preflight_hash(run)
     # After preflight has passed the API server refuses changes of what it checked. So a verdict stands even
     # where another release of the operator would compute another hash of the same spec.
     if seen.verdict and (seen.verdict.hash == wanted or is_true(before, ConditionType.PREFLIGHT_PASSED)):
-        return _passed(seen.verdict)
+        return _passed(seen.verdict, ignored)
 
     name = names.preflight(run.name, wanted)
     outdated = tuple(Deletion.of(p) for p in seen.children.pods(labels.Role.PREFLIGHT) if name_of(p) != name)
@@ -75,9 +77,11 @@ def _for_pod(
     return _running(waits_for or "checking the Gym config, the datasets and the trainer's settings")
 
 
-def _passed(verdict: Verdict) -> PreflightStep:
+def _passed(verdict: Verdict, ignored: tuple[str, ...] = ()) -> PreflightStep:
     rows = sum(file.rows for file in verdict.gym.data.train)
     message = f"{len(verdict.gym.servers)} Gym servers, {rows} rows of training data"
+    if ignored:
+        message += f". {', '.join(ignored)} changed since and stays as it was checked: put it back, or apply a new run"
     claim = holds(ConditionType.PREFLIGHT_PASSED, Reason.PREFLIGHT_PASSED, message)
     return PreflightStep(Changes(claims=(claim,)), verdict=verdict)
 
