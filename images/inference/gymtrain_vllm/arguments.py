@@ -16,7 +16,7 @@ from gymtrain_api.wiring import SERVED_MODEL_NAME
 from gymtrain_vllm.errors import ArgumentsError
 
 PLUGIN = "gymtrain"  # name of our entry point
-_CPU_CACHE_GIB = "2"  # of the key-value cache; the memory is taken only as it fills
+_CPU_CACHE_GIB = "1"  # of the key-value cache, which vLLM fills with zeros at start
 
 _SHORTEST = 3  # characters; below, a flag is a short option of its own
 
