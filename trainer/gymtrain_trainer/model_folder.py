@@ -32,8 +32,10 @@ def check_model_folder(folder: Path, source: str) -> list[Finding]:
         add("config.json names no architectures, so neither vLLM nor transformers knows the model's class")
     if not present & set(_WEIGHTS):
         gguf = sorted(name for name in present if name.endswith(".gguf"))
-        hint = f"; {gguf[0]} must be converted first, with AutoModelForCausalLM.from_pretrained(gguf_file=...)"
-        add(f"no weights: expected model.safetensors, alone or with an index{hint if gguf else f' (found: {listing})'}")
+        found = f"found: {listing}"
+        if gguf:
+            found = f"{gguf[0]} must be converted first, with AutoModelForCausalLM.from_pretrained(gguf_file=...)"
+        add(f"no weights: expected model.safetensors, alone or with an index; {found}")
     for name in ("model.safetensors.index.json", "pytorch_model.bin.index.json"):
         if name in present and (index := _json(folder / name, add, "")) is not None:
             missing = sorted(set(index.get("weight_map", {}).values()) - present)

@@ -6,27 +6,16 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
 
 import aiohttp
 
-from gymtrain_api.transports import Choice, choose
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.errors import ServersError
 from gymtrain_trainer.progress import ProgressBoard
-from gymtrain_trainer.weights import NoServersError, ServerReport, SyncSettings, probe_servers, wait_for_servers
+from gymtrain_trainer.weights import NoServersError, SyncSettings, wait_for_servers
 
 _PERIOD_SECONDS = 0.5
 _REQUEST_SECONDS = 5.0
-
-
-@dataclass(frozen=True)
-class ServersReady:
-    """All servers answer."""
-
-    choice: Choice  # of the weight transport
-    reports: list[ServerReport]
-    at: float  # seconds since the epoch
 
 
 def own_address() -> str:
@@ -90,7 +79,7 @@ async def wait_for_agents(agents: Mapping[str, str], deadline_seconds: float, on
             await asyncio.sleep(_PERIOD_SECONDS)
 
 
-async def wait_for_all(context: Context, board: ProgressBoard) -> ServersReady:
+async def wait_for_all(context: Context, board: ProgressBoard) -> None:
     """Until every agent and every vLLM pod answers; says on the board what it waits for.
 
     Raises:
@@ -113,23 +102,19 @@ async def wait_for_all(context: Context, board: ProgressBoard) -> ServersReady:
     note("vLLM")
     agents = asyncio.create_task(wait_for_agents(context.run.agents, deadline, on_wait("gym")))
     try:
-        pods = await wait_for_servers(settings, deadline_seconds=deadline, count=spec.inference.replicas, on_wait=note)
+        await wait_for_servers(settings, deadline_seconds=deadline, count=spec.inference.replicas, on_wait=note)
         note("")
         await agents
     except NoServersError as error:
         raise ServersError(str(error)) from error
     finally:
         agents.cancel()
-    at = time.time()
-    reports = await probe_servers(pods)
-    choice = choose(spec.weight_sync.transport, [report.offer for report in reports])
-    board.update(servers_ready_at=at, message="", transport=choice.transport, transport_reason=choice.reason)
-    return ServersReady(choice, reports, at)
+    board.update(servers_ready_at=time.time(), message="")
 
 
-def start_waiting(context: Context, board: ProgressBoard) -> Future[ServersReady]:
+def start_waiting(context: Context, board: ProgressBoard) -> Future[None]:
     """Waits in a thread of its own, so that the main thread can load the model meanwhile."""
-    future: Future[ServersReady] = Future()
+    future: Future[None] = Future()
 
     def body() -> None:
         try:

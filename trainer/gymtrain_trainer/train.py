@@ -1,8 +1,8 @@
 """One training process, from start to end. Rank 0 also serves HTTP, waits for the servers and collects rollouts.
 
 ```
-HTTP server ──► servers awaited (thread) ─────────────┐
-            └─► torch, TRL, model loaded (main thread) ┴─► transport chosen ─► train ─► final model
+HTTP server ──► servers awaited (thread) ──────────────┐
+            └─► torch, TRL, model loaded (main thread) ┴─► train: transport, first sync, steps ─► final model
 ```
 Heavy imports happen inside the functions, after the HTTP server is up: the operator sees the trainer at once.
 """
@@ -20,7 +20,7 @@ from gymtrain_api import wiring
 from gymtrain_trainer import settings
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.data.rows import Tasks, read_index
-from gymtrain_trainer.errors import InterruptedBySignal, RefusedError, RolloutError, SettingsError
+from gymtrain_trainer.errors import InterruptedBySignal, RolloutError, SettingsError
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts.answer import prompt_text
 from gymtrain_trainer.rollouts.client import RolloutClient, RolloutLimits, Sampling
@@ -29,9 +29,17 @@ from gymtrain_trainer.rollouts.pace import samples_ahead
 from gymtrain_trainer.rollouts.samples import to_samples
 from gymtrain_trainer.rollouts.worker import RolloutWorker, WorkerSettings
 from gymtrain_trainer.serve import HttpServer, make_app
-from gymtrain_trainer.servers import ServersReady, start_waiting, sync_settings
+from gymtrain_trainer.servers import start_waiting, sync_settings
 from gymtrain_trainer.stopping import StopSignal
-from gymtrain_trainer.weights import HTTPFull, ParityCheck, SyncEvent, WeightStore, untrusted, weight_routes
+from gymtrain_trainer.weights import (
+    HTTPFull,
+    ParityCheck,
+    SyncEvent,
+    TransportRefusedError,
+    WeightStore,
+    untrusted,
+    weight_routes,
+)
 
 log = logging.getLogger(__name__)
 
@@ -55,13 +63,20 @@ class _Weights:
 class _InterruptibleTransfer:
     """The transport, with waits that SIGTERM ends: suspending a run takes vLLM away in the middle of a sync."""
 
-    def __init__(self, transfer: HTTPFull, stop: StopSignal) -> None:
+    def __init__(self, transfer: HTTPFull, stop: StopSignal, board: ProgressBoard) -> None:
         self._transfer = transfer
         self._stop = stop
+        self._board = board
 
     def init_weight_transfer(self) -> None:
-        with self._stop.waiting():
-            self._transfer.init_weight_transfer()
+        """Settles the transport by what the servers offer, and says so on the board."""
+        try:
+            with self._stop.waiting():
+                self._transfer.init_weight_transfer()
+        except TransportRefusedError as error:
+            self._board.update(transport_reason=str(error))
+            raise
+        self._board.update(transport="HTTPFull", transport_reason=self._transfer.transport_reason)
 
     def pause(self) -> None:
         with self._stop.waiting():
@@ -87,7 +102,7 @@ class Lead:
     tasks: Tasks
     worker: RolloutWorker
     transfer: HTTPFull
-    servers: Future[ServersReady]
+    servers: Future[None]
 
 
 def open_port(context: Context, board: ProgressBoard) -> tuple[HttpServer, WeightStore]:
@@ -132,6 +147,7 @@ def train(context: Context, board: ProgressBoard | None, store: WeightStore | No
             store,
             parity=_parity(context, tasks, holder),
             observer=_on_sync(board),
+            requested=spec.weight_sync.transport,
         )
         worker = _worker(context, board, tasks, transfer, arguments, checkpoint.state.position if checkpoint else 0)
         worker.rollout_buffer.while_waiting = stop.waiting
@@ -155,16 +171,13 @@ def train(context: Context, board: ProgressBoard | None, store: WeightStore | No
         context.paths.model,
         callbacks=callbacks,
         rollout_worker=lead.worker if lead else None,
-        weight_transfer=_InterruptibleTransfer(lead.transfer, stop) if lead else None,
+        weight_transfer=_InterruptibleTransfer(lead.transfer, stop, lead.board) if lead else None,
     )
     holder.append(trainer)
     log.info("model loaded in %.1f s", time.monotonic() - began)
     if lead:
         with stop.waiting():
-            choice = lead.servers.result().choice
-        if choice.transport is None:
-            raise RefusedError(choice.reason)
-        log.info("weight transport %s: %s", choice.transport, choice.reason)
+            lead.servers.result()
     try:
         trainer.train(resume_from_checkpoint=str(checkpoint.folder) if checkpoint else None)
     except InterruptedBySignal:

@@ -1,0 +1,108 @@
+"""One rollout over HTTP, against a real server."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from aiohttp import web
+from tests.unit.trainer.trainer_agent import Agent, good_answer, inner_server_died
+from tests.unit.trainer.trainer_data import question
+
+from gymtrain_trainer.errors import AgentError, AnswerError, RolloutError
+from gymtrain_trainer.rollouts import client as client_module
+from gymtrain_trainer.rollouts.client import RolloutClient, RolloutLimits, Sampling, request_body
+
+SAMPLING = Sampling(temperature=0.7, top_p=0.9, max_output_tokens=12)
+
+
+@pytest.fixture(autouse=True)
+def _no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "_BACKOFF_SECONDS", 0.01)
+
+
+def limits(**changes: Any) -> RolloutLimits:
+    return RolloutLimits(**({"max_concurrent": 8, "timeout_seconds": 5.0, "max_attempts": 3} | changes))
+
+
+async def test_sampling_settings_are_put_into_the_request() -> None:
+    async with Agent() as agent, RolloutClient(limits(), SAMPLING) as client:
+        await client.run(agent.url, question(1))
+    params = agent.requests[0]["responses_create_params"]
+    assert (params["temperature"], params["top_p"], params["max_output_tokens"]) == (0.7, 0.9, 12)
+    assert agent.requests[0]["number"] == 1
+
+
+def test_the_row_itself_is_left_as_it_is() -> None:
+    row = question(1)
+    request_body(row, SAMPLING)
+    assert "temperature" not in row["responses_create_params"]
+
+
+async def test_no_cookie_is_kept_between_rollouts() -> None:
+    async with Agent() as agent, RolloutClient(limits(), SAMPLING) as client:
+        await client.run(agent.url, question(1))
+        await client.run(agent.url, question(1))
+    assert agent.cookies == [{}, {}]
+
+
+async def test_a_failed_try_is_repeated_and_heard_of() -> None:
+    heard: list[RolloutError] = []
+    async with (
+        Agent(lambda row, number: inner_server_died() if number == 1 else good_answer(row)) as agent,
+        RolloutClient(limits(), SAMPLING, heard.append) as client,
+    ):
+        answer = await client.run(agent.url, question(1))
+    assert answer.reward == 1.0
+    assert len(heard) == 1
+
+
+async def test_tries_end_at_their_limit_with_what_the_agent_said() -> None:
+    async with Agent(lambda row, number: inner_server_died()) as agent, RolloutClient(limits(), SAMPLING) as client:
+        with pytest.raises(AgentError, match=r"answered 500: .*calling an inner server"):
+            await client.run(agent.url, question(1))
+    assert len(agent.requests) == 3
+
+
+async def test_a_row_that_the_agent_refuses_is_not_tried_again() -> None:
+    async with (
+        Agent(lambda row, number: web.json_response({"detail": "extra field"}, status=422)) as agent,
+        RolloutClient(limits(), SAMPLING) as client,
+    ):
+        with pytest.raises(AgentError, match="422"):
+            await client.run(agent.url, question(1))
+    assert len(agent.requests) == 1
+
+
+async def test_an_agent_that_never_answers_runs_into_the_deadline() -> None:
+    async def hang(row: dict[str, Any], number: int) -> web.Response:
+        await asyncio.sleep(30)
+        return good_answer(row)
+
+    async with Agent(hang) as agent, RolloutClient(limits(timeout_seconds=0.2, max_attempts=1), SAMPLING) as client:
+        with pytest.raises(AgentError, match=r"didn't answer within 0\.2 s"):
+            await client.run(agent.url, question(1))
+
+
+async def test_nobody_listening_is_a_failure_of_the_agent() -> None:
+    async with RolloutClient(limits(max_attempts=2), SAMPLING) as client:
+        with pytest.raises(AgentError, match=r"http://127\.0\.0\.1:9/run"):
+            await client.run("http://127.0.0.1:9", question(1))
+
+
+async def test_an_answer_without_tokens_is_a_failure() -> None:
+    async with (
+        Agent(lambda row, number: good_answer(row, output=[])) as agent,
+        RolloutClient(limits(), SAMPLING) as client,
+    ):
+        with pytest.raises(AnswerError, match="no token ids"):
+            await client.run(agent.url, question(1))
+
+
+async def test_no_more_rollouts_are_in_flight_than_allowed() -> None:
+    async def slow(row: dict[str, Any], number: int) -> web.Response:
+        await asyncio.sleep(0.02)
+        return good_answer(row)
+
+    async with Agent(slow) as agent, RolloutClient(limits(max_concurrent=3), SAMPLING) as client:
+        await asyncio.gather(*(client.run(agent.url, question(n)) for n in range(12)))
+    assert agent.most_at_once == 3

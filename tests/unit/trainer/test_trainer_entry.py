@@ -1,0 +1,238 @@
+"""The parts around training: context, exit codes, termination message, torchrun, checkpoints, signals."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.trainer.test_trainer_settings import spec
+from tests.unit.trainer.trainer_agent import Agent
+
+from gymtrain_api.wiring import ExitCode, RunConfig, TrainerProgress
+from gymtrain_trainer.algorithm.checkpoints import WorkerState, checkpoint_folder, last_checkpoint, write_state
+from gymtrain_trainer.algorithm.record import RewardsFile, step_record
+from gymtrain_trainer.context import Context, read_context, read_paths
+from gymtrain_trainer.cpus import usable_cpus
+from gymtrain_trainer.errors import (
+    InterruptedBySignal,
+    RefusedError,
+    RolloutsStalledError,
+    ServersError,
+    SettingsError,
+)
+from gymtrain_trainer.launch import torchrun_arguments, wait_for_name
+from gymtrain_trainer.main import exit_code, main
+from gymtrain_trainer.progress import write_termination_message
+from gymtrain_trainer.rollouts.buffer import Taken
+from gymtrain_trainer.servers import wait_for_agents
+from gymtrain_trainer.stopping import StopSignal
+from gymtrain_trainer.weights import TransportRefusedError, WeightParityError, WeightSyncError
+
+
+def run_config(**parts: Any) -> RunConfig:
+    return RunConfig(
+        name="math",
+        namespace="lab",
+        spec=spec(**parts),
+        inference_url="http://math-inference.lab.svc:8000",
+        inference_pods_host="math-inference-pods.lab.svc",
+        trainer_host="math-trainer.lab.svc",
+        agents={"adder": "http://math-gym-adder.lab.svc:8000"},
+    )
+
+
+def context(tmp_path: Path, *, node_rank: int = 0, **parts: Any) -> Context:
+    (tmp_path / "run.json").write_text(run_config(**parts).model_dump_json(by_alias=True))
+    return read_context(
+        {
+            "GYMTRAIN_RUN_CONFIG": str(tmp_path / "run.json"),
+            "GYMTRAIN_ROOT": str(tmp_path),
+            "GYMTRAIN_ATTEMPT": "2",
+            "JOB_COMPLETION_INDEX": str(node_rank),
+        }
+    )
+
+
+def test_the_context_comes_from_run_json_and_the_pods_environment(tmp_path: Path) -> None:
+    made = context(tmp_path, node_rank=3, trainer={"nodes": 4, "processesPerNode": 8})
+    assert (made.attempt, made.node_rank, made.nodes, made.processes) == (2, 3, 4, 32)
+    assert made.paths.model == tmp_path / "model"
+    assert made.run_folder == tmp_path / "checkpoints" / "math"
+
+
+def test_without_overrides_the_paths_are_the_contracts() -> None:
+    paths = read_paths({})
+    assert (str(paths.model), str(paths.data_index)) == ("/gymtrain/model", "/gymtrain/data/index.json")
+    assert str(paths.termination_log) == "/dev/termination-log"
+
+
+def test_a_missing_run_json_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="cannot read"):
+        read_context({"GYMTRAIN_RUN_CONFIG": str(tmp_path / "none.json")})
+
+
+def test_a_run_json_of_another_release_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text('{"name": "x"}')
+    with pytest.raises(SettingsError, match="of one release"):
+        read_context({"GYMTRAIN_RUN_CONFIG": str(tmp_path / "run.json")})
+
+
+def test_a_refused_start_ends_in_exit_code_78(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GYMTRAIN_RUN_CONFIG", str(tmp_path / "none.json"))
+    assert main() == 78
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (RefusedError("x"), ExitCode.REFUSED),
+        (RolloutsStalledError("x"), ExitCode.RETRY),
+        (WeightSyncError("x"), ExitCode.RETRY),
+        (WeightParityError("x"), ExitCode.REFUSED),
+        (TransportRefusedError("x"), ExitCode.REFUSED),
+        (MemoryError(), ExitCode.RETRY),
+    ],
+)
+def test_each_error_has_its_exit_code(error: Exception, code: ExitCode) -> None:
+    assert exit_code(error) == code
+
+
+def test_a_long_message_fits_the_termination_log(tmp_path: Path) -> None:
+    progress = TrainerProgress(phase="failed", step=4, message="begin " + "ü" * 9000 + " end")
+    write_termination_message(progress, tmp_path / "log")
+    written = (tmp_path / "log").read_bytes()
+    assert len(written) <= 4096
+    read = TrainerProgress.model_validate_json(written)
+    assert read.step == 4
+    assert read.message.startswith("begin")
+    assert read.message.endswith("end")
+
+
+def test_nodes_meet_at_node_0_of_their_attempt(tmp_path: Path) -> None:
+    arguments = torchrun_arguments(context(tmp_path, node_rank=1, trainer={"nodes": 2, "processesPerNode": 4}))
+    assert "--master-addr=math-trainer-2-0.math-trainer.lab.svc" in arguments
+    assert "--node-rank=1" in arguments
+    assert "--nproc-per-node=4" in arguments
+
+
+def test_a_node_0_without_dns_record_is_named() -> None:
+    with pytest.raises(ServersError, match=r"math-trainer-1-0\.invalid"):
+        wait_for_name("math-trainer-1-0.invalid", 0.0)
+
+
+async def test_an_agent_that_does_not_come_up_is_named_with_its_url() -> None:
+    said: list[str] = []
+    async with Agent() as agent:
+        with pytest.raises(ServersError, match=r"gone at http://127\.0\.0\.1:9: ClientConnectorError"):
+            await wait_for_agents({"adder": agent.url, "gone": "http://127.0.0.1:9"}, 0.0, said.append)
+    assert said == ["Gym agent gone"]
+
+
+async def test_waiting_ends_once_every_agent_answers() -> None:
+    said: list[str] = []
+    async with Agent() as agent:
+        await wait_for_agents({"adder": agent.url}, 5.0, said.append)
+    assert said[-1] == ""
+
+
+# --- checkpoints ---
+
+
+def save(folder: Path, step: int, whole: bool = True) -> None:
+    checkpoint = checkpoint_folder(folder, step)
+    checkpoint.mkdir(parents=True)
+    if whole:
+        write_state(checkpoint, WorkerState(step=step, position=step * 4, attempt=1))
+
+
+def test_the_last_checkpoint_is_the_one_of_the_highest_step(tmp_path: Path) -> None:
+    save(tmp_path, 9)
+    save(tmp_path, 10)
+    found = last_checkpoint(tmp_path)
+    assert found is not None
+    assert (found.folder.name, found.state.position) == ("checkpoint-10", 40)
+
+
+def test_a_checkpoint_that_was_cut_off_is_passed_over(tmp_path: Path) -> None:
+    save(tmp_path, 10)
+    save(tmp_path, 20, whole=False)
+    found = last_checkpoint(tmp_path)
+    assert found is not None
+    assert found.state.step == 10
+
+
+def test_a_new_run_has_no_checkpoint(tmp_path: Path) -> None:
+    assert last_checkpoint(tmp_path / "none") is None
+
+
+# --- the record of a step ---
+
+
+def taken(group: int, reward: float, staleness: int = 0) -> Taken:
+    return Taken(group, reward, 0.5, staleness, tokens=3)
+
+
+def test_a_steps_reward_is_the_mean_of_the_samples_it_used() -> None:
+    record = step_record(4, [taken(0, 1.0), taken(0, 0.0), taken(1, 0.5, 1), taken(1, 0.5, 1)], seconds=2.0, now=1.0)
+    assert (record.reward, record.groups, record.staleness, record.tokens) == (0.5, 2, 0.5, 12)
+    assert record.tokens_per_second == 6.0
+
+
+def test_a_resumed_attempt_drops_the_rows_after_its_checkpoint(tmp_path: Path) -> None:
+    rewards = RewardsFile(tmp_path / "rewards.csv")
+    rewards.begin(0)
+    for step in (1, 2, 3):
+        rewards.append(step_record(step, [taken(step, 0.25)], 1.0, now=float(step)))
+    rewards.begin(2)
+    rewards.append(step_record(3, [taken(9, 0.75)], 1.0, now=9.0))
+    lines = (tmp_path / "rewards.csv").read_text().split()
+    assert lines[0] == "step,reward,reward_std,groups,staleness,tokens,seconds,time"
+    assert [line.split(",")[:2] for line in lines[1:]] == [["1", "0.25"], ["2", "0.25"], ["3", "0.75"]]
+
+
+# --- signals and CPUs ---
+
+
+def test_a_signal_raises_at_once_while_the_trainer_only_waits() -> None:
+    stop = StopSignal()
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    stop.install()
+    try:
+        with pytest.raises(InterruptedBySignal), stop.waiting():  # noqa: PT012
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(5)
+    finally:
+        signal.signal(signal.SIGTERM, before[0])
+        signal.signal(signal.SIGINT, before[1])
+
+
+def test_a_signal_during_a_step_only_raises_the_flag() -> None:
+    stop = StopSignal()
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    stop.install()
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.requested
+        with pytest.raises(InterruptedBySignal), stop.waiting():
+            pass
+    finally:
+        signal.signal(signal.SIGTERM, before[0])
+        signal.signal(signal.SIGINT, before[1])
+
+
+@pytest.mark.parametrize(("limit", "cpus"), [("150000 100000", 2), ("50000 100000", 1)])
+def test_a_cpu_limit_bounds_the_threads(limit: str, cpus: int, tmp_path: Path) -> None:
+    (tmp_path / "cpu.max").write_text(limit)
+    assert usable_cpus(tmp_path / "cpu.max") == min(cpus, os.process_cpu_count() or 1)
+
+
+def test_no_limit_leaves_the_affinity(tmp_path: Path) -> None:
+    (tmp_path / "cpu.max").write_text("max 100000")
+    assert usable_cpus(tmp_path / "cpu.max") == os.process_cpu_count()
+
+
+def test_the_run_config_round_trips() -> None:
+    assert RunConfig.model_validate(json.loads(run_config().model_dump_json(by_alias=True))) == run_config()

@@ -1,0 +1,75 @@
+"""The trainer's HTTP port."""
+
+import json
+import urllib.request
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from gymtrain_api.wiring import TrainerProgress
+from gymtrain_trainer.errors import TrainerError
+from gymtrain_trainer.progress import ProgressBoard
+from gymtrain_trainer.serve import HttpServer, make_app
+
+
+@pytest.fixture
+def board() -> ProgressBoard:
+    return ProgressBoard()
+
+
+@pytest.fixture
+async def client(board: ProgressBoard) -> AsyncIterator[TestClient[web.Request, web.Application]]:
+    async with TestClient(TestServer(make_app(board))) as client:
+        yield client
+
+
+async def test_progress_is_what_the_board_says(board: ProgressBoard, client: TestClient[Any, Any]) -> None:
+    board.update(phase="training", step=7, reward=0.25, weight_version="run:1:8")
+    progress = TrainerProgress.model_validate_json(await (await client.get("/progress")).text())
+    assert (progress.phase, progress.step, progress.reward, progress.weight_version) == ("training", 7, 0.25, "run:1:8")
+    assert progress.updated_at > 0
+
+
+async def test_the_last_samples_come_newest_first(board: ProgressBoard, client: TestClient[Any, Any]) -> None:
+    for number in range(5):
+        board.add_sample({"number": number})
+    samples = await (await client.get("/samples", params={"limit": "2"})).json()
+    assert [sample["number"] for sample in samples] == [4, 3]
+
+
+async def test_a_limit_that_is_no_number_is_refused(client: TestClient[Any, Any]) -> None:
+    assert (await client.get("/samples", params={"limit": "many"})).status == 400
+
+
+async def test_metrics_follow_the_board(board: ProgressBoard, client: TestClient[Any, Any]) -> None:
+    board.update(step=3, max_steps=9, reward=0.5, phase="training", transport="HTTPFull", weight_version="run:1:4")
+    board.count("failed_rollouts", 2)
+    board.set_numbers({"kl": 0.01})
+    text = await (await client.get("/metrics")).text()
+    assert "gymtrain_trainer_step 3.0" in text
+    assert "gymtrain_trainer_failed_rollouts_total 2.0" in text
+    assert 'gymtrain_trainer_step_value{name="kl"} 0.01' in text
+    assert 'gymtrain_trainer_info{phase="training",transport="HTTPFull",weight_version="run:1:4"} 1.0' in text
+
+
+async def test_a_number_that_is_not_known_yet_is_left_out(client: TestClient[Any, Any]) -> None:
+    assert "gymtrain_trainer_reward " not in await (await client.get("/metrics")).text()
+
+
+def test_it_serves_from_a_thread_of_its_own(board: ProgressBoard, unused_tcp_port: int) -> None:
+    server = HttpServer(make_app(board), unused_tcp_port)
+    server.start()
+    with urllib.request.urlopen(f"http://127.0.0.1:{unused_tcp_port}/progress", timeout=5) as answer:
+        assert json.load(answer)["phase"] == "starting"
+    server.stop()
+
+
+def test_a_port_that_is_taken_is_an_error_at_the_start(board: ProgressBoard, unused_tcp_port: int) -> None:
+    server = HttpServer(make_app(board), unused_tcp_port)
+    server.start()
+    with pytest.raises(TrainerError, match=f"cannot listen on port {unused_tcp_port}"):
+        HttpServer(make_app(board), unused_tcp_port).start()
+    server.stop()

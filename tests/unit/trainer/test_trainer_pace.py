@@ -1,0 +1,32 @@
+"""How far rollouts run ahead of the trainer."""
+
+from gymtrain_trainer.rollouts.pace import failure_pause, may_start, samples_ahead
+
+
+def test_the_bound_is_one_step_where_little_staleness_is_allowed() -> None:
+    assert samples_ahead(32, 1, 1, 8) == 32
+
+
+def test_a_longer_sync_interval_lets_more_samples_wait() -> None:
+    assert samples_ahead(32, 4, 1, 8) == 128
+
+
+def test_a_group_larger_than_the_step_may_still_run() -> None:
+    assert samples_ahead(4, 1, 4, 16) == 16
+    assert may_start(in_flight=0, waiting=0, num_generations=16, ahead=8, max_concurrent=4)
+
+
+def test_no_group_starts_where_it_would_pass_the_bound() -> None:
+    assert may_start(in_flight=16, waiting=8, num_generations=8, ahead=32, max_concurrent=64)
+    assert not may_start(in_flight=16, waiting=16, num_generations=8, ahead=32, max_concurrent=64)
+
+
+def test_no_group_starts_where_all_slots_are_taken() -> None:
+    assert not may_start(in_flight=16, waiting=0, num_generations=8, ahead=64, max_concurrent=16)
+
+
+def test_failures_slow_the_start_of_groups_up_to_a_limit() -> None:
+    pauses = [failure_pause(n) for n in range(12)]
+    assert pauses[0] == 0.0
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == 5.0

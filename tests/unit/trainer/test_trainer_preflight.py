@@ -1,0 +1,148 @@
+"""Preflight's findings, as a user reads them. TRL's class itself is asked in test_trainer_trl.py."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.trainer.test_trainer_settings import spec
+
+from gymtrain_api.wiring import Finding
+from gymtrain_trainer.model_folder import check_model_folder
+from gymtrain_trainer.preflight import check_batch, check_keys, check_types
+
+VALID = {"learning_rate", "max_steps", "num_generations", "max_staleness", "top_k", "save_steps"}
+
+
+def only(findings: list[Finding]) -> Finding:
+    assert len(findings) == 1, findings
+    return findings[0]
+
+
+def test_an_unknown_key_is_told_the_nearest_valid_one() -> None:
+    finding = only(check_keys({"learning_rat": 1e-5}, VALID))
+    assert finding.where == "spec.trainer.config.learning_rat"
+    assert "did you mean learning_rate?" in finding.message
+
+
+def test_a_key_that_the_run_sets_is_told_the_field() -> None:
+    assert "spec.rollout.maxStaleness" in only(check_keys({"max_staleness": 2}, VALID)).message
+
+
+def test_a_near_miss_of_a_key_that_the_run_sets_is_not_offered_it() -> None:
+    assert "max_staleness" not in only(check_keys({"max_stalenes": 2}, VALID)).message
+
+
+def test_sampling_that_cannot_reach_vllm_is_refused() -> None:
+    assert "can't carry it" in only(check_keys({"top_k": 20}, VALID)).message
+    assert check_keys({"top_k": 0}, VALID) == []
+
+
+def test_a_batch_that_splits_groups_is_told_the_next_that_do_not() -> None:
+    finding = only(
+        check_batch(
+            spec({"max_steps": 1, "num_generations": 8, "per_device_train_batch_size": 6}, trainer={"nodes": 2})
+        )
+    )
+    assert finding.where == "spec.trainer.config.per_device_train_batch_size"
+    assert "6 (per_device_train_batch_size) x 2 (processes) x 1" in finding.message
+    assert "8 or 16 would do" in finding.message
+
+
+def test_accumulation_can_complete_a_group() -> None:
+    config = {"max_steps": 1, "num_generations": 8, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
+    assert check_batch(spec(config)) == []
+
+
+def test_a_run_without_an_end_is_refused() -> None:
+    assert "when does training end?" in only(check_batch(spec({}))).message
+
+
+def test_a_group_of_one_is_refused() -> None:
+    assert "at least 2" in only(check_batch(spec({"max_steps": 1, "num_generations": 1}))).message
+
+
+@pytest.mark.parametrize(("value", "fits"), [(1e-5, True), (1, True), ("1e-5", False), (None, False), (True, False)])
+def test_a_number_is_a_number(value: Any, fits: bool) -> None:
+    findings = check_types({"learning_rate": value}, {"learning_rate": float})
+    assert (findings == []) is fits
+
+
+def test_a_wrong_type_shows_what_was_given() -> None:
+    finding = only(check_types({"learning_rate": "1e-5"}, {"learning_rate": float}))
+    assert finding.message == 'expected float, got "1e-5" (str)'
+
+
+# --- the model's folder ---
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A folder that is complete: one tensor of two floats."""
+    header = json.dumps({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    (tmp_path / "config.json").write_text('{"architectures": ["Qwen3ForCausalLM"]}')
+    (tmp_path / "tokenizer.json").write_text("{}")
+    (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "{{ messages }}"}')
+    return tmp_path
+
+
+def problem(folder: Path) -> str:
+    finding = only(check_model_folder(folder, "pvc://models/qwen"))
+    assert finding.where == "spec.model.source"
+    assert finding.message.startswith("pvc://models/qwen: ")
+    return finding.message
+
+
+def test_a_whole_model_has_no_findings(model: Path) -> None:
+    assert check_model_folder(model, "x") == []
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    assert "cannot read" in problem(tmp_path / "nowhere")
+
+
+def test_an_empty_folder_is_named(tmp_path: Path) -> None:
+    assert "empty" in problem(tmp_path)
+
+
+def test_a_missing_config_is_named(model: Path) -> None:
+    (model / "config.json").unlink()
+    assert "there is no config.json (found: model.safetensors" in problem(model)
+
+
+def test_missing_weights_are_named(model: Path) -> None:
+    (model / "model.safetensors").unlink()
+    assert "no weights" in problem(model)
+
+
+def test_gguf_weights_are_told_how_to_convert(model: Path) -> None:
+    (model / "model.safetensors").rename(model / "model.gguf")
+    assert "gguf_file" in problem(model)
+
+
+def test_a_missing_shard_is_named(model: Path) -> None:
+    (model / "model.safetensors.index.json").write_text('{"weight_map": {"w": "model-2.safetensors"}}')
+    assert "model-2.safetensors" in problem(model)
+
+
+def test_a_cut_off_copy_is_named(model: Path) -> None:
+    file = model / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    assert "cut off" in problem(model)
+
+
+def test_a_git_lfs_pointer_is_named(model: Path) -> None:
+    (model / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    assert "git lfs pull" in problem(model)
+
+
+def test_a_tokenizer_without_chat_template_is_named(model: Path) -> None:
+    (model / "tokenizer_config.json").write_text("{}")
+    assert "chat template" in problem(model)
+
+
+def test_a_chat_template_of_its_own_file_counts(model: Path) -> None:
+    (model / "tokenizer_config.json").write_text("{}")
+    (model / "chat_template.jinja").write_text("{{ messages }}")
+    assert check_model_folder(model, "x") == []

@@ -1,0 +1,62 @@
+"""Rows of the indexed datasets."""
+
+from pathlib import Path
+
+import pytest
+from tests.unit.trainer.trainer_data import question, write_dataset, write_index
+
+from gymtrain_trainer.data.rows import RowFile, Tasks, read_index
+from gymtrain_trainer.errors import DataError
+
+AGENTS = {"adder": "http://adder:8000", "other": "http://other:8000"}
+
+
+def test_every_row_is_read_as_it_was_written(tmp_path: Path) -> None:
+    rows = [question(n) for n in range(20)]
+    index = read_index(write_index(tmp_path, write_dataset(tmp_path, rows)))
+    file = RowFile(index.train[0])
+    assert [file.row(n) for n in range(20)] == rows
+
+
+def test_a_row_goes_to_the_agent_that_it_names(tmp_path: Path) -> None:
+    file = write_dataset(tmp_path, [question(1, agent="other")])
+    tasks = Tasks(read_index(write_index(tmp_path, file)), AGENTS, seed=0)
+    assert tasks.at(0).url == "http://other:8000"
+
+
+def test_a_row_without_agent_goes_to_the_datasets_default(tmp_path: Path) -> None:
+    tasks = Tasks(read_index(write_index(tmp_path, write_dataset(tmp_path, [question(1)]))), AGENTS, seed=0)
+    assert tasks.at(0).agent == "adder"
+
+
+def test_a_row_of_an_unknown_agent_is_an_error_that_names_it(tmp_path: Path) -> None:
+    file = write_dataset(tmp_path, [question(1, agent="ader")])
+    tasks = Tasks(read_index(write_index(tmp_path, file)), AGENTS, seed=0)
+    with pytest.raises(DataError, match=r"row 0 goes to agent 'ader', the run has \['adder', 'other'\]"):
+        tasks.at(0)
+
+
+def test_an_unknown_default_agent_is_refused_before_any_rollout(tmp_path: Path) -> None:
+    index = read_index(write_index(tmp_path, write_dataset(tmp_path, [question(1)], agent="nobody")))
+    with pytest.raises(DataError, match="nobody"):
+        Tasks(index, AGENTS, seed=0)
+
+
+def test_offsets_of_another_number_of_rows_are_refused(tmp_path: Path) -> None:
+    file = write_dataset(tmp_path, [question(1)]).model_copy(update={"rows": 2})
+    with pytest.raises(DataError, match="2 rows need 24"):
+        RowFile(read_index(write_index(tmp_path, file)).train[0])
+
+
+def test_a_file_that_changed_since_it_was_indexed_is_an_error(tmp_path: Path) -> None:
+    index = read_index(write_index(tmp_path, write_dataset(tmp_path, [question(1), question(2)])))
+    file = RowFile(index.train[0])
+    path = tmp_path / "train-0.jsonl"
+    path.write_bytes(b"##" + path.read_bytes()[:-2])
+    with pytest.raises(DataError, match="changed since it was indexed"):
+        file.row(1)
+
+
+def test_an_empty_dataset_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no rows"):
+        read_index(write_index(tmp_path))

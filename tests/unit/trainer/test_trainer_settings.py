@@ -1,0 +1,72 @@
+"""What TRL's config is made of."""
+
+from pathlib import Path
+from typing import Any
+
+from gymtrain_api.spec import GymTrainingRunSpec
+from gymtrain_trainer.settings import Batch, max_steps, trl_arguments
+
+
+def spec(config: dict[str, Any] | None = None, **parts: Any) -> GymTrainingRunSpec:
+    trainer = {"config": config or {}} | parts.pop("trainer", {})
+    return GymTrainingRunSpec.model_validate(
+        {
+            "model": {"source": "hf://org/name"},
+            "gym": {"configPaths": ["a.yaml"]},
+            "data": {"train": [{"source": "gym://a.jsonl"}]},
+            "trainer": trainer,
+        }
+        | parts
+    )
+
+
+def arguments(run: GymTrainingRunSpec) -> dict[str, Any]:
+    return trl_arguments(run, folder=Path("/gymtrain/checkpoints/x"), steps=3)
+
+
+def test_a_step_is_batch_times_processes_times_accumulation() -> None:
+    run = spec(
+        {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2},
+        trainer={"nodes": 3, "processesPerNode": 8},
+    )
+    assert Batch.of(run).samples_per_step == 4 * 2 * 24
+
+
+def test_users_settings_win_over_ours() -> None:
+    assert arguments(spec({"save_total_limit": 9}))["save_total_limit"] == 9
+
+
+def test_what_other_fields_say_wins_over_the_config() -> None:
+    made = arguments(spec({"max_staleness": 99, "output_dir": "/x"}, rollout={"maxStaleness": 2}))
+    assert made["max_staleness"] == 2
+    assert made["output_dir"] == "/gymtrain/checkpoints/x"
+
+
+def test_a_cpu_run_switches_off_what_needs_a_gpu() -> None:
+    made = arguments(spec())
+    assert (made["use_cpu"], made["bf16"], made["gradient_checkpointing"]) == (True, False, False)
+
+
+def test_a_gpu_run_keeps_trls_defaults() -> None:
+    made = arguments(spec(trainer={"gpus": 1}))
+    assert made["use_cpu"] is False
+    assert "bf16" not in made
+
+
+def test_checkpoints_are_written_only_where_a_volume_keeps_them() -> None:
+    assert arguments(spec())["save_strategy"] == "no"
+    assert arguments(spec(trainer={"checkpoint": {"size": "1Gi"}}))["save_strategy"] == "steps"
+
+
+def test_epochs_become_steps_once_the_rows_are_known() -> None:
+    run = spec({"num_train_epochs": 2, "num_generations": 8, "per_device_train_batch_size": 16})
+    assert max_steps(run, None) is None
+    assert max_steps(run, 100) == 100
+
+
+def test_max_steps_wins_over_epochs() -> None:
+    assert max_steps(spec({"max_steps": 7, "num_train_epochs": 2}), 100) == 7
+
+
+def test_neither_steps_nor_epochs_means_no_end() -> None:
+    assert max_steps(spec(), 100) is None

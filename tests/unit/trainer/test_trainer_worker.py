@@ -1,0 +1,288 @@
+"""The rollout worker, with real HTTP agents; TRL's part is played by the test."""
+
+import asyncio
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.unit.trainer.trainer_agent import Agent, good_answer, inner_server_died
+from tests.unit.trainer.trainer_data import question, write_dataset, write_index
+
+from gymtrain_trainer.data.rows import Task, Tasks, read_index
+from gymtrain_trainer.errors import DataError, RolloutsStalledError
+from gymtrain_trainer.progress import ProgressBoard
+from gymtrain_trainer.rollouts import client as client_module
+from gymtrain_trainer.rollouts import worker as worker_module
+from gymtrain_trainer.rollouts.answer import Answer
+from gymtrain_trainer.rollouts.client import RolloutClient, RolloutLimits, Sampling
+from gymtrain_trainer.rollouts.guard import Versions, WeightGuard
+from gymtrain_trainer.rollouts.worker import RolloutWorker, WorkerSettings
+from gymtrain_trainer.weights import untrusted
+
+GENERATIONS = 4
+
+
+class Mask(list[int]):
+    def sum(self) -> int:
+        return sum(self)
+
+
+def plain_samples(answers: Sequence[Answer], task: Task, version: int) -> list[Any]:
+    """Stands in for TRL's samples, which need torch."""
+    return [
+        SimpleNamespace(
+            group_id=task.position,
+            model_version=version,
+            metrics={"reward": answer.reward, "reward_std": 0.0},
+            completion_mask=Mask([1] * answer.generated),
+            number=task.row["number"],
+        )
+        for answer in answers
+    ]
+
+
+class Servers:
+    """vLLM, as the guard sees it."""
+
+    def __init__(self) -> None:
+        self.versions: Versions = {"http://vllm": "run:1:1"}
+
+    async def pod_versions(self) -> Versions:
+        return dict(self.versions)
+
+    def repairs(self) -> int:
+        return 0
+
+
+class AgentThread:
+    """An agent in a thread of its own, as the trainer's thread blocks."""
+
+    def __init__(self) -> None:
+        self.agent = Agent()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self.agent.__aenter__(), self._loop).result(10)
+
+    def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(self.agent.__aexit__(), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5)
+
+
+@pytest.fixture
+def served() -> Iterator[AgentThread]:
+    thread = AgentThread()
+    yield thread
+    thread.close()
+
+
+@pytest.fixture
+def servers() -> Servers:
+    return Servers()
+
+
+@pytest.fixture
+def board() -> ProgressBoard:
+    return ProgressBoard()
+
+
+@pytest.fixture
+def make_worker(
+    served: AgentThread, servers: Servers, board: ProgressBoard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., RolloutWorker]]:
+    monkeypatch.setattr(client_module, "_BACKOFF_SECONDS", 0.01)
+    monkeypatch.setattr(worker_module, "failure_pause", lambda failures: 0.01 if failures else 0.0)
+    made: list[RolloutWorker] = []
+
+    def make(rows: int = 50, **changes: Any) -> RolloutWorker:
+        index = read_index(write_index(tmp_path, write_dataset(tmp_path, [question(n) for n in range(rows)])))
+        settings = {
+            "num_generations": GENERATIONS,
+            "ahead": 8,
+            "max_concurrent": 16,
+            "max_staleness": 4,
+            "stall_timeout_seconds": 60.0,
+        }
+        limits, sampling = RolloutLimits(16, 5.0, 2), Sampling(1.0, 1.0, 8)
+        worker = RolloutWorker(
+            WorkerSettings(**(settings | changes)),
+            Tasks(index, {"adder": served.agent.url}, seed=0),
+            lambda on_failure: RolloutClient(limits, sampling, on_failure),
+            lambda: WeightGuard(servers, lambda before, after: untrusted(before, after, "run", 1)),
+            plain_samples,
+            board,
+        )
+        worker.update_model_version(1)
+        made.append(worker)
+        return worker
+
+    yield make
+    for worker in made:
+        worker.stop()
+
+
+def take(worker: RolloutWorker, count: int) -> list[Any]:
+    return [worker.rollout_buffer.get(timeout=20) for _ in range(count)]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end, "it didn't happen"
+        time.sleep(0.01)
+
+
+def test_a_group_arrives_whole_and_in_one_piece(make_worker: Callable[..., RolloutWorker]) -> None:
+    worker = make_worker()
+    worker.start()
+    groups = [sample.group_id for sample in take(worker, 4 * GENERATIONS)]
+    assert all(len(set(groups[i : i + GENERATIONS])) == 1 for i in range(0, len(groups), GENERATIONS))
+
+
+def test_rollouts_do_not_run_far_ahead_of_the_trainer(
+    make_worker: Callable[..., RolloutWorker], served: AgentThread
+) -> None:
+    worker = make_worker(ahead=8)
+    worker.start()
+    wait_until(lambda: worker.rollout_buffer.waiting() == 8)
+    time.sleep(0.3)
+    assert len(served.agent.requests) == 8
+    take(worker, GENERATIONS)
+    wait_until(lambda: len(served.agent.requests) == 12)
+
+
+def test_a_failed_rollout_is_never_a_sample(
+    make_worker: Callable[..., RolloutWorker], served: AgentThread, board: ProgressBoard
+) -> None:
+    served.agent.behaviour = lambda row, number: (
+        inner_server_died() if row["number"] % 2 else good_answer(row, reward=1.0)
+    )
+    worker = make_worker()
+    worker.start()
+    samples = take(worker, 6 * GENERATIONS)
+    assert {sample.number % 2 for sample in samples} == {0}
+    assert {sample.metrics["reward"] for sample in samples} == {1.0}
+    assert board.snapshot().dropped_groups > 0
+    assert board.snapshot().failed_rollouts > 0
+
+
+def test_one_failed_rollout_drops_its_whole_group(
+    make_worker: Callable[..., RolloutWorker], served: AgentThread
+) -> None:
+    failing: set[int] = set()
+
+    def behaviour(row: dict[str, Any], number: int) -> Any:
+        if number == 1:
+            failing.add(row["number"])
+        return inner_server_died() if row["number"] in failing else good_answer(row)
+
+    served.agent.behaviour = behaviour
+    worker = make_worker()
+    worker.start()
+    assert not failing & {sample.number for sample in take(worker, 3 * GENERATIONS)}
+
+
+def test_a_group_from_base_weights_is_drawn_again(
+    make_worker: Callable[..., RolloutWorker], servers: Servers, board: ProgressBoard
+) -> None:
+    servers.versions = {"http://vllm": "default"}
+    worker = make_worker()
+    worker.start()
+    wait_until(lambda: worker.discarded_groups >= 3)
+    assert worker.rollout_buffer.waiting() == 0
+    servers.versions = {"http://vllm": "run:1:1"}
+    positions = {sample.group_id for sample in take(worker, 4 * GENERATIONS)}
+    assert {0, 1} <= positions  # none was skipped for it
+
+
+def test_failing_rollouts_are_reported_until_one_works(
+    make_worker: Callable[..., RolloutWorker], served: AgentThread, board: ProgressBoard
+) -> None:
+    served.agent.behaviour = lambda row, number: inner_server_died()
+    worker = make_worker()
+    worker.start()
+    wait_until(lambda: board.snapshot().rollouts_failing_since is not None)
+    assert "calling an inner server" in board.snapshot().message
+    served.agent.behaviour = lambda row, number: good_answer(row)
+    take(worker, GENERATIONS)
+    assert board.snapshot().rollouts_failing_since is None
+    assert board.snapshot().message == ""
+
+
+def test_too_long_without_a_usable_group_fails_the_attempt_with_the_last_error(
+    make_worker: Callable[..., RolloutWorker], served: AgentThread
+) -> None:
+    served.agent.behaviour = lambda row, number: inner_server_died()
+    worker = make_worker(stall_timeout_seconds=0.3)
+    worker.start()
+    with pytest.raises(RolloutsStalledError, match=r"stallTimeoutSeconds.*Last error: .*answered 500"):  # noqa: PT012
+        for _ in range(100):
+            with pytest.raises(queue.Empty):
+                worker.rollout_buffer.get(timeout=0.05)
+            worker.check_health(300.0)
+
+
+def test_a_trainer_that_was_busy_for_long_does_not_count_as_a_stall(make_worker: Callable[..., RolloutWorker]) -> None:
+    worker = make_worker(stall_timeout_seconds=0.2)
+    worker.start()
+    wait_until(lambda: worker.rollout_buffer.waiting() == 8)
+    time.sleep(0.5)  # an optimizer step longer than the stall timeout
+    take(worker, 8)
+    worker.check_health(300.0)
+
+
+def test_an_error_of_the_data_ends_the_attempt(make_worker: Callable[..., RolloutWorker], tmp_path: Path) -> None:
+    worker = make_worker()
+    (tmp_path / "train-0.jsonl").write_bytes(b"x" * 100)
+    worker.start()
+    wait_until(lambda: not worker._thread.is_alive())
+    with pytest.raises(DataError, match="changed since it was indexed"):
+        worker.check_health(300.0)
+
+
+def test_resuming_starts_at_the_first_group_that_was_not_used(make_worker: Callable[..., RolloutWorker]) -> None:
+    worker = make_worker(start_position=10)
+    worker.start()
+    groups = [sample.group_id for sample in take(worker, 2 * GENERATIONS)]
+    worker.rollout_buffer.use(GENERATIONS)
+    assert min(groups) >= 10
+    assert worker.resume_position() == groups[GENERATIONS]
+
+
+def test_samples_carry_the_version_at_their_groups_start(
+    make_worker: Callable[..., RolloutWorker], served: AgentThread
+) -> None:
+    began, go_on = threading.Event(), threading.Event()
+
+    async def slow(row: dict[str, Any], number: int) -> Any:
+        began.set()
+        await asyncio.to_thread(go_on.wait, 10)
+        return good_answer(row)
+
+    served.agent.behaviour = slow
+    worker = make_worker()
+    worker.start()
+    assert began.wait(10)
+    worker.update_model_version(2)
+    go_on.set()
+    assert take(worker, 1)[0].model_version == 1
+
+
+def test_stopping_does_not_wait_for_rollouts(make_worker: Callable[..., RolloutWorker], served: AgentThread) -> None:
+    async def hang(row: dict[str, Any], number: int) -> Any:
+        await asyncio.sleep(6)
+        return good_answer(row)
+
+    served.agent.behaviour = hang
+    worker = make_worker()
+    worker.start()
+    wait_until(lambda: len(served.agent.requests) > 0)
+    started = time.monotonic()
+    worker.stop()
+    assert time.monotonic() - started < 3
