@@ -1,0 +1,188 @@
+"""What holds for the manifests beyond the golden files."""
+
+from typing import Any
+
+import pytest
+import yaml
+
+from gymtrain_api import labels, wiring
+from gymtrain_api.runs import parse_spec
+from gymtrain_operator.manifests.config_maps import hosted_config
+from gymtrain_operator.manifests.context import GymServers, RunContext
+from gymtrain_operator.manifests.gym import gym_objects
+from gymtrain_operator.manifests.inference import inference_objects
+from gymtrain_operator.manifests.preflight import preflight_hash, preflight_pod
+from gymtrain_operator.manifests.trainer import trainer_job
+from support.world import DEFAULTS, GYM_VERDICT, UID, World, spec
+
+GYM = GymServers(tuple(GYM_VERDICT.servers), dict(GYM_VERDICT.config))
+
+
+def context(**blocks: Any) -> RunContext:
+    return RunContext("run", "ns", UID, parse_spec(spec(**blocks)), DEFAULTS)
+
+
+def _by_name(objects: list[dict[str, Any]], kind: str) -> dict[str, dict[str, Any]]:
+    return {o["metadata"]["name"]: o for o in objects if o["kind"] == kind}
+
+
+def _pods(**blocks: Any) -> list[dict[str, Any]]:
+    run = context(**blocks)
+    deployments = [o for o in [*gym_objects(run, GYM), *inference_objects(run)] if o["kind"] == "Deployment"]
+    return [
+        *(d["spec"]["template"] for d in deployments),
+        trainer_job(run, 1)["spec"]["template"],
+        preflight_pod(run),
+    ]
+
+
+SPECS: list[dict[str, Any]] = [
+    {},
+    {"model": {"source": "pvc://models/llama"}},
+    {"model": {"source": "oci://image"}, "inference": {"gpus": 2}},
+    {"model": {"source": "hf://a/b", "storage": {"size": "1Gi"}, "tokenSecret": {"name": "s", "key": "k"}}},
+]
+
+
+@pytest.mark.parametrize("blocks", SPECS)
+def test_every_container_is_restricted(blocks: dict[str, Any]) -> None:
+    for pod in _pods(**blocks):
+        assert pod["spec"]["automountServiceAccountToken"] is False
+        assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
+        for container in [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]:
+            security = container["securityContext"]
+            assert security["readOnlyRootFilesystem"] is True
+            assert security["allowPrivilegeEscalation"] is False
+            assert security["capabilities"] == {"drop": ["ALL"]}
+
+
+@pytest.mark.parametrize("blocks", SPECS)
+def test_every_mount_has_its_volume(blocks: dict[str, Any]) -> None:
+    for pod in _pods(**blocks):
+        volumes = [v["name"] for v in pod["spec"]["volumes"]]
+        assert len(volumes) == len(set(volumes))
+        for container in [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]:
+            assert {m["name"] for m in container["volumeMounts"]} <= set(volumes)
+
+
+def test_agents_reach_the_same_replica_always_and_trainers_spread_over_agents() -> None:
+    services = _by_name(gym_objects(context(), GYM), "Service")
+    affinity = {name: s["spec"].get("sessionAffinity", "None") for name, s in services.items()}
+    assert affinity == {
+        "run-gym-head-server": "ClientIP",
+        "run-gym-policy-model": "ClientIP",
+        "run-gym-math": "ClientIP",
+        "run-gym-math-agent": "None",
+    }
+
+
+def test_an_agent_that_other_servers_call_is_sticky_too() -> None:
+    servers = [s.model_copy(update={"references": ["math_agent"]}) if s.name == "math" else s for s in GYM.servers]
+    services = _by_name(gym_objects(context(), GymServers(tuple(servers), GYM.config)), "Service")
+    assert services["run-gym-math-agent"]["spec"]["sessionAffinity"] == "ClientIP"
+
+
+def test_the_gym_config_names_services_and_keeps_secrets_unresolved() -> None:
+    config: Any = hosted_config(context(), GYM)
+    assert config["head_server"] == {"host": "run-gym-head-server", "port": 8000}
+    model = config["policy_model"]["responses_api_models"]["vllm_model"]
+    assert (model["host"], model["port"], model["api_key"]) == ("run-gym-policy-model", 8000, "${oc.env:KEY}")
+    assert "host" not in GYM.config["policy_model"]["responses_api_models"]["vllm_model"], "the verdict stays as it is"
+
+
+def test_the_written_config_is_plain_yaml() -> None:
+    world = World().to_servers()
+    text = world.objects["ConfigMap"]["run-gym"]["data"]["config.yaml"]
+    assert set(yaml.safe_load(text)) == {"head_server", "policy_model", "math", "math_agent"}
+
+
+def test_settings_of_one_server_go_over_those_of_all() -> None:
+    everyone = {"spec": {"nodeSelector": {"pool": "cpu"}, "priorityClassName": "low"}}
+    own = {"image": "math:2", "template": {"spec": {"priorityClassName": "high"}}}
+    gym = {"configPaths": ["x"], "image": "gym:9", "template": everyone, "servers": {"math": own}}
+    deployments = _by_name(gym_objects(context(gym=gym), GYM), "Deployment")
+    math = deployments["run-gym-math"]["spec"]["template"]["spec"]
+    agent = deployments["run-gym-math-agent"]["spec"]["template"]["spec"]
+    assert (math["containers"][0]["image"], agent["containers"][0]["image"]) == ("math:2", "gym:9")
+    assert (math["nodeSelector"], math["priorityClassName"]) == ({"pool": "cpu"}, "high")
+    assert agent["priorityClassName"] == "low"
+
+
+def test_a_template_can_not_take_the_labels_away() -> None:
+    template = {"metadata": {"labels": {labels.ROLE: "other", "team": "a"}}}
+    pod = trainer_job(context(trainer={"template": template}), 1)["spec"]["template"]
+    assert pod["metadata"]["labels"][labels.ROLE] == "trainer"
+    assert pod["metadata"]["labels"]["team"] == "a"
+
+
+def test_gpus_come_on_top_of_own_resources() -> None:
+    trainer = {"gpus": 8, "processesPerNode": 8, "resources": {"limits": {"memory": "1Ti"}}}
+    (container,) = trainer_job(context(trainer=trainer), 1)["spec"]["template"]["spec"]["containers"]
+    assert container["resources"] == {"limits": {"memory": "1Ti", "nvidia.com/gpu": "8"}}
+
+
+def test_vllm_on_gpus_gets_the_gpu_image_and_no_surge() -> None:
+    deployment = _by_name(inference_objects(context(inference={"gpus": 1})), "Deployment")["run-inference"]
+    assert deployment["spec"]["template"]["spec"]["containers"][0]["image"] == "inference-gpu:1"
+    assert deployment["spec"]["strategy"] == {"type": "Recreate"}
+
+
+def test_runs_that_share_a_claim_write_below_their_names() -> None:
+    job = trainer_job(context(trainer={"checkpoint": {"claimName": "shared"}}), 1)
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    (mount,) = [m for m in container["volumeMounts"] if m["mountPath"] == wiring.CHECKPOINT_DIR]
+    assert mount["subPath"] == "run"
+
+
+def test_a_claim_of_several_datasets_is_one_volume() -> None:
+    train = [{"source": "pvc://d/a.jsonl"}, {"source": "pvc://d/b.jsonl"}, {"source": "configmap://c/x"}]
+    pod = preflight_pod(context(data={"train": train}))
+    sources = [v for v in pod["spec"]["volumes"] if v["name"].startswith("source-")]
+    assert len(sources) == 2
+    gym = pod["spec"]["containers"][0]
+    mounts = {m["mountPath"]: m["name"] for m in gym["volumeMounts"] if m["mountPath"].startswith(wiring.SOURCES_DIR)}
+    assert mounts == {
+        "/gymtrain/sources/0": "source-0",
+        "/gymtrain/sources/1": "source-0",
+        "/gymtrain/sources/2": "source-1",
+    }
+
+
+def test_the_preflight_pod_takes_no_sidecars_and_no_gpu_nodes() -> None:
+    gym = {
+        "configPaths": ["x"],
+        "template": {"spec": {"imagePullSecrets": [{"name": "s"}], "containers": [{"name": "mesh", "image": "m"}]}},
+    }
+    env = [{"name": "HTTPS_PROXY", "value": "p"}]
+    trainer = {"template": {"spec": {"nodeSelector": {"gpu": "h100"}, "containers": [{"name": "trainer", "env": env}]}}}
+    pod = preflight_pod(context(gym=gym, trainer=trainer))["spec"]
+    assert [c["name"] for c in pod["containers"]] == ["gym", "trainer"]
+    assert "nodeSelector" not in pod
+    assert pod["imagePullSecrets"] == [{"name": "s"}]
+    assert env[0] in pod["containers"][1]["env"]
+
+
+@pytest.mark.parametrize(
+    ("change", "again"),
+    [
+        ({"data": {"train": [{"source": "gym://other"}]}}, True),
+        ({"gym": {"configPaths": ["y"]}}, True),
+        ({"trainer": {"config": {"max_steps": 3}}}, True),
+        ({"trainer": {"template": {"spec": {"imagePullSecrets": [{"name": "s"}]}}}}, True),
+        ({"inference": {"replicas": 4}}, False),
+        ({"suspend": True}, False),
+        ({"backoffLimit": 7}, False),
+        ({"startupDeadlineSeconds": 70}, False),
+    ],
+)
+def test_preflight_is_done_again_when_what_it_checks_changed(change: dict[str, Any], again: bool) -> None:
+    assert (preflight_hash(context(**change)) != preflight_hash(context())) is again
+
+
+def test_a_server_name_too_long_for_a_label_still_gets_pods() -> None:
+    name = "a_very_long_name_of_a_server_that_somebody_chose_without_thinking_of_labels"
+    server = GYM.servers[1].model_copy(update={"name": name})
+    objects = gym_objects(context(), GymServers((server,), {name: GYM.config["math"]}))
+    for manifest in objects:
+        assert len(manifest["metadata"]["name"]) <= 63
+        assert all(len(value) <= 63 for value in manifest["metadata"]["labels"].values())

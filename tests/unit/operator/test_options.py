@@ -1,0 +1,28 @@
+"""Flags and environment."""
+
+from gymtrain_operator.options import parse
+
+
+def test_the_environment_stands_in_for_flags() -> None:
+    env = {"GYMTRAIN_NAMESPACES": "a, b,a", "GYMTRAIN_IMAGE_GYM": "gym:env", "GYMTRAIN_LEADER_ELECT": "true"}
+    options = parse([], env)
+    assert options.namespaces == ("a", "b")
+    assert options.defaults.gym == "gym:env"
+    assert options.leader_elect
+
+
+def test_flags_win_over_the_environment() -> None:
+    env = {"GYMTRAIN_NAMESPACES": "a", "GYMTRAIN_IMAGE_GYM": "gym:env", "GYMTRAIN_LEADER_ELECT": "true"}
+    options = parse(["--namespace=c", "--namespace=d", "--image-gym=gym:flag", "--no-leader-elect"], env)
+    assert options.namespaces == ("c", "d")
+    assert options.defaults.gym == "gym:flag"
+    assert not options.leader_elect
+
+
+def test_without_namespaces_all_are_looked_after() -> None:
+    assert parse([], {}).namespaces == ()
+
+
+def test_the_gpu_image_is_the_common_one_unless_it_is_named() -> None:
+    assert parse(["--image-inference=i"], {}).defaults.inference_gpu == "i"
+    assert parse(["--image-inference=i", "--image-inference-gpu=g"], {}).defaults.inference_gpu == "g"

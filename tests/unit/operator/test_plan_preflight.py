@@ -1,0 +1,202 @@
+"""Preflight: first of all, and nothing else before it has passed."""
+
+import pytest
+
+from gymtrain_api import names
+from gymtrain_api.conditions import ConditionType, Reason
+from gymtrain_api.wiring import Finding, GymPreflight, TrainerPreflight
+from support.world import GYM_VERDICT, TRAINER_VERDICT, World, applied, deleted
+
+
+def test_a_new_run_gets_its_settings_its_fence_and_a_preflight_pod() -> None:
+    world = World()
+    done = world.reconcile()
+    kinds = [name.split("/")[0] for name in applied(done)]
+    assert kinds == ["ConfigMap", "NetworkPolicy", "Pod"]
+    assert world.status.state == "Preflight"
+    assert world.condition(ConditionType.PREFLIGHT_PASSED).status == "Unknown"
+
+
+def test_a_preflight_under_way_is_left_alone() -> None:
+    world = World()
+    world.reconcile()
+    done = world.reconcile(5)
+    assert applied(done) == []
+    assert done.requeue_after is not None
+
+
+def test_what_preflight_passed_is_kept_in_a_config_map() -> None:
+    world = World().to_servers()
+    verdict = world.observe(preflight_output=None).verdict
+    assert verdict is not None
+    assert verdict.gym == GYM_VERDICT
+    assert world.status.preflight_hash == verdict.hash
+
+
+def test_a_verdict_outlives_its_pod() -> None:
+    world = World().to_servers()
+    world.objects["Pod"].clear()
+    world.seen.clear()
+    done = world.reconcile()
+    assert not [name for name in applied(done) if "preflight" in name]
+    assert world.condition(ConditionType.PREFLIGHT_PASSED).status == "True"
+
+
+def test_findings_of_both_images_end_the_run_before_any_other_pod() -> None:
+    world = World()
+    world.reconcile()
+    world.preflight_ends(
+        GYM_VERDICT.model_copy(update={"findings": [Finding(where="gym.configPaths[0]", message="no such file")]}),
+        TRAINER_VERDICT.model_copy(update={"findings": [Finding(where="trainer.config.x", message="unknown key")]}),
+    )
+    world.settle(3)
+    message = "gym.configPaths[0]: no such file\ntrainer.config.x: unknown key"
+    for kind, status in ((ConditionType.PREFLIGHT_PASSED, "False"), (ConditionType.FAILED, "True")):
+        condition = world.condition(kind)
+        assert (condition.status, condition.reason, condition.message) == (status, Reason.PREFLIGHT_FAILED, message)
+    assert world.existing("Deployment") == world.existing("Job") == []
+    assert world.status.state == "Failed"
+    assert world.status.completion_time is not None
+
+
+def test_a_failed_preflight_keeps_its_pod_for_the_log() -> None:
+    world = World()
+    world.reconcile()
+    world.preflight_ends(gym=None)
+    world.settle(3)
+    assert len(world.existing("Pod")) == 1
+
+
+@pytest.mark.parametrize(
+    ("gym", "trainer", "container"), [(None, TRAINER_VERDICT, "gym"), (GYM_VERDICT, None, "trainer")]
+)
+def test_a_check_that_crashes_is_told_from_one_that_finds_something(
+    gym: GymPreflight | None, trainer: TrainerPreflight | None, container: str
+) -> None:
+    world = World()
+    world.reconcile()
+    world.preflight_ends(gym, trainer)
+    ended = {"name": container, "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}
+    world.preflight_pod["status"]["containerStatuses"] = [ended]
+    pod = world.preflight_pod["metadata"]["name"]
+    world.seen["log_tails"] = {(pod, container): "reading the dataset\nKilled"}
+    world.reconcile(3)
+    failed = world.condition(ConditionType.FAILED)
+    assert failed.reason == Reason.PREFLIGHT_ERROR
+    assert f"container {container} of the preflight pod ended with exit code 137 (OOMKilled)" in failed.message
+    assert failed.message.endswith("reading the dataset\nKilled")
+
+
+def test_an_init_container_that_fails_is_named() -> None:
+    world = World(model={"source": "oci://image"})
+    world.reconcile()
+    world.preflight_ends(None, None)
+    ended = {"name": "model", "state": {"terminated": {"exitCode": 1, "message": "cp: cannot stat '/models/.'"}}}
+    world.preflight_pod["status"]["initContainerStatuses"] = [ended]
+    world.reconcile(3)
+    message = world.condition(ConditionType.FAILED).message
+    assert "container model of the preflight pod ended with exit code 1" in message
+    assert "cannot stat '/models/.'" in message
+    assert message.count("container model") == 1
+
+
+def test_a_mended_spec_gets_another_preflight() -> None:
+    world = World()
+    world.reconcile()
+    world.preflight_ends(GYM_VERDICT.model_copy(update={"findings": [Finding(where="a", message="b")]}))
+    world.settle(3)
+    failed_pod = world.preflight_pod["metadata"]["name"]
+    world.change(gym={"configPaths": ["right.yaml"]})
+    world.seen.clear()
+    done = world.reconcile(60)
+    assert deleted(done) == [f"Pod/{failed_pod}"]
+    assert world.preflight_pod["metadata"]["name"] != failed_pod
+    assert world.condition(ConditionType.FAILED).status == "False"
+    assert world.status.state == "Preflight"
+    assert world.status.completion_time is None
+
+
+def test_a_failed_run_whose_spec_stays_the_same_stays_failed() -> None:
+    world = World()
+    world.reconcile()
+    world.preflight_ends(gym=None)
+    world.settle(3)
+    done = world.reconcile(1000)
+    assert applied(done) == deleted(done) == []
+    assert world.status.state == "Failed"
+
+
+def test_a_missing_claim_is_named_before_any_pod_exists() -> None:
+    world = World(data={"train": [{"source": "pvc://nowhere/rows.jsonl"}]})
+    missing = "spec.data.train[0].source: PersistentVolumeClaim nowhere not found in namespace ns"
+    done = world.reconcile(missing=(missing,))
+    assert applied(done) == []
+    condition = world.condition(ConditionType.PREFLIGHT_PASSED)
+    assert (condition.status, condition.message) == ("False", missing)
+    assert world.condition(ConditionType.FAILED).status == "False"
+
+
+def test_a_missing_claim_may_come_a_little_late() -> None:
+    world = World(data={"train": [{"source": "pvc://late/rows.jsonl"}]})
+    world.reconcile(missing=("late is missing",))
+    world.reconcile(30, missing=("late is missing",))
+    world.reconcile(10)
+    assert len(world.existing("Pod")) == 1
+    assert world.condition(ConditionType.PREFLIGHT_PASSED).status == "Unknown"
+
+
+def test_a_claim_that_stays_missing_fails_the_run() -> None:
+    world = World(data={"train": [{"source": "pvc://nowhere/rows.jsonl"}]})
+    world.reconcile(missing=("nowhere is missing",))
+    world.reconcile(61, missing=("nowhere is missing",))
+    assert world.condition(ConditionType.FAILED).message == "nowhere is missing"
+    assert world.existing("Pod") == []
+
+
+def test_a_preflight_that_can_not_start_says_why_and_fails_at_the_deadline() -> None:
+    world = World(startupDeadlineSeconds=100)
+    world.reconcile()
+    waiting = {"reason": "ImagePullBackOff", "message": "not found"}
+    world.preflight_pod["status"] = {
+        "phase": "Pending",
+        "containerStatuses": [{"name": "gym", "state": {"waiting": waiting}}],
+    }
+    world.reconcile(90)
+    assert "ImagePullBackOff: not found" in world.condition(ConditionType.PREFLIGHT_PASSED).message
+    assert world.condition(ConditionType.FAILED).status == "False"
+    done = world.reconcile(20)
+    failed = world.condition(ConditionType.FAILED)
+    assert failed.reason == Reason.PREFLIGHT_ERROR
+    assert "100 s" in failed.message
+    assert "check the image's name" in failed.message
+    assert [name for name in deleted(done) if "preflight" in name], "a pod that never ran would start later"
+
+
+def test_an_evicted_preflight_pod_is_made_again() -> None:
+    world = World()
+    world.reconcile()
+    world.preflight_pod["status"] = {"phase": "Failed", "reason": "Evicted"}
+    world.reconcile(5)
+    assert world.existing("Pod") == []
+    world.reconcile(1)
+    assert len(world.existing("Pod")) == 1
+    assert world.condition(ConditionType.FAILED).status == "False"
+
+
+def test_live_settings_need_no_new_preflight() -> None:
+    world = World().to_servers()
+    pod = world.preflight_pod["metadata"]["name"]
+    world.change(backoffLimit=9, inference={"replicas": 3}, trainer={"resources": {"requests": {"cpu": "1"}}})
+    world.reconcile(5)
+    assert names.preflight("run", world.status.preflight_hash or "") == pod
+    assert world.condition(ConditionType.PREFLIGHT_PASSED).status == "True"
+
+
+def test_a_change_that_slipped_past_the_api_server_does_not_reach_the_pods() -> None:
+    world = World(trainer={"config": {"max_steps": 5}}).to_servers()
+    world.change(trainer={"config": {"max_stepz": 5}}, inference={"replicas": 2})
+    world.reconcile(5)
+    config = world.objects["ConfigMap"]["run-run"]["data"]["run.json"]
+    assert "max_stepz" not in config
+    assert world.objects["Deployment"]["run-inference"]["spec"]["replicas"] == 2, "live settings still count"
+    assert "spec.trainer.config changed since" in world.condition(ConditionType.PREFLIGHT_PASSED).message

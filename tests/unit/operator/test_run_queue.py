@@ -1,0 +1,55 @@
+"""The queue of runs."""
+
+import asyncio
+
+from gymtrain_operator.queues import Key, RunQueue
+
+A: Key = ("ns", "a")
+B: Key = ("ns", "b")
+
+
+async def _drain(queue: RunQueue) -> list[Key]:
+    found: list[Key] = []
+    while True:
+        try:
+            async with asyncio.timeout(0.05):
+                key = await queue.take()
+        except TimeoutError:
+            return found
+        found.append(key)
+        queue.finish(key)
+
+
+async def test_a_run_waits_once_however_often_it_is_named() -> None:
+    queue = RunQueue()
+    for key in (A, B, A, A):
+        queue.add(key)
+    assert await _drain(queue) == [A, B]
+
+
+async def test_a_run_that_is_worked_on_is_not_given_to_a_second_worker_but_looked_at_again() -> None:
+    queue = RunQueue()
+    queue.add(A)
+    key = await queue.take()
+    queue.add(A)
+    assert await _drain(queue) == []
+    queue.finish(key)
+    assert await _drain(queue) == [A]
+
+
+async def test_the_soonest_promise_counts() -> None:
+    queue = RunQueue()
+    queue.add(A, after=30)
+    queue.add(A, after=0.01)
+    queue.add(A, after=30)
+    await asyncio.sleep(0.03)
+    assert await _drain(queue) == [A]
+
+
+async def test_an_event_now_takes_the_place_of_a_promise() -> None:
+    queue = RunQueue()
+    queue.add(A, after=0.02)
+    queue.add(A)
+    assert await _drain(queue) == [A]
+    await asyncio.sleep(0.03)
+    assert await _drain(queue) == []
