@@ -43,9 +43,9 @@ def _deployment(run: RunContext) -> Object:
         startupProbe=health | {"periodSeconds": 2, "failureThreshold": max(30, deadline // 2)},
         # Ready means: holds weights of this run. A restarted server has none and gets no traffic.
         readinessProbe={
-            "exec": {"command": ["/opt/gymtrain/bin/ready"]},
+            "exec": {"command": ["python", "-I", "-S", "/opt/gymtrain/gymtrain_vllm/ready.py"]},
             "periodSeconds": 2,
-            "timeoutSeconds": 5,
+            "timeoutSeconds": 8,  # it asks two questions of 3 s at most
             "failureThreshold": 1,
         },
         livenessProbe=health | {"periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 12},

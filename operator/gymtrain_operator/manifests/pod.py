@@ -26,8 +26,6 @@ _ENV: list[Object] = [
     {"name": "TMPDIR", "value": _TMP},
     {"name": "HF_HOME", "value": f"{wiring.SCRATCH_DIR}/huggingface"},
     {"name": "XDG_CACHE_HOME", "value": f"{wiring.SCRATCH_DIR}/cache"},
-    {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
-    {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
 ]
 
 

@@ -25,6 +25,7 @@ def trainer_job(run: RunContext, attempt: int) -> Object:
     operator starts the next attempt from the last checkpoint."""
     trainer = run.spec.trainer
     model = model_in_server_pods(run)
+    sources = data_sources(run)
     shm_volume, shm_mount = shared_memory()
     main = container(
         run,
@@ -37,6 +38,7 @@ def trainer_job(run: RunContext, attempt: int) -> Object:
             GYM_CONFIG_MOUNT,
             _checkpoint_mount(run),
             shm_mount,
+            *sources.mounts,  # of a dataset on a volume only the index is made; its rows are read where they are
         ],
         env=[
             {"name": wiring.ENV_ATTEMPT, "value": str(attempt)},
@@ -63,7 +65,7 @@ def trainer_job(run: RunContext, attempt: int) -> Object:
             gym_config_volume(run),
             _checkpoint_volume(run),
             shm_volume,
-            *data_sources(run).volumes,
+            *sources.volumes,
         ],
         pod_labels=attempt_label,
         template=trainer.template,
