@@ -7,6 +7,7 @@ machines are never compared.
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -28,8 +29,17 @@ class LostLeaseError(Exception):
 class Leadership:
     """One replica's view of the Lease."""
 
-    def __init__(self, cluster: Cluster, namespace: str, identity: str) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        namespace: str,
+        identity: str,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
         self._cluster = cluster
+        self._clock = clock
+        self._sleep = sleep
         self._namespace = namespace
         self._identity = identity
         self._seen: tuple[str, float] = ("", 0.0)  # resourceVersion, and since when it is unchanged
@@ -39,7 +49,7 @@ class Leadership:
         while True:
             if await self._try():
                 break
-            await asyncio.sleep(RETRY_SECONDS)
+            await self._sleep(RETRY_SECONDS)
         metrics.LEADER.set(1)
         logger().info("leading", identity=self._identity)
 
@@ -49,12 +59,12 @@ class Leadership:
         Raises:
             LostLeaseError: always, in the end.
         """
-        renewed = time.monotonic()
+        renewed = self._clock()
         while True:
-            await asyncio.sleep(RETRY_SECONDS)
+            await self._sleep(RETRY_SECONDS)
             if await self._try():
-                renewed = time.monotonic()
-            elif time.monotonic() - renewed > RENEW_DEADLINE_SECONDS:
+                renewed = self._clock()
+            elif self._clock() - renewed > RENEW_DEADLINE_SECONDS:
                 metrics.LEADER.set(0)
                 raise LostLeaseError(f"lease {self._namespace}/{NAME} not renewed for {RENEW_DEADLINE_SECONDS:.0f} s")
 
@@ -96,7 +106,7 @@ class Leadership:
 
     def _has_expired(self, lease: dict[str, Any]) -> bool:
         version = lease["metadata"]["resourceVersion"]
-        now = time.monotonic()
+        now = self._clock()
         if version != self._seen[0]:
             self._seen = (version, now)
         return now - self._seen[1] > float(lease["spec"].get("leaseDurationSeconds", DURATION_SECONDS))

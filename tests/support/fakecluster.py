@@ -1,0 +1,97 @@
+"""The few verbs of `gymtrain_operator.cluster.Cluster` on a dict: for tests of what is done in which order."""
+
+import copy
+from typing import Any
+
+from gymtrain_operator.cluster import Cluster
+from gymtrain_operator.errors import ConflictError, NotFoundError
+from gymtrain_operator.kinds import Kind
+
+type Object = dict[str, Any]
+
+
+class FakeCluster(Cluster):
+    """Objects by kind, namespace and name. `calls` records the writes."""
+
+    def __init__(self) -> None:
+        self.namespace = "ns"
+        self.objects: dict[tuple[str, str, str], Object] = {}
+        self.calls: list[str] = []
+        self.reads = 0
+        self.logs_text: dict[str, str] = {}
+        self.fail: dict[str, Exception] = {}  # by call, such as "PUT GymTrainingRun"
+        self._version = 0
+
+    def put(self, kind: Kind, manifest: Object) -> Object:
+        """Places an object as another writer would."""
+        meta = manifest["metadata"]
+        self._version += 1
+        key = (kind.name, meta["namespace"], meta["name"])
+        old = self.objects.get(key)
+        stored = copy.deepcopy(manifest)
+        stored["metadata"] |= {
+            "uid": old["metadata"]["uid"] if old else meta.get("uid") or f"uid-{self._version}",
+            "resourceVersion": str(self._version),
+            "creationTimestamp": "2027-01-15T08:00:00Z",
+        }
+        self.objects[key] = stored
+        return copy.deepcopy(stored)
+
+    def _did(self, verb: str, kind: Kind, name: str) -> None:
+        call = f"{verb} {kind.name}"
+        self.calls.append(f"{call}/{name}")
+        if call in self.fail:
+            raise self.fail[call]
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Object:
+        self.reads += 1
+        try:
+            return copy.deepcopy(self.objects[kind.name, namespace, name])
+        except KeyError:
+            raise NotFoundError(f"{kind.name} {name} not found") from None
+
+    async def list(self, kind: Kind, namespace: str | None, selector: str = "") -> list[Object]:
+        self.reads += 1
+        wanted = dict(pair.split("=") for pair in selector.split(",") if pair)
+        return [
+            copy.deepcopy({"kind": kind.name, **item})
+            for (k, ns, _), item in sorted(self.objects.items())
+            if k == kind.name
+            and namespace in (None, ns)
+            and wanted.items() <= (item["metadata"].get("labels") or {}).items()
+        ]
+
+    async def apply(self, kind: Kind, manifest: Object, *, uid: str = "") -> Object:
+        self._did("APPLY", kind, manifest["metadata"]["name"])
+        return self.put(kind, manifest)
+
+    async def create(self, kind: Kind, manifest: Object) -> Object:
+        meta = manifest["metadata"]
+        self._did("CREATE", kind, meta["name"])
+        if (kind.name, meta["namespace"], meta["name"]) in self.objects:
+            raise ConflictError("exists")
+        return self.put(kind, manifest)
+
+    async def replace(self, kind: Kind, manifest: Object, subresource: str = "") -> Object:
+        meta = manifest["metadata"]
+        self._did("PUT", kind, meta["name"])
+        live = self.objects.get((kind.name, meta["namespace"], meta["name"]))
+        if live is None:
+            raise NotFoundError("gone")
+        if live["metadata"]["resourceVersion"] != meta["resourceVersion"]:
+            raise ConflictError("changed")
+        return self.put(kind, live | {"status": manifest["status"]} if subresource else manifest)
+
+    async def scale(self, namespace: str, deployment: str, uid: str, replicas: int) -> None:
+        self.calls.append(f"SCALE Deployment/{deployment}")
+        self.objects["Deployment", namespace, deployment]["spec"]["replicas"] = replicas
+
+    async def delete(self, kind: Kind, namespace: str, name: str, uid: str, *, foreground: bool = False) -> None:
+        self._did("DELETE", kind, name)
+        live = self.objects.get((kind.name, namespace, name))
+        if live and live["metadata"]["uid"] == uid:
+            del self.objects[kind.name, namespace, name]
+
+    async def logs(self, namespace: str, pod: str, container: str, *, lines: int, previous: bool = False) -> str:
+        self.reads += 1
+        return self.logs_text.get(container, "")

@@ -1,0 +1,118 @@
+"""The requests that reach the API server, and what its answers become."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+
+from gymtrain_operator import kinds
+from gymtrain_operator.cluster import Cluster
+from gymtrain_operator.errors import ClusterError, ConflictError, NotFoundError, RejectedError, UnreachableError
+
+type Handler = Callable[[httpx.Request], httpx.Response]
+
+MANIFEST: dict[str, Any] = {"kind": "Service", "metadata": {"name": "s", "namespace": "ns"}, "spec": {}}
+
+
+def _cluster(handler: Handler) -> Cluster:
+    client = httpx.AsyncClient(base_url="https://api", transport=httpx.MockTransport(handler))
+    return Cluster(client, "ns")
+
+
+def _recorded(*answers: dict[str, Any]) -> tuple[Cluster, list[httpx.Request]]:
+    requests: list[httpx.Request] = []
+    left = list(answers)
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        requests.append(request)
+        return httpx.Response(200, json=left.pop(0) if left else {})
+
+    return _cluster(handle), requests
+
+
+async def test_applying_onto_a_known_object_names_its_uid_and_insists() -> None:
+    cluster, requests = _recorded()
+    await cluster.apply(kinds.SERVICE, MANIFEST, uid="u1")
+    (request,) = requests
+    assert (request.method, request.url.path) == ("PATCH", "/api/v1/namespaces/ns/services/s")
+    assert request.url.params["force"] == "true"
+    assert request.headers["Content-Type"] == "application/apply-patch+yaml"
+    assert json.loads(request.content)["metadata"]["uid"] == "u1"
+
+
+async def test_applying_a_new_object_does_not_insist() -> None:
+    cluster, requests = _recorded()
+    await cluster.apply(kinds.SERVICE, MANIFEST)
+    assert requests[0].url.params["force"] == "false"
+    assert "uid" not in json.loads(requests[0].content)["metadata"]
+
+
+async def test_deletion_is_of_that_very_object() -> None:
+    cluster, requests = _recorded()
+    await cluster.delete(kinds.JOB, "ns", "j", "u1", foreground=True)
+    assert json.loads(requests[0].content) == {"preconditions": {"uid": "u1"}, "propagationPolicy": "Foreground"}
+
+
+@pytest.mark.parametrize("status", [404, 409])
+async def test_deleting_what_is_gone_or_another_by_now_is_no_error(status: int) -> None:
+    cluster = _cluster(lambda _: httpx.Response(status, json={"message": "no"}))
+    await cluster.delete(kinds.JOB, "ns", "j", "u1")
+
+
+async def test_lists_are_read_to_their_end() -> None:
+    first = {"metadata": {"continue": "more"}, "items": [{"metadata": {"name": "a"}}]}
+    cluster, requests = _recorded(first, {"items": [{"metadata": {"name": "b"}}]})
+    found = await cluster.list(kinds.POD, "ns", "x=y")
+    assert [(item["kind"], item["metadata"]["name"]) for item in found] == [("Pod", "a"), ("Pod", "b")]
+    assert requests[1].url.params["continue"] == "more"
+    assert requests[1].url.params["labelSelector"] == "x=y"
+
+
+async def test_all_namespaces_are_one_request() -> None:
+    cluster, requests = _recorded({"items": []})
+    await cluster.list(kinds.RUN, None)
+    assert requests[0].url.path == "/apis/gymtrain.dev/v1alpha1/gymtrainingruns"
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "final"),
+    [
+        (400, RejectedError, True),
+        (401, UnreachableError, None),
+        (403, RejectedError, False),
+        (404, NotFoundError, None),
+        (409, ConflictError, None),
+        (422, RejectedError, True),
+        (429, UnreachableError, None),
+        (500, UnreachableError, None),
+    ],
+)
+async def test_answers_become_errors_of_our_own(status: int, error: type[ClusterError], final: bool | None) -> None:
+    cluster = _cluster(lambda _: httpx.Response(status, json={"message": "because"}))
+    with pytest.raises(error, match="because") as raised:
+        await cluster.get(kinds.POD, "ns", "p")
+    assert getattr(raised.value, "final", None) is final
+
+
+async def test_an_answer_that_is_no_json_is_no_crash() -> None:
+    cluster = _cluster(lambda _: httpx.Response(502, text="<html>bad gateway</html>"))
+    with pytest.raises(UnreachableError, match="bad gateway"):
+        await cluster.get(kinds.POD, "ns", "p")
+
+
+async def test_a_lost_connection_is_an_error_of_our_own() -> None:
+    def refuse(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused", request=request)
+
+    with pytest.raises(UnreachableError, match="refused"):
+        await _cluster(refuse).get(kinds.POD, "ns", "p")
+
+
+async def test_the_status_is_put_with_the_version_it_was_computed_from() -> None:
+    cluster, requests = _recorded()
+    run = {"metadata": {"name": "r", "namespace": "ns", "resourceVersion": "7"}, "status": {"state": "x"}}
+    await cluster.replace(kinds.RUN, run, "status")
+    assert (requests[0].method, requests[0].url.path.rsplit("/", 1)[1]) == ("PUT", "status")
+    assert json.loads(requests[0].content)["metadata"]["resourceVersion"] == "7"

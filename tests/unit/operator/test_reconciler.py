@@ -1,0 +1,205 @@
+"""One reconcile: what is read, what is written, and in which order."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+
+from gymtrain_api import labels
+from gymtrain_api.wiring import PREFLIGHT_MARK, TrainerProgress
+from gymtrain_operator import kinds
+from gymtrain_operator import observe as observing
+from gymtrain_operator.errors import ConflictError, RejectedError
+from gymtrain_operator.observe import Observer
+from gymtrain_operator.reconciler import Reconciler
+from support.fakecluster import FakeCluster
+from support.world import DEFAULTS, GYM_VERDICT, OFFER, TRAINER_VERDICT, spec
+
+KEY = ("ns", "run")
+
+
+class Bench:
+    """A reconciler on a fake cluster, with a clock and answers of pods that the test sets."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self.cluster = FakeCluster()
+        self.now = 1_800_000_000.0
+        observer = Observer(self.cluster, session, DEFAULTS)
+        self.reconciler = Reconciler(self.cluster, observer, DEFAULTS, lambda: self.now)
+
+    def add_run(self, **blocks: Any) -> None:
+        meta = {"name": "run", "namespace": "ns", "uid": "run-uid", "generation": 1}
+        self.cluster.put(kinds.RUN, {"kind": labels.KIND, "metadata": meta, "spec": spec(**blocks)})
+
+    @property
+    def run(self) -> dict[str, Any]:
+        return self.cluster.objects[labels.KIND, "ns", "run"]
+
+    async def reconcile(self, seconds: float = 1.0) -> list[str]:
+        """The writes of one reconcile."""
+        self.now += seconds
+        self.cluster.calls.clear()
+        await self.reconciler.reconcile(KEY)
+        return self.cluster.calls
+
+    def only_pod(self) -> dict[str, Any]:
+        (pod,) = [o for (kind, _, _), o in self.cluster.objects.items() if kind == "Pod"]
+        return pod
+
+    async def pass_preflight(self) -> None:
+        await self.reconcile()
+        self.only_pod()["status"] = {"phase": "Succeeded"}
+        for container, verdict in (("gym", GYM_VERDICT), ("trainer", TRAINER_VERDICT)):
+            self.cluster.logs_text[container] = PREFLIGHT_MARK + verdict.model_dump_json()
+        self.reconciler.event(KEY)
+        await self.reconcile()
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    async with aiohttp.ClientSession() as session:
+        yield Bench(session)
+
+
+async def test_objects_come_before_the_status_and_the_status_before_events(bench: Bench) -> None:
+    bench.add_run()
+    calls = await bench.reconcile()
+    kinds_in_order = [call.split("/")[0] for call in calls]
+    assert kinds_in_order == [
+        "APPLY ConfigMap",
+        "APPLY NetworkPolicy",
+        "CREATE Pod",
+        f"PUT {labels.KIND}",
+        "CREATE Event",
+    ]
+
+
+async def test_an_unchanged_status_is_not_written(bench: Bench) -> None:
+    bench.add_run()
+    await bench.reconcile()
+    await bench.reconcile()  # the pod is made now, which the status says
+    assert await bench.reconcile() == []
+
+
+async def test_no_event_is_posted_about_a_status_that_was_not_written(bench: Bench) -> None:
+    bench.add_run()
+    bench.cluster.fail[f"PUT {labels.KIND}"] = ConflictError("changed")
+    with pytest.raises(ConflictError):
+        await bench.reconcile()
+    assert not [call for call in bench.cluster.calls if "Event" in call]
+
+
+async def test_a_lost_event_is_no_failure(bench: Bench) -> None:
+    bench.add_run()
+    bench.cluster.fail["CREATE Event"] = RejectedError("no right", final=False)
+    await bench.reconcile()
+    assert bench.run["status"]["state"] == "Preflight"
+
+
+async def test_preflights_verdict_is_read_from_the_pods_logs(bench: Bench) -> None:
+    bench.add_run()
+    await bench.pass_preflight()
+    assert ("Job", "ns", "run-trainer-1") in bench.cluster.objects
+    assert ("ConfigMap", "ns", "run-gym") in bench.cluster.objects
+
+
+async def test_a_refused_object_is_told_in_the_status_of_the_same_reconcile(bench: Bench) -> None:
+    bench.add_run()
+    bench.cluster.fail["CREATE Pod"] = RejectedError("spec.containers[0].image: Required value", final=True)
+    await bench.reconcile()
+    failed = next(c for c in bench.run["status"]["conditions"] if c["type"] == "Failed")
+    assert failed["status"] == "True"
+    assert "the API server refuses Pod run-preflight" in failed["message"]
+
+
+async def test_a_name_that_belongs_to_somebody_else_is_not_taken(bench: Bench) -> None:
+    bench.add_run()
+    foreign = {"kind": "ConfigMap", "metadata": {"name": "run-run", "namespace": "ns"}, "data": {"mine": "1"}}
+    bench.cluster.put(kinds.CONFIG_MAP, foreign)
+    await bench.reconcile()
+    assert bench.cluster.objects["ConfigMap", "ns", "run-run"]["data"] == {"mine": "1"}
+    progressing = next(c for c in bench.run["status"]["conditions"] if c["type"] == "Progressing")
+    assert "ConfigMap run-run exists already and isn't part of this run" in progressing["message"]
+
+
+async def test_a_labelled_object_of_somebody_else_is_neither_read_nor_deleted(bench: Bench) -> None:
+    bench.add_run(suspend=True)
+    meta = {"name": "x", "namespace": "ns", "labels": labels.run_labels("run")}
+    bench.cluster.put(kinds.DEPLOYMENT, {"kind": "Deployment", "metadata": meta, "spec": {}})
+    calls = await bench.reconcile()
+    assert not [call for call in calls if call.startswith("DELETE")]
+
+
+async def test_while_a_run_trains_only_the_trainer_is_asked(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = 0
+
+    async def progress(*_: object) -> TrainerProgress:
+        return TrainerProgress(phase="training", step=step, weight_version=f"run:1:{step}", updated_at=bench.now)
+
+    async def offers(*_: object) -> tuple[object, ...]:
+        return (OFFER,)
+
+    monkeypatch.setattr(Observer, "_progress", progress)
+    monkeypatch.setattr(Observer, "_offers", offers)
+    bench.add_run()
+    await bench.pass_preflight()
+    bench.reconciler.event(KEY)
+    await bench.reconcile()
+    bench.cluster.reads = 0
+    step = 5
+    assert await bench.reconcile(2) == [f"PUT {labels.KIND}/run"]
+    assert bench.run["status"]["progress"]["step"] == 5
+    assert bench.cluster.reads == 0
+
+    bench.reconciler.event(KEY)
+    await bench.reconcile(2)
+    assert bench.cluster.reads > 0, "an event makes what was seen before void"
+    bench.cluster.reads = 0
+    await bench.reconcile(60)
+    assert bench.cluster.reads > 0, "and so does time"
+
+
+async def test_the_operators_own_status_write_is_no_event(bench: Bench) -> None:
+    bench.add_run()
+    await bench.reconcile()
+    assert not bench.reconciler.event(KEY, bench.run["metadata"]["resourceVersion"])
+    assert bench.reconciler.event(KEY, "another")
+
+
+async def test_a_run_that_is_gone_is_forgotten(bench: Bench) -> None:
+    bench.add_run()
+    await bench.reconcile()
+    del bench.cluster.objects[labels.KIND, "ns", "run"]
+    bench.reconciler.event(KEY)
+    assert await bench.reconcile() == []
+
+
+async def test_an_ended_run_deletes_itself_by_its_uid(bench: Bench) -> None:
+    bench.add_run(ttlSecondsAfterFinished=10)
+    await bench.reconcile()
+    bench.only_pod()["status"] = {"phase": "Failed"}
+    bench.reconciler.event(KEY)
+    await bench.reconcile()
+    assert bench.run["status"]["state"] == "Failed"
+    assert await bench.reconcile(60) == [f"DELETE {labels.KIND}/run"]
+    assert (labels.KIND, "ns", "run") not in bench.cluster.objects
+
+
+async def test_missing_claims_are_looked_for_before_preflight_and_not_after(bench: Bench) -> None:
+    bench.add_run(data={"train": [{"source": "pvc://rows/a.jsonl"}]})
+    await bench.reconcile()
+    condition = bench.run["status"]["conditions"][0]
+    assert condition["message"] == ("spec.data.train[0].source: PersistentVolumeClaim rows not found in namespace ns")
+    meta = {"name": "rows", "namespace": "ns"}
+    bench.cluster.put(kinds.CLAIM, {"kind": "PersistentVolumeClaim", "metadata": meta})
+    await bench.reconcile()
+    assert bench.only_pod()
+
+
+def test_pods_of_another_runs_job_are_not_ours() -> None:
+    owner = {"kind": "Job", "uid": "other", "controller": True}
+    pod = {"metadata": {"name": "p", "ownerReferences": [owner]}}
+    assert not observing._is_ours(pod, "Pod", "run-uid", {"job-uid"})
+    owner["uid"] = "job-uid"
+    assert observing._is_ours(pod, "Pod", "run-uid", {"job-uid"})
