@@ -1,0 +1,151 @@
+"""A vLLM server without a model: the control routes with their states, and the plugin's own fetch behind them."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from gymtrain_api.manifest import PullUpdate
+from gymtrain_api.transports import PULL_BACKEND
+from gymtrain_vllm.errors import FetchError
+from gymtrain_vllm.fetch import fetch
+
+
+class FakeVLLM:
+    """One server. Its attributes are its state, and switches for what goes wrong."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.version = "default"
+        self.paused = False
+        self.active = False
+        self.backend: str | None = PULL_BACKEND
+        self.loaded: list[str] = []  # versions, in order
+        self.loaded_while_paused: list[bool] = []
+        self.resets = 0
+        self.fail_updates = 0  # so many updates end in HTTP 500
+        self.update_error = "something broke"
+        self.knows_version = True  # False as in 0.25
+        self.logprob = -1.0  # of every sampled token
+        self.calls: list[str] = []
+
+    def app(self) -> web.Application:
+        """The routes."""
+        app = web.Application()
+        app.add_routes([web.route("*", "/{path:.*}", self._answer)])
+        return app
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        path = request.path
+        self.calls.append(path)
+        body = await request.json() if request.can_read_body else {}
+        method = getattr(self, "do" + path.replace("/", "_").replace(".", "_"), None)
+        if method is None:
+            return web.json_response({"detail": "Not Found"}, status=404)
+        answer: tuple[int, Any] = await method(body or {})
+        return web.Response(status=answer[0], text=json.dumps(answer[1]), content_type="application/json")
+
+    async def do_health(self, _: dict[str, Any]) -> tuple[int, Any]:
+        return 200, ""
+
+    async def do_openapi_json(self, _: dict[str, Any]) -> tuple[int, Any]:
+        paths = ["/init_weight_transfer_engine", "/start_weight_update", "/update_weights", "/finish_weight_update"]
+        return 200, {"info": {"version": "0.32.0"}, "paths": {path: {} for path in paths}}
+
+    async def do_server_info(self, _: dict[str, Any]) -> tuple[int, Any]:
+        transfer = {"backend": self.backend} if self.backend else None
+        model = {"dtype": "torch.float32", "max_model_len": 1024}
+        return 200, {"vllm_config": {"weight_transfer_config": transfer, "model_config": model}}
+
+    async def do_weight_info(self, _: dict[str, Any]) -> tuple[int, Any]:
+        return (200, {"weight_version": self.version}) if self.knows_version else (404, {})
+
+    async def do_is_paused(self, _: dict[str, Any]) -> tuple[int, Any]:
+        return 200, {"is_paused": self.paused}
+
+    async def do_pause(self, _: dict[str, Any]) -> tuple[int, Any]:
+        self.paused = True
+        return 200, {}
+
+    async def do_resume(self, _: dict[str, Any]) -> tuple[int, Any]:
+        self.paused = False
+        return 200, {}
+
+    async def do_start_weight_update(self, _: dict[str, Any]) -> tuple[int, Any]:
+        if self.active:
+            return 500, {"error": "start_weight_update called while a weight update is already active"}
+        self.active = True
+        return 200, {}
+
+    async def do_update_weights(self, body: dict[str, Any]) -> tuple[int, Any]:
+        if self.fail_updates:
+            self.fail_updates -= 1
+            self.active = False
+            return 500, {"error": self.update_error}
+        update = PullUpdate.model_validate(body["update_info"])
+        try:
+            await asyncio.to_thread(fetch, update, self.folder)
+        except FetchError as error:
+            self.active = False
+            return 500, {"error": str(error)}
+        self.loaded.append(update.version)
+        self.loaded_while_paused.append(self.paused)
+        return 200, {}
+
+    async def do_finish_weight_update(self, body: dict[str, Any]) -> tuple[int, Any]:
+        if not self.active:
+            return 500, {"error": "finish_weight_update called without a matching start_weight_update"}
+        self.active = False
+        if body.get("weight_version"):
+            self.version = body["weight_version"]
+        return 200, {}
+
+    async def do_reset_prefix_cache(self, _: dict[str, Any]) -> tuple[int, Any]:
+        self.resets += 1
+        return 200, {"success": True}
+
+    async def do_v1_completions(self, body: dict[str, Any]) -> tuple[int, Any]:
+        count = body["max_tokens"]
+        logprobs = {"token_logprobs": [self.logprob] * count}
+        return 200, {"choices": [{"token_ids": [7] * count, "logprobs": logprobs}]}
+
+
+@asynccontextmanager
+async def serving(app: web.Application, host: str, port: int) -> AsyncIterator[None]:
+    """Serves `app` on an address of this machine."""
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, host, port).start()
+    try:
+        yield
+    finally:
+        await runner.cleanup()
+
+
+def free_port() -> int:
+    """A port that is free on all loopback addresses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def name_addresses(monkeypatch: pytest.MonkeyPatch, name: str, addresses: Iterable[str]) -> None:
+    """Lets DNS answer `addresses` for `name`, as for a headless Service."""
+    real = socket.getaddrinfo
+    found = addresses
+
+    def getaddrinfo(host: Any, port: Any, *rest: Any, **more: Any) -> Any:
+        if host != name:
+            return real(host, port, *rest, **more)
+        entries = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in found]
+        if not entries:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return entries
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)

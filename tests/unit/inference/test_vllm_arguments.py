@@ -1,0 +1,94 @@
+"""vLLM's command line and environment, computed from the run."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gymtrain_api.spec import GymTrainingRunSpec
+from gymtrain_vllm.arguments import build, check, environment
+from gymtrain_vllm.errors import ArgumentsError
+from support.specs import smallest_run
+
+MODEL = Path("/gymtrain/model")
+
+
+def spec(*args: str, gpus: int = 0, dtype: str = "auto") -> GymTrainingRunSpec:
+    run = smallest_run(
+        model={"source": "hf://Qwen/Qwen3-0.6B", "dtype": dtype}, inference={"args": list(args), "gpus": gpus}
+    )
+    return GymTrainingRunSpec.model_validate(run["spec"])
+
+
+def arguments(*args: str, **more: Any) -> list[str]:
+    return build(spec(*args, **more), MODEL, 8000)
+
+
+def test_on_a_cpu_the_model_is_float32_and_nothing_is_compiled() -> None:
+    assert {"--dtype=float32", "--enforce-eager"} <= set(arguments())
+
+
+def test_on_gpus_the_model_keeps_its_type_and_spans_them() -> None:
+    found = arguments(gpus=4)
+    assert {"--dtype=auto", "--tensor-parallel-size=4"} <= set(found)
+    assert "--enforce-eager" not in found
+
+
+def test_a_type_of_the_users_choice_wins() -> None:
+    assert "--dtype=bfloat16" in arguments(dtype="bfloat16")
+
+
+def test_the_users_arguments_come_last_so_that_they_win() -> None:
+    found = arguments("--load-format=auto", "--max-model-len", "4096")
+    assert found[-3:] == ["--load-format=auto", "--max-model-len", "4096"]
+    assert found.index("--load-format=dummy") < found.index("--load-format=auto")
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "--port=9000",
+        "--port",
+        "--served-model-name=mine",
+        "--served_model_name=mine",
+        "--serv=mine",
+        '--weight-transfer-config={"backend":"nccl"}',
+        "--weight-transfer-config.backend=nccl",
+        "--logprobs-mode=raw_logprobs",
+        "--model=other",
+    ],
+)
+def test_what_the_run_depends_on_cannot_be_set(argument: str) -> None:
+    with pytest.raises(ArgumentsError, match=r"spec\.inference\.args\[1\]: --\S+ can't be set: .* Remove it\."):
+        check(["--max-model-len=4096", argument])
+
+
+def test_values_that_look_like_reserved_arguments_are_only_values() -> None:
+    check(["--chat-template", "port", "--model-impl=vllm", "--model-loader-extra-config={}"])
+
+
+def test_every_cache_is_below_the_scratch_folder() -> None:
+    found = environment(spec(), {}, Path("/gymtrain/scratch"))
+    folders = [value for value in found.values() if value.startswith("/")]
+    assert folders
+    assert all(value.startswith("/gymtrain/scratch/") for value in folders)
+
+
+def test_variables_of_the_pod_template_win() -> None:
+    found = environment(spec(), {"VLLM_CPU_KVCACHE_SPACE": "8"}, Path("/scratch"))
+    assert "VLLM_CPU_KVCACHE_SPACE" not in found
+
+
+def test_cpu_settings_stay_away_from_gpus() -> None:
+    found = environment(spec(gpus=1), {}, Path("/scratch"))
+    assert not {"VLLM_TARGET_DEVICE", "TORCHDYNAMO_DISABLE", "VLLM_ENABLE_V1_MULTIPROCESSING"} & found.keys()
+
+
+def test_a_list_of_plugins_gets_ours_too() -> None:
+    assert environment(spec(), {"VLLM_PLUGINS": "other"}, Path("/s"))["VLLM_PLUGINS"] == "other,gymtrain"
+    assert "VLLM_PLUGINS" not in environment(spec(), {"VLLM_PLUGINS": "gymtrain"}, Path("/s"))
+
+
+def test_the_routes_for_weights_cannot_be_switched_off() -> None:
+    with pytest.raises(ArgumentsError, match="VLLM_SERVER_DEV_MODE"):
+        environment(spec(), {"VLLM_SERVER_DEV_MODE": "0"}, Path("/s"))

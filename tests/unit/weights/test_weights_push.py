@@ -1,0 +1,80 @@
+"""One version into one pod."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gymtrain_trainer.weights.errors import PodRefusedError
+from gymtrain_trainer.weights.hosts import Pod
+from gymtrain_trainer.weights.push import push
+
+ADDRESS = "127.0.0.1"
+
+
+def client_of(cluster: Any) -> Any:
+    return cluster.fleet.client(Pod(f"http://{ADDRESS}:{cluster.settings.pods_port}"))
+
+
+async def test_the_pod_holds_the_bytes_that_were_staged(cluster: Any, read_file: Callable[[Path], bytes]) -> None:
+    pod = await cluster.start_pod(ADDRESS)
+    await push(client_of(cluster), cluster.stage(1, b"new weights"), 5.0)
+    assert read_file(pod.folder) == b"new weights"
+    assert pod.version == "demo:1:1"
+
+
+async def test_the_pod_is_paused_while_it_loads_and_only_then(cluster: Any) -> None:
+    pod = await cluster.start_pod(ADDRESS)
+    await push(client_of(cluster), cluster.stage(1), 5.0)
+    assert pod.loaded_while_paused == [True]
+    assert not pod.paused
+
+
+async def test_caches_of_the_old_weights_are_forgotten_before_the_pod_goes_on(cluster: Any) -> None:
+    pod = await cluster.start_pod(ADDRESS)
+    await push(client_of(cluster), cluster.stage(1), 5.0)
+    assert pod.calls.index("/reset_prefix_cache") < pod.calls.index("/resume")
+
+
+async def test_a_failed_push_leaves_the_pod_running(cluster: Any) -> None:
+    pod = await cluster.start_pod(ADDRESS)
+    pod.fail_updates = 1
+    with pytest.raises(PodRefusedError, match="something broke"):
+        await push(client_of(cluster), cluster.stage(1), 5.0)
+    assert not pod.paused
+
+
+async def test_a_cancelled_push_leaves_the_pod_running(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pod = await cluster.start_pod(ADDRESS)
+    loading = asyncio.Event()
+
+    async def never(_: dict[str, Any]) -> tuple[int, Any]:
+        loading.set()
+        await asyncio.sleep(60)
+        return 200, {}
+
+    monkeypatch.setattr(pod, "do_update_weights", never)
+    task = asyncio.create_task(push(client_of(cluster), cluster.stage(1), 5.0))
+    await asyncio.wait_for(loading.wait(), 5)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not pod.paused
+
+
+async def test_an_update_left_open_by_a_killed_trainer_is_closed_first(cluster: Any) -> None:
+    pod = await cluster.start_pod(ADDRESS)
+    pod.active = True
+    await push(client_of(cluster), cluster.stage(1), 5.0)
+    assert pod.loaded == ["demo:1:1"]
+
+
+async def test_damaged_weights_are_refused_and_the_label_stays(cluster: Any) -> None:
+    pod = await cluster.start_pod(ADDRESS)
+    version = cluster.stage(1)
+    cluster.store.find("1", "00000.safetensors").write_bytes(b"damaged")
+    with pytest.raises(PodRefusedError, match="sha256"):
+        await push(client_of(cluster), version, 2.0)
+    assert pod.version == "default"
