@@ -2,8 +2,8 @@
 
 vLLM looks at a model class in a process of its own before it starts, which costs 15 to 20 s of imports, and keeps what
 it saw in its cache folder. In a pod that folder starts empty. Run as a program, this file fills the folder in the
-image for common classes; `provide` copies it. vLLM checks each note against the class's source text, and a class without
-a note is looked at as usual.
+image for common classes; `provide` copies it. vLLM checks each note against the class's source text, and looks at a
+class without a note as usual.
 """
 
 import os
