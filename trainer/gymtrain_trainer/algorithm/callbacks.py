@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from gymtrain_api.wiring import weight_version
 from gymtrain_trainer.algorithm.checkpoints import WorkerState, checkpoint_folder, write_state
-from gymtrain_trainer.algorithm.record import RewardsFile, step_record
+from gymtrain_trainer.algorithm.record import RewardsFile, step_line, step_record
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts.worker import RolloutWorker
@@ -87,6 +88,7 @@ class ReportCallback(TrainerCallback):  # type: ignore[misc]
         record = step_record(state.global_step, used, now - self._step_ended)
         first, self._last_logged, self._step_ended = self._last_logged == self._first_step, state.global_step, now
         self._rewards.append(record)
+        print(step_line(record, used, self._version), flush=True)
         numbers = {name.split("/")[-1]: float(logs[name]) for name in _SHOWN if isinstance(logs.get(name), int | float)}
         numbers |= {
             "reward_std": record.reward_std,
@@ -117,6 +119,9 @@ class ReportCallback(TrainerCallback):  # type: ignore[misc]
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """A checkpoint was written."""
         write_worker_state(self._context, state.global_step, self._worker)
+
+    def _version(self, number: int) -> str:
+        return weight_version(self._context.run.name, self._context.attempt, number)
 
     def _check_ratio(self, ratio: float | None, staleness: float) -> None:
         """On fresh samples, trainer and vLLM must agree about every token: exp(new - old log-prob) is 1."""

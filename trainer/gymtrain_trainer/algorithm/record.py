@@ -1,10 +1,11 @@
 """The record of each step: rewards.csv for people and tools, the board for the operator, a line in the log."""
 
 import csv
+import json
 import statistics
 import time
-from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
 
 from gymtrain_trainer.rollouts.buffer import Taken
@@ -43,6 +44,13 @@ def step_record(step: int, used: Sequence[Taken], seconds: float, now: float | N
         seconds=round(seconds, 3),
         time=round(time.time() if now is None else now, 3),
     )
+
+
+def step_line(record: StepRecord, used: Sequence[Taken], version: Callable[[int], str]) -> str:
+    """The step as one line of JSON for the pod's log, which `kubectl gymtrain curve` reads. `version`: its label."""
+    versions = sorted({sample.version for sample in used})
+    more = {"samples": len(used), "weight_versions": [version(number) for number in versions]}
+    return json.dumps({"event": "step", **asdict(record), **more})
 
 
 class RewardsFile:

@@ -23,6 +23,7 @@ class Taken:
     reward_deviation: float
     staleness: int
     tokens: int  # trained ones
+    version: int = 0  # model version of the weights that it was sampled from
 
 
 class SampleBuffer(queue.Queue[Any]):
@@ -66,6 +67,7 @@ class SampleBuffer(queue.Queue[Any]):
                         sample.metrics["reward_std"],
                         staleness,
                         int(sample.completion_mask.sum()),
+                        sample.model_version,
                     )
                 )
         if self.on_taken is not None:
