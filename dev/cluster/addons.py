@@ -56,10 +56,10 @@ def wait_ready(settings: Settings) -> None:
         return problem
 
     log = settings.logs / "kubelet.log"
-    wait_until("the node", lambda: alive(node_not_ready(settings)), deadline=90, log=log, fix="see the kubelet's log")
+    wait_until("the node", lambda: alive(node_not_ready(settings)), deadline=180, log=log, fix="see the kubelet's log")
     fix = f"see `kubectl get pods -A`, {settings.logs / 'kube-proxy.log'}"
-    wait_until("cluster DNS", lambda: alive(dns_not_ready()), deadline=90, log=log, fix=fix)
-    wait_until("the storage provisioner", lambda: alive(_storage_not_ready(settings)), deadline=90, log=log, fix=fix)
+    wait_until("cluster DNS", lambda: alive(dns_not_ready()), deadline=180, log=log, fix=fix)
+    wait_until("the storage provisioner", lambda: alive(_storage_not_ready(settings)), deadline=180, log=log, fix=fix)
 
 
 def node_not_ready(settings: Settings) -> str:
@@ -92,7 +92,7 @@ def dns_not_ready() -> str:
     labels = b"".join(bytes([len(label)]) + label.encode() for label in name.split("."))
     question = identity + struct.pack(">5H", 0x0100, 1, 0, 0, 0) + labels + b"\0" + struct.pack(">2H", 1, 1)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        sock.settimeout(1)
+        sock.settimeout(3)
         try:
             sock.sendto(question, (DNS_SERVICE_IP, 53))
             answer = sock.recv(512)
@@ -104,4 +104,6 @@ def dns_not_ready() -> str:
 
 def is_up(settings: Settings) -> str:
     """Empty when the whole cluster works; else the first thing that doesn't."""
+    if dead := processes.dead(settings, DAEMONS):
+        return f"{', '.join(dead)} not running"
     return control_plane.not_ready(settings) or node_not_ready(settings) or dns_not_ready()

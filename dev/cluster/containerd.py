@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from dev.files import write
 from dev.host import processes
 from dev.host.network import write_cni
 from dev.host.packages import CNI_PLUGINS
@@ -72,7 +73,8 @@ def daemon(settings: Settings) -> Daemon:
     """Write the configuration and say how to start it."""
     settings.run.mkdir(parents=True, exist_ok=True)
     config = settings.state / "containerd.toml"
-    config.write_text(
+    write(
+        config,
         _CONFIG.format(
             root=settings.containerd_root,
             state=settings.run / "containerd",
@@ -81,7 +83,7 @@ def daemon(settings: Settings) -> Daemon:
             runc=settings.run / "runc",
             cni=write_cni(settings),
             cni_plugins=CNI_PLUGINS,
-        )
+        ),
     )
     return Daemon("containerd", ["containerd", "--config", config, "--log-level", "warn"])
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from dev.cluster import pki
+from dev.files import write
 from dev.host import processes
 from dev.host.processes import Daemon
 from dev.report import DevError, wait_until
@@ -35,7 +36,7 @@ class Ports:
 
     def save(self, settings: Settings) -> None:
         """Remember them for the next command."""
-        _ports_file(settings).write_text(json.dumps(asdict(self)))
+        write(_ports_file(settings), json.dumps(asdict(self)))
 
 
 def _ports_file(settings: Settings) -> Path:
@@ -144,7 +145,7 @@ def _api_server(settings: Settings, programs: Mapping[str, Path], ports: Ports) 
     if settings.audit:
         policy = settings.state / "audit-policy.json"
         rules = [{"level": "Metadata", "omitStages": ["RequestReceived"]}]
-        policy.write_text(json.dumps({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": rules}))
+        write(policy, json.dumps({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": rules}))
         argv += [f"--audit-policy-file={policy}", f"--audit-log-path={settings.logs / 'audit.jsonl'}"]
     return Daemon("kube-apiserver", argv)
 
@@ -199,7 +200,12 @@ def start(settings: Settings, programs: Mapping[str, Path], ports: Ports) -> Non
     processes.start(settings, api)
     log = api.log(settings)
     fix = f"see the log, and {etcd.log(settings)}"
-    wait_until("the API server", lambda: not_ready(settings), deadline=90, log=log, fix=fix)
+
+    def problem() -> str:
+        processes.require(settings, [etcd.name, api.name])
+        return not_ready(settings)
+
+    wait_until("the API server", problem, deadline=180, log=log, fix=fix)
     for daemon in others:
         processes.start(settings, daemon)
 

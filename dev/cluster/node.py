@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dev.cluster import pki
 from dev.cluster.control_plane import Ports
+from dev.files import write
 from dev.host import cgroups, processes
 from dev.host.processes import Daemon
 from dev.settings import (
@@ -81,7 +82,7 @@ def _kubelet(settings: Settings, programs: Mapping[str, Path], ports: Ports) -> 
         "syncFrequency": "30s",
     }
     path = settings.state / "kubelet.json"
-    path.write_text(json.dumps(config, indent=2))
+    write(path, json.dumps(config, indent=2))
     return Daemon(
         "kubelet",
         [
@@ -103,7 +104,7 @@ def _resolv_conf(settings: Settings) -> Path:
     lines = (managed if managed.exists() else Path("/etc/resolv.conf")).read_text().splitlines()
     servers = [line for line in lines if line.startswith("nameserver") and not line.split()[1].startswith("127.")]
     path = settings.state / "resolv.conf"
-    path.write_text("\n".join([*(servers or ["nameserver 127.0.0.1"]), ""]))
+    write(path, "\n".join([*(servers or ["nameserver 127.0.0.1"]), ""]))
     return path
 
 
@@ -124,7 +125,7 @@ def _proxy(settings: Settings, programs: Mapping[str, Path], ports: Ports) -> Da
         "nftables": {"minSyncPeriod": "200ms"},
     }
     path = settings.state / "kube-proxy.json"
-    path.write_text(json.dumps(config, indent=2))
+    write(path, json.dumps(config, indent=2))
     return Daemon("kube-proxy", [programs["kube-proxy"], f"--config={path}"])
 
 

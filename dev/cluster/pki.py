@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from dev.files import write
 from dev.settings import (
     API_SERVICE_IP,
     CLUSTER_DOMAIN,
@@ -117,7 +117,4 @@ def _write(settings: Settings, path: Path, user: str, server: str) -> None:
         ],
     }
     # JSON is YAML: every reader of kubeconfigs takes it.
-    temporary = path.with_suffix(".tmp")
-    temporary.touch(mode=0o600)
-    temporary.write_text(json.dumps(document, indent=2))
-    os.replace(temporary, path)
+    write(path, json.dumps(document, indent=2), mode=0o600)

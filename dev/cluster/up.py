@@ -8,17 +8,18 @@ from pathlib import Path
 from dev.cluster import addons, containerd, control_plane, node, pki
 from dev.cluster.control_plane import Ports
 from dev.cluster.down import leftovers, remove
-from dev.host import network, packages, processes
+from dev.host import network, packages
 from dev.report import DevError, say, step
-from dev.settings import DAEMONS, Settings
+from dev.settings import Settings
 from dev.supply import binaries, rootfs
 
-_REPAIR_SECONDS = 60
+_REPAIR_SECONDS = 180
+"""Long: what does not answer in time on an overloaded machine is not worth losing its objects for."""
 
 
 def up(settings: Settings) -> None:
     """A cluster that works: the one that runs, else that one repaired, else a new one."""
-    if _complete(settings).exists() and not processes.dead(settings, DAEMONS) and not addons.is_up(settings):
+    if _complete(settings).exists() and not addons.is_up(settings):
         say("the cluster is up already")
         return
     packages.ensure(settings)
@@ -38,8 +39,7 @@ def _complete(settings: Settings) -> Path:
 
 def _repair(settings: Settings, programs: dict[str, Path]) -> bool:
     """Start what has died, and see whether the cluster recovers: its objects are worth the attempt."""
-    dead = processes.dead(settings, DAEMONS)
-    say(f"a cluster exists but does not work ({', '.join(dead) or addons.is_up(settings)}): repairing it")
+    say(f"a cluster exists but does not work ({addons.is_up(settings)}): repairing it")
     try:
         _start(settings, programs, control_plane.saved_ports(settings))
     except (DevError, OSError, ValueError, TypeError) as error:

@@ -61,7 +61,8 @@ def pids() -> set[int]:
             members.update(map(int, (group / "cgroup.procs").read_text().split()))
         except OSError:
             continue
-    return members
+    # Processes of other pid namespaces read as 0, which kill() would take for our own process group.
+    return members - {0}
 
 
 def destroy(*, deadline: float = 15.0) -> None:

@@ -6,6 +6,7 @@ import json
 from ipaddress import ip_interface, ip_network
 from pathlib import Path
 
+from dev.files import write
 from dev.report import DevError
 from dev.settings import BRIDGE, NAME, NODE_IP, POD_CIDR, POD_GATEWAY, SERVICE_CIDR, Settings
 from dev.shell import run
@@ -29,16 +30,19 @@ def raise_up(settings: Settings) -> None:
         run(["modprobe", "br_netfilter"])
     remembered = _remembered(settings)
     if not remembered.exists():
-        remembered.write_text(json.dumps({name: _switch(name).read_text().strip() for name in SWITCHES}))
+        write(remembered, json.dumps({name: _switch(name).read_text().strip() for name in SWITCHES}))
     for name in SWITCHES:
         _switch(name).write_text("1")
-    if not Path(f"/sys/class/net/{BRIDGE}").exists():
+    if BRIDGE not in links():
         run(["ip", "link", "add", BRIDGE, "type", "bridge"])
     # The pods' gateway comes first: the CNI plugin compares the bridge's first address with its own.
     prefix = ip_network(POD_CIDR).prefixlen
     run(["ip", "address", "replace", f"{POD_GATEWAY}/{prefix}", "dev", BRIDGE])
     run(["ip", "address", "replace", f"{NODE_IP}/32", "dev", BRIDGE])
     run(["ip", "link", "set", BRIDGE, "up"])
+    # kube-proxy rewrites Service addresses only after a route was found. The default route, where there is one,
+    # would send those that it does not know out of the machine.
+    run(["ip", "route", "replace", SERVICE_CIDR, "dev", BRIDGE, "src", NODE_IP])
 
 
 def _refuse_overlaps() -> None:
@@ -57,7 +61,6 @@ def _refuse_overlaps() -> None:
 def write_cni(settings: Settings) -> Path:
     """The pod network's configuration; returns its folder."""
     folder = settings.state / "cni"
-    folder.mkdir(parents=True, exist_ok=True)
     bridge = {
         "type": "bridge",
         "bridge": BRIDGE,
@@ -73,7 +76,7 @@ def write_cni(settings: Settings) -> Path:
     }
     portmap = {"type": "portmap", "capabilities": {"portMappings": True}}
     plugins = {"cniVersion": "0.4.0", "name": NAME, "plugins": [bridge, portmap]}
-    (folder / "10-gymtrain.conflist").write_text(json.dumps(plugins, indent=2))
+    write(folder / "10-gymtrain.conflist", json.dumps(plugins, indent=2))
     return folder
 
 
@@ -92,10 +95,5 @@ def tear_down(settings: Settings) -> None:
 
 def links() -> list[str]:
     """The bridge, and the host ends of pods that hang on it (a dead pod's veth may outlive it)."""
-    names: list[str] = []
-    for link in json.loads(run(["ip", "-json", "link"]).stdout):
-        if link.get("master") == BRIDGE:
-            names.append(link["ifname"])
-    if Path(f"/sys/class/net/{BRIDGE}").exists():
-        names.append(BRIDGE)
-    return names
+    everything: list[dict[str, str]] = json.loads(run(["ip", "-json", "link"]).stdout)
+    return [link["ifname"] for link in everything if BRIDGE in (link.get("master"), link["ifname"])]

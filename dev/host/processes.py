@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dev.files import write
 from dev.report import DevError
 from dev.settings import Settings
 from dev.shell import environment
@@ -66,7 +67,6 @@ def start(settings: Settings, daemon: Daemon) -> bool:
     """Start the daemon unless it runs; says whether it was started."""
     if recorded(settings, daemon.name) is not None:
         return False
-    settings.pids.mkdir(parents=True, exist_ok=True)
     log = daemon.log(settings)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
@@ -86,10 +86,7 @@ def start(settings: Settings, daemon: Daemon) -> bool:
     if identity is None:
         raise DevError(f"{daemon.name} ended at once", log=log)
     record = {"pid": identity.pid, "started": identity.started, "program": identity.program}
-    target = settings.pids / f"{daemon.name}.json"
-    temporary = target.with_suffix(".tmp")
-    temporary.write_text(json.dumps(record))
-    temporary.replace(target)
+    write(settings.pids / f"{daemon.name}.json", json.dumps(record))
     return True
 
 

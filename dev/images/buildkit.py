@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dev.cluster import containerd
+from dev.files import write
 from dev.host import processes
 from dev.host.processes import Daemon
 from dev.images.dockerfiles import Image
@@ -52,7 +53,8 @@ def start(settings: Settings) -> None:
     if processes.dead(settings, [BUILD_DAEMON]):
         _match_store(settings)
     config = settings.state / "buildkitd.toml"
-    config.write_text(
+    write(
+        config,
         _CONFIG.format(
             root=settings.buildkit_root,
             socket=settings.buildkit_socket,
@@ -60,7 +62,7 @@ def start(settings: Settings) -> None:
             containerd=settings.containerd_socket,
             namespace=containerd.NAMESPACE,
             cgroup=CGROUP,
-        )
+        ),
     )
     daemon = Daemon(BUILD_DAEMON, [existing(settings, "buildkitd"), f"--config={config}"])
     processes.start(settings, daemon)
@@ -81,7 +83,7 @@ def _match_store(settings: Settings) -> None:
     if not remembered.exists() or remembered.read_text() != identity:
         shutil.rmtree(settings.buildkit_root, ignore_errors=True)
         settings.buildkit_root.mkdir(parents=True)
-        remembered.write_text(identity)
+        write(remembered, identity)
 
 
 def build(settings: Settings, image: Image, secrets: Mapping[str, Path]) -> None:

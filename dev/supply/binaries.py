@@ -126,7 +126,7 @@ def _build(settings: Settings, go: Go, binaries: BinarySet, folder: Path) -> Non
             run_logged(
                 [*command, "-ldflags", binaries.ldflags, "-o", temporary / name, package],
                 log=log,
-                deadline=1800,
+                deadline=3600,
                 what=f"building {name}",
                 fix="see the log; the Go module proxy must be reachable (`go env GOPROXY`)",
                 env=go.env | {"CGO_ENABLED": "0"},

@@ -2,6 +2,7 @@ import time
 from pathlib import Path
 
 import pytest
+from dev.files import write
 from dev.report import DevError, wait_until
 from dev.shell import run, run_logged
 
@@ -40,3 +41,16 @@ def test_a_missing_program_is_told_by_name() -> None:
 def test_waiting_ends_with_the_last_answer() -> None:
     with pytest.raises(DevError, match="last answer: still asleep"):
         wait_until("the sleeper", lambda: "still asleep", deadline=0.1)
+
+
+def test_a_file_that_does_not_change_is_not_touched(tmp_path: Path) -> None:
+    write(tmp_path / "file", "same")
+    before = (tmp_path / "file").stat()
+
+    write(tmp_path / "file", "same")
+    assert (tmp_path / "file").stat() == before
+
+    write(tmp_path / "file", "other", mode=0o600)
+    assert (tmp_path / "file").read_text() == "other"
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
+    assert len(list(tmp_path.iterdir())) == 1
