@@ -17,6 +17,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import aiohttp
@@ -26,7 +27,14 @@ from gymtrain_trainer.weights.background import Background
 from gymtrain_trainer.weights.errors import PodError, TransportRefusedError, WeightSyncError
 from gymtrain_trainer.weights.fleet import Fleet, Outcome
 from gymtrain_trainer.weights.hosts import Pod
-from gymtrain_trainer.weights.parity import ParityCheck, Sample, judge, sample
+from gymtrain_trainer.weights.parity import (
+    ParityCheck,
+    Sample,
+    ShardedModelError,
+    judge,
+    sample,
+    staged_logprobs,
+)
 from gymtrain_trainer.weights.probe import ServerReport, probe_servers, wait_for_servers
 from gymtrain_trainer.weights.push import Version
 from gymtrain_trainer.weights.settings import SyncSettings
@@ -132,7 +140,7 @@ class HTTPFull:
         stats.unreachable = sorted(pod.url for pod in outcome.unreachable)
         self._observer(SyncEvent("sync", version.label, now - started, manifest.total_bytes, len(outcome.done)))
         if number == 1 and self._parity is not None:
-            self._check_parity(self._parity, outcome)
+            self._check_parity(self._parity, outcome, number)
 
     def resume(self) -> None:
         """Nothing: every pod was resumed as soon as it had loaded, and the watcher resumes what was missed."""
@@ -231,10 +239,15 @@ class HTTPFull:
             except Exception:
                 logger.exception("the watcher of vLLM's weights failed; it goes on")
 
-    def _check_parity(self, check: ParityCheck, outcome: Outcome) -> None:
+    def _check_parity(self, check: ParityCheck, outcome: Outcome, number: int) -> None:
         for pod, samples in self._start().run(self._samples(check, outcome)).items():
-            self.stats.last_parity = judge(pod, samples, check, self._dtype)
-            logger.info("parity with %s: mean difference %.2g", pod, self.stats.last_parity)
+            try:
+                difference = judge(pod, samples, check, self._dtype)
+            except ShardedModelError as sharded:
+                check = replace(check, logprobs=staged_logprobs(sharded.config, self._store.weights(number)))
+                difference = judge(pod, samples, check, self._dtype)
+            self.stats.last_parity = difference
+            logger.info("parity with %s: mean difference %.2g", pod, difference)
 
     async def _samples(self, check: ParityCheck, outcome: Outcome) -> dict[str, list[Sample]]:
         fleet, _ = self._parts()

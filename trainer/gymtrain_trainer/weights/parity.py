@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gymtrain_api.wiring import SERVED_MODEL_NAME
@@ -93,15 +94,45 @@ def judge(pod: str, samples: list[Sample], check: ParityCheck, dtype: str | None
     return mean
 
 
+class ShardedModelError(Exception):
+    """This process holds only its share of the model, and computing with it needs all processes."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__("the model is sharded")
+        self.config = config  # transformers' configuration of the model
+
+
+def staged_logprobs(config: Any, files: list[Path]) -> LogProbs:
+    """`ParityCheck.logprobs` of a copy of the model on the CPU, made of the files that vLLM fetched."""
+    from copy import deepcopy
+
+    import torch
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM
+
+    plain = deepcopy(config)
+    plain._attn_implementation = "sdpa"
+    with torch.device("cpu"):
+        model = AutoModelForCausalLM.from_config(plain, dtype=torch.float32)
+    for file in files:
+        model.load_state_dict(load_file(file), strict=False)
+    model.tie_weights()
+    return model_logprobs(model)
+
+
 def model_logprobs(model: Any) -> LogProbs:
-    """`ParityCheck.logprobs` of a model that lies whole on this process (not FSDP-sharded).
+    """`ParityCheck.logprobs` of the model that is trained.
 
     Training may have put its own attention into the model, made for packed rows: plain attention stands in meanwhile.
+    The function raises ShardedModelError for a model of which this process has only a part.
     """
 
     def logprobs(prompt: list[int], completion: list[int]) -> list[float]:
         import torch
+        from torch.distributed.tensor import DTensor
 
+        if any(isinstance(parameter, DTensor) for parameter in model.parameters()):
+            raise ShardedModelError(model.config)
         ids = torch.tensor([prompt + completion], device=model.device)
         usual = model.config._attn_implementation
         training = model.training

@@ -63,6 +63,10 @@ class WeightStore:
         path = self._folder / number / name
         return path if path.is_file() else None
 
+    def weights(self, number: int) -> list[Path]:
+        """The tensor files of a published version."""
+        return sorted((self._folder / str(number)).glob("*.safetensors"))
+
     def clear(self) -> None:
         """Frees the space."""
         shutil.rmtree(self._folder, ignore_errors=True)
