@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-
-from support.apiserver import ApiServer, binary
-from support.fakenode import FakeNode
-from support.kubectl import Kubectl
+from tests.support.apiserver import ApiServer, binary
+from tests.support.fakenode import FakeNode
+from tests.support.kubectl import Kubectl
 
 ROOT = Path(__file__).parents[2]
 CRD = ROOT / "crds" / "gymtrain.dev_gymtrainingruns.yaml"

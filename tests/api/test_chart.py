@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 import yaml
-
-from support.apiserver import ApiServer, binary
-from support.kubectl import Kubectl
+from tests.support.apiserver import ApiServer, binary
+from tests.support.kubectl import Kubectl
 
 CHART = Path(__file__).parents[2] / "charts" / "gymtrain"
 

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-
-from support.kubectl import Kubectl, KubectlError
-from support.specs import smallest_run
+from tests.support.kubectl import Kubectl, KubectlError
+from tests.support.specs import smallest_run
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 

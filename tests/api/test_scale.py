@@ -5,11 +5,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from support.apiserver import ApiServer
-from support.kubectl import Kubectl, eventually
-from support.operator import OperatorProcess
-from support.recorder import Recorder, falls, flaps
-from support.specs import smallest_run
+from tests.support.apiserver import ApiServer
+from tests.support.kubectl import Kubectl, eventually
+from tests.support.operator import OperatorProcess
+from tests.support.recorder import Recorder, falls, flaps
+from tests.support.specs import smallest_run
 
 _GOOD, _BAD, _REFUSED = 40, 5, 5
 _ALL = _GOOD + _BAD + _REFUSED

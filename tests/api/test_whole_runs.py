@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from support.kubectl import Kubectl, eventually, names
-from support.operator import OperatorProcess
-from support.specs import smallest_run
+from tests.support.kubectl import Kubectl, eventually, names
+from tests.support.operator import OperatorProcess
+from tests.support.specs import smallest_run
 
 _OWNED = "pods,services,configmaps,persistentvolumeclaims,deployments,replicasets,jobs,networkpolicies"
 

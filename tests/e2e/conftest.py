@@ -6,9 +6,8 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-
-from support.apiserver import binary
-from support.kubectl import Kubectl
+from tests.support.apiserver import binary
+from tests.support.kubectl import Kubectl
 
 OPERATOR_NAMESPACE = "gymtrain-system"
 

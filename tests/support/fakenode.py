@@ -24,9 +24,9 @@ from typing import Any, Self
 
 import aiohttp
 from aiohttp import web
+from tests.support.apiserver import ApiServer
 
 from gymtrain_api import labels, transports, wiring
-from support.apiserver import ApiServer
 
 NODE = "fake"
 MAX_STEPS = 3

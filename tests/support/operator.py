@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from support.apiserver import free_port
-from support.kubectl import eventually
+from tests.support.apiserver import free_port
+from tests.support.kubectl import eventually
 
 _ROOT = Path(__file__).parents[2]
 

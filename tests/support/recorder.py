@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Any, Self
 
-from support.apiserver import ApiServer, binary
+from tests.support.apiserver import ApiServer, binary
 
 type Object = dict[str, Any]
 

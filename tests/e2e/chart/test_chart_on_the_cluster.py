@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from support.apiserver import binary
-from support.kubectl import Kubectl, eventually, names
-from support.specs import smallest_run
+from tests.support.apiserver import binary
+from tests.support.kubectl import Kubectl, eventually, names
+from tests.support.specs import smallest_run
 
 _ROOT = Path(__file__).parents[3]
 _CHART = str(_ROOT / "charts" / "gymtrain")

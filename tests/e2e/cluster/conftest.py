@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-
-from support.apiserver import binary
-from support.kubectl import Kubectl
+from tests.support.apiserver import binary
+from tests.support.kubectl import Kubectl
 
 # Any image with python3.13. The dev cluster's own base has it; the official one does not.
 IMAGE = os.environ.get("GYMTRAIN_TEST_IMAGE", "debian:trixie-slim")

@@ -1,6 +1,5 @@
 import pytest
-
-from support.kubectl import Kubectl, KubectlError
+from tests.support.kubectl import Kubectl, KubectlError
 
 
 def test_an_account_without_rights_may_not_read_pods(kubectl: Kubectl) -> None:

@@ -2,7 +2,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from support.kubectl import Kubectl
+from tests.support.kubectl import Kubectl
 
 SLEEP = "import time; time.sleep(600)"
 

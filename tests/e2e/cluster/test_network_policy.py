@@ -4,8 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-
-from support.kubectl import Kubectl, eventually
+from tests.support.kubectl import Kubectl, eventually
 
 BODY = "the server itself"
 SERVER = f"""

@@ -2,8 +2,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-
-from support.kubectl import Kubectl, KubectlError
+from tests.support.kubectl import Kubectl, KubectlError
 
 
 def test_restricted_pod_security_admits_a_careful_pod(kubectl: Kubectl, pod: Callable[..., dict[str, Any]]) -> None:

@@ -1,7 +1,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from support.kubectl import Kubectl
+from tests.support.kubectl import Kubectl
 
 
 def test_a_claim_without_a_class_is_bound_and_keeps_its_data(

@@ -3,9 +3,8 @@
 from typing import Any
 
 import pytest
-
-from support.kubectl import Kubectl, eventually
-from support.runs import tiny_run
+from tests.support.kubectl import Kubectl, eventually
+from tests.support.runs import tiny_run
 
 MINUTES = 60
 

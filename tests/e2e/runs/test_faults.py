@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from support.kubectl import Kubectl, eventually
-from support.runs import tiny_run
+from tests.support.kubectl import Kubectl, eventually
+from tests.support.runs import tiny_run
 
 MINUTES = 60
 

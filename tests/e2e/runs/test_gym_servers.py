@@ -4,9 +4,8 @@ import json
 from typing import Any
 
 import pytest
-
-from support.kubectl import Kubectl, eventually
-from support.runs import tiny_run
+from tests.support.kubectl import Kubectl, eventually
+from tests.support.runs import tiny_run
 
 MINUTES = 60
 STATEFUL = "example_session_state_mgmt_resources_server"

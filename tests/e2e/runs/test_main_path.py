@@ -4,9 +4,8 @@ import json
 from typing import Any
 
 import pytest
-
-from support.kubectl import Kubectl, eventually, names
-from support.runs import tiny_run
+from tests.support.kubectl import Kubectl, eventually, names
+from tests.support.runs import tiny_run
 
 MINUTES = 60
 OWNED = "pods,deployments,replicasets,jobs,services,configmaps,persistentvolumeclaims,networkpolicies"

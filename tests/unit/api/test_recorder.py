@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from support.recorder import falls, flaps
+from tests.support.recorder import falls, flaps
 
 
 def _status(*conditions: tuple[str, str, str], **fields: Any) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from typing import Any
 
 import aiohttp
 import pytest
+from tests.support.fakecluster import FakeCluster
+from tests.support.world import DEFAULTS, GYM_VERDICT, OFFER, TRAINER_VERDICT, spec
 
 from gymtrain_api import labels
 from gymtrain_api.wiring import PREFLIGHT_MARK, TrainerProgress
@@ -13,8 +15,6 @@ from gymtrain_operator import observe as observing
 from gymtrain_operator.errors import ConflictError, RejectedError
 from gymtrain_operator.observe import Observer
 from gymtrain_operator.reconciler import Reconciler
-from support.fakecluster import FakeCluster
-from support.world import DEFAULTS, GYM_VERDICT, OFFER, TRAINER_VERDICT, spec
 
 KEY = ("ns", "run")
 

@@ -1,0 +1,109 @@
+"""kubectl as the tests use it: the commands that a user would type, with a deadline each."""
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+type Objects = list[dict[str, Any]]
+
+
+class KubectlError(AssertionError):
+    """A kubectl command failed; the message is what kubectl printed."""
+
+
+class Kubectl:
+    """kubectl in one namespace."""
+
+    def __init__(self, kubeconfig: str, namespace: str, program: str = "kubectl") -> None:
+        self.namespace = namespace
+        self._base = [program, "--kubeconfig", kubeconfig, "--namespace", namespace]
+
+    def run(self, *args: str, stdin: str | None = None, timeout: float = 60, check: bool = True) -> str:
+        """Standard output of one command.
+
+        Raises:
+            KubectlError: the command failed and `check` is set.
+        """
+        done = subprocess.run(
+            [*self._base, *args],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+            env=os.environ,
+        )
+        if check and done.returncode != 0:
+            raise KubectlError(f"kubectl {' '.join(args)}: {done.stderr.strip()}")
+        return done.stdout
+
+    def apply(self, *objects: dict[str, Any]) -> None:
+        """`kubectl apply -f -`."""
+        self.run("apply", "-f", "-", stdin="\n---\n".join(json.dumps(o) for o in objects))
+
+    def get(self, kind: str, name: str) -> dict[str, Any]:
+        """One object."""
+        found: dict[str, Any] = json.loads(self.run("get", kind, name, "-o", "json"))
+        return found
+
+    def list(self, kinds: str, selector: str | None = None) -> Objects:
+        """Objects of one or more kinds (comma-separated)."""
+        args = ["get", kinds, "-o", "json", *(["-l", selector] if selector else [])]
+        items: Objects = json.loads(self.run(*args))["items"]
+        return items
+
+    def pods(self, run: str, **labels: str) -> Objects:
+        """Pods of a run, by gymtrain.dev/ labels such as role="gym"."""
+        pairs = [f"gymtrain.dev/run={run}", *(f"gymtrain.dev/{k}={v}" for k, v in labels.items())]
+        return self.list("pods", ",".join(pairs))
+
+    def logs(self, pod: str, container: str) -> str:
+        """Log of one container."""
+        return self.run("logs", pod, "-c", container)
+
+    def condition(self, run: str, kind: str) -> dict[str, Any]:
+        """A condition of a run; empty where it isn't there."""
+        status = self.get("gymtrainingrun", run).get("status", {})
+        return next((c for c in status.get("conditions", []) if c["type"] == kind), {})
+
+    def wait_condition(self, run: str, kind: str, timeout: float) -> None:
+        """`kubectl wait --for=condition=KIND`; on failure the run's whole status is in the error."""
+        try:
+            self.run(
+                "wait", f"--for=condition={kind}", f"gtr/{run}", f"--timeout={int(timeout)}s", timeout=timeout + 30
+            )
+        except KubectlError as error:
+            status = self.get("gymtrainingrun", run).get("status", {})
+            raise KubectlError(f"{error}\nstatus: {json.dumps(status, indent=1)}\n{self.describe_pods(run)}") from error
+
+    def describe_pods(self, run: str) -> str:
+        """Pods and the ends of their logs: what one wants to read when a test failed."""
+        parts = [self.run("get", "pods", "-o", "wide", check=False)]
+        for pod in self.pods(run):
+            name = pod["metadata"]["name"]
+            parts.append(f"--- {name}\n" + self.run("logs", name, "--all-containers", "--tail=25", check=False))
+        return "\n".join(parts)
+
+
+def eventually[T](probe: Callable[[], T], what: str, timeout: float, every: float = 1.0) -> T:
+    """The first truthy value of `probe`.
+
+    Raises:
+        AssertionError: there was none in `timeout` seconds.
+    """
+    end = time.monotonic() + timeout
+    while True:
+        value = probe()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {timeout:.0f} s: {what} (last: {value!r})")
+        time.sleep(every)
+
+
+def names(objects: Iterable[dict[str, Any]]) -> list[str]:
+    """kind/name of objects, sorted."""
+    return sorted(f"{o['kind']}/{o['metadata']['name']}" for o in objects)
