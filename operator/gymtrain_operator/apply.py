@@ -1,5 +1,8 @@
 """Carrying out a plan: deletions, writes, scalings. Never on an object that isn't the run's."""
 
+import asyncio
+from collections.abc import Iterable
+
 from gymtrain_operator import kinds
 from gymtrain_operator.cluster import Cluster
 from gymtrain_operator.errors import ConflictError, ForeignObjectError, NotFoundError, RejectedError
@@ -7,6 +10,7 @@ from gymtrain_operator.kinds import Kind
 from gymtrain_operator.reconcile.observation import Object, Observation, Rejection, name_of, uid_of
 from gymtrain_operator.reconcile.plan import Plan
 
+_FIRST = {kinds.CONFIG_MAP.name, kinds.CLAIM.name, kinds.POLICY.name}
 # Written once, so plain creation does, and it fails by itself where the name is taken.
 _CREATED = {kinds.POD.name, kinds.JOB.name, kinds.CLAIM.name}
 
@@ -14,7 +18,8 @@ _CREATED = {kinds.POD.name, kinds.JOB.name, kinds.CLAIM.name}
 async def carry_out(cluster: Cluster, seen: Observation, plan: Plan) -> tuple[Rejection, ...]:
     """Makes the cluster as the plan says. Returns what the API server refused.
 
-    After a refusal nothing more is written: what follows may depend on it.
+    What pods mount is written before the pods, one after the other; the rest at once. After a refusal
+    nothing more is written: what follows may depend on it.
 
     Raises:
         ClusterError: the API server doesn't answer, or something changed meanwhile; observe again.
@@ -23,13 +28,21 @@ async def carry_out(cluster: Cluster, seen: Observation, plan: Plan) -> tuple[Re
     for deletion in plan.delete:
         kind = kinds.BY_NAME[deletion.kind]
         await cluster.delete(kind, namespace, deletion.name, deletion.uid, foreground=deletion.foreground)
-    for manifest in plan.apply:
-        rejection = await _write(cluster, seen, manifest)
-        if rejection:
-            return (rejection,)
+    for group in _groups(plan.apply):
+        results = await asyncio.gather(*(_write(cluster, seen, manifest) for manifest in group))
+        rejections = tuple(result for result in results if result)
+        if rejections:
+            return rejections
     for scaling in plan.scale:
         await cluster.scale(namespace, scaling.name, scaling.uid, scaling.replicas)
     return ()
+
+
+def _groups(manifests: Iterable[Object]) -> list[list[Object]]:
+    """Objects that may be written at the same time, in order."""
+    first = [m for m in manifests if m["kind"] in _FIRST]
+    rest = [m for m in manifests if m["kind"] not in _FIRST]
+    return [*([m] for m in first), rest]
 
 
 async def _write(cluster: Cluster, seen: Observation, manifest: Object) -> Rejection | None:

@@ -142,14 +142,20 @@ def _watch(
 ) -> TrainingStep:
     pods = trainer_pods(seen, attempt)
     report = seen.progress
-    started = has_weights_of(servers.weight_sync, run.name, attempt) or (report and report.phase in _STARTED)
+    running = any(phase(pod) not in {"", "Pending"} for pod in pods)
+    started = (
+        has_weights_of(servers.weight_sync, run.name, attempt)
+        or (report is not None and report.phase in _STARTED)
+        # vLLM is ready once it holds weights, so a trainer that the operator can't reach has started too.
+        or (running and not servers.waiting_for)
+    )
     if not started:
         since = to_seconds(job["metadata"].get("creationTimestamp")) or seen.now
         deadline = run.spec.startup_deadline_seconds
         if seen.now - since > deadline:
             return _startup_failed(seen, servers, pods, attempt, deadline)
     if report is None:
-        return _silent(servers, before, pods, attempt)
+        return _silent(servers, before, pods, attempt, running=running)
     if report.rollouts_failing_since is not None:
         since_text = to_text(report.rollouts_failing_since)
         text = f"no usable rollout since {since_text}: {report.message}".rstrip(": ")
@@ -170,10 +176,11 @@ def _starting_reason(servers: ServersStep) -> Reason:
     return Reason.WAITING_FOR_SERVERS if servers.waiting_for else Reason.TRAINER_STARTING
 
 
-def _silent(servers: ServersStep, before: GymTrainingRunStatus, pods: list[Object], attempt: int) -> TrainingStep:
+def _silent(
+    servers: ServersStep, before: GymTrainingRunStatus, pods: list[Object], attempt: int, *, running: bool
+) -> TrainingStep:
     """The trainer doesn't answer: it starts, or one answer was lost."""
     old = find(before, ConditionType.PROGRESSING)
-    running = any(phase(pod) not in {"", "Pending"} for pod in pods)
     spoke = {Reason.WAITING_FOR_ROLLOUTS, *_TRAINED}
     if running and old and old.reason in spoke and before.attempt == attempt:
         claim = Claim(ConditionType.PROGRESSING, old.status, Reason(old.reason), old.message)

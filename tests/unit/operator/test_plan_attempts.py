@@ -143,7 +143,6 @@ def test_servers_that_never_come_up_fail_the_run_and_are_named() -> None:
 
 def test_a_trainer_that_finds_no_node_fails_the_run_at_the_same_deadline() -> None:
     world = World(startupDeadlineSeconds=60).to_servers()
-    world.servers_ready()
     conditions = [{"type": "PodScheduled", "status": "False", "message": "0/4 nodes have nvidia.com/gpu"}]
     status = {"phase": "Pending", "conditions": conditions}
     world.add_pod("run-trainer-1-0-x", labels.Role.TRAINER, status, **{labels.ATTEMPT: "1"})
@@ -157,6 +156,24 @@ def test_the_startup_deadline_is_over_once_weights_arrived() -> None:
     world.seen.pop("progress")
     world.reconcile(3600)
     assert world.condition(ConditionType.FAILED).status == "False"
+
+
+def test_a_trainer_that_the_operator_can_not_reach_is_left_to_its_work() -> None:
+    world = World(startupDeadlineSeconds=60).to_servers()
+    world.servers_ready()
+    world.add_pod("run-trainer-1-0-x", labels.Role.TRAINER, {"phase": "Running"}, **{labels.ATTEMPT: "1"})
+    world.reconcile(3600)
+    assert world.condition(ConditionType.FAILED).status == "False"
+
+
+def test_a_second_attempt_that_finds_no_node_fails_at_the_deadline_too() -> None:
+    world = World(startupDeadlineSeconds=60).to_training()
+    world.trainer_ends(1)
+    world.reconcile(11)
+    status = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "message": "no GPU"}]}
+    world.add_pod("run-trainer-2-0-x", labels.Role.TRAINER, status, **{labels.ATTEMPT: "2"})
+    world.reconcile(70)
+    assert "no GPU" in world.condition(ConditionType.FAILED).message
 
 
 def test_a_lost_answer_of_the_trainer_changes_nothing() -> None:

@@ -89,8 +89,10 @@ def test_new_resources_replace_the_pods_of_that_server_only() -> None:
 def test_a_deployment_on_its_way_out_is_waited_for() -> None:
     world = World().to_servers()
     world.objects["Deployment"]["run-inference"]["metadata"]["deletionTimestamp"] = "2027-01-01T00:00:00Z"
+    world.change(inference={"replicas": 2, "resources": {"requests": {"cpu": "1"}}})
     done = world.reconcile()
-    assert applied(done) == []
+    assert "Deployment/run-inference" not in applied(done)
+    assert done.scale == ()
 
 
 def test_readiness_counts_pods_and_names_who_is_missing() -> None:
