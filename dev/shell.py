@@ -38,7 +38,9 @@ def run(
             check=False,
         )
     except FileNotFoundError:
-        raise DevError(f"{command[0]} is not there", fix="run `dev/run cluster-up`, which installs it") from None
+        raise DevError(
+            f"{command[0]} is not there", fix="install it; `dev/run cluster-up` installs what it needs itself"
+        ) from None
     except subprocess.TimeoutExpired:
         raise DevError(f"`{' '.join(command)}` did not end within {deadline:.0f} s") from None
     if check and done.returncode != 0:

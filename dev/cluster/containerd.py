@@ -125,6 +125,16 @@ def forget_sandbox_files(settings: Settings) -> None:
         shutil.rmtree(settings.containerd_root / "io.containerd.grpc.v1.cri" / kind, ignore_errors=True)
 
 
+def forget_untagged(settings: Settings) -> None:
+    """Drop images that a newer build took the name from. The kubelet's own collection is off: it would take
+    named ones too, and there is no registry to get them back from."""
+    lines = ctr(settings, "images", "list").splitlines()[1:]
+    digests = {words[0]: words[2] for words in map(str.split, lines) if len(words) > 2}
+    named = {digest for name, digest in digests.items() if not name.startswith("sha256:")}
+    if stale := [name for name, digest in digests.items() if digest not in named]:
+        ctr(settings, "images", "remove", *stale, check=False, deadline=120)
+
+
 def load_images(settings: Settings, programs: dict[str, Path]) -> None:
     """Import the images that the cluster itself runs, unless this very content is there already."""
     for program, image in PROGRAM_IMAGES.items():

@@ -40,9 +40,9 @@ root = "{root}"
   networkMode = "host"
   defaultCgroupParent = "/{cgroup}/build"
   gc = true
-  reservedSpace = "20GB"
-  maxUsedSpace = "40GB"
-  minFreeSpace = "5GB"
+  reservedSpace = "10GB"
+  maxUsedSpace = "30GB"
+  minFreeSpace = "15GB"
 """
 
 

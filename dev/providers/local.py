@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dev.cluster import containerd
 from dev.cluster.down import down
 from dev.cluster.up import up
 from dev.images import buildkit
@@ -55,6 +56,7 @@ class Local:
                 except DevError as error:
                     failed[image.name] = error
                     say(error.what)
+        containerd.forget_untagged(self._settings)
         say(f"{len(images) - len(failed)} of {len(images)} images are ready")
         if failed:
             raise DevError("\n".join(error.render() for error in failed.values()).removeprefix("error: "))
