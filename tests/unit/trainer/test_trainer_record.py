@@ -13,9 +13,10 @@ def test_a_steps_line_names_the_weights_of_its_samples() -> None:
         Taken(2, 0.5, 0.5, 1, 5, version=2),
     ]
     record = step_record(7, used, seconds=2.0, now=100.0)
-    line = json.loads(step_line(record, used, "run:1:{}".format))
+    line = json.loads(step_line(record, used, "run:1:{}".format, {"weight_sync_s": 0.25}))
     assert line["event"] == "step"
     assert line["step"] == 7
     assert line["reward"] == 0.5
+    assert line["weight_sync_s"] == 0.25
     assert line["samples"] == 3
     assert line["weight_versions"] == ["run:1:2", "run:1:3"]

@@ -4,7 +4,7 @@ import csv
 import json
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
 
@@ -46,10 +46,15 @@ def step_record(step: int, used: Sequence[Taken], seconds: float, now: float | N
     )
 
 
-def step_line(record: StepRecord, used: Sequence[Taken], version: Callable[[int], str]) -> str:
-    """The step as one line of JSON for the pod's log, which `kubectl gymtrain curve` reads. `version`: its label."""
+def step_line(
+    record: StepRecord, used: Sequence[Taken], version: Callable[[int], str], seconds: Mapping[str, float]
+) -> str:
+    """The step as one line of JSON for the pod's log, which `kubectl gymtrain curve` reads.
+
+    `version`: the label of a model version. `seconds`: where the step's time went.
+    """
     versions = sorted({sample.version for sample in used})
-    more = {"samples": len(used), "weight_versions": [version(number) for number in versions]}
+    more = {"samples": len(used), "weight_versions": [version(number) for number in versions], **seconds}
     return json.dumps({"event": "step", **asdict(record), **more})
 
 
