@@ -89,7 +89,7 @@ class ReportCallback(TrainerCallback):  # type: ignore[misc]
         first, self._last_logged, self._step_ended = self._last_logged == self._first_step, state.global_step, now
         self._rewards.append(record)
         numbers = {name.split("/")[-1]: float(logs[name]) for name in _SHOWN if isinstance(logs.get(name), int | float)}
-        spent = {name: numbers[name] for name in ("rollout_wait_s", "weight_sync_s") if name in numbers}
+        spent: dict[str, float] = {name: numbers[name] for name in ("rollout_wait_s", "weight_sync_s") if name in numbers}
         print(step_line(record, used, self._version, spent), flush=True)
         numbers |= {
             "reward_std": record.reward_std,
