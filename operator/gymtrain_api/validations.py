@@ -17,8 +17,8 @@ from gymtrain_api.spec import SIZE_PATTERN
 PATTERN_MESSAGES = {
     MODEL_SOURCE_PATTERN: "is none of hf://ORG/NAME (Hugging Face hub), pvc://CLAIM/PATH (a PersistentVolumeClaim), or "
     "oci://IMAGE (an image with the model in /models)",
-    DATA_SOURCE_PATTERN: "is none of pvc://CLAIM/PATH (a PersistentVolumeClaim), configmap://NAME/KEY (a ConfigMap), or "
-    "gym://PATH (a file in the Gym image)",
+    DATA_SOURCE_PATTERN: "is none of pvc://CLAIM/PATH (a PersistentVolumeClaim), configmap://NAME/KEY (a ConfigMap), "
+    "or gym://PATH (a file in the Gym image)",
     SIZE_PATTERN: "is no size such as 20Gi or 500Mi",
 }
 

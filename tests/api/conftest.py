@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from tests.support.apiserver import ApiServer, binary
 from tests.support.fakenode import FakeNode
 from tests.support.kubectl import Kubectl

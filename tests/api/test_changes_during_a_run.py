@@ -5,10 +5,10 @@ import json
 from typing import Any
 
 import pytest
-from tests.support.kubectl import Kubectl, KubectlError
-from tests.support.specs import smallest_run
 
 from gymtrain_api.validations import FIXED_AFTER_PREFLIGHT
+from tests.support.kubectl import Kubectl, KubectlError
+from tests.support.specs import smallest_run
 
 
 def _run() -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+
 from tests.support.apiserver import ApiServer, binary
 from tests.support.kubectl import Kubectl
 

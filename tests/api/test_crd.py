@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from tests.support.kubectl import Kubectl, KubectlError
 from tests.support.specs import smallest_run
 

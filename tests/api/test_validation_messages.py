@@ -4,10 +4,10 @@ import json
 from typing import Any
 
 import pytest
-from tests.support.kubectl import Kubectl, KubectlError
-from tests.support.specs import smallest_run
 
 from gymtrain_api.validations import PATTERN_MESSAGES, RULES
+from tests.support.kubectl import Kubectl, KubectlError
+from tests.support.specs import smallest_run
 
 
 def _model(**model: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.support.kubectl import Kubectl, eventually, names
 from tests.support.operator import OperatorProcess
 from tests.support.specs import smallest_run

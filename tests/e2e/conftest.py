@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
+
 from tests.support.apiserver import binary
 from tests.support.kubectl import Kubectl
 

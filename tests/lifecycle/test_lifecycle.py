@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from dev.cluster.addons import kubectl
 from dev.cluster.down import leftovers
 from dev.host import cgroups, firewall, mounts, network, processes

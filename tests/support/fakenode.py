@@ -8,7 +8,8 @@ its time, ended, as its role says:
     inference   runs and answers as vLLM does; ready once the run's trainer has "pushed weights"
     trainer     waits for the vLLM pods, counts its steps on /progress, ends with its report
 
-A run whose name starts with `bad-` fails preflight; with `refused-`, its trainer ends with exit code 78.
+A run whose name starts with `bad-` fails preflight; with `refused-`, its trainer ends with exit code 78; with
+`long-`, it trains for as long as any test looks.
 Pods have addresses in 127.88.0.0/16, where their ports are the real ones.
 """
 
@@ -24,12 +25,13 @@ from typing import Any, Self
 
 import aiohttp
 from aiohttp import web
-from tests.support.apiserver import ApiServer
 
 from gymtrain_api import labels, transports, wiring
+from tests.support.apiserver import ApiServer
 
 NODE = "fake"
 MAX_STEPS = 3
+_LONG_STEPS = 600
 _STEP_SECONDS = 1.0
 
 type Object = dict[str, Any]
@@ -227,7 +229,8 @@ class _Player:
                 await self._ended(wiring.ExitCode.REFUSED, self._progress.model_dump_json())
                 return
             self._run.weights.set()
-            for step in range(MAX_STEPS + 1):
+            steps = _LONG_STEPS if self._run.name.startswith("long-") else MAX_STEPS
+            for step in range(steps + 1):
                 version = wiring.weight_version(self._run.name, self._attempt, step + 1)
                 self._say(phase="training", step=step, reward=step / 10, weight_version=version, transport="HTTPFull")
                 await asyncio.sleep(_STEP_SECONDS)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.support.apiserver import binary
 from tests.support.kubectl import Kubectl, eventually, names
 from tests.support.specs import smallest_run

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+
 from tests.support.apiserver import binary
 from tests.support.kubectl import Kubectl
 

@@ -1,4 +1,5 @@
 import pytest
+
 from tests.support.kubectl import Kubectl, KubectlError
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from tests.support.kubectl import Kubectl, eventually
 
 BODY = "the server itself"

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+
 from tests.support.kubectl import Kubectl, eventually
 from tests.support.runs import tiny_run
 

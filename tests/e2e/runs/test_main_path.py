@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+
 from tests.support.kubectl import Kubectl, eventually, names
 from tests.support.runs import tiny_run
 

@@ -3,6 +3,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
 from dev.report import DevError
 from dev.settings import Settings
 from dev.supply import binaries

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+
 from dev.images.dockerfiles import discover, select
 from dev.report import DevError
 

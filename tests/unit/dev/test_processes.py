@@ -5,6 +5,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+
 from dev.host import processes
 from dev.host.processes import Daemon, identify
 from dev.report import DevError

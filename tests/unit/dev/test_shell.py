@@ -2,6 +2,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from dev.files import write
 from dev.report import DevError, wait_until
 from dev.shell import run, run_logged

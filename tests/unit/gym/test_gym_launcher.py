@@ -11,11 +11,11 @@ from typing import Any
 import aiohttp
 import pytest
 import pytest_asyncio
-from tests.unit.gym.fake_policy import FakePolicy, Message
-from tests.unit.gym.gym_cluster import GymCluster, model_server, resources_server, simple_agent
 
 from gymtrain_api.spec import ReasoningGymTask
 from gymtrain_gym import generated, workspace
+from tests.unit.gym.fake_policy import FakePolicy, Message
+from tests.unit.gym.gym_cluster import GymCluster, model_server, resources_server, simple_agent
 
 pytestmark = [pytest.mark.gym, pytest.mark.asyncio(loop_scope="module")]
 

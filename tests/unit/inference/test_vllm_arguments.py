@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.specs import smallest_run
 
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_vllm.arguments import build, check, environment
 from gymtrain_vllm.errors import ArgumentsError
+from tests.support.specs import smallest_run
 
 MODEL = Path("/gymtrain/model")
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from tests.support.fake_vllm import free_port, serving
 
 from gymtrain_api.manifest import PullUpdate, WeightFile, WeightManifest
 from gymtrain_vllm.errors import FetchError
 from gymtrain_vllm.fetch import discard, fetch
+from tests.support.fake_vllm import free_port, serving
 
 
 class Source:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.fake_vllm import FakeVLLM, free_port, serving
 
 import gymtrain_vllm
+from tests.support.fake_vllm import FakeVLLM, free_port, serving
 
 PROBE = Path(gymtrain_vllm.__file__).parent / "ready.py"
 

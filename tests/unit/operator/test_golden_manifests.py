@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+
 from tests.support.world import World
 
 _FOLDER = Path(__file__).parent / "golden"

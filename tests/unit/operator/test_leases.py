@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
-from tests.support.fakecluster import FakeCluster
 
 from gymtrain_operator import kinds, leases
 from gymtrain_operator.errors import UnreachableError
 from gymtrain_operator.leases import Leadership, LostLeaseError
+from tests.support.fakecluster import FakeCluster
 
 
 class Clock:

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.support.world import DEFAULTS, GYM_VERDICT, UID, World, spec
 
 from gymtrain_api import labels, wiring
 from gymtrain_api.runs import parse_spec
@@ -14,6 +13,7 @@ from gymtrain_operator.manifests.gym import gym_objects
 from gymtrain_operator.manifests.inference import inference_objects
 from gymtrain_operator.manifests.preflight import preflight_hash, preflight_pod
 from gymtrain_operator.manifests.trainer import trainer_job
+from tests.support.world import DEFAULTS, GYM_VERDICT, UID, World, spec
 
 GYM = GymServers(tuple(GYM_VERDICT.servers), dict(GYM_VERDICT.config))
 

@@ -1,10 +1,9 @@
 """Events: news, once."""
 
-from tests.support.world import GYM_VERDICT, World
-
 from gymtrain_api.conditions import Reason
 from gymtrain_api.wiring import Finding
 from gymtrain_operator.reconcile.events import MAX_NOTE
+from tests.support.world import GYM_VERDICT, World
 
 
 def _reasons(world: World) -> list[tuple[str, str]]:

@@ -3,11 +3,11 @@
 import json
 
 import pytest
-from tests.support.world import World, applied, deleted
 
 from gymtrain_api import labels
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_operator.reconcile.training import backoff_seconds
+from tests.support.world import World, applied, deleted
 
 
 def test_a_trainer_that_succeeds_completes_the_run() -> None:

@@ -1,10 +1,9 @@
 """Suspension, the end, and what comes after it."""
 
-from tests.support.world import DEFAULTS, START, World, applied, deleted
-
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_operator.reconcile.observation import Rejection, Run
 from gymtrain_operator.reconcile.plan import plan
+from tests.support.world import DEFAULTS, START, World, applied, deleted
 
 
 def test_suspension_stops_all_pods_and_keeps_the_rest() -> None:

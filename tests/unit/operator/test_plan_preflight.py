@@ -1,11 +1,11 @@
 """Preflight: first of all, and nothing else before it has passed."""
 
 import pytest
-from tests.support.world import GYM_VERDICT, TRAINER_VERDICT, World, applied, deleted
 
 from gymtrain_api import names
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.wiring import Finding, GymPreflight, TrainerPreflight
+from tests.support.world import GYM_VERDICT, TRAINER_VERDICT, World, applied, deleted
 
 
 def test_a_new_run_gets_its_settings_its_fence_and_a_preflight_pod() -> None:

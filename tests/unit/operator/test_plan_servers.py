@@ -3,11 +3,11 @@
 import json
 
 import pytest
-from tests.support.world import OFFER, World, applied, deleted
 
 from gymtrain_api import labels
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.transports import ServerOffer
+from tests.support.world import OFFER, World, applied, deleted
 
 
 def test_servers_and_trainer_are_made_together_when_preflight_has_passed() -> None:

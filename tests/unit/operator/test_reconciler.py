@@ -5,8 +5,6 @@ from typing import Any
 
 import aiohttp
 import pytest
-from tests.support.fakecluster import FakeCluster
-from tests.support.world import DEFAULTS, GYM_VERDICT, OFFER, TRAINER_VERDICT, spec
 
 from gymtrain_api import labels
 from gymtrain_api.wiring import PREFLIGHT_MARK, TrainerProgress
@@ -15,6 +13,8 @@ from gymtrain_operator import observe as observing
 from gymtrain_operator.errors import ConflictError, RejectedError
 from gymtrain_operator.observe import Observer
 from gymtrain_operator.reconciler import Reconciler
+from tests.support.fakecluster import FakeCluster
+from tests.support.world import DEFAULTS, GYM_VERDICT, OFFER, TRAINER_VERDICT, spec
 
 KEY = ("ns", "run")
 

@@ -1,10 +1,9 @@
 """Finding preflight's verdict in what the containers print."""
 
-from tests.support.world import World
-
 from gymtrain_api.wiring import PREFLIGHT_MARK, GymPreflight, TrainerPreflight
 from gymtrain_operator.reconcile.observation import Children
 from gymtrain_operator.reconcile.verdicts import gym_verdict, stored_verdict, trainer_verdict
+from tests.support.world import World
 
 LINE = PREFLIGHT_MARK + TrainerPreflight(max_steps=7).model_dump_json()
 

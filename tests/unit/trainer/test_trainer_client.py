@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from tests.unit.trainer.trainer_agent import Agent, good_answer, inner_server_died
-from tests.unit.trainer.trainer_data import question
 
 from gymtrain_trainer.errors import AgentError, AnswerError, RolloutError
 from gymtrain_trainer.rollouts import client as client_module
 from gymtrain_trainer.rollouts.client import RolloutClient, RolloutLimits, Sampling, request_body
+from tests.unit.trainer.trainer_agent import Agent, good_answer, inner_server_died
+from tests.unit.trainer.trainer_data import question
 
 SAMPLING = Sampling(temperature=0.7, top_p=0.9, max_output_tokens=12)
 

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.trainer.test_trainer_settings import spec
-from tests.unit.trainer.trainer_agent import Agent
 
 from gymtrain_api.wiring import ExitCode, RunConfig, TrainerProgress
 from gymtrain_trainer.algorithm.checkpoints import WorkerState, checkpoint_folder, last_checkpoint, write_state
@@ -30,6 +28,8 @@ from gymtrain_trainer.rollouts.buffer import Taken
 from gymtrain_trainer.servers import wait_for_agents
 from gymtrain_trainer.stopping import StopSignal
 from gymtrain_trainer.weights import TransportRefusedError, WeightParityError, WeightSyncError
+from tests.unit.trainer.test_trainer_settings import spec
+from tests.unit.trainer.trainer_agent import Agent
 
 
 def run_config(**parts: Any) -> RunConfig:

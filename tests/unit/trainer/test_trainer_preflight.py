@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.trainer.test_trainer_settings import spec
 
 from gymtrain_api.wiring import Finding
 from gymtrain_trainer.model_folder import check_model_folder
 from gymtrain_trainer.preflight import check_batch, check_keys, check_types
+from tests.unit.trainer.test_trainer_settings import spec
 
 VALID = {"learning_rate", "max_steps", "num_generations", "max_staleness", "top_k", "save_steps"}
 

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from tests.unit.trainer.trainer_data import question, write_dataset, write_index
 
 from gymtrain_trainer.data.rows import RowFile, Tasks, read_index
 from gymtrain_trainer.errors import DataError
+from tests.unit.trainer.trainer_data import question, write_dataset, write_index
 
 AGENTS = {"adder": "http://adder:8000", "other": "http://other:8000"}
 

@@ -10,8 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.unit.trainer.trainer_agent import Agent, good_answer, inner_server_died
-from tests.unit.trainer.trainer_data import question, write_dataset, write_index
 
 from gymtrain_trainer.data.rows import Task, Tasks, read_index
 from gymtrain_trainer.errors import DataError, RolloutsStalledError
@@ -23,6 +21,8 @@ from gymtrain_trainer.rollouts.client import RolloutClient, RolloutLimits, Sampl
 from gymtrain_trainer.rollouts.guard import Versions, WeightGuard
 from gymtrain_trainer.rollouts.worker import RolloutWorker, WorkerSettings
 from gymtrain_trainer.weights import untrusted
+from tests.unit.trainer.trainer_agent import Agent, good_answer, inner_server_died
+from tests.unit.trainer.trainer_data import question, write_dataset, write_index
 
 GENERATIONS = 4
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import aiohttp
 import pytest
 from aiohttp import web
-from tests.support.fake_vllm import FakeVLLM, free_port, name_addresses, serving
 
 from gymtrain_api.manifest import WeightFile, WeightManifest
 from gymtrain_trainer.weights import SyncSettings, WeightStore, weight_routes
 from gymtrain_trainer.weights.fleet import Fleet
 from gymtrain_trainer.weights.push import Version
+from tests.support.fake_vllm import FakeVLLM, free_port, name_addresses, serving
 
 NAME = "demo-inference-pods"
 

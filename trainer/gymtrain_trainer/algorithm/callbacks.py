@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 _RATIO_TOLERANCE = 0.05
 # TRL's names of numbers that /metrics shows too
 _SHOWN = ("loss", "grad_norm", "learning_rate", "kl", "ratio", "entropy", "perf/rollout_wait_s", "perf/weight_sync_s")
+_SPENT = ("rollout_wait_s", "weight_sync_s")
 
 
 class ReportCallback(TrainerCallback):  # type: ignore[misc]
@@ -89,7 +90,7 @@ class ReportCallback(TrainerCallback):  # type: ignore[misc]
         first, self._last_logged, self._step_ended = self._last_logged == self._first_step, state.global_step, now
         self._rewards.append(record)
         numbers = {name.split("/")[-1]: float(logs[name]) for name in _SHOWN if isinstance(logs.get(name), int | float)}
-        spent: dict[str, float] = {name: numbers[name] for name in ("rollout_wait_s", "weight_sync_s") if name in numbers}
+        spent: dict[str, float] = {name: numbers[name] for name in _SPENT if name in numbers}
         print(step_line(record, used, self._version, spent), flush=True)
         numbers |= {
             "reward_std": record.reward_std,
