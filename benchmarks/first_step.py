@@ -1,8 +1,8 @@
 """From apply to the first optimizer step, against what no one could avoid: vLLM's own load and one batch of rollouts.
 
-Measured in one run, side by side: the run's vLLM container tells its load (container start to a passed startup probe), the
-trainer's first step line how long it waited for rollouts. The tiny model is used, because its step and its rollouts cost
-next to nothing: what is left is gymtrain's own part.
+Measured in one run, side by side: the run's vLLM container tells its load (container start to a passed startup
+probe), the trainer's first step line how long it waited for rollouts. The tiny model is used, because its step and
+its rollouts cost next to nothing: what is left is gymtrain's own part.
 """
 
 import json
