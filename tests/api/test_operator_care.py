@@ -1,0 +1,169 @@
+"""What the operator does to objects on a real API server: no more than it must, and nothing to those of others."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.kubectl import Kubectl, eventually
+from tests.support.operator import OperatorProcess
+from tests.support.specs import smallest_run
+
+
+@pytest.fixture
+def operator(operator_kubeconfig: Path, tmp_path: Path) -> Iterator[OperatorProcess]:
+    """One operator, without election."""
+    with OperatorProcess(operator_kubeconfig, tmp_path / "operator.log") as process:
+        yield process
+
+
+def _run(name: str, **spec: Any) -> dict[str, Any]:
+    run = smallest_run(name, **spec)
+    run["spec"]["data"] = {"train": [{"source": "gym://data/example.jsonl"}]}
+    return run
+
+
+def _training(kubectl: Kubectl, run: str) -> None:
+    eventually(lambda: kubectl.get("gtr", run).get("status", {}).get("state") == "Training", f"{run} trains", 90)
+
+
+def _deployments(kubectl: Kubectl) -> dict[str, Any]:
+    """Pod template and generation of each Deployment."""
+    return {d["metadata"]["name"]: (d["metadata"]["generation"], d["spec"]["template"]) for d in kubectl.list("deploy")}
+
+
+def _patch(kubectl: Kubectl, run: str, spec: dict[str, Any]) -> None:
+    kubectl.run("patch", "gtr", run, "--type=merge", "-p", json.dumps({"spec": spec}))
+
+
+def test_another_release_with_other_images_restarts_nothing_that_runs(
+    runs: Kubectl, operator_kubeconfig: Path, tmp_path: Path
+) -> None:
+    with OperatorProcess(operator_kubeconfig, tmp_path / "old.log"):
+        runs.apply(_run("long-one"))
+        _training(runs, "long-one")
+        before = _deployments(runs), runs.list("jobs")[0]["metadata"]["uid"]
+    images = ("--image-gym=new:2", "--image-inference=new:2", "--image-trainer=new:2")
+    with OperatorProcess(operator_kubeconfig, tmp_path / "new.log", *images) as operator:
+        step = runs.get("gtr", "long-one")["status"]["progress"]["step"]
+        eventually(
+            lambda: runs.get("gtr", "long-one")["status"]["progress"]["step"] > step + 1, "the new one reports", 60
+        )
+        assert (_deployments(runs), runs.list("jobs")[0]["metadata"]["uid"]) == before
+        assert operator.metrics().get("gymtrain_operator_reconcile_errors_total", 0) == 0
+
+
+def test_replicas_change_without_new_pods_of_the_old_ones(runs: Kubectl, operator: OperatorProcess) -> None:
+    runs.apply(_run("long-one"))
+    _training(runs, "long-one")
+    old = {pod["metadata"]["uid"] for pod in runs.pods("long-one", role="inference")}
+    _patch(runs, "long-one", {"inference": {"replicas": 2}})
+    eventually(lambda: len(runs.pods("long-one", role="inference")) == 2, "a second vLLM pod is there", 60)
+    assert old < {pod["metadata"]["uid"] for pod in runs.pods("long-one", role="inference")}
+    eventually(
+        lambda: runs.condition("long-one", "InferenceReady")["message"] == "vLLM: all 2 pods are ready",
+        "both ready",
+        60,
+    )
+
+
+def test_new_resources_of_one_server_replace_its_pods_only(runs: Kubectl, operator: OperatorProcess) -> None:
+    runs.apply(_run("long-one"))
+    _training(runs, "long-one")
+    before = _deployments(runs)
+    _patch(runs, "long-one", {"gym": {"servers": {"agent": {"resources": {"requests": {"cpu": "7m"}}}}}})
+
+    def changed() -> set[str]:
+        return {name for name, state in _deployments(runs).items() if state != before[name]}
+
+    eventually(lambda: changed(), "a Deployment changed", 60)
+    assert changed() == {"long-one-gym-agent"}
+
+
+def test_a_deleted_service_comes_back(runs: Kubectl, operator: OperatorProcess) -> None:
+    """Services aren't watched: the next look at the run's objects finds it missing, within half a minute."""
+    runs.apply(_run("long-one"))
+    _training(runs, "long-one")
+    runs.run("delete", "service", "long-one-inference")
+    eventually(lambda: [s for s in runs.list("services") if s["metadata"]["name"] == "long-one-inference"], "back", 60)
+
+
+def test_an_object_of_somebody_else_under_a_name_of_ours_is_left_alone_and_named(
+    runs: Kubectl, operator: OperatorProcess
+) -> None:
+    mine = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "taken-run"}, "data": {"mine": "yes"}}
+    runs.apply(mine)
+    runs.apply(_run("taken"))
+    eventually(
+        lambda: "taken-run exists already" in runs.condition("taken", "Progressing").get("message", ""), "told", 60
+    )
+    found = runs.get("configmap", "taken-run")
+    assert found["data"] == {"mine": "yes"}
+    assert "ownerReferences" not in found["metadata"]
+    runs.run("delete", "configmap", "taken-run")
+    runs.wait_condition("taken", "Complete", 90)
+
+
+def test_a_template_that_makes_no_valid_pod_fails_the_run_in_the_api_servers_words(
+    runs: Kubectl, operator: OperatorProcess
+) -> None:
+    template = {"spec": {"tolerations": [{"key": "a", "operator": "Maybe"}]}}
+    run = _run("odd")
+    run["spec"]["gym"]["template"] = template
+    runs.apply(run)
+    runs.wait_condition("odd", "Failed", 60)
+    failed = runs.condition("odd", "Failed")
+    assert failed["reason"] == "InvalidSpec"
+    assert "tolerations" in failed["message"]
+    assert "Maybe" in failed["message"]
+
+
+def test_a_refusal_that_passes_is_waited_for(runs: Kubectl, operator: OperatorProcess) -> None:
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
+    runs.apply(quota)
+    # Here no controller counts what is used.
+    counted = json.dumps({"status": {"hard": {"pods": "0"}, "used": {"pods": "0"}}})
+    runs.run("patch", "resourcequota", "none", "--subresource=status", "--type=merge", "-p", counted)
+    runs.apply(_run("patient"))
+    eventually(lambda: "exceeded quota" in runs.condition("patient", "Progressing").get("message", ""), "told", 60)
+    runs.run("delete", "resourcequota", "none")
+    runs.wait_condition("patient", "Complete", 120)
+
+
+def test_events_tell_the_way_of_a_run(runs: Kubectl, operator: OperatorProcess) -> None:
+    runs.apply(_run("told"))
+    runs.wait_condition("told", "Complete", 90)
+    expected = {"PreflightPassed", "TransportChosen", "Training", "TrainingCompleted"}
+
+    def reasons() -> set[str]:
+        return {e["reason"] for e in runs.list("events") if e["involvedObject"]["kind"] == "GymTrainingRun"}
+
+    eventually(lambda: expected <= reasons(), "the events are there", 10)
+
+
+def test_nothing_of_the_operator_stays_in_the_run_but_its_status(runs: Kubectl, operator: OperatorProcess) -> None:
+    run = _run("clean")
+    runs.apply(run)
+    runs.wait_condition("clean", "Complete", 90)
+    meta = runs.get("gtr", "clean")["metadata"]
+    assert "finalizers" not in meta
+    assert set(meta.get("annotations", {})) <= {"kubectl.kubernetes.io/last-applied-configuration"}
+
+
+def test_a_claim_that_comes_after_the_run_is_noticed(runs: Kubectl, operator: OperatorProcess) -> None:
+    run = _run("late")
+    run["spec"]["data"] = {"train": [{"source": "pvc://rows/a.jsonl"}]}
+    runs.apply(run)
+    words = "PersistentVolumeClaim rows not found"
+    eventually(lambda: words in runs.condition("late", "PreflightPassed").get("message", ""), "told", 30)
+    assert runs.pods("late") == []
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "rows"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    }
+    runs.apply(claim)
+    eventually(lambda: runs.pods("late", role="preflight"), "preflight starts", 30)
