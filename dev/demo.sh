@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
 # The quickstart, from nothing to a reward curve: cluster, images, operator, one apply, live progress, curve.
 # Safe to run again: a run in progress is watched further, an ended one is replaced.
+#
+# On a cluster of yours (KUBECONFIG or CONTEXT): push the images first (images/README.md), and set IMAGE_REGISTRY to their
+# prefix, such as registry.example.com/, and GYMTRAIN_IMAGE_TAG to their tag.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
@@ -23,8 +26,10 @@ uv=$(dev/uv.sh)
 "$uv" sync --quiet --python "$(dev/python.sh)" --locked --extra operator --extra cli --group dev
 gymtrain=("$root/.venv/bin/gymtrain" --namespace "$namespace")
 
-step "the images"
-dev/run images
+if [ -z "${IMAGE_REGISTRY:-}" ]; then
+    step "the images"
+    dev/run images
+fi
 
 step "the operator: helm upgrade --install gymtrain charts/gymtrain"
 dev/install.sh >/dev/null
@@ -41,7 +46,7 @@ if [ "$state" = Complete ] || [ "$state" = Failed ]; then
 fi
 
 step "kubectl apply -n $namespace -f $example"
-kubectl apply -n "$namespace" -f "$example"
+sed "s|oci://gymtrain/|oci://${IMAGE_REGISTRY:-}gymtrain/|" "$example" | kubectl apply -n "$namespace" -f -
 outcome=0
 "${gymtrain[@]}" watch "$run" --timeout "$deadline" || outcome=$?
 if [ "$outcome" != 0 ]; then

@@ -1,10 +1,15 @@
 #!/usr/bin/env bash
-# Installs (or upgrades) the operator with its chart into the cluster that KUBECONFIG names.
+# Installs (or upgrades) the operator with its chart into the cluster that KUBECONFIG names. More arguments go to helm.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-command -v helm >/dev/null || PATH="$("$root/dev/run" binaries helm):$PATH"
+if ! command -v helm >/dev/null; then
+    PATH="$("$root/dev/run" binaries helm):$PATH"
+fi
 tag=${GYMTRAIN_IMAGE_TAG:-dev}
+# The development images keep their tag when they change; this makes a changed operator start anew.
+sources=$(cd "$root" && find operator uv.lock -type f -not -name '*.pyc' -print0 | sort -z | xargs -0 sha256sum | sha256sum | cut -c1-12)
 exec helm upgrade --install gymtrain "$root/charts/gymtrain" \
     --namespace gymtrain-system --create-namespace \
-    --set-string image.tag="$tag" --set-string images.tag="$tag" \
+    --set-string image.tag="$tag" --set-string images.tag="$tag" --set-string imageRegistry="${IMAGE_REGISTRY:-}" \
+    --set-string podAnnotations.sources="$sources" \
     --wait --timeout 180s "$@"

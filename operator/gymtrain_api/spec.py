@@ -114,6 +114,13 @@ class Gym(PodSettings):
     )
 
 
+class PromptMessage(Spec):
+    """One turn of a conversation."""
+
+    role: Literal["system", "user", "assistant"] = Field(description="Who speaks.")
+    content: str = Field(min_length=1, max_length=16384, description="Text of the turn.")
+
+
 class ReasoningGymTask(Spec):
     """A dataset made on the spot by the reasoning_gym package."""
 
@@ -124,7 +131,13 @@ class ReasoningGymTask(Spec):
         default_factory=dict, description="Keyword arguments of the task, such as min_digits."
     )
     prompt_prefix: str | None = Field(
-        None, max_length=16384, description="Text put before each question: instructions, worked examples."
+        None, max_length=16384, description="Text put before each question, in the same turn: instructions."
+    )
+    messages: list[PromptMessage] = Field(
+        default_factory=list,
+        max_length=32,
+        description="Turns put before each question: a system prompt, worked examples (a question by the user, its "
+        "answer by the assistant).",
     )
 
 

@@ -34,7 +34,7 @@ def rows(task: ReasoningGymTask, limit: int | None = None) -> Iterator[bytes]:
         except Exception as error:
             raise DatasetError(f"{task.task} can't make row {position}: {type(error).__name__}: {error}") from error
         try:
-            yield orjson.dumps(_row(entry, task.prompt_prefix), option=JSON_OPTIONS) + b"\n"
+            yield orjson.dumps(_row(entry, task), option=JSON_OPTIONS) + b"\n"
         except orjson.JSONEncodeError as error:
             raise DatasetError(f"rows of {task.task} can't be written as JSON: {error}") from error
 
@@ -73,11 +73,12 @@ def check_scoring(task: ReasoningGymTask) -> None:
             ) from error
 
 
-def _row(entry: dict[str, Any], prefix: str | None) -> dict[str, Any]:
-    prompt = entry["question"]
+def _row(entry: dict[str, Any], task: ReasoningGymTask) -> dict[str, Any]:
+    prompt, prefix = entry["question"], task.prompt_prefix
     if prefix:
         prompt = prefix + ("" if prefix[-1].isspace() else "\n\n") + prompt
-    return {"responses_create_params": {"input": [{"role": "user", "content": prompt}]}, **entry}
+    turns = [{"role": message.role, "content": message.content} for message in task.messages]
+    return {"responses_create_params": {"input": [*turns, {"role": "user", "content": prompt}]}, **entry}
 
 
 def _dataset(task: ReasoningGymTask) -> Any:
