@@ -117,6 +117,7 @@ def environment(spec: GymTrainingRunSpec, given: Mapping[str, str], scratch: Pat
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "OMP_NUM_THREADS": threads,
+            "OMP_WAIT_POLICY": "PASSIVE",  # threads that wait leave the core to the trainer, which may share the node
             # --enforce-eager is about the model; parts of the sampler would still be compiled on first use, which
             # takes half a minute and a C++ compiler.
             "TORCHDYNAMO_DISABLE": "1",
