@@ -5,6 +5,7 @@ from gymtrain_api.spec import GymServer
 from gymtrain_operator.manifests.config_maps import GYM_CONFIG_MOUNT, gym_config_volume, hosted_config
 from gymtrain_operator.manifests.context import GymServers, Object, RunContext
 from gymtrain_operator.manifests.deployments import deployment
+from gymtrain_operator.manifests.hashes import settings as hashed
 from gymtrain_operator.manifests.merge import merge
 from gymtrain_operator.manifests.pod import container, pod_template
 from gymtrain_operator.manifests.services import service
@@ -107,7 +108,7 @@ def _deployment(run: RunContext, gym: GymServers, name: str, kind: str) -> Objec
 def _inputs(run: RunContext, settings: GymServer) -> object:
     """What of the spec the pods of a server are made from."""
     return (
-        settings.model_dump(mode="json", exclude={"replicas"}),
+        hashed(settings, without=frozenset({"replicas"})),
         run.spec.gym.env,
         run.spec.service_account_name,
     )

@@ -3,6 +3,7 @@
 from gymtrain_api import labels, names, wiring
 from gymtrain_operator.manifests.context import Object, RunContext
 from gymtrain_operator.manifests.deployments import deployment
+from gymtrain_operator.manifests.hashes import settings
 from gymtrain_operator.manifests.model import model_in_server_pods
 from gymtrain_operator.manifests.pod import container, pod_template, shared_memory
 from gymtrain_operator.manifests.services import service
@@ -60,8 +61,8 @@ def _deployment(run: RunContext) -> Object:
         template=inference.template,
     )
     inputs = (
-        inference.model_dump(mode="json", exclude={"replicas"}),
-        run.spec.model.model_dump(mode="json"),
+        settings(inference, without=frozenset({"replicas"})),
+        settings(run.spec.model),
         run.spec.trainer.image if model.fetch else None,
         run.spec.service_account_name,
     )

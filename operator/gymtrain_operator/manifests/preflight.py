@@ -30,7 +30,8 @@ _UNCHECKED = {
 
 def preflight_hash(run: RunContext) -> str:
     """Hash of what the preflight pod is made from and checks."""
-    spec = run.spec.model_dump(mode="json", exclude=_UNCHECKED)  # type: ignore[arg-type]  # pydantic's IncEx is narrower than it takes
+    dumped = run.spec.model_dump(mode="json", exclude=_UNCHECKED, exclude_defaults=True)  # type: ignore[arg-type]
+    spec = {block: value for block, value in dumped.items() if value != {}}  # nothing left is nothing set
     servers = run.spec.gym.servers
     spec["gym"]["servers"] = sorted(servers)  # their names are checked, their pods are not
     return digest(spec)

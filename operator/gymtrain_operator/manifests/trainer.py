@@ -4,7 +4,7 @@ from gymtrain_api import labels, names, wiring
 from gymtrain_operator.manifests.config_maps import GYM_CONFIG_MOUNT, gym_config_volume
 from gymtrain_operator.manifests.context import Object, RunContext
 from gymtrain_operator.manifests.data import INDEX_MOUNT, INDEX_VOLUME, data_init, data_sources
-from gymtrain_operator.manifests.hashes import digest
+from gymtrain_operator.manifests.hashes import digest, settings
 from gymtrain_operator.manifests.metadata import metadata, stamped
 from gymtrain_operator.manifests.model import model_in_server_pods, token_env
 from gymtrain_operator.manifests.pod import container, pod_template, shared_memory
@@ -84,7 +84,7 @@ def trainer_job(run: RunContext, attempt: int) -> Object:
             "template": template,
         },
     }
-    return stamped(manifest, digest(run.spec.trainer.model_dump(mode="json")))
+    return stamped(manifest, digest(settings(run.spec.trainer)))
 
 
 def _checkpoint_volume(run: RunContext) -> Object:

@@ -73,6 +73,13 @@ def test_another_release_of_the_operator_restarts_no_server() -> None:
     assert [name for name in applied(world.plan(resync=True)) if name.startswith("Deployment")] == []
 
 
+def test_spelling_a_default_out_is_no_change() -> None:
+    """So a field that a later release adds, with a default, restarts nothing either."""
+    world = World().to_training()
+    world.change(inference={"replicas": 1, "gpus": 0, "args": []}, gym={**world.spec["gym"], "servers": {"math": {}}})
+    assert [name for name in applied(world.plan()) if name.startswith(("Deployment", "Pod"))] == []
+
+
 def test_new_resources_replace_the_pods_of_that_server_only() -> None:
     world = World().to_training()
     servers = {"math": {"resources": {"requests": {"cpu": "1"}}}}
