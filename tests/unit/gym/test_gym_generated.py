@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gymtrain_api.spec import ReasoningGymTask
+from gymtrain_api.spec import PromptMessage, ReasoningGymTask
 from gymtrain_gym import generated
 from gymtrain_gym.errors import DatasetError
 
@@ -106,3 +106,11 @@ def test_scorer_that_fails_on_json_rows_is_found(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("reasoning_gym.get_score_answer_fn", lambda name: scorer)
     with pytest.raises(DatasetError, match="chain_sum can't be scored"):
         generated.check_scoring(task())
+
+
+def test_messages_come_before_the_question_as_turns_of_their_own() -> None:
+    shots = [PromptMessage(role="user", content="1 + 1 ="), PromptMessage(role="assistant", content="2")]
+    row = rows(messages=shots)[0]
+    *turns, question = row["responses_create_params"]["input"]
+    assert turns == [{"role": "user", "content": "1 + 1 ="}, {"role": "assistant", "content": "2"}]
+    assert question == {"role": "user", "content": row["question"]}
