@@ -252,6 +252,8 @@ class HTTPFull:
     async def _samples(self, check: ParityCheck, outcome: Outcome) -> dict[str, list[Sample]]:
         fleet, _ = self._parts()
         try:
-            return {pod.url: await sample(fleet.client(pod), check) for pod in outcome.done}
+            return {
+                pod.url: await sample(fleet.client(pod), check, self.settings.timeout_seconds) for pod in outcome.done
+            }
         except PodError as error:
             raise WeightSyncError(f"parity check after the first sync: {error}") from error

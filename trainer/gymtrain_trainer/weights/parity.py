@@ -44,8 +44,8 @@ class Sample:
     logprobs: list[float]
 
 
-async def sample(client: PodClient, check: ParityCheck) -> list[Sample]:
-    """One completion per prompt, with the log-probabilities of the sampled tokens.
+async def sample(client: PodClient, check: ParityCheck, seconds: float) -> list[Sample]:
+    """One completion per prompt, each within `seconds`, with the log-probabilities of the sampled tokens.
 
     Raises:
         PodError: the server doesn't answer.
@@ -62,7 +62,7 @@ async def sample(client: PodClient, check: ParityCheck) -> list[Sample]:
             "return_token_ids": True,
             "ignore_eos": True,
         }
-        answer = await client.complete(body)
+        answer = await client.complete(body, seconds)
         try:
             choice = answer["choices"][0]
             samples.append(Sample(prompt, list(choice["token_ids"]), list(choice["logprobs"]["token_logprobs"])))

@@ -67,9 +67,9 @@ class PodClient:
         """Forgets keys and values that earlier weights computed; running requests compute theirs again."""
         await self._call("POST", "/reset_prefix_cache?reset_running_requests=true", _CONTROL_SECONDS)
 
-    async def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+    async def complete(self, body: dict[str, Any], seconds: float) -> dict[str, Any]:
         """One completion."""
-        return dict(await self._call("POST", "/v1/completions", _CONTROL_SECONDS, body))
+        return dict(await self._call("POST", "/v1/completions", seconds, body))
 
     async def _call(
         self, method: str, path: str, seconds: float, body: dict[str, Any] | None = None, *, as_json: bool = True
