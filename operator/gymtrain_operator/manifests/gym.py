@@ -7,7 +7,7 @@ from gymtrain_operator.manifests.context import GymServers, Object, RunContext
 from gymtrain_operator.manifests.deployments import deployment
 from gymtrain_operator.manifests.hashes import settings as hashed
 from gymtrain_operator.manifests.merge import merge
-from gymtrain_operator.manifests.pod import container, pod_template
+from gymtrain_operator.manifests.pod import container, pod_template, shared_memory
 from gymtrain_operator.manifests.services import service
 
 # Resident memory measured: head 136 MB, model 157, agent 211, resources 274.
@@ -17,6 +17,7 @@ _REQUESTS = {
     "agent": {"cpu": "50m", "memory": "256Mi"},
     "resources": {"cpu": "50m", "memory": "320Mi"},
 }
+_RAY_REQUESTS = {"cpu": "100m", "memory": "1Gi"}  # Ray's own processes add 721 MB
 # Before SIGTERM, so that the Service has forgotten the pod by the time that it stops listening.
 _SECONDS_TO_LEAVE_SERVICE = 3
 _DRAIN_SECONDS = 30
@@ -67,15 +68,17 @@ def _service(run: RunContext, name: str, *, sticky: bool) -> Object:
 
 def _deployment(run: RunContext, gym: GymServers, name: str, kind: str) -> Object:
     settings = gym_settings(run, name)
+    uses_ray = any(server.needs_ray for server in gym.servers if server.name == name)
+    shm_volume, shm_mount = shared_memory()  # where Ray keeps its objects
     check = {"httpGet": {"path": "/", "port": wiring.GYM_PORT}, "timeoutSeconds": 5}
     server = container(
         run,
         "gym",
         settings.image or run.gym_image,
         ["python", "-m", "gymtrain_gym.launcher"],
-        mounts=[GYM_CONFIG_MOUNT],
+        mounts=[GYM_CONFIG_MOUNT, shm_mount] if uses_ray else [GYM_CONFIG_MOUNT],
         env=[{"name": wiring.ENV_GYM_SERVER, "value": name}, *run.spec.gym.env],
-        requests=_REQUESTS[kind],
+        requests=_RAY_REQUESTS if uses_ray else _REQUESTS[kind],
         settings=settings,
         ports=[{"name": "http", "containerPort": wiring.GYM_PORT}],
         # Imports take 4-6 s on an idle core and minutes on a node where everything starts at once.
@@ -89,7 +92,7 @@ def _deployment(run: RunContext, gym: GymServers, name: str, kind: str) -> Objec
         run,
         labels.Role.GYM,
         containers=[server],
-        volumes=[gym_config_volume(run)],
+        volumes=[gym_config_volume(run), shm_volume] if uses_ray else [gym_config_volume(run)],
         pod_labels=server_label(name),
         grace_seconds=_DRAIN_SECONDS,
         template=settings.template,

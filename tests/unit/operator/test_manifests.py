@@ -108,6 +108,17 @@ def test_settings_of_one_server_go_over_those_of_all() -> None:
     assert agent["priorityClassName"] == "low"
 
 
+def test_a_server_with_ray_gets_shared_memory_and_the_others_do_not() -> None:
+    servers = tuple(s.model_copy(update={"needs_ray": s.name == "math"}) for s in GYM.servers)
+    deployments = _by_name(gym_objects(context(), GymServers(servers, GYM.config)), "Deployment")
+    with_shm = [
+        name
+        for name, deployment in deployments.items()
+        if any(v["name"] == "shm" for v in deployment["spec"]["template"]["spec"]["volumes"])
+    ]
+    assert with_shm == ["run-gym-math"]
+
+
 def test_a_template_can_not_take_the_labels_away() -> None:
     template = {"metadata": {"labels": {labels.ROLE: "other", "team": "a"}}}
     pod = trainer_job(context(trainer={"template": template}), 1)["spec"]["template"]
