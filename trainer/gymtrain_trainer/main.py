@@ -1,5 +1,6 @@
 """`python -m gymtrain_trainer`: the entry of the trainer's container, and of each process that torchrun starts."""
 
+import gc
 import logging
 import os
 import sys
@@ -65,6 +66,7 @@ def _note_exit_code(context: Context, code: ExitCode) -> None:
 
 def main() -> int:
     """Runs the process, or torchrun with several; returns the exit code."""
+    gc.set_threshold(50_000, 20, 100)  # loading torch, TRL and the model makes millions of objects, and none goes
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stdout)
     for noisy in ("trl", "accelerate", "httpx", "aiohttp.access"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

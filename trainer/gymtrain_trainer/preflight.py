@@ -6,6 +6,7 @@ Prints one `TrainerPreflight` on stdout. Also the pure checks behind it.
 import contextlib
 import dataclasses
 import difflib
+import gc
 import json
 import os
 import sys
@@ -143,6 +144,7 @@ def preflight(environ: Mapping[str, str] = os.environ) -> TrainerPreflight:
 
 def main() -> int:
     """Prints the verdict; 0 whenever it could be made."""
+    gc.disable()  # torch and transformers make millions of objects while they load, and none of them goes
     verdict = preflight()
     print(PREFLIGHT_MARK + verdict.model_dump_json(), flush=True)
     return 0
