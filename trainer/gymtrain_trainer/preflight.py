@@ -128,6 +128,7 @@ def check_config(spec: GymTrainingRunSpec) -> list[Finding]:
         except Exception as error:
             text = " ".join(str(error).split())
             named = [key for key in config if key in text]
+            named += [key for key, value in config.items() if isinstance(value, str) and value in text]
             return [Finding(where=f"{_WHERE}.{named[0]}" if named else _WHERE, message=f"TRL refuses it: {text[:600]}")]
     return findings
 

@@ -220,7 +220,6 @@ def _worker(
             ahead=samples_ahead(
                 batch.samples_per_step,
                 int(arguments.get("weight_sync_steps", 1)),
-                spec.rollout.max_staleness,
                 batch.num_generations,
             ),
             max_concurrent=spec.rollout.max_concurrent,

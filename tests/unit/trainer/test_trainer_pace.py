@@ -1,18 +1,25 @@
 """How far rollouts run ahead of the trainer."""
 
-from gymtrain_trainer.rollouts.pace import failure_pause, may_start, samples_ahead
+import pytest
+
+from gymtrain_trainer.rollouts.pace import bound, failure_pause, may_start, samples_ahead
 
 
-def test_the_bound_is_one_step_where_little_staleness_is_allowed() -> None:
-    assert samples_ahead(32, 1, 1, 8) == 32
+def test_the_bound_is_one_sync_interval() -> None:
+    assert samples_ahead(32, 1, 8) == 32
+    assert samples_ahead(32, 4, 8) == 128
 
 
-def test_a_longer_sync_interval_lets_more_samples_wait() -> None:
-    assert samples_ahead(32, 4, 1, 8) == 128
+@pytest.mark.parametrize(
+    ("starving", "version", "max_staleness", "expected"),
+    [(True, 2, 4, 64), (False, 2, 4, 32), (True, 1, 4, 32), (True, 2, 1, 32)],
+)
+def test_a_starving_trainer_gets_more_at_once(starving: bool, version: int, max_staleness: int, expected: int) -> None:
+    assert bound(32, starving=starving, version=version, max_staleness=max_staleness) == expected
 
 
 def test_a_group_larger_than_the_step_may_still_run() -> None:
-    assert samples_ahead(4, 1, 4, 16) == 16
+    assert samples_ahead(4, 1, 16) == 16
     assert may_start(in_flight=0, waiting=0, num_generations=16, ahead=8, max_concurrent=4)
 
 

@@ -38,7 +38,8 @@ class SampleBuffer(queue.Queue[Any]):
         self._taken: deque[Taken] = deque()
         self._left: dict[int, int] = {}  # samples of each group that nobody took yet
         self.stale = 0  # samples that TRL skipped
-        self.on_taken: Callable[[], None] | None = None
+        self.starving = False  # the trainer waits and there is nothing
+        self.on_change: Callable[[], None] | None = None  # a sample was taken, or the trainer began to starve
         self.while_waiting: Callable[[], AbstractContextManager[Any]] = nullcontext  # around each blocking get
 
     def put_group(self, samples: list[Any]) -> None:
@@ -50,8 +51,14 @@ class SampleBuffer(queue.Queue[Any]):
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """As `queue.Queue.get`."""
-        with self.while_waiting():
-            sample = super().get(block, timeout)
+        self.starving = not self.qsize()
+        if self.starving and self.on_change is not None:
+            self.on_change()
+        try:
+            with self.while_waiting():
+                sample = super().get(block, timeout)
+        finally:
+            self.starving = False
         staleness = self._version() - sample.model_version
         with self._account:
             self._left[sample.group_id] -= 1
@@ -70,8 +77,8 @@ class SampleBuffer(queue.Queue[Any]):
                         sample.model_version,
                     )
                 )
-        if self.on_taken is not None:
-            self.on_taken()
+        if self.on_change is not None:
+            self.on_change()
         return sample
 
     def waiting(self) -> int:

@@ -4,16 +4,19 @@ _FAILURE_PAUSE_SECONDS = 0.25  # after the first failed group, doubled at each f
 _FAILURE_PAUSE_LIMIT_SECONDS = 5.0
 
 
-def samples_ahead(samples_per_step: int, weight_sync_steps: int, max_staleness: int, num_generations: int) -> int:
-    """Samples that may be in flight or waiting at once.
+def samples_ahead(samples_per_step: int, weight_sync_steps: int, num_generations: int) -> int:
+    """Samples that may be in flight or waiting at once: those of one sync interval.
 
     A sample that starts behind N others is used N / samples_per_step steps later, so this bound is what keeps
-    staleness low when generation is faster than training. One sync interval keeps vLLM busy while a step is computed;
-    a second one, where the run allows that staleness, covers rollouts of unequal length. (A buffer of many steps
-    pinned staleness at its limit.)
+    staleness low when generation is faster than training. (A buffer of many steps pinned staleness at its limit.)
     """
-    intervals = 1 if max_staleness < 2 else 2
-    return max(num_generations, samples_per_step * weight_sync_steps * intervals)
+    return max(num_generations, samples_per_step * weight_sync_steps)
+
+
+def bound(ahead: int, *, starving: bool, version: int, max_staleness: int) -> int:
+    """The bound now. Twice as much where the trainer waits for samples, because then generation is the slow part and
+    more rollouts at once use vLLM better; but not before the first step, nor where the run forbids the staleness."""
+    return 2 * ahead if starving and version > 1 and max_staleness > 1 else ahead
 
 
 def may_start(*, in_flight: int, waiting: int, num_generations: int, ahead: int, max_concurrent: int) -> bool:

@@ -18,7 +18,7 @@ from gymtrain_trainer.rollouts.answer import Answer, prompt_text
 from gymtrain_trainer.rollouts.buffer import SampleBuffer
 from gymtrain_trainer.rollouts.client import RolloutClient
 from gymtrain_trainer.rollouts.guard import WeightGuard
-from gymtrain_trainer.rollouts.pace import failure_pause, may_start
+from gymtrain_trainer.rollouts.pace import bound, failure_pause, may_start
 
 log = logging.getLogger(__name__)
 
@@ -139,7 +139,7 @@ class RolloutWorker:
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self.rollout_buffer.on_taken = self._wake_up
+        self.rollout_buffer.on_change = self._wake_up
         guard = self._make_guard()
         async with self._make_client(self._rollout_failed) as client:
             try:
@@ -161,7 +161,12 @@ class RolloutWorker:
             in_flight=len(self._in_flight) * self._settings.num_generations,
             waiting=self.rollout_buffer.waiting(),
             num_generations=self._settings.num_generations,
-            ahead=self._settings.ahead,
+            ahead=bound(
+                self._settings.ahead,
+                starving=self.rollout_buffer.starving,
+                version=self._version,
+                max_staleness=self._settings.max_staleness,
+            ),
             max_concurrent=self._settings.max_concurrent,
         )
 

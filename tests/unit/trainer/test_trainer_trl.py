@@ -1,0 +1,339 @@
+"""What stands on TRL and torch: attention, samples, config, and whole training runs with a model of 0.1 M parameters.
+
+They need the trainer image's environment: uv run --extra trainer.
+"""
+
+import queue
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("trl")
+
+import numpy as np  # noqa: E402
+from transformers import TrainerCallback  # noqa: E402
+
+from gymtrain_trainer.algorithm.attention import TreeAttention  # noqa: E402
+from gymtrain_trainer.rollouts.answer import Answer, Turn  # noqa: E402
+from gymtrain_trainer.rollouts.samples import to_samples  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+HEADS, KV_HEADS, WIDTH = 6, 2, 16
+
+
+# --- attention ---
+
+
+def tree_row(groups: int = 3, samples: int = 4) -> Any:
+    """A row of TRL's with prompts shared by the samples of a group."""
+    from trl.experimental.async_grpo.packing import TreeRow
+
+    random, row = np.random.default_rng(0), TreeRow()
+    for group in range(groups):
+        prompt = random.integers(0, 50, random.integers(5, 20)).tolist()
+        for _ in range(samples):
+            completion = random.integers(0, 3, random.integers(1, 8)).tolist()
+            ids = np.array(prompt + completion)
+            mask = np.array([0] * len(prompt) + [1] * len(completion))
+            row.add(
+                {
+                    "input_ids": ids,
+                    "completion_mask": mask,
+                    "old_log_probs": np.zeros(len(ids)),
+                    "advantage": 1.0,
+                    "group_id": group,
+                }
+            )
+    return row
+
+
+def projections(ids: Any, positions: Any) -> tuple[Any, Any, Any]:
+    """Queries, keys and values that depend on token and position alone."""
+    table = torch.randn(64, HEADS * WIDTH, generator=torch.Generator().manual_seed(0))
+    hidden = table[ids] + torch.sin(positions[:, None] * torch.arange(HEADS * WIDTH)[None])
+
+    def split(part: Any, heads: int) -> Any:
+        return part.reshape(-1, heads, WIDTH).transpose(0, 1)[None]
+
+    return (
+        split(hidden, HEADS),
+        split(hidden[:, : KV_HEADS * WIDTH], KV_HEADS),
+        split(hidden[:, -KV_HEADS * WIDTH :], KV_HEADS),
+    )
+
+
+def packed_positions(row: Any) -> dict[int, int]:
+    """Place of each node in the packed row: depth-first, as TRL lays it out."""
+    order: dict[int, int] = {}
+    stack = list(reversed(row.roots.values()))
+    while stack:
+        node = stack.pop()
+        order[node] = len(order)
+        stack.extend(reversed(row.children[node].values()))
+    return order
+
+
+@pytest.mark.parametrize("window", [None, 4])
+@pytest.mark.parametrize("dense_limit", [2048, 0], ids=["dense", "by segment"])
+def test_attention_over_a_tree_is_attention_over_each_sample_alone(window: int | None, dense_limit: int) -> None:
+    row = tree_row()
+    packed = row.pack()
+    tree = {key: packed[key] for key in ("tree_kv_index", "tree_cu_seqlens_q", "tree_cu_seqlens_k")}
+    query, key, value = projections(packed["input_ids"], packed["position_ids"])
+    out, _ = TreeAttention(dense_limit)(
+        torch.nn.Identity(), query, key, value, None, scaling=0.25, sliding_window=window, **tree
+    )
+    places = packed_positions(row)
+    for sample, nodes in zip(row.samples, row.sample_nodes, strict=True):
+        ids = torch.tensor(sample["input_ids"])
+        query, key, value = projections(ids, torch.arange(len(ids)))
+        mask = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()
+        if window:
+            mask &= torch.ones_like(mask).triu(1 - window)
+        alone = torch.nn.functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, scale=0.25, enable_gqa=True
+        )
+        mine = out[:, [places[node] for node in nodes]]
+        torch.testing.assert_close(mine, alone.transpose(1, 2), atol=2e-6, rtol=1e-5)
+
+
+def test_a_second_row_is_not_given_the_first_ones_mask() -> None:
+    attention = TreeAttention()
+    for row in (tree_row(2, 2), tree_row(3, 4)):
+        packed = row.pack()
+        tree = {key: packed[key] for key in ("tree_kv_index", "tree_cu_seqlens_q", "tree_cu_seqlens_k")}
+        out, _ = attention(
+            torch.nn.Identity(), *projections(packed["input_ids"], packed["position_ids"]), None, scaling=0.25, **tree
+        )
+        again, _ = TreeAttention()(
+            torch.nn.Identity(), *projections(packed["input_ids"], packed["position_ids"]), None, scaling=0.25, **tree
+        )
+        torch.testing.assert_close(out, again)
+
+
+# --- samples ---
+
+
+def answer(reward: float, *turns: tuple[list[int], list[int]]) -> Answer:
+    made = [Turn(prompt, output, [-0.5] * len(output)) for prompt, output in turns]
+    return Answer(made, reward, "text", truncated=False)
+
+
+def samples(*answers: Answer) -> list[Any]:
+    return to_samples(answers, group_id=7, model_version=3, agent="adder", fork_threshold=1024)
+
+
+def test_one_turn_is_one_row_that_trains_its_output_alone() -> None:
+    first, second = samples(answer(1.0, ([1, 2, 3], [4, 5])), answer(0.0, ([1, 2, 3], [6])))
+    assert first.input_ids.tolist() == [1, 2, 3, 4, 5]
+    assert first.completion_mask.tolist() == [0, 0, 0, 1, 1]
+    assert first.old_log_probs.tolist() == [0.0, 0.0, 0.0, -0.5, -0.5]
+    assert first.advantage == pytest.approx(1.0)
+    assert second.advantage == pytest.approx(-1.0)
+    assert (first.group_id, first.model_version, first.metrics["reward"]) == (7, 3, 1.0)
+
+
+def test_turns_whose_ids_continue_each_other_are_one_row() -> None:
+    (row, _) = samples(answer(1.0, ([1, 2], [3, 4]), ([1, 2, 3, 4, 9], [5])), answer(0.0, ([1], [2])))
+    assert row.input_ids.tolist() == [1, 2, 3, 4, 9, 5]
+    assert row.completion_mask.tolist() == [0, 0, 1, 1, 0, 1]
+
+
+def test_turns_that_were_tokenized_anew_keep_the_context_they_were_sampled_in() -> None:
+    made = samples(answer(1.0, ([1, 2], [3, 4]), ([8, 2, 3, 4], [5])), answer(0.0, ([1], [2])))
+    assert [row.input_ids.tolist() for row in made] == [[1, 2, 3, 4], [8, 2, 3, 4, 5], [1, 2]]
+    assert made[0].advantage == made[1].advantage
+
+
+# --- config ---
+
+
+def test_trls_own_class_judges_the_config() -> None:
+    from gymtrain_trainer.preflight import check_config
+    from tests.unit.trainer.test_trainer_settings import spec
+
+    good = {"learning_rate": 1e-5, "max_steps": 4, "num_generations": 4, "per_device_train_batch_size": 4}
+    assert check_config(spec(good)) == []
+    (unknown,) = check_config(spec(good | {"learning_rat": 1e-5}))
+    assert "did you mean learning_rate?" in unknown.message
+    (wrong,) = check_config(spec(good | {"lr_scheduler_type": "cosin"}))
+    assert wrong.where == "spec.trainer.config.lr_scheduler_type"
+    (typed,) = check_config(spec(good | {"save_steps": "often"}))
+    assert "save_steps" in typed.where
+    (broken,) = check_config(spec(good | {"optim": "adamm"}))
+    assert broken.message.startswith("TRL refuses it")
+
+
+def test_a_gpu_runs_config_can_be_judged_without_a_gpu() -> None:
+    from gymtrain_trainer.preflight import check_config
+    from tests.unit.trainer.test_trainer_settings import spec
+
+    config = {"max_steps": 4, "num_generations": 8, "bf16": True, "tf32": True, "gradient_checkpointing": True}
+    assert check_config(spec(config, trainer={"gpus": 8, "processesPerNode": 8})) == []
+
+
+# --- training ---
+
+
+class Rollouts:
+    """A worker with samples of its own: the reward is the share of token ids below 20."""
+
+    def __init__(self, model: Any, per_step: int) -> None:
+        self.rollout_buffer: queue.Queue[Any] = queue.Queue()
+        self.metrics_queue: queue.Queue[Any] = queue.Queue()
+        self.rewards: list[float] = []
+        self._model = model
+        self._per_step = per_step
+        self._version = 0
+
+    def start(self) -> None:
+        """TRL has synced once."""
+
+    def stop(self) -> None:
+        """Nothing runs."""
+
+    def update_model_version(self, model_version: int) -> None:
+        self._version = model_version
+        self._group()
+
+    def check_health(self, stale_after_s: float) -> None:
+        self._group()
+
+    def _group(self) -> None:
+        model = self._model()
+        prompt = [3, 4, 5]
+        answers = []
+        for _ in range(self._per_step):
+            ids, log_probs = list(prompt), []
+            for _ in range(6):
+                with torch.no_grad():
+                    scores = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1].log_softmax(-1)
+                token = int(torch.multinomial(scores.exp(), 1))
+                log_probs.append(float(scores[token]))
+                ids.append(token)
+            reward = sum(token < 20 for token in ids[3:]) / 6
+            answers.append(Answer([Turn(prompt, ids[3:], log_probs)], reward, "", truncated=False))
+        self.rewards.append(sum(a.reward for a in answers) / len(answers))
+        group = len(self.rewards)
+        for sample in to_samples(
+            answers, group_id=group, model_version=self._version, agent="share", fork_threshold=1024
+        ):
+            self.rollout_buffer.put(sample)
+
+
+class Transfer:
+    """Drains the weights, as every rank has to."""
+
+    def __init__(self) -> None:
+        self.names: list[list[str]] = []
+
+    def init_weight_transfer(self) -> None:
+        """Nothing to set up."""
+
+    def pause(self) -> None:
+        """Nobody to pause."""
+
+    def send_weights(self, iterator: Any) -> None:
+        self.names.append([name for name, _ in iterator])
+
+    def resume(self) -> None:
+        """Nobody to resume."""
+
+    def destroy(self) -> None:
+        """Nothing to free."""
+
+
+class Logs(TrainerCallback):  # type: ignore[misc]
+    """Keeps TRL's numbers."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        self.rows.append(dict(logs or {}))
+
+
+@pytest.fixture(scope="module")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two layers, 64 tokens."""
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+    folder = tmp_path_factory.mktemp("model")
+    vocabulary = {f"t{number}": number for number in range(64)}
+    PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.WordLevel(vocabulary, unk_token="t0")), eos_token="t1", pad_token="t2"
+    ).save_pretrained(folder)
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        tie_word_embeddings=True,
+        eos_token_id=1,
+        pad_token_id=2,
+    )
+    Qwen3ForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def run(tiny_model: Path, folder: Path, steps: int, *, accumulation: int = 1) -> tuple[Rollouts, Transfer, Logs]:
+    """Trains with TRL's trainer as the image does; sampling is on-policy."""
+    from gymtrain_trainer.algorithm.build import build_trainer
+    from gymtrain_trainer.settings import trl_arguments
+    from tests.unit.trainer.test_trainer_settings import spec
+
+    config = {
+        "learning_rate": 1e-2,
+        "max_steps": steps,
+        "num_generations": 16,
+        "per_device_train_batch_size": 16 // accumulation,
+        "gradient_accumulation_steps": accumulation,
+        "report_to": "none",
+    }
+    holder: list[Any] = []
+
+    def plain_model() -> Any:
+        model = holder[0].model
+        model.config._attn_implementation = "sdpa"
+        return model
+
+    class Patient(Rollouts):
+        def _group(self) -> None:
+            implementation = holder[0].model.config._attn_implementation
+            try:
+                super()._group()
+            finally:
+                holder[0].model.config._attn_implementation = implementation
+
+    worker, transfer, logs = Patient(plain_model, 16), Transfer(), Logs()
+    trainer = build_trainer(
+        trl_arguments(spec(config), folder=folder, steps=steps),
+        tiny_model,
+        callbacks=[logs],
+        rollout_worker=worker,
+        weight_transfer=transfer,
+    )
+    holder.append(trainer)
+    trainer.train()
+    return worker, transfer, logs
+
+
+def test_the_first_step_agrees_with_the_sampler_about_every_token(tiny_model: Path, tmp_path: Path) -> None:
+    _, _, logs = run(tiny_model, tmp_path, 1)
+    assert logs.rows[0]["ratio"] == pytest.approx(1.0, abs=1e-5)
+    assert logs.rows[0]["kl"] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_training_on_the_cpu_raises_the_reward(tiny_model: Path, tmp_path: Path) -> None:
+    worker, transfer, _ = run(tiny_model, tmp_path, 25, accumulation=2)
+    assert sum(worker.rewards[-5:]) > 1.5 * sum(worker.rewards[:5])
+    assert len(transfer.names) == 26  # the cold sync and one a step
+    assert "model.embed_tokens.weight" in transfer.names[0]
