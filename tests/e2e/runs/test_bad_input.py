@@ -35,7 +35,6 @@ def _bad_config() -> list[dict[str, Any]]:
 def _missing_value() -> list[dict[str, Any]]:
     run = tiny_run("missing-value")
     run["spec"]["gym"]["overrides"] = {"reasoning_gym": {"resources_servers": {"reasoning_gym": {"judge": "???"}}}}
-    run["spec"]["gym"]["servers"] = {"reasoning_gm": {"replicas": 2}}
     return [run]
 
 
@@ -43,6 +42,7 @@ def _bad_rows() -> list[dict[str, Any]]:
     run = tiny_run("bad-rows")
     stray = GOOD_ROW[:-1] + ', "agent_ref": {"type": "responses_api_agents", "name": "reasoning_gym_simple_agnt"}}'
     run["spec"]["data"]["train"] = [{"source": "configmap://rows/rows.jsonl"}]
+    run["spec"]["gym"]["servers"] = {"reasoning_gm": {"replicas": 2}}
     return [_config_map("rows", GOOD_ROW, '{"broken": ', stray), run]
 
 
@@ -60,8 +60,8 @@ def _unreadable_model() -> list[dict[str, Any]]:
 
 CASES = [
     (_bad_config, ["reasoning_gim", "reasoning_gym", "lerning_rate", "learning_rate", "num_generations"]),
-    (_missing_value, ["judge", "reasoning_gm", "reasoning_gym"]),
-    (_bad_rows, [":2", ":3", "reasoning_gym_simple_agnt", "reasoning_gym_simple_agent"]),
+    (_missing_value, ["reasoning_gym.judge", "???"]),
+    (_bad_rows, [":2", ":3", "reasoning_gm", "reasoning_gym_simple_agnt", "reasoning_gym_simple_agent"]),
     (_missing_claim, ["nowhere"]),
     (_unreadable_model, ["model"]),
 ]
