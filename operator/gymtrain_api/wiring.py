@@ -77,6 +77,7 @@ class RunConfig(Document):
 
     name: str
     namespace: str
+    uid: str = ""  # of the resource: a run that was deleted and made again is another run
     spec: GymTrainingRunSpec
     # http://HOST:PORT of the servers
     inference_url: str  # pods that hold the run's weights, load-balanced

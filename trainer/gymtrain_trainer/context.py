@@ -52,8 +52,8 @@ class Context:
 
     @property
     def run_folder(self) -> Path:
-        """Folder of this run below the checkpoint volume."""
-        return self.paths.checkpoints / self.run.name
+        """Where checkpoints, TensorBoard files and rewards.csv go; the volume's folder of this run is mounted there."""
+        return self.paths.checkpoints
 
     @property
     def master_host(self) -> str:

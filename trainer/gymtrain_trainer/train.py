@@ -122,11 +122,13 @@ def train(context: Context, board: ProgressBoard | None, store: WeightStore | No
     servers = start_waiting(context, board) if board is not None else None
 
     from gymtrain_trainer.algorithm.callbacks import ReportCallback, StopCallback, agree_among_ranks
-    from gymtrain_trainer.algorithm.checkpoints import last_checkpoint
+    from gymtrain_trainer.algorithm.checkpoints import claim_folder, last_checkpoint
     from gymtrain_trainer.algorithm.record import REWARDS_FILE, RewardsFile
 
     spec = context.run.spec
-    checkpoint = last_checkpoint(context.run_folder) if spec.trainer.checkpoint else None
+    if board is not None:
+        claim_folder(context.run_folder, context.run.uid)
+    checkpoint = last_checkpoint(context.run_folder, context.run.uid) if spec.trainer.checkpoint else None
     if checkpoint:
         log.info("resuming from %s, position %d", checkpoint.folder, checkpoint.state.position)
     index = read_index(context.paths.data_index)
@@ -274,7 +276,7 @@ def _save_on_the_way_out(context: Context, trainer: Any, lead: Lead | None) -> N
     from gymtrain_trainer.algorithm.callbacks import write_worker_state
     from gymtrain_trainer.algorithm.checkpoints import last_checkpoint
 
-    last = last_checkpoint(context.run_folder)
+    last = last_checkpoint(context.run_folder, context.run.uid)
     if last is None or last.state.step < step:
         with contextlib.suppress(OSError):
             trainer._save_checkpoint(trainer.model, trial=None)

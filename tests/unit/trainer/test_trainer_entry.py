@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 
 from gymtrain_api.wiring import ExitCode, RunConfig, TrainerProgress
-from gymtrain_trainer.algorithm.checkpoints import WorkerState, checkpoint_folder, last_checkpoint, write_state
+from gymtrain_trainer.algorithm.checkpoints import (
+    WorkerState,
+    checkpoint_folder,
+    claim_folder,
+    last_checkpoint,
+    write_state,
+)
 from gymtrain_trainer.algorithm.record import RewardsFile, step_record
 from gymtrain_trainer.context import Context, read_context, read_paths
 from gymtrain_trainer.cpus import usable_cpus
@@ -60,7 +66,7 @@ def test_the_context_comes_from_run_json_and_the_pods_environment(tmp_path: Path
     made = context(tmp_path, node_rank=3, trainer={"nodes": 4, "processesPerNode": 8})
     assert (made.attempt, made.node_rank, made.nodes, made.processes) == (2, 3, 4, 32)
     assert made.paths.model == tmp_path / "model"
-    assert made.run_folder == tmp_path / "checkpoints" / "math"
+    assert made.run_folder == tmp_path / "checkpoints"
 
 
 def test_without_overrides_the_paths_are_the_contracts() -> None:
@@ -141,17 +147,17 @@ async def test_waiting_ends_once_every_agent_answers() -> None:
 # --- checkpoints ---
 
 
-def save(folder: Path, step: int, whole: bool = True) -> None:
+def save(folder: Path, step: int, *, whole: bool = True, uid: str = "u1") -> None:
     checkpoint = checkpoint_folder(folder, step)
     checkpoint.mkdir(parents=True)
     if whole:
-        write_state(checkpoint, WorkerState(step=step, position=step * 4, attempt=1))
+        write_state(checkpoint, WorkerState(step=step, position=step * 4, attempt=1, uid=uid))
 
 
 def test_the_last_checkpoint_is_the_one_of_the_highest_step(tmp_path: Path) -> None:
     save(tmp_path, 9)
     save(tmp_path, 10)
-    found = last_checkpoint(tmp_path)
+    found = last_checkpoint(tmp_path, "u1")
     assert found is not None
     assert (found.folder.name, found.state.position) == ("checkpoint-10", 40)
 
@@ -159,13 +165,30 @@ def test_the_last_checkpoint_is_the_one_of_the_highest_step(tmp_path: Path) -> N
 def test_a_checkpoint_that_was_cut_off_is_passed_over(tmp_path: Path) -> None:
     save(tmp_path, 10)
     save(tmp_path, 20, whole=False)
-    found = last_checkpoint(tmp_path)
+    found = last_checkpoint(tmp_path, "u1")
     assert found is not None
     assert found.state.step == 10
 
 
+def test_the_checkpoint_of_an_earlier_run_of_the_same_name_is_not_resumed(tmp_path: Path) -> None:
+    save(tmp_path, 10, uid="u0")
+    assert last_checkpoint(tmp_path, "u1") is None
+
+
+def test_what_an_earlier_run_left_is_moved_aside(tmp_path: Path) -> None:
+    for number, uid in enumerate(("u0", "u1")):
+        claim_folder(tmp_path, uid)
+        save(tmp_path, 10 + number, uid=uid)
+        claim_folder(tmp_path, uid)  # a later attempt
+        assert last_checkpoint(tmp_path, uid) is not None
+    claim_folder(tmp_path, "u2")
+    assert (tmp_path / "previous-1" / "checkpoint-10" / "gymtrain.json").exists()
+    assert (tmp_path / "previous-2" / "checkpoint-11" / "gymtrain.json").exists()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [".gymtrain-run", "previous-1", "previous-2"]
+
+
 def test_a_new_run_has_no_checkpoint(tmp_path: Path) -> None:
-    assert last_checkpoint(tmp_path / "none") is None
+    assert last_checkpoint(tmp_path / "none", "u1") is None
 
 
 # --- the record of a step ---

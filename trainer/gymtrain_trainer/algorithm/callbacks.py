@@ -142,7 +142,8 @@ class ReportCallback(TrainerCallback):  # type: ignore[misc]
 def write_worker_state(context: Context, step: int, worker: RolloutWorker) -> None:
     """Completes the checkpoint of a step."""
     folder = checkpoint_folder(context.run_folder, step)
-    write_state(folder, WorkerState(step=step, position=worker.resume_position(), attempt=context.attempt))
+    state = WorkerState(step=step, position=worker.resume_position(), attempt=context.attempt, uid=context.run.uid)
+    write_state(folder, state)
     log.info("checkpoint %s", folder)
 
 

@@ -2,6 +2,9 @@
 
 `gymtrain.json` is written into a checkpoint's folder last, so its presence also says that the checkpoint is whole:
 a pod that dies while it saves leaves a folder without it, which is passed over.
+
+A user's volume may hold the checkpoints of an earlier run of the same name. They aren't this run's: it starts anew, and
+what was there is moved into `previous-N`.
 """
 
 import os
@@ -12,6 +15,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 STATE_FILE = "gymtrain.json"
+OWNER_FILE = ".gymtrain-run"  # uid of the run that the folder belongs to
 _FOLDER = re.compile(r"^checkpoint-(\d+)$")
 
 
@@ -23,6 +27,7 @@ class WorkerState(BaseModel):
     step: int
     position: int  # of the draw order: where rollouts go on
     attempt: int  # that wrote it
+    uid: str = ""  # of the run
 
 
 @dataclass(frozen=True)
@@ -48,15 +53,31 @@ def write_state(folder: Path, state: WorkerState) -> None:
     draft.rename(folder / STATE_FILE)
 
 
-def last_checkpoint(run_folder: Path) -> Checkpoint | None:
-    """The whole checkpoint of the highest step, if there is one."""
-    if not run_folder.is_dir():
+def claim_folder(folder: Path, uid: str) -> None:
+    """Makes the folder this run's, moving what an earlier run left into `previous-N`. Rank 0 only."""
+    folder.mkdir(parents=True, exist_ok=True)
+    owner = folder / OWNER_FILE
+    if owner.exists() and owner.read_text() != uid:
+        number = 1 + sum(name.startswith("previous-") for name in os.listdir(folder))
+        aside = folder / f"previous-{number}"
+        aside.mkdir()
+        for entry in list(folder.iterdir()):
+            if not entry.name.startswith("previous-") and entry.name != "lost+found":
+                entry.rename(aside / entry.name)
+    owner.write_text(uid)
+
+
+def last_checkpoint(folder: Path, uid: str) -> Checkpoint | None:
+    """The whole checkpoint of the highest step of this run, if there is one."""
+    if not folder.is_dir():
         return None
-    steps = sorted((int(m[1]) for name in os.listdir(run_folder) if (m := _FOLDER.match(name))), reverse=True)
+    steps = sorted((int(m[1]) for name in os.listdir(folder) if (m := _FOLDER.match(name))), reverse=True)
     for step in steps:
-        folder = checkpoint_folder(run_folder, step)
+        checkpoint = checkpoint_folder(folder, step)
         try:
-            return Checkpoint(folder, WorkerState.model_validate_json((folder / STATE_FILE).read_bytes()))
+            state = WorkerState.model_validate_json((checkpoint / STATE_FILE).read_bytes())
         except (OSError, ValidationError):
             continue
+        if state.uid == uid:
+            return Checkpoint(checkpoint, state)
     return None
