@@ -138,7 +138,7 @@ def _fixed(path: str) -> Rule:
 
     has() and plain selection instead of CEL's optionals: the API server can't bound the cost of those.
     One change slips through: a key renamed in a free block (overrides, config, an env entry), as CEL compares
-    keys that the schema doesn't know only where both sides have them. The operator sees it by preflightHash.
+    keys that the schema doesn't know only where both sides have them. The operator ignores it (decision 5).
     """
     new, old = f"self.spec.{path}", f"oldSelf.spec.{path}"
     same = f"has({new}) == has({old}) && (!has({new}) || {new} == {old})"
