@@ -65,6 +65,13 @@ def projections(ids: Any, positions: Any) -> tuple[Any, Any, Any]:
     )
 
 
+def tree_arguments(packed: dict[str, Any]) -> dict[str, Any]:
+    """What TRL passes to the attention of every layer."""
+    tree = {key: packed[key] for key in ("tree_kv_index", "tree_cu_seqlens_q", "tree_cu_seqlens_k")}
+    longest_segment, longest_path = packed["tree_max_seqlens"].tolist()
+    return tree | {"tree_max_seqlen_q": longest_segment, "tree_max_seqlen_k": longest_path}
+
+
 def packed_positions(row: Any) -> dict[int, int]:
     """Place of each node in the packed row: depth-first, as TRL lays it out."""
     order: dict[int, int] = {}
@@ -81,7 +88,7 @@ def packed_positions(row: Any) -> dict[int, int]:
 def test_attention_over_a_tree_is_attention_over_each_sample_alone(window: int | None, dense_limit: int) -> None:
     row = tree_row()
     packed = row.pack()
-    tree = {key: packed[key] for key in ("tree_kv_index", "tree_cu_seqlens_q", "tree_cu_seqlens_k")}
+    tree = tree_arguments(packed)
     query, key, value = projections(packed["input_ids"], packed["position_ids"])
     out, _ = TreeAttention(dense_limit)(
         torch.nn.Identity(), query, key, value, None, scaling=0.25, sliding_window=window, **tree
@@ -104,7 +111,7 @@ def test_a_second_row_is_not_given_the_first_ones_mask() -> None:
     attention = TreeAttention()
     for row in (tree_row(2, 2), tree_row(3, 4)):
         packed = row.pack()
-        tree = {key: packed[key] for key in ("tree_kv_index", "tree_cu_seqlens_q", "tree_cu_seqlens_k")}
+        tree = tree_arguments(packed)
         out, _ = attention(
             torch.nn.Identity(), *projections(packed["input_ids"], packed["position_ids"]), None, scaling=0.25, **tree
         )

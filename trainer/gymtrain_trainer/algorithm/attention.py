@@ -1,14 +1,18 @@
-"""Exact tree attention in plain torch, for machines without TRL's FlashAttention kernel.
+"""Exact tree attention with what torch brings, for places without TRL's FlashAttention kernel.
 
 TRL folds the samples of a row into a prefix tree and lays its segments end to end; each segment attends to the path
-from the root to itself (trl/experimental/async_grpo/packing.py). TRL computes that with a CUDA kernel from the hub. The
-same numbers come from one masked SDPA over the whole row, or, where the row is long, from one SDPA per segment.
+from the root to itself (trl/experimental/async_grpo/packing.py). TRL computes that with a CUDA kernel that it fetches
+from the hub, which a cluster may not reach. The same numbers come from
+
+- torch's own variable-length FlashAttention, on a GPU in half precision;
+- one masked SDPA over the whole row, or, where the row is long, from one SDPA per segment, anywhere else.
 """
 
 from typing import Any
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
+from transformers.integrations.flash_attention import get_target_dtype
 
 TREE_ATTENTION = "tree_fa3"  # the name under which TRL asks for it
 _DENSE_LIMIT = 2048  # tokens of a row up to which the whole mask is cheaper than a loop over segments
@@ -33,6 +37,8 @@ class TreeAttention:
         tree_kv_index: torch.Tensor,
         tree_cu_seqlens_q: torch.Tensor,
         tree_cu_seqlens_k: torch.Tensor,
+        tree_max_seqlen_q: int,
+        tree_max_seqlen_k: int,
         scaling: float | None = None,
         sliding_window: int | None = None,
         softcap: float | None = None,
@@ -41,6 +47,12 @@ class TreeAttention:
         """query [1, heads, tokens, width], key and value [1, kv heads, tokens, width] -> [1, tokens, heads, width]."""
         if softcap:
             raise NotImplementedError("attention with soft-capped logits needs TRL's own kernel")
+        if query.is_cuda:
+            dtype = get_target_dtype(query, module) or query.dtype  # of autocast, as TRL's own kernel gets it
+            if dtype in (torch.bfloat16, torch.float16):
+                lengths = (tree_cu_seqlens_q, tree_cu_seqlens_k, tree_max_seqlen_q, tree_max_seqlen_k)
+                rows = [part.transpose(1, 2)[0].to(dtype) for part in (query, key, value)]
+                return _varlen(*rows, tree_kv_index, lengths, scaling, sliding_window), None
         tokens = query.shape[2]
         options: dict[str, Any] = {"scale": scaling, "enable_gqa": query.shape[1] != key.shape[1]}
         if tokens <= self._dense_limit:
@@ -69,6 +81,31 @@ class TreeAttention:
                 mask[start:end, path] = _causal(end - start, len(path), window, kv_index.device)
             self._masks[window] = mask
         return self._masks[window]
+
+
+def _varlen(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    kv_index: torch.Tensor,
+    lengths: tuple[torch.Tensor, torch.Tensor, int, int],
+    scaling: float | None,
+    window: int | None,
+) -> torch.Tensor:
+    """query [tokens, heads, width], key and value [tokens, kv heads, width] -> [1, tokens, heads, width]."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    out = varlen_attn(
+        query,
+        key.index_select(0, kv_index),
+        value.index_select(0, kv_index),
+        *lengths,
+        scale=scaling,
+        window_size=(window - 1 if window else -1, 0),  # causal, with the last query at the last key
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    assert isinstance(out, torch.Tensor)
+    return out.unsqueeze(0)
 
 
 def _segments(

@@ -1,6 +1,7 @@
 """Makes the AsyncGRPOTrainer: TRL's class as it is, fed with our worker and transport."""
 
 import contextlib
+import importlib.util
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -55,7 +56,7 @@ def build_trainer(
             weight_transfer=weight_transfer,
         )
     trainer.remove_callback(PrinterCallback)
-    if config.use_cpu:
-        # TRL registers its CUDA kernel under this name when it is made; the last registration counts.
+    if config.use_cpu or importlib.util.find_spec("kernels") is None:
+        # TRL registered its own under this name when it was made; the last registration counts.
         AttentionInterface.register(TREE_ATTENTION, TreeAttention())
     return trainer
