@@ -21,7 +21,8 @@ import aiohttp
 async def session(urls):
     cookies = {}
     async def post(path, body):
-        async with aiohttp.ClientSession(cookies=cookies, cookie_jar=aiohttp.DummyCookieJar()) as client:
+        headers = {"Cookie": "; ".join(f"{k}={v}" for k, v in cookies.items())} if cookies else {}
+        async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), headers=headers) as client:
             async with client.post(next(urls) + path, json=body, timeout=aiohttp.ClientTimeout(total=20)) as answer:
                 cookies.update({k: v.value for k, v in answer.cookies.items()})
                 return await answer.json()
