@@ -121,7 +121,7 @@ def test_a_run_that_has_not_passed_preflight_can_be_mended(kubectl: Kubectl, sta
 
 def test_a_renamed_key_of_a_free_block_slips_past_the_api_server(kubectl: Kubectl) -> None:
     """Kubernetes' CEL compares keys that no schema knows only where both sides have them. The operator ignores
-    it and says so in PreflightPassed. Should this test fail one day, Kubernetes has mended it: move the case to REFUSED."""
+    it and says so in PreflightPassed. Should this test fail one day, Kubernetes has mended it: move it to REFUSED."""
     kubectl.apply(_run())
     _report_preflight(kubectl, "True")
     kubectl.apply(_changed(_run(), "trainer.config", {"max_stepz": 5, "deep": {"a": 1}}))

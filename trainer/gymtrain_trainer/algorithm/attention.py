@@ -51,8 +51,8 @@ class TreeAttention:
             dtype = get_target_dtype(query, module) or query.dtype  # of autocast, as TRL's own kernel gets it
             if dtype in (torch.bfloat16, torch.float16):
                 lengths = (tree_cu_seqlens_q, tree_cu_seqlens_k, tree_max_seqlen_q, tree_max_seqlen_k)
-                rows = [part.transpose(1, 2)[0].to(dtype) for part in (query, key, value)]
-                return _varlen(*rows, tree_kv_index, lengths, scaling, sliding_window), None
+                q, k, v = (part.transpose(1, 2)[0].to(dtype) for part in (query, key, value))
+                return _varlen(q, k, v, tree_kv_index, lengths, scaling, sliding_window), None
         tokens = query.shape[2]
         options: dict[str, Any] = {"scale": scaling, "enable_gqa": query.shape[1] != key.shape[1]}
         if tokens <= self._dense_limit:
