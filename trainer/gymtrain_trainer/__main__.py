@@ -5,8 +5,9 @@ import sys
 
 from gymtrain_trainer.main import main
 
-code = main()
-sys.stdout.flush()
-sys.stderr.flush()
-# Threads of HTTP clients and torch's teardown have nothing left to save, and one that hangs would keep the pod alive.
-os._exit(code)
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads of HTTP clients and the teardown of torch have nothing left to save, and one that hangs keeps the pod alive.
+    os._exit(code)

@@ -102,6 +102,7 @@ class Lead:
     tasks: Tasks
     worker: RolloutWorker
     transfer: HTTPFull
+    parity: ParityCheck
     servers: Future[None]
 
 
@@ -144,16 +145,17 @@ def train(context: Context, board: ProgressBoard | None, store: WeightStore | No
         assert store is not None
         assert servers is not None
         tasks = Tasks(index, context.run.agents, seed=int(arguments.get("seed", 42)))
+        parity = _parity(holder)
         transfer = HTTPFull(
             sync_settings(context),
             store,
-            parity=_parity(context, tasks, holder),
+            parity=parity,
             observer=_on_sync(board),
             requested=spec.weight_sync.transport,
         )
         worker = _worker(context, board, tasks, transfer, arguments, checkpoint.state.position if checkpoint else 0)
         worker.rollout_buffer.while_waiting = stop.waiting
-        lead = Lead(board, tasks, worker, transfer, servers)
+        lead = Lead(board, tasks, worker, transfer, parity, servers)
         batch = settings.Batch.of(spec)
         callbacks.append(
             ReportCallback(
@@ -178,6 +180,7 @@ def train(context: Context, board: ProgressBoard | None, store: WeightStore | No
     holder.append(trainer)
     log.info("model loaded in %.1f s", time.monotonic() - began)
     if lead:
+        _fill_prompts(lead.parity.prompts, lead.tasks, trainer.processing_class)
         with stop.waiting():
             lead.servers.result()
     try:
@@ -239,12 +242,8 @@ def _worker(
     )
 
 
-def _parity(context: Context, tasks: Tasks, holder: list[Any]) -> ParityCheck:
-    """The check of the first sync: prompts of the data, scored by the trainer's own model."""
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(context.paths.model)
-    texts = [prompt_text(tasks.at(position).row)[:_PARITY_CHARACTERS] for position in range(_PARITY_PROMPTS)]
+def _parity(holder: list[Any]) -> ParityCheck:
+    """The check of the first sync, with the trainer's own model. `_fill_prompts` completes it."""
 
     def log_probs(prompt: list[int], completion: list[int]) -> list[float]:
         from gymtrain_trainer.weights import model_logprobs
@@ -252,7 +251,14 @@ def _parity(context: Context, tasks: Tasks, holder: list[Any]) -> ParityCheck:
         trainer = holder[0]
         return model_logprobs(trainer.accelerator.unwrap_model(trainer.model))(prompt, completion)
 
-    return ParityCheck(logprobs=log_probs, prompts=[tokenizer(text or "Hello").input_ids for text in texts])
+    return ParityCheck(logprobs=log_probs, prompts=[])
+
+
+def _fill_prompts(prompts: list[list[int]], tasks: Tasks, tokenizer: Any) -> None:
+    """Prompts of the data, as plain text: the parity check needs realistic tokens, no chat."""
+    for position in range(_PARITY_PROMPTS):
+        text = prompt_text(tasks.at(position).row)[:_PARITY_CHARACTERS]
+        prompts.append(tokenizer(text or "Hello").input_ids)
 
 
 def _on_sync(board: ProgressBoard) -> Callable[[SyncEvent], None]:

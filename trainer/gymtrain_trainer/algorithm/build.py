@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from datasets import Dataset
 from transformers import AttentionInterface, PrinterCallback, TrainerCallback
+from transformers.utils.logging import disable_progress_bar
 from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer, async_grpo_trainer
 
 from gymtrain_trainer.algorithm.attention import TREE_ATTENTION, TreeAttention
@@ -44,6 +45,7 @@ def build_trainer(
 
     `arguments`: from settings.trl_arguments.
     """
+    disable_progress_bar()  # a pod's log shows each redraw as text
     config = AsyncGRPOConfig(**arguments)
     with _no_peak_flops_on_cpu():
         trainer = AsyncGRPOTrainer(

@@ -66,6 +66,7 @@ class RolloutWorker:
         self._in_flight: dict[int, asyncio.Task[None]] = {}  # by position
         self._failed_groups = 0  # since the last usable one
         self._last_error = "no rollout has finished yet"
+        self._said = False  # the board's message is about trouble of ours
         self._last_usable = time.monotonic()
         self._waiting_since: float | None = None  # trainer found the buffer empty
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -232,7 +233,7 @@ class RolloutWorker:
         log.warning("group dropped, a rollout failed for good: %s", error)
         if self._failed_groups == 1:
             self._board.update(rollouts_failing_since=time.time())
-        self._board.update(message=f"rollouts fail: {error}")
+        self._say(f"rollouts fail: {error}")
 
     def _group_discarded(self, task: Task, reason: str) -> None:
         self.discarded_groups += 1
@@ -241,12 +242,18 @@ class RolloutWorker:
         self._board.count("dropped_groups")
         self.metrics_queue.put({"rollout/discarded_groups_total": 1.0})
         log.warning("group discarded and drawn again: %s", reason)
+        self._say(f"rollouts are discarded: {reason}")
+
+    def _say(self, trouble: str) -> None:
+        self._said = True
+        self._board.update(message=trouble)
 
     def _group_usable(self, task: Task, answers: Sequence[Answer], version: int) -> None:
         self._last_usable = time.monotonic()
         self._waiting_since = None
-        if self._failed_groups:
-            self._failed_groups = 0
+        self._failed_groups = 0
+        if self._said:
+            self._said = False
             self._board.update(rollouts_failing_since=None, message="")
         self._board.count("rollouts", len(answers))
         for answer in answers[:2]:
