@@ -9,5 +9,5 @@ if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    # Threads of HTTP clients and the teardown of torch have nothing left to save, and one that hangs keeps the pod alive.
+    # Threads and the teardown of torch have nothing left to save, and one that hangs would keep the pod alive.
     os._exit(code)
