@@ -23,7 +23,7 @@ def draw_text(run: str, steps: list[Step], width: int = 76, height: int = 18) ->
     plotext.plot(x, smoothed(steps), marker="braille")
     plotext.title(f"{run}: mean reward by step (line: mean of the last 5)")
     plotext.xlabel("step")
-    return str(plotext.build())
+    return str(plotext.uncolorize(plotext.build()))  # for files and pipes as well as terminals
 
 
 def draw_png(run: str, steps: list[Step], path: Path) -> None:

@@ -34,7 +34,9 @@ def test_the_ends_are_means_of_the_first_and_last_five_steps() -> None:
 
 def test_a_curve_is_drawn_as_text_and_as_a_png(tmp_path: Path) -> None:
     steps = [Step(i, i / 10) for i in range(1, 11)]
-    assert "mean reward by step" in curve.draw_text("r", steps)
+    text = curve.draw_text("r", steps)
+    assert "mean reward by step" in text
+    assert "\x1b" not in text, "no colour codes: the text goes into files too"
     curve.draw_png("r", steps, tmp_path / "new" / "r.png")
     assert (tmp_path / "new" / "r.png").read_bytes().startswith(b"\x89PNG")
 
