@@ -85,6 +85,31 @@ async def test_a_new_pod_is_brought_to_the_current_version(cluster: Any) -> None
     await on_main_thread(transfer.destroy)
 
 
+async def test_after_a_failed_sync_the_next_one_can_succeed(cluster: Any) -> None:
+    pod = await cluster.start_pod("127.0.0.1")
+    transfer = HTTPFull(cluster.settings, cluster.store)
+    await on_main_thread(transfer.init_weight_transfer)
+    await on_main_thread(lambda: transfer.send_weights(weights()))
+    pod.fail_updates = 3
+    with pytest.raises(WeightSyncError):
+        await on_main_thread(lambda: transfer.send_weights(weights()))
+    await on_main_thread(lambda: transfer.send_weights(weights()))
+    assert pod.version == "demo:1:2"
+    await on_main_thread(transfer.destroy)
+
+
+async def test_pods_that_took_a_sync_that_failed_elsewhere_are_brought_back(cluster: Any) -> None:
+    good, bad = [await cluster.start_pod(f"127.0.0.{number}") for number in (1, 2)]
+    transfer = HTTPFull(cluster.settings, cluster.store)
+    await on_main_thread(transfer.init_weight_transfer)
+    await on_main_thread(lambda: transfer.send_weights(weights()))
+    bad.fail_updates = 3
+    with pytest.raises(WeightSyncError):
+        await on_main_thread(lambda: transfer.send_weights(weights()))
+    await until(lambda: good.loaded == ["demo:1:1", "demo:1:2", "demo:1:1"])
+    await on_main_thread(transfer.destroy)
+
+
 async def test_a_failed_sync_leaves_the_version_as_it_was(cluster: Any) -> None:
     pod = await cluster.start_pod("127.0.0.1")
     transfer = HTTPFull(cluster.settings, cluster.store)

@@ -128,7 +128,11 @@ class HTTPFull:
         version = Version(self.settings.version(number), self.settings.manifest_url(number))
         manifest = stage(self._store, number, version.label, iterator, self._dtype)
         staged = time.monotonic()
-        outcome = self._start().run(self._sync(version, number))
+        try:
+            outcome = self._start().run(self._sync(version, number))
+        except BaseException:
+            self._store.drop(number)  # the watcher brings pods that have it back to the version before
+            raise
         now = time.monotonic()
         stats = self.stats
         stats.syncs += 1

@@ -63,7 +63,7 @@ def stage(
     except OSError as error:
         for _ in tensors:
             pass
-        store.abandon(number)
+        store.drop(number)
         raise StagingError(f"cannot write weights to {folder}: {error}") from error
     if not files:
         raise StagingError("the model has no parameters to send")

@@ -52,9 +52,10 @@ class WeightStore:
         except OSError as error:
             raise StagingError(f"cannot publish {partial}: {error}") from error
 
-    def abandon(self, number: int) -> None:
-        """Drops what was written to `begin`'s folder."""
-        shutil.rmtree(self._partial(number), ignore_errors=True)
+    def drop(self, number: int) -> None:
+        """Forgets a version that no pod is to hold, published or not."""
+        for path in (self._partial(number), self._folder / str(number)):
+            shutil.rmtree(path, ignore_errors=True)
 
     def find(self, number: str, name: str) -> Path | None:
         """A published file; None for anything else, whatever the strings hold."""
