@@ -9,8 +9,10 @@ class ConditionType(StrEnum):
     PREFLIGHT_PASSED = "PreflightPassed"
     GYM_READY = "GymReady"
     INFERENCE_READY = "InferenceReady"
+    GATEWAY_READY = "GatewayReady"
     WEIGHT_SYNC_READY = "WeightSyncReady"
     PROGRESSING = "Progressing"
+    HEALTHY = "Healthy"
     SUSPENDED = "Suspended"
     COMPLETE = "Complete"
     FAILED = "Failed"
@@ -42,6 +44,12 @@ class Reason(StrEnum):
     ROLLOUTS_FAILING = "RolloutsFailing"
     RETRYING = "Retrying"
     FINISHED = "Finished"
+    # Healthy: what the trainer measures of its own samples and pace
+    NO_ALARM = "NoAlarm"
+    KL_HIGH = "KLHigh"
+    RATIO_OFF = "RatioOff"
+    PARITY_OFF = "ParityOff"
+    STALLED = "Stalled"
     # Suspended
     SUSPENDED = "Suspended"
     RESUMED = "Resumed"

@@ -25,6 +25,7 @@ class Role(StrEnum):
 
     PREFLIGHT = "preflight"
     GYM = "gym"
+    GATEWAY = "gateway"
     INFERENCE = "inference"
     TRAINER = "trainer"
 

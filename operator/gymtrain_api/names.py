@@ -37,6 +37,16 @@ def preflight(run: str, digest: str) -> str:
     return f"{run}-preflight-{digest[:8]}"
 
 
+def gateway(run: str) -> str:
+    """Deployment of the gateway, and the Service that Gym servers call."""
+    return f"{run}-gateway"
+
+
+def gateway_pods(run: str) -> str:
+    """Headless Service over all gateway pods: the trainer reads the ledger of each."""
+    return f"{run}-gateway-pods"
+
+
 def inference(run: str) -> str:
     """Deployment of vLLM, and the Service over its pods that hold the run's weights."""
     return f"{run}-inference"

@@ -16,6 +16,7 @@ from gymtrain_api.sources import DATA_SOURCE_PATTERN, MODEL_SOURCE_PATTERN
 # pods are created, and a copy of their schema here would age.
 type KubernetesObject = dict[str, Any]
 
+DECIMAL_PATTERN = r"^[0-9]+(\.[0-9]+)?$"
 SIZE_PATTERN = r"^[0-9]+(\.[0-9]+)?(Ki|Mi|Gi|Ti|k|M|G|T)?$"
 
 
@@ -77,6 +78,11 @@ class Model(Spec):
         "auto",
         description="Data type of the weights in vLLM. auto means float32 where there is no GPU and the "
         "model's own type on GPUs.",
+    )
+    lora: KubernetesObject | None = Field(
+        None,
+        description="Trains an adapter instead of all weights: settings of peft's LoraConfig under peft's own names, "
+        "such as r, lora_alpha, target_modules. Checked by preflight.",
     )
     storage: ModelStorage | None = Field(
         None,
@@ -220,8 +226,18 @@ class Trainer(PodSettings):
 class Rollout(Spec):
     """How rollouts are collected."""
 
+    mode: Literal["Agent", "Verify"] = Field(
+        "Agent",
+        description="Agent: POST /run to the row's agent. Verify: generate one answer through the gateway, then POST "
+        "/verify to the agent's resources server; no agent pods are made. For environments of one turn.",
+    )
     max_concurrent: int = Field(64, ge=1, le=65536, description="Rollouts in flight at once.")
     timeout_seconds: int = Field(1800, ge=1, le=86400, description="Deadline of one rollout (one POST /run).")
+    verify_timeout_seconds: int = Field(300, ge=1, le=86400, description="Deadline of one POST /verify in mode Verify.")
+    mask_truncated: bool = Field(
+        False,
+        description="Leave completions that hit the token limit out of the loss; they still count for the group's mean.",
+    )
     max_attempts: int = Field(3, ge=1, le=100, description="Tries of one rollout before its group is dropped.")
     max_staleness: int = Field(
         4, ge=0, le=1024, description="Weight versions that a sample may be behind the trainer before it is dropped."
@@ -235,15 +251,43 @@ class Rollout(Spec):
     )
 
 
+class Gateway(PodSettings):
+    """The gateway: OpenAI routes in front of all vLLM pods, with exact token ids across turns."""
+
+    replicas: int = Field(1, ge=1, le=64, description="Gateway pods.")
+    timeout_seconds: int = Field(
+        600, ge=1, le=86400, description="Deadline of one model call, with waiting and tries on other vLLM pods."
+    )
+    max_in_flight: int = Field(
+        256, ge=1, le=65536, description="Model calls that one vLLM pod works on at once; others wait in the gateway."
+    )
+
+
 class WeightSync(Spec):
     """How the trainer's weights reach vLLM."""
 
-    transport: Literal["Auto", "HTTPFull"] = Field(
+    transport: Literal["Auto", "NCCL", "LoRAFilesystem", "HTTPFull", "None"] = Field(
         "Auto",
-        description="Auto chooses by what the vLLM servers prove to offer. HTTPFull: every vLLM pod fetches all "
-        "weights from the trainer over HTTP, verifies them, then loads them.",
+        description="Auto chooses by what the vLLM servers prove to offer. NCCL: vLLM's own broadcast between GPUs. "
+        "LoRAFilesystem: adapters on the checkpoint volume (with model.lora). HTTPFull: every vLLM pod fetches all "
+        "weights from the trainer over HTTP, verifies them, then loads them. None: vLLM keeps the weights it started "
+        "with, for evaluation only.",
     )
     timeout_seconds: int = Field(600, ge=1, le=86400, description="Deadline of one weight sync.")
+    parity_every_syncs: int = Field(
+        50,
+        ge=0,
+        le=1_000_000,
+        description="After the first sync and after each further this many, the trainer recomputes log-probabilities "
+        "that vLLM sampled. 0: after the first one only.",
+    )
+    parity_threshold: str | None = Field(
+        None,
+        pattern=DECIMAL_PATTERN,
+        max_length=16,
+        description="Mean difference of those log-probabilities above which the run fails (decimal). Left out: 0.02 "
+        "for float32 weights in vLLM, 0.1 for others.",
+    )
 
 
 class GymTrainingRunSpec(Spec):
@@ -258,6 +302,7 @@ class GymTrainingRunSpec(Spec):
     inference: Inference = Field(default_factory=Inference, description="The vLLM servers.")
     trainer: Trainer = Field(default_factory=Trainer, description="The training Job.")
     rollout: Rollout = Field(default_factory=Rollout, description="How rollouts are collected.")
+    gateway: Gateway = Field(default_factory=Gateway, description="The gateway in front of vLLM.")
     weight_sync: WeightSync = Field(default_factory=WeightSync, description="How weights reach vLLM.")
     service_account_name: str | None = Field(
         None, description="ServiceAccount of all pods of the run, for image pull secrets. No pod gets its token."

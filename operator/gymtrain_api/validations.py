@@ -10,7 +10,7 @@ from typing import Literal
 
 from gymtrain_api.names import MAX_RUN_NAME
 from gymtrain_api.sources import DATA_SOURCE_PATTERN, MODEL_SOURCE_PATTERN
-from gymtrain_api.spec import SIZE_PATTERN
+from gymtrain_api.spec import DECIMAL_PATTERN, SIZE_PATTERN
 
 # A field's pattern is checked by a CEL rule with this message, which follows the value: the API
 # server's own message for a `pattern` shows nothing but the expression.
@@ -19,6 +19,7 @@ PATTERN_MESSAGES = {
     "oci://IMAGE (an image with the model in /models)",
     DATA_SOURCE_PATTERN: "is none of pvc://CLAIM/PATH (a PersistentVolumeClaim), configmap://NAME/KEY (a ConfigMap), "
     "or gym://PATH (a file in the Gym image)",
+    DECIMAL_PATTERN: "is no decimal number such as 0.05: write it in quotes",
     SIZE_PATTERN: "is no size such as 20Gi or 500Mi",
 }
 
@@ -98,6 +99,25 @@ _COMBINATIONS = (
         field="checkpoint.accessModes",
     ),
     Rule(
+        at="spec",
+        rule="!has(self.model.lora) || has(self.trainer.checkpoint)",
+        message="an adapter reaches vLLM through the checkpoint volume: set trainer.checkpoint",
+        field="trainer.checkpoint",
+        reason="FieldValueRequired",
+    ),
+    Rule(
+        at="spec",
+        rule="self.weightSync.transport != 'LoRAFilesystem' || has(self.model.lora)",
+        message="LoRAFilesystem carries adapters: set model.lora, or another transport",
+        field="weightSync.transport",
+    ),
+    Rule(
+        at="spec",
+        rule="self.weightSync.transport != 'NCCL' || (self.trainer.gpus > 0 && self.inference.gpus > 0)",
+        message="NCCL needs GPUs on both sides: set trainer.gpus and inference.gpus, or another transport",
+        field="weightSync.transport",
+    ),
+    Rule(
         at="spec.rollout",
         rule="self.stallTimeoutSeconds >= self.timeoutSeconds",
         message="stallTimeoutSeconds must be at least timeoutSeconds: otherwise one slow rollout fails the attempt",
@@ -124,6 +144,7 @@ FIXED_AFTER_PREFLIGHT = (
     "trainer.config",
     "trainer.checkpoint",
     "rollout",
+    "gateway.image",
     "weightSync",
     "serviceAccountName",
 )

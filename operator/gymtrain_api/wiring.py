@@ -40,6 +40,7 @@ TERMINATION_LOG = "/dev/termination-log"
 
 GYM_PORT = 8000
 INFERENCE_PORT = 8000
+GATEWAY_PORT = 8000
 TRAINER_PORT = 8080  # /healthz /progress /samples /metrics /weights/...
 RENDEZVOUS_PORT = 29500
 
@@ -72,6 +73,13 @@ class Document(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
+class VerifyRoute(Document):
+    """What stands in for one agent in mode Verify."""
+
+    model_url: str  # Gym model server: POST /v1/responses
+    resources_url: str  # Gym resources server: POST /seed_session, /verify
+
+
 class RunConfig(Document):
     """`run.json`: what a pod has to know of its run."""
 
@@ -82,8 +90,11 @@ class RunConfig(Document):
     # http://HOST:PORT of the servers
     inference_url: str  # pods that hold the run's weights, load-balanced
     inference_pods_host: str  # headless: one A record per vLLM pod, ready or not
+    gateway_url: str = ""  # of the gateway's Service: what Gym servers and the trainer generate with
+    gateway_pods_host: str = ""  # headless: one A record per gateway pod
     trainer_host: str  # headless; pod N of attempt A is <job>-N.<trainer_host>
     agents: dict[str, str] = Field(default_factory=dict)  # URL by agent server; empty during preflight
+    verifiers: dict[str, VerifyRoute] = Field(default_factory=dict)  # by agent server, in mode Verify
 
 
 class Finding(Document):
@@ -140,6 +151,21 @@ class TrainerPreflight(Document):
     seconds: float = 0.0
 
 
+class Alarm(Document):
+    """Something that makes the run's samples or its pace doubtful."""
+
+    reason: Literal["KLHigh", "RatioOff", "ParityOff", "Stalled"]
+    message: str
+    since: float  # seconds since the epoch
+
+
+class WeightsHeld(Document):
+    """`GET /weights/held` of trainer pod 0: what the gateway lets through."""
+
+    version: str | None = None  # current one, run:attempt:step; None before the first sync
+    pods: dict[str, str] = Field(default_factory=dict)  # version by vLLM pod (http://ADDRESS:PORT)
+
+
 class TrainerProgress(Document):
     """`GET /progress` of trainer pod 0, and its termination message (without samples) at the end."""
 
@@ -156,6 +182,8 @@ class TrainerProgress(Document):
     weight_version: str | None = None  # run:attempt:step
     transport: str | None = None
     transport_reason: str = ""
+    parity: float | None = None  # mean |difference| of log-probabilities, trainer and vLLM, when last checked
+    alarms: list[Alarm] = Field(default_factory=list)
     servers_ready_at: float | None = None  # seconds since the epoch, for the benchmarks
     training_started_at: float | None = None
     first_step_at: float | None = None
