@@ -54,20 +54,13 @@ class TreeAttention:
                 q, k, v = (part.transpose(1, 2)[0].to(dtype) for part in (query, key, value))
                 return _varlen(q, k, v, tree_kv_index, lengths, scaling, sliding_window), None
         tokens = query.shape[2]
-        options: dict[str, Any] = {"scale": scaling, "enable_gqa": query.shape[1] != key.shape[1]}
         if tokens <= self._dense_limit:
             mask = self._dense_mask(tokens, tree_kv_index, tree_cu_seqlens_q, tree_cu_seqlens_k, sliding_window)
-            out = scaled_dot_product_attention(query, key, value, attn_mask=mask, **options)
+            gqa = query.shape[1] != key.shape[1]
+            out = scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling, enable_gqa=gqa)
             return out.transpose(1, 2), None
-        parts = []
-        for (start, end), path in _segments(tree_kv_index, tree_cu_seqlens_q, tree_cu_seqlens_k):
-            mask = _causal(end - start, len(path), sliding_window, query.device)
-            parts.append(
-                scaled_dot_product_attention(
-                    query[:, :, start:end], key[:, :, path], value[:, :, path], attn_mask=mask, **options
-                )
-            )
-        return torch.cat(parts, dim=2).transpose(1, 2), None
+        segments = segments_of(tree_kv_index, tree_cu_seqlens_q, tree_cu_seqlens_k)
+        return by_segment(query, key, value, segments, scaling, sliding_window), None
 
     def _dense_mask(
         self, tokens: int, kv_index: torch.Tensor, cu_q: torch.Tensor, cu_k: torch.Tensor, window: int | None
@@ -77,10 +70,36 @@ class TreeAttention:
             self._row, self._masks = kv_index, {}
         if window not in self._masks:
             mask = torch.zeros(tokens, tokens, dtype=torch.bool, device=kv_index.device)
-            for (start, end), path in _segments(kv_index, cu_q, cu_k):
+            for (start, end), path in segments_of(kv_index, cu_q, cu_k):
                 mask[start:end, path] = _causal(end - start, len(path), window, kv_index.device)
             self._masks[window] = mask
         return self._masks[window]
+
+
+def by_segment(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    segments: list[tuple[tuple[int, int], torch.Tensor]],
+    scaling: float | None,
+    window: int | None,
+) -> torch.Tensor:
+    """Shapes as in `__call__`; one SDPA for each segment."""
+    gqa = query.shape[1] != key.shape[1]
+    parts = []
+    for (start, end), path in segments:
+        mask = _causal(end - start, len(path), window, query.device)
+        parts.append(
+            scaled_dot_product_attention(
+                query[:, :, start:end],
+                key[:, :, path],
+                value[:, :, path],
+                attn_mask=mask,
+                scale=scaling,
+                enable_gqa=gqa,
+            )
+        )
+    return torch.cat(parts, dim=2).transpose(1, 2)
 
 
 def _varlen(
@@ -108,7 +127,7 @@ def _varlen(
     return out.unsqueeze(0)
 
 
-def _segments(
+def segments_of(
     kv_index: torch.Tensor, cu_q: torch.Tensor, cu_k: torch.Tensor
 ) -> list[tuple[tuple[int, int], torch.Tensor]]:
     """Token range of each segment, and the positions of its path."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import torch
 from datasets import Dataset
 from transformers import AttentionInterface, PrinterCallback, TrainerCallback
@@ -51,8 +52,9 @@ def build_trainer(
         trainer = AsyncGRPOTrainer(
             model=str(model),
             args=config,
-            # TRL wants a dataset; the rows come through the rollout worker.
-            train_dataset=Dataset.from_dict({"prompt": [""]}),
+            # TRL wants a dataset; the rows come through the rollout worker. With a name of its own for it, datasets
+            # needn't pickle half of pyarrow to make one up, which not every combination of releases can.
+            train_dataset=Dataset(pyarrow.table({"prompt": [""]}), fingerprint="gymtrain"),
             callbacks=list(callbacks),
             rollout_worker=rollout_worker,
             weight_transfer=weight_transfer,

@@ -1,0 +1,1 @@
+"""Benchmarks that need GPUs: run by hand, each with its command in its docstring."""
