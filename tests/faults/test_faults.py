@@ -1,0 +1,134 @@
+"""Every part of a run is broken while it trains; each run finishes and was trained on no wrong sample.
+
+Takes about half an hour, so `make test` runs a selection (tests/e2e/runs/test_faults.py) and `make test-faults` all.
+"""
+
+import os
+import time
+
+from tests.support.chaos import add_chaos, set_chaos
+from tests.support.faults import (
+    MINUTES,
+    assert_no_wrong_sample,
+    checked_run,
+    kill_during_update,
+    kill_pod,
+    post_to_vllm,
+    scale,
+    step,
+    trainer_events,
+    wait_for_steps,
+)
+from tests.support.kubectl import Kubectl, eventually
+
+OPERATOR_AWAY_SECONDS = float(os.environ.get("GYMTRAIN_OPERATOR_AWAY", "300"))
+DNS_AWAY_SECONDS = 60.0
+
+
+def _start(kubectl: Kubectl, name: str, **trainer_config: object) -> None:
+    kubectl.apply(checked_run(name, **trainer_config))
+    eventually(lambda: step(kubectl, name) >= 2, "two steps are done", 8 * MINUTES)
+
+
+def _finish(kubectl: Kubectl, name: str, attempts: int = 1) -> None:
+    kubectl.wait_condition(name, "Complete", 10 * MINUTES)
+    assert kubectl.get("gymtrainingrun", name)["status"]["attempt"] <= attempts
+    assert_no_wrong_sample(kubectl, name)
+
+
+def test_vllm_killed_between_and_during_generation_and_during_an_update(operator: Kubectl, kubectl: Kubectl) -> None:
+    _start(kubectl, "vllm", max_steps=150)
+    kill_pod(kubectl, "vllm", role="inference")
+    wait_for_steps(kubectl, "vllm", 5, "vLLM's pod was lost")
+    kill_during_update(kubectl, "vllm", "inference", "gymtrain_vllm")
+    wait_for_steps(kubectl, "vllm", 5, "vLLM was killed during an update")
+    _finish(kubectl, "vllm", attempts=2)
+
+
+def test_vllm_paused_and_left_alone(operator: Kubectl, kubectl: Kubectl) -> None:
+    _start(kubectl, "paused", max_steps=60)
+    post_to_vllm(kubectl, "paused", "/pause?mode=keep")
+    wait_for_steps(kubectl, "paused", 5, "somebody paused vLLM")
+    _finish(kubectl, "paused")
+
+
+def test_the_trainer_killed_during_an_update(operator: Kubectl, kubectl: Kubectl) -> None:
+    _start(kubectl, "trainer", max_steps=60, save_steps=5)
+    eventually(lambda: step(kubectl, "trainer") >= 7, "there is a checkpoint", 4 * MINUTES)
+    kill_during_update(kubectl, "trainer", "trainer", "gymtrain_trainer")
+    _finish(kubectl, "trainer", attempts=2)
+    assert kubectl.get("gymtrainingrun", "trainer")["status"]["attempt"] == 2
+    steps = [line["step"] for line in trainer_events(kubectl, "trainer", "step")]
+    assert steps.count(3) == 1, "the second attempt went on from a checkpoint"
+
+
+def test_gateway_and_gym_servers_killed(operator: Kubectl, kubectl: Kubectl) -> None:
+    _start(kubectl, "servers", max_steps=150)
+    kill_pod(kubectl, "servers", role="gateway")
+    wait_for_steps(kubectl, "servers", 4, "the gateway was lost")
+    for server in ("reasoning_gym_simple_agent", "reasoning_gym", "policy_model"):
+        kill_pod(kubectl, "servers", role="gym", server=server)
+        wait_for_steps(kubectl, "servers", 4, f"{server} was lost")
+    _finish(kubectl, "servers")
+
+
+def test_a_resources_server_that_misbehaves_never_becomes_a_reward(operator: Kubectl, kubectl: Kubectl) -> None:
+    run = checked_run("chaos", max_steps=120)
+    run["spec"]["rollout"] |= {"timeoutSeconds": 15, "maxAttempts": 2}
+    kubectl.apply(add_chaos(run, "reasoning_gym"), run)
+    eventually(lambda: step(kubectl, "chaos") >= 2, "two steps are done", 8 * MINUTES)
+    for mode in ("error", "garbage", "hang"):
+        set_chaos(kubectl, "chaos", "reasoning_gym", mode)
+        eventually(
+            lambda: kubectl.condition("chaos", "Progressing").get("reason") == "RolloutsFailing",
+            f"the run says that rollouts fail ({mode})",
+            3 * MINUTES,
+        )
+        stuck = step(kubectl, "chaos")
+        time.sleep(10)
+        assert step(kubectl, "chaos") <= stuck + 1, "no step is made of rollouts that failed"
+        set_chaos(kubectl, "chaos", "reasoning_gym", "")
+        wait_for_steps(kubectl, "chaos", 3, f"the server is well again after {mode}")
+    set_chaos(kubectl, "chaos", "reasoning_gym", "slow")
+    wait_for_steps(kubectl, "chaos", 2, "the server became slow")
+    set_chaos(kubectl, "chaos", "reasoning_gym", "")
+    _finish(kubectl, "chaos")
+
+
+def test_dns_gone_for_a_minute(operator: Kubectl, kubectl: Kubectl) -> None:
+    _start(kubectl, "dns", max_steps=120)
+    scale(kubectl, "kube-system", "coredns", 0)
+    try:
+        time.sleep(DNS_AWAY_SECONDS)
+    finally:
+        scale(kubectl, "kube-system", "coredns", 1)
+    wait_for_steps(kubectl, "dns", 5, "DNS is back")
+    _finish(kubectl, "dns", attempts=2)
+
+
+def test_the_operator_away(operator: Kubectl, kubectl: Kubectl) -> None:
+    _start(kubectl, "away", max_steps=200)
+    at = step(kubectl, "away")
+    scale(kubectl, "gymtrain-system", "gymtrain", 0)
+    try:
+        time.sleep(OPERATOR_AWAY_SECONDS)
+    finally:
+        scale(kubectl, "gymtrain-system", "gymtrain", 1)
+    eventually(lambda: step(kubectl, "away") > at + 10, "training went on meanwhile", 2 * MINUTES)
+    _finish(kubectl, "away")
+
+
+def test_a_full_disk_at_a_checkpoint_costs_that_checkpoint(operator: Kubectl, kubectl: Kubectl) -> None:
+    run = checked_run("disk", max_steps=60, save_steps=20)
+    pod = run["spec"]["trainer"]["template"]["spec"]
+    pod["volumes"] = [{"name": "small", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}]
+    pod["containers"][0]["volumeMounts"] = [{"name": "small", "mountPath": "/gymtrain/checkpoints/checkpoint-20"}]
+    kubectl.apply(run)
+    eventually(
+        lambda: kubectl.condition("disk", "Healthy").get("reason") == "CheckpointFailed",
+        "the run says that a checkpoint could not be written",
+        8 * MINUTES,
+        every=0.5,
+    )
+    _finish(kubectl, "disk")
+    assert kubectl.condition("disk", "Healthy")["status"] == "True", "the next checkpoint could be written"

@@ -1,0 +1,111 @@
+"""Breaking parts of a run, and reading off its log what that did to the training."""
+
+import json
+from typing import Any
+
+from tests.support.kubectl import Kubectl, KubectlError, eventually
+from tests.support.runs import tiny_run
+
+MINUTES = 60
+CHECKED = {"name": "GYMTRAIN_CHECK_SAMPLES", "value": "1"}
+
+# Runs in a container whose pod shares one process namespace: waits until a vLLM pod is paused (an update is under way),
+# then kills the first process whose command line holds a word.
+_KILL_DURING_UPDATE = """
+import json, os, signal, sys, time, urllib.request
+url, word, seconds = sys.argv[1], sys.argv[2].encode(), float(sys.argv[3])
+end = time.monotonic() + seconds
+while time.monotonic() < end:
+    try:
+        paused = json.load(urllib.request.urlopen(url + "/is_paused", timeout=2))["is_paused"]
+    except Exception:
+        paused = False
+    if paused:
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                line = open(f"/proc/{pid}/cmdline", "rb").read()
+            except OSError:
+                continue
+            if word in line and int(pid) != os.getpid() and b"is_paused" not in line:
+                os.kill(int(pid), signal.SIGKILL)
+                print("killed", pid)
+                sys.exit(0)
+    time.sleep(0.002)
+sys.exit("no update seen")
+"""
+
+
+def checked_run(name: str, **trainer_config: Any) -> dict[str, Any]:
+    """A tiny run whose trainer recomputes sampled log-probabilities, and whose pods share a process namespace."""
+    run = tiny_run(name, **trainer_config)
+    trainer = {"name": "trainer", "env": [CHECKED]}
+    run["spec"]["trainer"]["template"] = {"spec": {"shareProcessNamespace": True, "containers": [trainer]}}
+    run["spec"]["inference"]["template"] = {"spec": {"shareProcessNamespace": True}}
+    return run
+
+
+def step(kubectl: Kubectl, run: str) -> int:
+    """Steps done, as the status says."""
+    return int(kubectl.get("gymtrainingrun", run).get("status", {}).get("progress", {}).get("step", 0))
+
+
+def wait_for_steps(kubectl: Kubectl, run: str, more: int, what: str, timeout: float = 4 * MINUTES) -> None:
+    """Until that many more steps are done."""
+    begin = step(kubectl, run)
+    eventually(lambda: step(kubectl, run) >= begin + more, f"{more} steps after {what}", timeout)
+
+
+def pod_of(kubectl: Kubectl, run: str, **labels: str) -> dict[str, Any]:
+    """A running pod of the run."""
+    found = [p for p in kubectl.pods(run, **labels) if p["status"].get("phase") == "Running"]
+    assert found, f"no running pod of {run} with {labels}"
+    return found[0]
+
+
+def kill_pod(kubectl: Kubectl, run: str, **labels: str) -> None:
+    """Deletes a pod at once, as a lost node would."""
+    kubectl.run("delete", "pod", pod_of(kubectl, run, **labels)["metadata"]["name"], "--grace-period=0", "--force")
+
+
+def kill_during_update(kubectl: Kubectl, run: str, role: str, word: str) -> None:
+    """SIGKILLs the process in a pod of `role` whose command line holds `word` while vLLM takes weights."""
+    vllm = f"http://{pod_of(kubectl, run, role='inference')['status']['podIP']}:8000"
+    name = pod_of(kubectl, run, role=role)["metadata"]["name"]
+    command = ("exec", name, "-c", role, "--", "python", "-S", "-c", _KILL_DURING_UPDATE, vllm, word, "120")
+    try:
+        kubectl.run(*command, timeout=180)
+    except KubectlError as error:
+        # the container that we are in may die with its first process
+        if "137" not in str(error) and "terminated" not in str(error):
+            raise
+
+
+def post_to_vllm(kubectl: Kubectl, run: str, path: str) -> None:
+    """A control call, as an operator of the cluster could make it."""
+    name = pod_of(kubectl, run, role="inference")["metadata"]["name"]
+    code = f"import urllib.request as u; u.urlopen(u.Request('http://127.0.0.1:8000{path}', method='POST'), timeout=30)"
+    kubectl.run("exec", name, "-c", "inference", "--", "python", "-S", "-c", code)
+
+
+def scale(kubectl: Kubectl, namespace: str, deployment: str, replicas: int) -> None:
+    """Sets the replicas of a Deployment in another namespace."""
+    kubectl.run("--namespace", namespace, "scale", "deployment", deployment, f"--replicas={replicas}")
+
+
+def trainer_events(kubectl: Kubectl, run: str, kind: str) -> list[dict[str, Any]]:
+    """JSON lines of one kind in the logs of the run's trainer pods, of all attempts that are still there."""
+    lines: list[dict[str, Any]] = []
+    for pod in kubectl.pods(run, role="trainer"):
+        log = kubectl.run("logs", pod["metadata"]["name"], "-c", "trainer", check=False)
+        lines += [json.loads(x) for x in log.splitlines() if x.startswith('{"event": "' + kind + '"')]
+    return lines
+
+
+def assert_no_wrong_sample(kubectl: Kubectl, run: str) -> None:
+    """Every checked sample has the log-probabilities of the weights that it claims, and there are enough of them."""
+    checks = trainer_events(kubectl, run, "sample_check")
+    assert sum(check["samples"] for check in checks) >= 20, f"too few samples were checked: {checks}"
+    wrong = [check for check in checks if check["wrong"]]
+    assert not wrong, f"samples of other weights than they claim: {wrong}"
+    for line in trainer_events(kubectl, run, "step"):
+        assert all(version.startswith(f"{run}:") for version in line["weight_versions"]), line
