@@ -57,7 +57,11 @@ test-api: ## Tests against a real kube-apiserver and etcd
 
 .PHONY: test-e2e
 test-e2e: cluster-up images ## Tests on the real cluster with the real images
-	KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest tests/e2e -m e2e $(PYTEST_ARGS)
+	KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest tests/e2e -m "e2e and not faults" $(PYTEST_ARGS)
+
+.PHONY: test-faults
+test-faults: cluster-up images ## Every part of a run broken while it trains: half an hour, not part of `make test`
+	KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest tests/e2e/faults -m faults $(PYTEST_ARGS)
 
 ##@ the cluster
 .PHONY: cluster-up

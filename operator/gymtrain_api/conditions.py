@@ -50,6 +50,7 @@ class Reason(StrEnum):
     RATIO_OFF = "RatioOff"
     PARITY_OFF = "ParityOff"
     STALLED = "Stalled"
+    CHECKPOINT_FAILED = "CheckpointFailed"
     # Suspended
     SUSPENDED = "Suspended"
     RESUMED = "Resumed"

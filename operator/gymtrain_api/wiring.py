@@ -154,7 +154,7 @@ class TrainerPreflight(Document):
 class Alarm(Document):
     """Something that makes the run's samples or its pace doubtful."""
 
-    reason: Literal["KLHigh", "RatioOff", "ParityOff", "Stalled"]
+    reason: Literal["KLHigh", "RatioOff", "ParityOff", "Stalled", "CheckpointFailed"]
     message: str
     since: float  # seconds since the epoch
 

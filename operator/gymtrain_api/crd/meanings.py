@@ -47,6 +47,7 @@ REASONS: Mapping[Reason, str] = {
     Reason.RATIO_OFF: "On fresh samples the probability ratio of trainer and vLLM is not 1.",
     Reason.PARITY_OFF: "Recomputed log-probabilities drift towards the parity threshold.",
     Reason.STALLED: "No step in many times the usual time; the message says where time goes.",
+    Reason.CHECKPOINT_FAILED: "A checkpoint could not be written; training goes on, and the next one is tried.",
     Reason.FINISHED: "The run has ended; see Complete and Failed.",
     Reason.SUSPENDED: "spec.suspend is true.",
     Reason.RESUMED: "spec.suspend became false again.",

@@ -6,6 +6,8 @@ Takes about half an hour, so `make test` runs a selection (tests/e2e/runs/test_f
 import os
 import time
 
+import pytest
+
 from tests.support.chaos import add_chaos, set_chaos
 from tests.support.faults import (
     MINUTES,
@@ -20,6 +22,8 @@ from tests.support.faults import (
     wait_for_steps,
 )
 from tests.support.kubectl import Kubectl, eventually
+
+pytestmark = pytest.mark.faults
 
 OPERATOR_AWAY_SECONDS = float(os.environ.get("GYMTRAIN_OPERATOR_AWAY", "300"))
 DNS_AWAY_SECONDS = 60.0
