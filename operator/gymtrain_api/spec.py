@@ -236,7 +236,8 @@ class Rollout(Spec):
     verify_timeout_seconds: int = Field(300, ge=1, le=86400, description="Deadline of one POST /verify in mode Verify.")
     mask_truncated: bool = Field(
         False,
-        description="Leave completions that hit the token limit out of the loss; they still count for the group's mean.",
+        description="Leave completions that hit the token limit out of the loss; their rewards still count for the "
+        "group's mean.",
     )
     max_attempts: int = Field(3, ge=1, le=100, description="Tries of one rollout before its group is dropped.")
     max_staleness: int = Field(
