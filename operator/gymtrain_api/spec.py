@@ -44,7 +44,7 @@ class PodSettings(Spec):
         None,
         description="Partial PodTemplateSpec that is merged over what the operator builds, by strategic "
         "merge: containers, volumes and env merge by name. The way out for node selectors, "
-        "tolerations, volumes, env, image pull secrets, runtime class.",
+        "tolerations, volumes, env, image pull secrets, runtime class. automountServiceAccountToken stays false.",
     )
 
 
@@ -236,7 +236,8 @@ class Rollout(Spec):
     verify_timeout_seconds: int = Field(300, ge=1, le=86400, description="Deadline of one POST /verify in mode Verify.")
     mask_truncated: bool = Field(
         False,
-        description="Leave completions that hit the token limit out of the loss; they still count for the group's mean.",
+        description="Leave completions that hit the token limit out of the loss; they still count for the group's "
+        "mean.",
     )
     max_attempts: int = Field(3, ge=1, le=100, description="Tries of one rollout before its group is dropped.")
     max_staleness: int = Field(

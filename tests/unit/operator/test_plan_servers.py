@@ -13,6 +13,7 @@ from tests.support.world import OFFER, World, applied, deleted
 def test_servers_and_trainer_are_made_together_when_preflight_has_passed() -> None:
     world = World().to_servers()
     assert world.existing("Deployment") == [
+        "run-gateway",
         "run-gym-head-server",
         "run-gym-math",
         "run-gym-math-agent",
@@ -20,6 +21,8 @@ def test_servers_and_trainer_are_made_together_when_preflight_has_passed() -> No
         "run-inference",
     ]
     assert world.existing("Service") == [
+        "run-gateway",
+        "run-gateway-pods",
         "run-gym-head-server",
         "run-gym-math",
         "run-gym-math-agent",
@@ -115,6 +118,7 @@ def test_readiness_counts_pods_and_names_who_is_missing() -> None:
         "policy_model": "1/1",
         "math": "0/1",
         "math_agent": "1/1",
+        "gateway": "1/1",
         "inference": "1/1",
     }
 
