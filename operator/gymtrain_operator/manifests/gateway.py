@@ -8,9 +8,7 @@ from gymtrain_operator.manifests.pod import container, pod_template
 from gymtrain_operator.manifests.services import service
 
 _REQUESTS = {"cpu": "50m", "memory": "192Mi"}
-# Before SIGTERM, so that the Service has forgotten the pod by the time that it stops listening.
-_SECONDS_TO_LEAVE_SERVICE = 3
-_GRACE_SECONDS = 40
+_GRACE_SECONDS = 40  # after SIGTERM the gateway finishes what is in flight
 
 
 def gateway_objects(run: RunContext) -> list[Object]:
@@ -45,7 +43,6 @@ def _deployment(run: RunContext) -> Object:
             "failureThreshold": 3,
         },
         livenessProbe=health | {"periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 6},
-        lifecycle={"preStop": {"exec": {"command": ["sleep", str(_SECONDS_TO_LEAVE_SERVICE)]}}},
     )
     template = pod_template(
         run,
