@@ -89,3 +89,11 @@ def failure_message(seen: Observation, pods: list[Object], job: Object) -> str:
     elif end.message and not tail:
         text += f": {end.message}"
     return f"{text}\nIts last lines:\n{tail}" if tail else text
+
+
+def quoted_tails(seen: Observation) -> str:
+    """The last lines of the first container that failed."""
+    return "".join(
+        f"\nlast lines of pod {pod}, container {container}:\n{tail}"
+        for (pod, container), tail in list(seen.log_tails.items())[:1]
+    )

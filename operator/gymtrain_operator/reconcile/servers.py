@@ -127,8 +127,9 @@ def _apart(seen: Observation, run: RunContext, pods: list[Object]) -> str:
         if trainers and node and node not in trainers and not has_started(pod, INFERENCE_CONTAINER):
             return (
                 f"pod {name_of(pod)} on node {node} shares the checkpoint volume with the trainer on node "
-                f"{min(trainers)}, and a ReadWriteOnce volume holds on one node only: set "
-                "spec.trainer.checkpoint.accessModes to [ReadWriteMany]"
+                f"{min(trainers)}, and a ReadWriteOnce volume holds on one node only: apply the "
+                "run anew with spec.trainer.checkpoint.accessModes: [ReadWriteMany], or keep both on one node with a "
+                "nodeSelector in their templates"
             )
     return ""
 

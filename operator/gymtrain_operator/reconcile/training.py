@@ -16,6 +16,7 @@ from gymtrain_operator.reconcile.attempts import (
     disruption_message,
     failure_message,
     final_report,
+    quoted_tails,
     trainer_pods,
 )
 from gymtrain_operator.reconcile.conditions import Claim, find, holds, lacks
@@ -62,11 +63,7 @@ def step(seen: Observation, run: RunContext, servers: ServersStep, before: GymTr
 
 
 def _step(
-    seen: Observation,
-    run: RunContext,
-    servers: ServersStep,
-    before: GymTrainingRunStatus,
-    disrupted: tuple[int, ...],
+    seen: Observation, run: RunContext, servers: ServersStep, before: GymTrainingRunStatus, disrupted: tuple[int, ...]
 ) -> TrainingStep:
     attempt = current_attempt(seen, before)
     job = seen.children.get("Job", names.trainer_job(run.name, attempt))
@@ -105,12 +102,7 @@ def _going_on(
 
 
 def _after_failure(
-    seen: Observation,
-    run: RunContext,
-    servers: ServersStep,
-    job: Object,
-    attempt: int,
-    disrupted: tuple[int, ...],
+    seen: Observation, run: RunContext, servers: ServersStep, job: Object, attempt: int, disrupted: tuple[int, ...]
 ) -> TrainingStep:
     pods = trainer_pods(seen, attempt)
     report = final_report(pods)
@@ -123,12 +115,12 @@ def _after_failure(
         more = f", and the cluster ended {len(disrupted)} more" if disrupted else ""
         text = f"all {failed} attempts failed (backoffLimit {limit}){more}. The last: {message}"
         return TrainingStep(Changes(), attempt, "retrying", report, Failure(Reason.BACKOFF_LIMIT_EXCEEDED, text))
-    failed_at = to_seconds(condition(job, "Failed").get("lastTransitionTime")) or seen.now
-    next_at = failed_at + backoff_seconds(failed)
     what = f"attempt {attempt} of {limit + 1 + len(disrupted)} failed"
     if attempt in disrupted:
         what = f"the cluster ended attempt {attempt}, which doesn't count against backoffLimit"
         message = disruption_message(pods, job)
+    failed_at = to_seconds(condition(job, "Failed").get("lastTransitionTime")) or seen.now
+    next_at = failed_at + backoff_seconds(failed)
     if seen.now >= next_at:
         return _start(seen, run, servers, attempt + 1, f"{what}, starting attempt {attempt + 1}: {message}")
     text = f"{what}, the next starts at {to_text(next_at)}: {message}"
@@ -137,12 +129,7 @@ def _after_failure(
 
 
 def _watch(
-    seen: Observation,
-    run: RunContext,
-    servers: ServersStep,
-    before: GymTrainingRunStatus,
-    job: Object,
-    attempt: int,
+    seen: Observation, run: RunContext, servers: ServersStep, before: GymTrainingRunStatus, job: Object, attempt: int
 ) -> TrainingStep:
     pods = trainer_pods(seen, attempt)
     report = seen.progress
@@ -202,12 +189,5 @@ def _startup_failed(
     trouble = first_trouble(pods)
     if trouble and trouble not in why:
         why = f"{why}; {trouble}"
-    text = f"not started within {deadline} s (startupDeadlineSeconds): {why}{_tails(seen)}"
+    text = f"not started within {deadline} s (startupDeadlineSeconds): {why}{quoted_tails(seen)}"
     return TrainingStep(Changes(), attempt, "starting", seen.progress, Failure(Reason.STARTUP_DEADLINE_EXCEEDED, text))
-
-
-def _tails(seen: Observation) -> str:
-    return "".join(
-        f"\nlast lines of pod {pod}, container {container}:\n{tail}"
-        for (pod, container), tail in list(seen.log_tails.items())[:1]
-    )

@@ -199,7 +199,7 @@ def test_vllm_that_can_not_have_the_trainers_volume_says_so(modes: list[str], no
     _on_node(world, "run-inference-x", labels.Role.INFERENCE, node)
     world.reconcile(5)
     message = world.condition(ConditionType.INFERENCE_READY).message
-    assert ("set spec.trainer.checkpoint.accessModes to [ReadWriteMany]" in message) is told
+    assert ("spec.trainer.checkpoint.accessModes: [ReadWriteMany]" in message) is told
 
 
 def test_a_server_lost_after_it_was_ready_is_another_reason_than_a_starting_one() -> None:
