@@ -78,5 +78,10 @@ def checkpoint_volume(run: str) -> str:
 
 
 def network_policy(run: str) -> str:
-    """NetworkPolicy around all pods of the run."""
+    """NetworkPolicy around the pods of the run that all others of it may reach."""
     return f"{run}"
+
+
+def inner_network_policy(run: str) -> str:
+    """NetworkPolicy around the vLLM and trainer pods, which Gym servers may not reach."""
+    return f"{run}-training"

@@ -44,7 +44,7 @@ class PodSettings(Spec):
         None,
         description="Partial PodTemplateSpec that is merged over what the operator builds, by strategic "
         "merge: containers, volumes and env merge by name. The way out for node selectors, "
-        "tolerations, volumes, env, image pull secrets, runtime class.",
+        "tolerations, volumes, env, image pull secrets, runtime class. automountServiceAccountToken stays false.",
     )
 
 

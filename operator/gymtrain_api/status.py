@@ -5,6 +5,9 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+MAX_DISRUPTED_ATTEMPTS = 100
+"""After so many the next ones count, so that a run that always loses its pods ends some day."""
+
 
 class Status(BaseModel):
     """Base of every part of the status. Unknown fields are kept out of the way when reading."""
@@ -35,14 +38,17 @@ class Progress(Status):
     dropped_groups: int | None = Field(
         None, description="Groups dropped in this attempt because a rollout failed for good or was stale."
     )
+    parity: str | None = Field(
+        None, description="Mean difference of log-probabilities of trainer and vLLM when last checked (decimal)."
+    )
     last_update_time: str | None = Field(None, description="When the trainer last reported (RFC 3339).")
 
 
 class ServerStatus(Status):
     """One server of the run."""
 
-    name: str = Field(description="Name in the Gym config, or inference.")
-    kind: Literal["agent", "resources", "model", "head", "inference"] = Field(description="What it is.")
+    name: str = Field(description="Name in the Gym config, gateway, or inference.")
+    kind: Literal["agent", "resources", "model", "head", "gateway", "inference"] = Field(description="What it is.")
     url: str = Field(description="URL inside the cluster.")
     ready: str = Field(description="Ready pods of wanted pods, such as 2/2.")
 
@@ -52,6 +58,11 @@ class WeightSyncStatus(Status):
 
     transport: str = Field(description="Transport that was chosen.")
     reason: str = Field("", description="Why this one.")
+    missing: list[str] | None = Field(
+        None,
+        max_length=16,
+        description="What the transports that were not chosen lack with these servers.",
+    )
     version: str | None = Field(None, description="Weight version that the servers hold: run:attempt:step.")
 
 
@@ -67,6 +78,12 @@ class GymTrainingRunStatus(Status):
     start_time: str | None = Field(None, description="When the operator first saw the run (RFC 3339).")
     completion_time: str | None = Field(None, description="When the run ended (RFC 3339).")
     suspended_seconds: int | None = Field(None, description="Time spent suspended, left out of activeDeadlineSeconds.")
+    disrupted_attempts: list[int] = Field(
+        default_factory=list,
+        max_length=MAX_DISRUPTED_ATTEMPTS,
+        description="Attempts that the cluster ended (eviction, preemption, node shutdown). They don't count against "
+        "backoffLimit.",
+    )
     preflight_hash: str | None = Field(None, description="Hash of the inputs that preflight passed.")
     conditions: list[Condition] = Field(
         default_factory=list,

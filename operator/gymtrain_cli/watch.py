@@ -43,6 +43,9 @@ def describe(status: GymTrainingRunStatus) -> str:
         failing = condition(status, ConditionType.PROGRESSING)
         if failing and failing.status != "True":
             parts.append(failing.message)
+        healthy = condition(status, ConditionType.HEALTHY)
+        if healthy and healthy.status == "False":
+            parts.append(f"{healthy.reason}: {healthy.message}")
     else:
         ready = [s for s in status.servers if s.ready.split("/")[0] == s.ready.split("/")[-1]]
         if status.servers:

@@ -18,6 +18,7 @@ from gymtrain_operator.manifests.inference import CONTAINER as INFERENCE_CONTAIN
 from gymtrain_operator.manifests.preflight import GYM_CONTAINER, TRAINER_CONTAINER, preflight_hash
 from gymtrain_operator.probes.inference import server_offer
 from gymtrain_operator.probes.trainer import trainer_progress
+from gymtrain_operator.reconcile.attempts import current_attempt, trainer_pods
 from gymtrain_operator.reconcile.lifecycle import has_ended
 from gymtrain_operator.reconcile.logs import LogRef, tail, wanted_tails
 from gymtrain_operator.reconcile.observation import (
@@ -32,7 +33,6 @@ from gymtrain_operator.reconcile.observation import (
 )
 from gymtrain_operator.reconcile.pods import has_started, phase
 from gymtrain_operator.reconcile.references import named_objects
-from gymtrain_operator.reconcile.training import current_attempt, trainer_pods
 from gymtrain_operator.reconcile.verdicts import gym_verdict, stored_verdict, trainer_verdict
 
 _VERDICT_LINES = 2000  # of which a long verdict takes many: the kubelet stores lines in parts of 16 KiB
@@ -140,9 +140,9 @@ class Observer:
         return tuple(dict.fromkeys(found))
 
     async def _offers(self, run: Run, children: Children) -> tuple[ServerOffer, ...] | None:
-        """Answers of all vLLM servers once as many as wanted have started, until a transport is chosen."""
+        """Answers of all vLLM servers once as many as wanted have started, until it is known what they lack."""
         assert run.spec is not None
-        if run.status.weight_sync is not None:
+        if run.status.weight_sync is not None and run.status.weight_sync.missing is not None:
             return None
         pods = children.servers(labels.Role.INFERENCE)
         ips = [_ip_of(pod) for pod in pods if has_started(pod, INFERENCE_CONTAINER)]

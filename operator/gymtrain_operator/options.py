@@ -50,6 +50,7 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> Options:
         help="namespace to look after; may be repeated; all where left out [GYMTRAIN_NAMESPACES, separated by commas]",
     )
     text("--image-gym", "GYMTRAIN_IMAGE_GYM", images.gym, "default image of the Gym servers")
+    text("--image-gateway", "GYMTRAIN_IMAGE_GATEWAY", images.gateway, "default image of the gateway")
     text("--image-inference", "GYMTRAIN_IMAGE_INFERENCE", images.inference, "default image of vLLM")
     text("--image-inference-gpu", "GYMTRAIN_IMAGE_INFERENCE_GPU", None, "the same where spec.inference.gpus > 0")
     text("--image-trainer", "GYMTRAIN_IMAGE_TRAINER", images.trainer, "default image of the trainer")
@@ -79,6 +80,7 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> Options:
         namespaces=tuple(dict.fromkeys(name.strip() for name in namespaces if name.strip())),
         defaults=Defaults(
             gym=found.image_gym,
+            gateway=found.image_gateway,
             inference=found.image_inference,
             inference_gpu=found.image_inference_gpu or found.image_inference,
             trainer=found.image_trainer,

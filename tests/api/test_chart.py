@@ -113,6 +113,7 @@ def test_images_take_registry_and_tag_unless_they_carry_one() -> None:
     assert container["image"] == "r.example.com:5000/gymtrain/operator:v1"
     assert {a for a in container["args"] if a.startswith("--image-") and "pull" not in a} == {
         "--image-gym=r.example.com:5000/mine/gym:3",
+        "--image-gateway=r.example.com:5000/gymtrain/gateway:v2",
         "--image-inference=r.example.com:5000/gymtrain/inference:v2",
         "--image-inference-gpu=r.example.com:5000/vllm@sha256:0",
         "--image-trainer=r.example.com:5000/gymtrain/trainer:v2",

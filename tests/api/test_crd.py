@@ -40,13 +40,17 @@ def test_settings_left_out_are_filled_in(kubectl: Kubectl) -> None:
         "inference": {"replicas": 1, "gpus": 0},
         "trainer": {"nodes": 1, "processesPerNode": 1, "gpus": 0},
         "rollout": {
+            "mode": "Agent",
             "maxConcurrent": 64,
             "timeoutSeconds": 1800,
+            "verifyTimeoutSeconds": 300,
+            "maskTruncated": False,
             "maxAttempts": 3,
             "maxStaleness": 4,
             "stallTimeoutSeconds": 1800,
         },
-        "weightSync": {"transport": "Auto", "timeoutSeconds": 600},
+        "gateway": {"replicas": 1, "timeoutSeconds": 600, "maxInFlight": 256},
+        "weightSync": {"transport": "Auto", "timeoutSeconds": 600, "parityEverySyncs": 50},
         "startupDeadlineSeconds": 1800,
         "backoffLimit": 3,
     }
@@ -130,7 +134,14 @@ def test_kubectl_get_shows_how_the_run_goes(kubectl: Kubectl) -> None:
             "reason": "Training",
             "message": "step 4 of 30",
             "lastTransitionTime": "2026-01-01T00:00:00Z",
-        }
+        },
+        {
+            "type": "Healthy",
+            "status": "False",
+            "reason": "KLHigh",
+            "message": "KL 0.9, limit 0.2",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        },
     ]
     status = {
         "state": "Training",
@@ -144,8 +155,8 @@ def test_kubectl_get_shows_how_the_run_goes(kubectl: Kubectl) -> None:
     assert head.split() == ["NAME", "STATE", "STEP", "MAX", "REWARD", "TRANSPORT", "AGE"]
     assert row.split()[:6] == ["small", "Training", "4", "30", "0.41", "HTTPFull"]
     head, row = kubectl.run("get", "gtr", "-o", "wide").splitlines()
-    assert head.split()[-3:] == ["ATTEMPT", "TOKENS/S", "MESSAGE"]
-    assert row.endswith("step 4 of 30")
+    assert head.split()[-3:] == ["ATTEMPT", "TOKENS/S", "HEALTH", "MESSAGE"]
+    assert row.split()[-5:] == ["KLHigh", "step", "4", "of", "30"]
     kubectl.run("wait", "--for=condition=Progressing", "gtr/small", "--timeout=5s")
 
 

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from gymtrain_api.labels import FIELD_MANAGER
 from tests.support.kubectl import Kubectl, eventually
 from tests.support.operator import OperatorProcess
+from tests.support.policies import lets_in
 from tests.support.specs import smallest_run
 
 
@@ -45,7 +47,7 @@ def test_another_release_with_other_images_restarts_nothing_that_runs(
         runs.apply(_run("long-one"))
         _training(runs, "long-one")
         before = _deployments(runs), runs.list("jobs")[0]["metadata"]["uid"]
-    images = ("--image-gym=new:2", "--image-inference=new:2", "--image-trainer=new:2")
+    images = ("--image-gym=new:2", "--image-gateway=new:2", "--image-inference=new:2", "--image-trainer=new:2")
     with OperatorProcess(operator_kubeconfig, tmp_path / "new.log", *images) as operator:
         step = runs.get("gtr", "long-one")["status"]["progress"]["step"]
         eventually(
@@ -88,6 +90,40 @@ def test_a_deleted_service_comes_back(runs: Kubectl, operator: OperatorProcess) 
     _training(runs, "long-one")
     runs.run("delete", "service", "long-one-inference")
     eventually(lambda: [s for s in runs.list("services") if s["metadata"]["name"] == "long-one-inference"], "back", 60)
+
+
+def test_gym_servers_are_fenced_off_from_vllm_and_the_trainer(runs: Kubectl, operator: OperatorProcess) -> None:
+    """The policies as the API server stores them, judged with the labels that the pods really have."""
+    runs.apply(_run("long-one"))
+    _training(runs, "long-one")
+    policies = runs.list("networkpolicies")
+    pods = {p["metadata"]["labels"]["gymtrain.dev/role"]: p["metadata"]["labels"] for p in runs.pods("long-one")}
+    inner, others = {"inference", "trainer"}, {"gym", "gateway", "preflight"}
+    assert pods.keys() == inner | others
+    for target in inner:
+        reached_by = {source for source in pods if lets_in(policies, pods[source], pods[target])}
+        assert reached_by == {"gateway", "inference", "trainer"}, target
+    for target in others:
+        assert all(lets_in(policies, pods[source], pods[target]) for source in pods), target
+        assert not lets_in(policies, {"app": "somebody-else"}, pods[target]), target
+
+
+def test_a_deployment_edited_by_hand_is_recorded_as_such(runs: Kubectl, operator: OperatorProcess) -> None:
+    """What the plan goes by at a resync: the API server names the editor and the pod template."""
+    runs.apply(_run("long-one"))
+    _training(runs, "long-one")
+    assert _editors(runs, "long-one-gateway") == set()
+    runs.run("set", "image", "deployment/long-one-gateway", "gateway=other:1")
+    assert _editors(runs, "long-one-gateway") == {"kubectl-set"}
+
+
+def _editors(kubectl: Kubectl, deployment: str) -> set[str]:
+    found = kubectl.run("get", "deployment", deployment, "-o", "json", "--show-managed-fields")
+    return {
+        entry["manager"]
+        for entry in json.loads(found)["metadata"]["managedFields"]
+        if "f:template" in entry["fieldsV1"].get("f:spec", {}) and entry["manager"] != FIELD_MANAGER
+    }
 
 
 def test_an_object_of_somebody_else_under_a_name_of_ours_is_left_alone_and_named(

@@ -92,6 +92,21 @@ RULE_CASES: dict[str, tuple[dict[str, Any], str]] = {
         'spec.trainer.checkpoint.accessModes: Invalid value: "object": with more than one node all trainer pods write '
         "to the volume: set accessModes: [ReadWriteMany] and a storageClassName that offers it",
     ),
+    "adapter without a volume": (
+        _model(lora={"r": 8}),
+        "spec.trainer.checkpoint: Required value: an adapter reaches vLLM through the checkpoint volume: set "
+        "trainer.checkpoint",
+    ),
+    "adapter transport without an adapter": (
+        smallest_run(weightSync={"transport": "LoRAFilesystem"}),
+        'spec.weightSync.transport: Invalid value: "object": LoRAFilesystem carries adapters: set model.lora, or '
+        "another transport",
+    ),
+    "NCCL without GPUs": (
+        smallest_run(weightSync={"transport": "NCCL"}, inference={"gpus": 1}),
+        'spec.weightSync.transport: Invalid value: "object": NCCL needs GPUs on both sides: set trainer.gpus and '
+        "inference.gpus, or another transport",
+    ),
     "stall before timeout": (
         smallest_run(rollout={"timeoutSeconds": 3600}),
         'spec.rollout.stallTimeoutSeconds: Invalid value: "object": stallTimeoutSeconds must be at least '
@@ -148,6 +163,15 @@ ALLOWED: dict[str, dict[str, Any]] = {
     "several processes on the CPU": _trainer(processesPerNode=2),
     "several nodes on a shared volume": _trainer(nodes=2, checkpoint={"size": "1Gi", "accessModes": ["ReadWriteMany"]}),
     "several nodes on a claim": _trainer(nodes=2, checkpoint={"claimName": "mine"}),
+    "an adapter on a volume": smallest_run(
+        model={"source": "hf://Qwen/Qwen3-0.6B", "lora": {"r": 8, "target_modules": ["q_proj"]}},
+        trainer={"checkpoint": {"size": "1Gi"}},
+        weightSync={"transport": "LoRAFilesystem"},
+    ),
+    "NCCL between GPUs": smallest_run(
+        weightSync={"transport": "NCCL"}, inference={"gpus": 1}, trainer={"gpus": 1, "processesPerNode": 1}
+    ),
+    "no agents": smallest_run(rollout={"mode": "Verify"}, gateway={"replicas": 2}),
     "datasets of both kinds": _data({"source": "configmap://rows/a.jsonl"}, {"reasoningGym": REASONING_GYM}),
 }
 

@@ -42,6 +42,12 @@ def test_a_run_completes(runs: Kubectl, operator: OperatorProcess) -> None:
     assert "completionTime" in status
 
 
+def test_a_run_without_agents_completes(runs: Kubectl, operator: OperatorProcess) -> None:
+    runs.apply(_run("direct", rollout={"mode": "Verify"}))
+    runs.wait_condition("direct", "Complete", 90)
+    assert [name for name in names(runs.list("services")) if "agent" in name] == []
+
+
 def test_a_deleted_run_leaves_nothing(runs: Kubectl, operator: OperatorProcess) -> None:
     runs.apply(_run("gone"))
     eventually(lambda: runs.pods("gone", role="trainer"), "the trainer's pod is there", 60)

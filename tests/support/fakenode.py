@@ -6,6 +6,7 @@ its time, ended, as its role says:
     preflight   ends at once; its log (served to the API server as the kubelet does) holds good verdicts
     gym         runs, is ready
     inference   runs and answers as vLLM does; ready once the run's trainer has "pushed weights"
+    gateway     runs; ready when vLLM is
     trainer     waits for the vLLM pods, counts its steps on /progress, ends with its report
 
 A run whose name starts with `bad-` fails preflight; with `refused-`, its trainer ends with exit code 78; with
@@ -167,6 +168,7 @@ class FakeNode:
             labels.Role.PREFLIGHT: player.preflight,
             labels.Role.GYM: player.gym,
             labels.Role.INFERENCE: player.inference,
+            labels.Role.GATEWAY: player.gateway,
             labels.Role.TRAINER: player.trainer,
         }[labels.Role(meta["labels"][labels.ROLE])]()
 
@@ -217,6 +219,11 @@ class _Player:
             await self._run.weights.wait()
             await self._running(ready=True)
             await asyncio.Event().wait()
+
+    async def gateway(self) -> None:
+        await self._running(ready=False)
+        await self._run.weights.wait()
+        await self._running(ready=True)
 
     async def trainer(self) -> None:
         answers = {"/progress": lambda: json.loads(self._progress.model_dump_json())}
@@ -305,7 +312,7 @@ def _now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-_OPENAPI: Object = {"paths": {route: {} for route in transports._PULL_ROUTES}}
+_OPENAPI: Object = {"paths": {route: {} for route in transports.UPDATE_ROUTES}}
 _INFO = {"vllm_config": {"weight_transfer_config": {"backend": transports.PULL_BACKEND}}}
 _MODEL = {"type": "responses_api_models", "name": wiring.POLICY_MODEL_SERVER}
 _GYM_VERDICT = wiring.GymPreflight(

@@ -22,6 +22,7 @@ START = 1_800_000_000.0
 UID = "11111111-2222-3333-4444-555555555555"
 DEFAULTS = Defaults(
     gym="gym:1",
+    gateway="gateway:1",
     inference="inference:1",
     inference_gpu="inference-gpu:1",
     trainer="trainer:1",
@@ -35,7 +36,15 @@ GYM_VERDICT = wiring.GymPreflight(
     config={
         "policy_model": {"responses_api_models": {"vllm_model": {"entrypoint": "app.py", "api_key": "${oc.env:KEY}"}}},
         "math": {"resources_servers": {"reasoning_gym": {"entrypoint": "app.py", "domain": "math"}}},
-        "math_agent": {"responses_api_agents": {"simple_agent": {"entrypoint": "app.py"}}},
+        "math_agent": {
+            "responses_api_agents": {
+                "simple_agent": {
+                    "entrypoint": "app.py",
+                    "model_server": {"type": "responses_api_models", "name": "policy_model"},
+                    "resources_server": {"type": "resources_servers", "name": "math"},
+                }
+            }
+        },
     },
     servers=[
         wiring.GymServerInfo(name="policy_model", kind="model", implementation="vllm_model"),

@@ -31,13 +31,13 @@ def prepare(run: RunConfig, folders: Folders) -> Findings:
 
 def _agents(run: RunConfig) -> AgentDirectory:
     """The agents of the run. Only where a generated dataset leaves its agent open, the Gym config has to tell."""
-    names = frozenset(run.agents)
+    names = frozenset(run.agents) | frozenset(run.verifiers)  # in mode Verify no agent has a URL
     if len(names) == 1 or (names and all(d.agent or not d.reasoning_gym for d in run.spec.data.train)):
         return AgentDirectory(names, reasoning_gym=names)
     from gymtrain_gym import resolve, servers
 
     said_before = Findings()  # preflight reported them
-    config = resolve.resolve(run.spec.gym, run.inference_url, said_before)
+    config = resolve.resolve(run.spec.gym, run.gateway_url, said_before)
     if config is None:
         return AgentDirectory(names, reasoning_gym=names)
     return servers.directory(servers.describe(config, run.spec.gym, said_before))

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from pydantic import ValidationError
 
 from gymtrain_api.wiring import DATA_DIR, PREFLIGHT_MARK, RUN_CONFIG_FILE, DataIndex, GymPreflight, RunConfig
-from gymtrain_gym import datasets, resolve, rows, servers
+from gymtrain_gym import datasets, resolve, rows, servers, verify
 from gymtrain_gym.datasets import Folders
 from gymtrain_gym.findings import Findings
 
@@ -26,13 +26,15 @@ def check(run: RunConfig, folders: Folders) -> GymPreflight:
     verdict = GymPreflight()
     where = "spec.gym"
     try:
-        config = resolve.resolve(run.spec.gym, run.inference_url, findings)
+        config = resolve.resolve(run.spec.gym, run.gateway_url, findings)
         if config is not None:
             infos = servers.describe(config, run.spec.gym, findings)
             where = "spec.data"
             index = datasets.prepare(
                 run.spec.data, servers.directory(infos), folders, findings, rows.responses_schema(), sample=True
             )
+            if run.spec.rollout.mode == "Verify":
+                verify.check(OmegaConf.to_container(config), infos, index, findings)
             verdict = GymPreflight(
                 config=OmegaConf.to_container(config),  # interpolations stay as they are
                 servers=infos,

@@ -87,12 +87,12 @@ class _Parser(GlobalConfigDictParser):  # type: ignore[misc]  # nemo_gym is not 
         return list(super().validate_and_populate_defaults(server_instance_configs, *args, **kwargs))
 
 
-def resolve(gym: Gym, inference_url: str, findings: Findings) -> DictConfig | None:
+def resolve(gym: Gym, gateway_url: str, findings: Findings) -> DictConfig | None:
     """The resolved config, or None where it can't be resolved; `findings` then say why.
 
     Args:
         gym: spec.gym.
-        inference_url: http://HOST:PORT of the policy's vLLM.
+        gateway_url: http://HOST:PORT of the run's gateway, which the policy answers behind.
         findings: what is wrong is added here.
     """
     os.environ.setdefault("WANDB_MODE", "disabled")  # upstream's parser would log in where the config has keys
@@ -102,7 +102,7 @@ def resolve(gym: Gym, inference_url: str, findings: Findings) -> DictConfig | No
         return None
     for key in POLICY_KEYS[:2]:
         if key in gym.overrides:
-            findings.add(f"spec.gym.overrides.{key}", "is set by gymtrain to the run's own vLLM: leave it out")
+            findings.add(f"spec.gym.overrides.{key}", "is set by gymtrain to the run's own gateway: leave it out")
     try:
         paths, extra = parser.load_extra_config_paths(list(gym.config_paths))
         overrides = OmegaConf.create(gym.overrides)
@@ -115,9 +115,9 @@ def resolve(gym: Gym, inference_url: str, findings: Findings) -> DictConfig | No
         if POLICY_MODEL_SERVER not in merged:
             paths = [*paths, TRAINING_MODEL_CONFIG]
         policy = {
-            "policy_base_url": f"{inference_url}/v1",
+            "policy_base_url": f"{gateway_url}/v1",
             "policy_model_name": SERVED_MODEL_NAME,
-            "policy_api_key": "unused",  # vLLM asks for none
+            "policy_api_key": "unused",  # the gateway asks for none
         }
         initial = OmegaConf.merge({"policy_api_key": policy["policy_api_key"]}, overrides, policy)
         initial["config_paths"] = paths
@@ -139,7 +139,7 @@ def resolve(gym: Gym, inference_url: str, findings: Findings) -> DictConfig | No
         return None
     merging.check_names(gym.overrides, server_names(config), findings)
     _set_addresses(config)
-    _set_up_policy(config, gym, f"{inference_url}/v1", findings)
+    _set_up_policy(config, gym, f"{gateway_url}/v1", findings)
     environment.check_resolves(config, findings)
     return None if findings else config
 
@@ -199,7 +199,7 @@ def _set_addresses(config: DictConfig) -> None:
 
 
 def _set_up_policy(config: DictConfig, gym: Gym, policy_url: str, findings: Findings) -> None:
-    """Token ids on, reasoning parser off, and the run's own vLLM behind every server of the policy."""
+    """Token ids on, reasoning parser off, and the run's own gateway behind every server of the policy."""
     for instance in GlobalConfigDictParser().filter_for_server_instance_configs(config):
         if instance.SERVER_TYPE != "responses_api_models":
             continue

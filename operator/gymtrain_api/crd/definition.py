@@ -82,6 +82,12 @@ _COLUMNS = [
     _column("Attempt", ".status.attempt", "Current attempt, from 1.", "integer", wide=True),
     _column("Tokens/s", ".status.progress.tokensPerSecond", "Completion tokens per second.", wide=True),
     _column(
+        "Health",
+        f'.status.conditions[?(@.type=="{ConditionType.HEALTHY}")].reason',
+        "The trainer's alarm, or NoAlarm.",
+        wide=True,
+    ),
+    _column(
         "Message",
         f'.status.conditions[?(@.type=="{ConditionType.PROGRESSING}")].message',
         "What the run does or waits for.",

@@ -26,8 +26,8 @@ def gym_config_volume(run: RunContext) -> Object:
 
 
 def run_config(run: RunContext, gym: GymServers | None) -> wiring.RunConfig:
-    """`run.json`; without `gym` (preflight) it names no agents."""
-    agents = [server.name for server in gym.servers if server.kind == "agent"] if gym else []
+    """`run.json`; without `gym` (preflight) it names no servers of the Gym config."""
+    agents = [server.name for server in gym.with_pods(run) if server.kind == "agent"] if gym else []
     return wiring.RunConfig(
         name=run.name,
         namespace=run.namespace,
@@ -35,8 +35,11 @@ def run_config(run: RunContext, gym: GymServers | None) -> wiring.RunConfig:
         spec=run.spec,
         inference_url=inference_url(run),
         inference_pods_host=names.inference_pods(run.name),
+        gateway_url=gateway_url(run),
+        gateway_pods_host=names.gateway_pods(run.name),
         trainer_host=names.trainer(run.name),
         agents={agent: gym_url(run, agent) for agent in agents},
+        verifiers=verifiers(run, gym) if gym else {},
     )
 
 
@@ -69,9 +72,36 @@ def hosted_config(run: RunContext, gym: GymServers) -> dict[str, object]:
     return config
 
 
+def verifiers(run: RunContext, gym: GymServers) -> dict[str, wiring.VerifyRoute]:
+    """In mode Verify, what stands in for each agent that has both servers (preflight has said which lack one)."""
+    if not run.verifies:
+        return {}
+    routes = {}
+    for server in gym.servers:
+        if server.kind != "agent":
+            continue
+        settings = gym.config[server.name][_SECTION[server.kind]][server.implementation]
+        model, resources = (_referred(settings.get(key)) for key in ("model_server", "resources_server"))
+        if model and resources:
+            routes[server.name] = wiring.VerifyRoute(
+                model_url=gym_url(run, model), resources_url=gym_url(run, resources)
+            )
+    return routes
+
+
+def _referred(reference: object) -> str:
+    """Name of the server that a setting of a Gym server refers to; empty where it refers to none."""
+    return str(reference.get("name") or "") if isinstance(reference, Mapping) else ""
+
+
 def gym_url(run: RunContext, server: str) -> str:
     """URL of a Gym server inside the cluster."""
     return f"http://{names.gym_server(run.name, server)}:{wiring.GYM_PORT}"
+
+
+def gateway_url(run: RunContext) -> str:
+    """URL of the gateway."""
+    return f"http://{names.gateway(run.name)}:{wiring.GATEWAY_PORT}"
 
 
 def inference_url(run: RunContext) -> str:

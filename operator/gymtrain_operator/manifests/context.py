@@ -15,13 +15,14 @@ class Defaults:
     """The operator's own settings that reach the pods of a run.
 
     Attributes:
-        gym, inference, inference_gpu, trainer: images where the spec names none.
+        gym, gateway, inference, inference_gpu, trainer: images where the spec names none.
         pull_policy: imagePullPolicy of all containers.
         operator_namespace: where the operator runs, so that it may call the run's pods; None where it
             runs outside of the cluster.
     """
 
     gym: str = "gymtrain/gym:dev"
+    gateway: str = "gymtrain/gateway:dev"
     inference: str = "gymtrain/inference:dev"
     inference_gpu: str = "gymtrain/inference:dev"
     trainer: str = "gymtrain/trainer:dev"
@@ -40,6 +41,11 @@ class RunContext:
     defaults: Defaults = field(default_factory=Defaults)
 
     @property
+    def verifies(self) -> bool:
+        """Whether answers are generated and verified without agents."""
+        return self.spec.rollout.mode == "Verify"
+
+    @property
     def gym_image(self) -> str:
         """Image of the Gym servers, of the Gym preflight and of the data preparation."""
         return self.spec.gym.image or self.defaults.gym
@@ -48,6 +54,11 @@ class RunContext:
     def trainer_image(self) -> str:
         """Image of the trainer, of its preflight and of the model fetch."""
         return self.spec.trainer.image or self.defaults.trainer
+
+    @property
+    def gateway_image(self) -> str:
+        """Image of the gateway."""
+        return self.spec.gateway.image or self.defaults.gateway
 
     @property
     def inference_image(self) -> str:
@@ -62,3 +73,7 @@ class GymServers:
 
     servers: tuple[GymServerInfo, ...]
     config: dict[str, Any]
+
+    def with_pods(self, run: RunContext) -> tuple[GymServerInfo, ...]:
+        """Those that get pods: in mode Verify the trainer does the agents' work."""
+        return tuple(server for server in self.servers if server.kind != "agent" or not run.verifies)

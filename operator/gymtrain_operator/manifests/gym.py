@@ -27,7 +27,7 @@ def gym_objects(run: RunContext, gym: GymServers) -> list[Object]:
     """Services and Deployments of all Gym servers."""
     referenced = {name for server in gym.servers for name in server.references}
     objects: list[Object] = []
-    for name, kind in gym_server_kinds(gym).items():
+    for name, kind in gym_server_kinds(run, gym).items():
         # The state of an episode lives in one process of the server, keyed by a session that only that
         # process knows: calls of one client pod must not be spread. The trainer's calls of an agent are
         # whole episodes, which may be.
@@ -37,10 +37,10 @@ def gym_objects(run: RunContext, gym: GymServers) -> list[Object]:
     return objects
 
 
-def gym_server_kinds(gym: GymServers) -> dict[str, str]:
+def gym_server_kinds(run: RunContext, gym: GymServers) -> dict[str, str]:
     """Kind (agent, resources, model, head) of every Gym server that gets pods, by name."""
     kinds: dict[str, str] = {wiring.HEAD_SERVER: "head"}
-    return kinds | {server.name: server.kind for server in gym.servers}
+    return kinds | {server.name: server.kind for server in gym.with_pods(run)}
 
 
 def gym_settings(run: RunContext, name: str) -> GymServer:

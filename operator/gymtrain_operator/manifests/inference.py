@@ -1,6 +1,7 @@
 """Deployment of vLLM and its two Services."""
 
 from gymtrain_api import labels, names, wiring
+from gymtrain_operator.manifests.checkpoints import checkpoint_mount, checkpoint_volume, is_shared_with_vllm
 from gymtrain_operator.manifests.context import Object, RunContext
 from gymtrain_operator.manifests.deployments import deployment
 from gymtrain_operator.manifests.hashes import settings
@@ -27,6 +28,10 @@ def _deployment(run: RunContext) -> Object:
     inference = run.spec.inference
     model = model_in_server_pods(run)
     shm_volume, shm_mount = shared_memory()
+    mounts, volumes = [model.mount, shm_mount], [model.volume, shm_volume]
+    if is_shared_with_vllm(run):
+        mounts.append(checkpoint_mount(run, read_only=True))
+        volumes.append(checkpoint_volume(run))
     health = {"httpGet": {"path": "/health", "port": wiring.INFERENCE_PORT}, "timeoutSeconds": 5}
     deadline = run.spec.startup_deadline_seconds
     server = container(
@@ -34,7 +39,7 @@ def _deployment(run: RunContext) -> Object:
         CONTAINER,
         run.inference_image,
         ["python", "-m", "gymtrain_vllm.serve"],
-        mounts=[model.mount, shm_mount],
+        mounts=mounts,
         requests=_REQUESTS,
         settings=inference,
         gpus=inference.gpus,
@@ -56,7 +61,7 @@ def _deployment(run: RunContext) -> Object:
         labels.Role.INFERENCE,
         containers=[server],
         init=model.fetch,
-        volumes=[model.volume, shm_volume],
+        volumes=volumes,
         grace_seconds=15,
         template=inference.template,
     )

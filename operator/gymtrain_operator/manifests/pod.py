@@ -84,11 +84,11 @@ def pod_template(
 ) -> dict[str, Any]:
     """A pod template of the run, with the user's partial `template` merged over it.
 
-    The labels by which Services, policies and the operator find the pod can't be overridden.
+    What can't be overridden: the labels by which Services, policies and the operator find the pod, and that it
+    gets no token of its ServiceAccount.
     """
     own = labels.run_labels(run.name, role) | (pod_labels or {})
     spec: dict[str, Any] = {
-        "automountServiceAccountToken": False,
         "enableServiceLinks": False,  # their variables would clash with settings of the servers
         "terminationGracePeriodSeconds": grace_seconds,
         "securityContext": {
@@ -113,6 +113,7 @@ def pod_template(
         spec["serviceAccountName"] = run.spec.service_account_name
     merged = merge({"metadata": {"labels": own}, "spec": spec}, template or {})
     merged["metadata"]["labels"] = merged["metadata"].get("labels", {}) | own
+    merged["spec"]["automountServiceAccountToken"] = False
     return merged
 
 

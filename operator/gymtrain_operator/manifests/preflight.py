@@ -25,6 +25,7 @@ _UNCHECKED = {
     "inference": {"replicas", "resources", "template"},
     "trainer": {"resources"},
     "gym": {"resources"},
+    "gateway": True,
 }
 
 

@@ -1,6 +1,7 @@
 """The training Job of one attempt, and the Service that names its pods."""
 
 from gymtrain_api import labels, names, wiring
+from gymtrain_operator.manifests.checkpoints import checkpoint_mount, checkpoint_volume
 from gymtrain_operator.manifests.config_maps import GYM_CONFIG_MOUNT, gym_config_volume
 from gymtrain_operator.manifests.context import Object, RunContext
 from gymtrain_operator.manifests.data import INDEX_MOUNT, INDEX_VOLUME, data_init, data_sources
@@ -12,6 +13,11 @@ from gymtrain_operator.manifests.services import service
 
 CONTAINER = "trainer"
 _REQUESTS = {"cpu": "250m", "memory": "2Gi"}
+# Changes nothing but the reason of the Job's end, which outlives the pods: PodFailurePolicy instead of
+# BackoffLimitExceeded where the cluster took a pod away.
+_BY_THE_CLUSTER = {
+    "rules": [{"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
+}
 
 
 def trainer_service(run: RunContext) -> Object:
@@ -36,7 +42,7 @@ def trainer_job(run: RunContext, attempt: int) -> Object:
             model.mount,
             INDEX_MOUNT | {"readOnly": True},
             GYM_CONFIG_MOUNT,
-            _checkpoint_mount(run),
+            checkpoint_mount(run),
             shm_mount,
             *sources.mounts,  # of a dataset on a volume only the index is made; its rows are read where they are
         ],
@@ -63,7 +69,7 @@ def trainer_job(run: RunContext, attempt: int) -> Object:
             model.volume,
             INDEX_VOLUME,
             gym_config_volume(run),
-            _checkpoint_volume(run),
+            checkpoint_volume(run),
             shm_volume,
             *sources.volumes,
         ],
@@ -81,22 +87,8 @@ def trainer_job(run: RunContext, attempt: int) -> Object:
             "completions": trainer.nodes,
             "parallelism": trainer.nodes,
             "backoffLimit": 0,
+            "podFailurePolicy": _BY_THE_CLUSTER,
             "template": template,
         },
     }
     return stamped(manifest, digest(settings(run.spec.trainer)))
-
-
-def _checkpoint_volume(run: RunContext) -> Object:
-    checkpoint = run.spec.trainer.checkpoint
-    if checkpoint is None:
-        return {"name": "checkpoints", "emptyDir": {}}
-    claim = checkpoint.claim_name or names.checkpoint_volume(run.name)
-    return {"name": "checkpoints", "persistentVolumeClaim": {"claimName": claim}}
-
-
-def _checkpoint_mount(run: RunContext) -> Object:
-    mount: Object = {"name": "checkpoints", "mountPath": wiring.CHECKPOINT_DIR}
-    checkpoint = run.spec.trainer.checkpoint
-    # Runs may share a claim of the user's; each writes below a folder of its own.
-    return mount | {"subPath": run.name} if checkpoint and checkpoint.claim_name else mount

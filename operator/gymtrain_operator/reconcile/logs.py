@@ -26,7 +26,9 @@ class LogRef:
 def wanted_tails(children: Children, attempt: int) -> list[LogRef]:
     """Logs of the containers that failed: of preflight, of the current trainer, of servers that crash."""
     trainer = children.pods(labels.Role.TRAINER, {labels.ATTEMPT: str(attempt)})
-    servers = children.servers(labels.Role.INFERENCE) + children.servers(labels.Role.GYM)
+    servers = [
+        pod for role in (labels.Role.INFERENCE, labels.Role.GATEWAY, labels.Role.GYM) for pod in children.servers(role)
+    ]
     found: list[LogRef] = []
     for group, most in ((children.pods(labels.Role.PREFLIGHT), 4), (trainer, 4), (servers, _MOST_SERVERS)):
         refs = []

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_operator.manifests.context import Defaults, RunContext
-from gymtrain_operator.reconcile import lifecycle, preflight, servers, training
+from gymtrain_operator.reconcile import health, lifecycle, preflight, servers, training, weight_sync
+from gymtrain_operator.reconcile.attempts import current_attempt
 from gymtrain_operator.reconcile.conditions import Claim, find, is_true, lacks
 from gymtrain_operator.reconcile.events import Event, events_between
 from gymtrain_operator.reconcile.fixed import effective_spec, recorded_spec
@@ -79,6 +80,7 @@ def _suspended(seen: Observation, before: GymTrainingRunStatus) -> Plan:
         lifecycle.suspension_claim(before, suspend=True),
         lacks(ConditionType.GYM_READY, Reason.SUSPENDED, waiting),
         lacks(ConditionType.INFERENCE_READY, Reason.SUSPENDED, waiting),
+        lacks(ConditionType.GATEWAY_READY, Reason.SUSPENDED, waiting),
         lacks(ConditionType.WEIGHT_SYNC_READY, Reason.SUSPENDED, waiting),
         lacks(ConditionType.PROGRESSING, Reason.SUSPENDED, waiting),
     ]
@@ -87,7 +89,7 @@ def _suspended(seen: Observation, before: GymTrainingRunStatus) -> Plan:
     facts = Facts(
         clock=lifecycle.clock(seen, before, suspend=True),
         claims=tuple(claims),
-        attempt=training.current_attempt(seen, before) if before.attempt else None,
+        attempt=current_attempt(seen, before) if before.attempt else None,
         preflight_hash=before.preflight_hash,
         progress=before.progress,
     )
@@ -119,10 +121,11 @@ def _active(seen: Observation, run: RunContext, before: GymTrainingRunStatus, ig
     changes = changes.and_then(up.changes).and_then(trained.changes)
     facts = Facts(
         clock=times,
-        claims=suspension + changes.claims,
+        claims=(*suspension, *changes.claims, health.claim(trained.report, before)),
         attempt=trained.attempt,
+        disrupted_attempts=trained.disrupted,
         preflight_hash=check.verdict.hash,
-        weight_sync=servers.with_version(up.weight_sync, trained.report),
+        weight_sync=weight_sync.with_version(up.weight_sync, trained.report),
         progress=shown_progress(trained.report, before.progress, seen.now),
         servers=up.statuses,
     )

@@ -50,6 +50,11 @@ def condition(manifest: Object, kind: str) -> dict[str, Any]:
     return next((c for c in conditions if c.get("type") == kind), {})
 
 
+def node_of(pod: Object) -> str:
+    """The node that the pod was given to; empty where it waits for one."""
+    return str((pod.get("spec") or {}).get("nodeName") or "")
+
+
 def is_ready(pod: Object) -> bool:
     """Whether the pod gets traffic."""
     return condition(pod, "Ready").get("status") == "True" and not is_deleting(pod)
@@ -61,12 +66,15 @@ def has_started(pod: Object, container: str) -> bool:
 
 
 def was_disrupted(pod: Object) -> bool:
-    """Whether the cluster, not the pod's own doing, ended it: eviction, preemption, a lost node."""
+    """Whether the cluster, not the pod's own doing, ended or ends it: eviction, preemption, a lost node.
+
+    The reason Evicted alone says nothing: the kubelet evicts a pod that fills its own volumes, too.
+    """
     reason = (pod.get("status") or {}).get("reason", "")
     return condition(pod, "DisruptionTarget").get("status") == "True" or reason in {
-        "Evicted",
         "NodeLost",
         "NodeShutdown",
+        "Preempting",
         "Shutdown",
         "Terminated",
     }

@@ -10,7 +10,7 @@ from gymtrain_api.wiring import Finding
 from gymtrain_operator.manifests import preflight as manifests
 from gymtrain_operator.manifests.config_maps import run_config_map
 from gymtrain_operator.manifests.context import RunContext
-from gymtrain_operator.manifests.network import network_policy
+from gymtrain_operator.manifests.network import network_policies
 from gymtrain_operator.manifests.volumes import volume_claims
 from gymtrain_operator.reconcile.conditions import find, holds, is_true, lacks, unknown
 from gymtrain_operator.reconcile.observation import Object, Observation, Verdict, is_deleting, name_of
@@ -55,7 +55,7 @@ def _for_pod(
     if pod is None and seen.missing:
         return _missing(seen, before)
     if pod is None:
-        base = (run_config_map(run, None), network_policy(run), *volume_claims(run))
+        base = (run_config_map(run, None), *network_policies(run), *volume_claims(run))
         return _running("starting the preflight pod", Changes(apply=(*base, manifests.preflight_pod(run))))
     if is_deleting(pod):
         return _running("waiting for an earlier preflight pod to end")

@@ -36,6 +36,7 @@ def shown_progress(report: TrainerProgress | None, before: Progress | None, now:
         rollouts=report.rollouts,
         failed_rollouts=report.failed_rollouts,
         dropped_groups=report.dropped_groups,
+        parity=None if report.parity is None else f"{report.parity:.5f}",
         last_update_time=to_text(report.updated_at) if report.updated_at else to_text(now),
     )
     # A trainer that repeats itself changes nothing but the time.

@@ -1,26 +1,35 @@
-"""The servers of a run: the Gym servers and vLLM."""
+"""The servers of a run: the Gym servers, the gateway and vLLM."""
 
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from gymtrain_api import labels, names, transports, wiring
+from gymtrain_api import labels, names
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.status import GymTrainingRunStatus, ServerStatus, WeightSyncStatus
-from gymtrain_api.wiring import TrainerProgress
-from gymtrain_operator.manifests.config_maps import gym_config_map, gym_url, inference_url, run_config_map
+from gymtrain_operator.manifests.checkpoints import holds_on_one_node, is_shared_with_vllm
+from gymtrain_operator.manifests.config_maps import (
+    gateway_url,
+    gym_config_map,
+    gym_url,
+    inference_url,
+    run_config_map,
+)
 from gymtrain_operator.manifests.context import GymServers, RunContext
+from gymtrain_operator.manifests.gateway import gateway_objects
 from gymtrain_operator.manifests.gym import gym_objects, gym_server_kinds, gym_settings, server_label
 from gymtrain_operator.manifests.inference import CONTAINER as INFERENCE_CONTAINER
 from gymtrain_operator.manifests.inference import inference_objects
-from gymtrain_operator.manifests.network import network_policy
+from gymtrain_operator.manifests.network import network_policies
 from gymtrain_operator.manifests.trainer import trainer_service
 from gymtrain_operator.manifests.volumes import volume_claims
+from gymtrain_operator.reconcile import weight_sync
 from gymtrain_operator.reconcile.conditions import Claim, find, holds, is_true, lacks
-from gymtrain_operator.reconcile.observation import Object, Observation, Verdict
-from gymtrain_operator.reconcile.pods import condition, first_trouble, has_started
+from gymtrain_operator.reconcile.observation import Object, Observation, Verdict, name_of
+from gymtrain_operator.reconcile.pods import condition, first_trouble, has_started, node_of
 from gymtrain_operator.reconcile.steps import Changes, Failure
 
 INFERENCE = "inference"
+GATEWAY = "gateway"
 
 
 @dataclass(frozen=True)
@@ -52,27 +61,30 @@ def step(seen: Observation, run: RunContext, verdict: Verdict, before: GymTraini
     objects = (
         run_config_map(run, gym),
         gym_config_map(run, gym, verdict.hash, documents),
-        network_policy(run),
+        *network_policies(run),
         *volume_claims(run),
         trainer_service(run),
         *inference_objects(run),
+        *gateway_objects(run),
         *gym_objects(run, gym),
     )
-    gym_states = [_gym_state(seen, run, name, kind) for name, kind in gym_server_kinds(gym).items()]
+    gym_states = [_gym_state(seen, run, name, kind) for name, kind in gym_server_kinds(run, gym).items()]
     inference = _inference_state(seen, run)
-    sync, sync_claim, failure = _weight_sync(seen, run, before)
+    gateway = _gateway_state(seen, run)
+    sync = weight_sync.step(seen, run, before)
     claims = (
         _readiness(ConditionType.GYM_READY, gym_states, "Gym servers", before),
         _readiness(ConditionType.INFERENCE_READY, [inference], "vLLM", before),
-        sync_claim,
+        _readiness(ConditionType.GATEWAY_READY, [gateway], "gateway", before),
+        sync.claim,
     )
-    waiting = [claim.message for claim in claims[:2] if claim.status != "True"]
+    waiting = [claim.message for claim in claims[:3] if claim.status != "True"]
     return ServersStep(
         Changes(apply=objects, claims=claims),
-        tuple(state.status for state in [*gym_states, inference]),
-        sync,
+        tuple(state.status for state in [*gym_states, gateway, inference]),
+        sync.status,
         "; ".join(waiting),
-        failure,
+        sync.failure,
     )
 
 
@@ -95,11 +107,37 @@ def _inference_state(seen: Observation, run: RunContext) -> _ServerState:
     pods = seen.children.servers(labels.Role.INFERENCE)
     wanted = run.spec.inference.replicas
     state = _state(INFERENCE, INFERENCE, inference_url(run), deployment, wanted, pods)
+    apart = _apart(seen, run, pods)
+    if apart and not state.ready:
+        return _ServerState(state.status, False, apart)
     started = sum(has_started(pod, INFERENCE_CONTAINER) for pod in pods)
     if state.ready or state.trouble or not started:
         return state
     text = f"{started} of {wanted} vLLM pods are up and wait for the trainer's first weights"
     return _ServerState(state.status, False, text)
+
+
+def _apart(seen: Observation, run: RunContext, pods: list[Object]) -> str:
+    """Whether a vLLM pod waits for a volume that the trainer has on another node; empty where none does."""
+    if not is_shared_with_vllm(run) or not holds_on_one_node(run):
+        return ""
+    trainers = {node_of(pod) for pod in seen.children.servers(labels.Role.TRAINER)} - {""}
+    for pod in pods:
+        node = node_of(pod)
+        if trainers and node and node not in trainers and not has_started(pod, INFERENCE_CONTAINER):
+            return (
+                f"pod {name_of(pod)} on node {node} shares the checkpoint volume with the trainer on node "
+                f"{min(trainers)}, and a ReadWriteOnce volume holds on one node only: apply the "
+                "run anew with spec.trainer.checkpoint.accessModes: [ReadWriteMany], or keep both on one node with a "
+                "nodeSelector in their templates"
+            )
+    return ""
+
+
+def _gateway_state(seen: Observation, run: RunContext) -> _ServerState:
+    deployment = seen.children.get("Deployment", names.gateway(run.name))
+    pods = seen.children.servers(labels.Role.GATEWAY)
+    return _state(GATEWAY, GATEWAY, gateway_url(run), deployment, run.spec.gateway.replicas, pods)
 
 
 def _state(name: str, kind: str, url: str, deployment: Object | None, wanted: int, pods: list[Object]) -> _ServerState:
@@ -111,7 +149,7 @@ def _state(name: str, kind: str, url: str, deployment: Object | None, wanted: in
         trouble = f"no pod can be made: {failed.get('message', '')}" if failed.get("status") == "True" else ""
     shown = ServerStatus(
         name=name,
-        kind=cast(Literal["agent", "resources", "model", "head", "inference"], kind),
+        kind=cast(Literal["agent", "resources", "model", "head", "gateway", "inference"], kind),
         url=url,
         ready=f"{ready}/{wanted}",
     )
@@ -131,35 +169,3 @@ def _readiness(kind: ConditionType, states: list[_ServerState], what: str, befor
     trouble = next((state.trouble for state in waiting if state.trouble), "")
     reason = Reason.PODS_NOT_READY if was_ready else Reason.PODS_STARTING
     return lacks(kind, reason, f"{text}: {trouble}" if trouble else text)
-
-
-def _weight_sync(
-    seen: Observation, run: RunContext, before: GymTrainingRunStatus
-) -> tuple[WeightSyncStatus | None, Claim, Failure | None]:
-    """The transport: chosen once, from what the servers prove or from what the trainer says it uses."""
-    kind = ConditionType.WEIGHT_SYNC_READY
-    old = before.weight_sync
-    if old is None and seen.progress and seen.progress.transport:
-        old = WeightSyncStatus(transport=seen.progress.transport, reason=seen.progress.transport_reason)
-    if old is None and seen.offers:
-        choice = transports.choose(run.spec.weight_sync.transport, list(seen.offers))
-        if choice.transport is None:
-            claim = lacks(kind, Reason.TRANSPORT_UNAVAILABLE, choice.reason)
-            return None, claim, Failure(Reason.TRANSPORT_UNAVAILABLE, choice.reason)
-        old = WeightSyncStatus(transport=choice.transport, reason=choice.reason)
-    if old is None:
-        return None, lacks(kind, Reason.WAITING_FOR_INFERENCE, "waiting for vLLM to say what it offers"), None
-    return old, holds(kind, Reason.TRANSPORT_CHOSEN, f"{old.transport}: {old.reason}"), None
-
-
-def with_version(sync: WeightSyncStatus | None, report: TrainerProgress | None) -> WeightSyncStatus | None:
-    """The weight sync with the version that the trainer says the servers hold."""
-    if sync is None or report is None or report.weight_version is None:
-        return sync
-    return sync.model_copy(update={"version": report.weight_version})
-
-
-def has_weights_of(sync: WeightSyncStatus | None, run: str, attempt: int) -> bool:
-    """Whether the servers got weights in this attempt: only possible once they were up."""
-    prefix = wiring.weight_version(run, attempt, 0).removesuffix("0")
-    return bool(sync and sync.version and sync.version.startswith(prefix))

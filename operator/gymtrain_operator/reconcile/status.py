@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.status import Condition, GymTrainingRunStatus, Progress, ServerStatus, WeightSyncStatus
 from gymtrain_operator.reconcile.conditions import Claim, holds, is_true, lacks, settle
+from gymtrain_operator.reconcile.health import NOTHING_MEASURED
 from gymtrain_operator.reconcile.lifecycle import Clock
 from gymtrain_operator.reconcile.steps import Failure
 from gymtrain_operator.reconcile.times import to_text
@@ -13,6 +14,7 @@ _WAITING = {
     ConditionType.PREFLIGHT_PASSED: Reason.PREFLIGHT_RUNNING,
     ConditionType.GYM_READY: Reason.WAITING_FOR_PREFLIGHT,
     ConditionType.INFERENCE_READY: Reason.WAITING_FOR_PREFLIGHT,
+    ConditionType.GATEWAY_READY: Reason.WAITING_FOR_PREFLIGHT,
     ConditionType.WEIGHT_SYNC_READY: Reason.WAITING_FOR_PREFLIGHT,
     ConditionType.PROGRESSING: Reason.WAITING_FOR_PREFLIGHT,
     ConditionType.COMPLETE: Reason.RUNNING,
@@ -27,12 +29,14 @@ class Facts:
 
     Attributes:
         claims: conditions; those left out are waiting for their turn.
+        disrupted_attempts: None where they were not looked at, and are as before.
         end: the failure that ends the run, or True for completion; None while it goes on.
     """
 
     clock: Clock
     claims: tuple[Claim, ...] = ()
     attempt: int | None = None
+    disrupted_attempts: tuple[int, ...] | None = None
     preflight_hash: str | None = None
     weight_sync: WeightSyncStatus | None = None
     progress: Progress | None = None
@@ -43,10 +47,12 @@ class Facts:
 def build(before: GymTrainingRunStatus, facts: Facts, generation: int, now: float) -> GymTrainingRunStatus:
     """The next status. The same facts give the same status, whenever they are seen."""
     claims = {kind: Claim(kind, "False", reason) for kind, reason in _WAITING.items()}
+    claims[ConditionType.HEALTHY] = NOTHING_MEASURED
     claims[ConditionType.PREFLIGHT_PASSED] = Claim(ConditionType.PREFLIGHT_PASSED, "Unknown", Reason.PREFLIGHT_RUNNING)
     claims |= {claim.type: claim for claim in facts.claims}
     if facts.end is not None:
         claims |= {claim.type: claim for claim in _last_words(facts.end, facts.progress)}
+    disrupted = before.disrupted_attempts if facts.disrupted_attempts is None else facts.disrupted_attempts
     conditions = settle(before, claims.values(), generation, to_text(now))
     return GymTrainingRunStatus(
         observed_generation=generation,
@@ -55,6 +61,7 @@ def build(before: GymTrainingRunStatus, facts: Facts, generation: int, now: floa
         start_time=facts.clock.start_time,
         completion_time=None if facts.end is None else before.completion_time or to_text(now),
         suspended_seconds=facts.clock.suspended_seconds,
+        disrupted_attempts=list(disrupted),
         preflight_hash=facts.preflight_hash,
         conditions=conditions,
         weight_sync=facts.weight_sync,
@@ -68,6 +75,7 @@ def _last_words(end: Failure | bool, progress: Progress | None) -> list[Claim]:
     claims = [
         lacks(ConditionType.GYM_READY, Reason.FINISHED, over),
         lacks(ConditionType.INFERENCE_READY, Reason.FINISHED, over),
+        lacks(ConditionType.GATEWAY_READY, Reason.FINISHED, over),
         lacks(ConditionType.PROGRESSING, Reason.FINISHED, over),
     ]
     if isinstance(end, Failure):

@@ -1,6 +1,6 @@
 """The training Job: attempts, backoff, deadlines, and what the trainer says."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from gymtrain_api import labels, names
@@ -9,22 +9,29 @@ from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_api.wiring import ExitCode, TrainerProgress
 from gymtrain_operator.manifests.context import RunContext
 from gymtrain_operator.manifests.trainer import CONTAINER, trainer_job
+from gymtrain_operator.reconcile.attempts import (
+    backoff_seconds,
+    current_attempt,
+    disrupted_attempts,
+    disruption_message,
+    failure_message,
+    final_report,
+    quoted_tails,
+    trainer_pods,
+)
 from gymtrain_operator.reconcile.conditions import Claim, find, holds, lacks
 from gymtrain_operator.reconcile.observation import Object, Observation, is_deleting, labels_of
 from gymtrain_operator.reconcile.pods import condition, first_trouble, phase, terminated
-from gymtrain_operator.reconcile.progress import parse_report
-from gymtrain_operator.reconcile.servers import ServersStep, has_weights_of
+from gymtrain_operator.reconcile.servers import ServersStep
 from gymtrain_operator.reconcile.steps import Changes, Deletion, Failure
 from gymtrain_operator.reconcile.times import to_seconds, to_text
+from gymtrain_operator.reconcile.weight_sync import has_weights_of
 
 POLL_SECONDS = 2.0
 _IDLE_POLL_SECONDS = 10.0  # while no trainer pod runs, events tell of every change
-FIRST_BACKOFF_SECONDS = 10
-MAX_BACKOFF_SECONDS = 300
 KEPT_JOBS = 3
 """Jobs of earlier attempts that are kept, with their pods and logs."""
 
-_INDEX = "batch.kubernetes.io/job-completion-index"
 _STARTED = {"waiting_for_rollouts", "training", "complete"}
 _TRAINED = {Reason.TRAINING, Reason.ROLLOUTS_FAILING}
 
@@ -37,6 +44,7 @@ class TrainingStep:
 
     Attributes:
         attempt: number of the attempt that runs, or that starts next.
+        disrupted: attempts that the cluster ended.
         report: the trainer's last word, of its HTTP port or its termination message.
     """
 
@@ -45,10 +53,18 @@ class TrainingStep:
     phase: Phase
     report: TrainerProgress | None = None
     failure: Failure | None = None
+    disrupted: tuple[int, ...] = ()
 
 
 def step(seen: Observation, run: RunContext, servers: ServersStep, before: GymTrainingRunStatus) -> TrainingStep:
     """Brings training one step on."""
+    disrupted = disrupted_attempts(seen, before)
+    return replace(_step(seen, run, servers, before, disrupted), disrupted=disrupted)
+
+
+def _step(
+    seen: Observation, run: RunContext, servers: ServersStep, before: GymTrainingRunStatus, disrupted: tuple[int, ...]
+) -> TrainingStep:
     attempt = current_attempt(seen, before)
     job = seen.children.get("Job", names.trainer_job(run.name, attempt))
     if job is None:
@@ -59,34 +75,8 @@ def step(seen: Observation, run: RunContext, servers: ServersStep, before: GymTr
         report = final_report(trainer_pods(seen, attempt))
         return TrainingStep(Changes(), attempt, "complete", report)
     if condition(job, "Failed").get("status") == "True":
-        return _after_failure(seen, run, servers, job, attempt)
+        return _after_failure(seen, run, servers, job, attempt, disrupted)
     return _watch(seen, run, servers, before, job, attempt)
-
-
-def current_attempt(seen: Observation, before: GymTrainingRunStatus) -> int:
-    """The newest attempt that is known: of the status, or of a Job that was made just before a restart."""
-    made = [int(labels_of(job).get(labels.ATTEMPT, "0")) for job in seen.children.of("Job")]
-    return max([before.attempt or 1, *made])
-
-
-def trainer_pods(seen: Observation, attempt: int) -> list[Object]:
-    """Pods of one attempt, by node rank."""
-    pods = seen.children.pods(labels.Role.TRAINER, {labels.ATTEMPT: str(attempt)})
-    return sorted(pods, key=lambda pod: int(labels_of(pod).get(_INDEX, "0")))
-
-
-def final_report(pods: list[Object]) -> TrainerProgress | None:
-    """What the first node's trainer left as its termination message."""
-    for pod in pods[:1]:
-        for end in terminated(pod):
-            if end.container == CONTAINER:
-                return parse_report(end.message)
-    return None
-
-
-def backoff_seconds(attempt: int) -> int:
-    """Pause after attempt `attempt` failed: 10, 20, 40, ... at most 300 seconds."""
-    return int(min(FIRST_BACKOFF_SECONDS * 2 ** min(attempt - 1, 10), MAX_BACKOFF_SECONDS))
 
 
 def _start(seen: Observation, run: RunContext, servers: ServersStep, attempt: int, message: str) -> TrainingStep:
@@ -111,34 +101,35 @@ def _going_on(
     return TrainingStep(Changes(claims=(claim,), requeue_after=POLL_SECONDS), attempt, phase, report)
 
 
-def _after_failure(seen: Observation, run: RunContext, servers: ServersStep, job: Object, attempt: int) -> TrainingStep:
+def _after_failure(
+    seen: Observation, run: RunContext, servers: ServersStep, job: Object, attempt: int, disrupted: tuple[int, ...]
+) -> TrainingStep:
     pods = trainer_pods(seen, attempt)
     report = final_report(pods)
     message = failure_message(seen, pods, job)
     if any(t.exit_code == ExitCode.REFUSED for pod in pods for t in terminated(pod) if t.container == CONTAINER):
         return TrainingStep(Changes(), attempt, "retrying", report, Failure(Reason.TRAINER_REFUSED, message))
     limit = run.spec.backoff_limit
-    if attempt > limit:
-        text = f"all {attempt} attempts failed (backoffLimit {limit}). The last: {message}"
+    failed = attempt - len(disrupted)
+    if failed > limit:
+        more = f", and the cluster ended {len(disrupted)} more" if disrupted else ""
+        text = f"all {failed} attempts failed (backoffLimit {limit}){more}. The last: {message}"
         return TrainingStep(Changes(), attempt, "retrying", report, Failure(Reason.BACKOFF_LIMIT_EXCEEDED, text))
+    what = f"attempt {attempt} of {limit + 1 + len(disrupted)} failed"
+    if attempt in disrupted:
+        what = f"the cluster ended attempt {attempt}, which doesn't count against backoffLimit"
+        message = disruption_message(pods, job)
     failed_at = to_seconds(condition(job, "Failed").get("lastTransitionTime")) or seen.now
-    next_at = failed_at + backoff_seconds(attempt)
+    next_at = failed_at + backoff_seconds(failed)
     if seen.now >= next_at:
-        return _start(
-            seen, run, servers, attempt + 1, f"attempt {attempt} failed, starting attempt {attempt + 1}: {message}"
-        )
-    text = f"attempt {attempt} of {limit + 1} failed, the next starts at {to_text(next_at)}: {message}"
+        return _start(seen, run, servers, attempt + 1, f"{what}, starting attempt {attempt + 1}: {message}")
+    text = f"{what}, the next starts at {to_text(next_at)}: {message}"
     claim = lacks(ConditionType.PROGRESSING, Reason.RETRYING, text)
     return TrainingStep(Changes(claims=(claim,), requeue_after=next_at - seen.now), attempt, "retrying", report)
 
 
 def _watch(
-    seen: Observation,
-    run: RunContext,
-    servers: ServersStep,
-    before: GymTrainingRunStatus,
-    job: Object,
-    attempt: int,
+    seen: Observation, run: RunContext, servers: ServersStep, before: GymTrainingRunStatus, job: Object, attempt: int
 ) -> TrainingStep:
     pods = trainer_pods(seen, attempt)
     report = seen.progress
@@ -198,31 +189,5 @@ def _startup_failed(
     trouble = first_trouble(pods)
     if trouble and trouble not in why:
         why = f"{why}; {trouble}"
-    text = f"not started within {deadline} s (startupDeadlineSeconds): {why}{_tails(seen)}"
+    text = f"not started within {deadline} s (startupDeadlineSeconds): {why}{quoted_tails(seen)}"
     return TrainingStep(Changes(), attempt, "starting", seen.progress, Failure(Reason.STARTUP_DEADLINE_EXCEEDED, text))
-
-
-def failure_message(seen: Observation, pods: list[Object], job: Object) -> str:
-    """Which container failed and what it said last."""
-    # When one node fails the others follow; the first to end is the cause.
-    ends = sorted((e for pod in pods for e in terminated(pod) if e.exit_code != 0), key=lambda e: e.finished_at)
-    if not ends:
-        failed = condition(job, "Failed")
-        return f"the trainer's pods are gone ({failed.get('reason', '')}: {failed.get('message', '')})"
-    end = ends[0]
-    why = f" ({end.reason})" if end.reason not in {"", "Error"} else ""
-    text = f"pod {end.pod}, container {end.container}, ended with exit code {end.exit_code}{why}"
-    report = parse_report(end.message)
-    tail = seen.log_tails.get((end.pod, end.container), "")
-    if report and report.message:
-        text += f": {report.message}"
-    elif end.message and not tail:
-        text += f": {end.message}"
-    return f"{text}\nIts last lines:\n{tail}" if tail else text
-
-
-def _tails(seen: Observation) -> str:
-    return "".join(
-        f"\nlast lines of pod {pod}, container {container}:\n{tail}"
-        for (pod, container), tail in list(seen.log_tails.items())[:1]
-    )

@@ -2,15 +2,16 @@
 
 - Pod, Job: once, since their pods can't be changed.
 - PersistentVolumeClaim: once; its size is the storage's business from then on.
-- Deployment: when its inputs changed (annotation `gymtrain.dev/config-hash`). Another release of the
-  operator builds another template from the same inputs; that alone must not restart a server. The
-  number of pods is set by itself.
+- Deployment: when its inputs changed (annotation `gymtrain.dev/config-hash`), and at a resync when somebody else
+  wrote to its pod template. Another release of the operator builds another template from the same inputs; that
+  alone must not restart a server, so templates are not compared. The number of pods is set by itself.
 - others: when their content changed, and at each resync.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from gymtrain_api.labels import FIELD_MANAGER
 from gymtrain_operator.manifests.config_maps import config_hash
 from gymtrain_operator.reconcile.observation import Children, Object, is_deleting, name_of
 
@@ -46,8 +47,24 @@ def needed(
             writes.append(manifest)
         elif kind == "Deployment":
             wanted = manifest["spec"]["replicas"]
-            if live["spec"].get("replicas") != wanted:
+            if resync and _edited_by_others(live):
+                writes.append(manifest)
+            elif live["spec"].get("replicas") != wanted:
                 scalings.append(Scaling(name_of(live), str(live["metadata"]["uid"]), wanted))
         elif resync:
             writes.append(manifest)
     return tuple(writes), tuple(scalings)
+
+
+def _edited_by_others(live: Object) -> bool:
+    """Whether a field of the pod template belongs to somebody else, by the API server's own record of who wrote what.
+
+    Writing the Deployment again takes back the fields that are ours. What others added stays theirs, so it is written
+    at each resync, to no effect.
+    """
+    return any(
+        entry.get("manager") != FIELD_MANAGER
+        and not entry.get("subresource")
+        and "f:template" in ((entry.get("fieldsV1") or {}).get("f:spec") or {})
+        for entry in live["metadata"].get("managedFields") or []
+    )

@@ -68,7 +68,7 @@ def test_a_run_completes_through_operator_kills_and_leaves_nothing_when_deleted(
     assert [line["step"] for line in lines] == list(range(1, max_steps + 1))
 
     # The servers go, the record stays.
-    servers = "gymtrain.dev/run=main,gymtrain.dev/role in (gym,inference)"
+    servers = "gymtrain.dev/run=main,gymtrain.dev/role in (gym,gateway,inference)"
     eventually(lambda: not kubectl.list("pods", servers), "the servers are gone", 60)
 
     events = [e for e in kubectl.list("events") if e["involvedObject"].get("name") == "main"]

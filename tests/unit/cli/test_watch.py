@@ -54,6 +54,18 @@ def test_a_halt_during_training_says_why() -> None:
     assert "rollouts fail: HTTP 500" in describe(halted)
 
 
+def test_an_alarm_stands_beside_the_step() -> None:
+    alarm = _condition("Healthy", "False", "KL 0.9, limit 0.2").model_copy(update={"reason": "KLHigh"})
+    line = describe(TRAINING.model_copy(update={"conditions": [*TRAINING.conditions, alarm]}))
+    assert "step 3/10" in line
+    assert line.endswith("KLHigh: KL 0.9, limit 0.2")
+
+
+def test_no_alarm_is_not_worth_a_word() -> None:
+    fine = _condition("Healthy", "True", "").model_copy(update={"reason": "NoAlarm"})
+    assert "NoAlarm" not in describe(TRAINING.model_copy(update={"conditions": [*TRAINING.conditions, fine]}))
+
+
 def test_the_end_shows_its_message() -> None:
     assert "10 steps done" in describe(COMPLETE)
     assert "disk full" in describe(FAILED)

@@ -52,6 +52,7 @@ def make_run() -> Callable[..., Any]:
                 "spec": spec,
                 "inference_url": "http://run-inference:8000",
                 "inference_pods_host": "run-inference-pods",
+                "gateway_url": "http://run-gateway:8000",
                 "trainer_host": "run-trainer",
             }
         )

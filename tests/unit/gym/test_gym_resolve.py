@@ -15,7 +15,7 @@ pytestmark = pytest.mark.gym
 REASONING_GYM = "resources_servers/reasoning_gym/configs/reasoning_gym.yaml"
 WORKPLACE = "resources_servers/workplace_assistant/configs/workplace_assistant.yaml"
 AGENT = "reasoning_gym_simple_agent"
-URL = "http://run-inference:8000"
+URL = "http://run-gateway:8000"
 
 
 def good(config_paths: list[str] | None = None, **gym: Any) -> DictConfig:
@@ -45,7 +45,7 @@ def test_policy_model_server_is_added() -> None:
     config = good()
     policy = OmegaConf.to_container(config.policy_model.responses_api_models.vllm_model, resolve=True)
     assert isinstance(policy, dict)
-    assert policy["base_url"] == "http://run-inference:8000/v1"
+    assert policy["base_url"] == "http://run-gateway:8000/v1"
     assert policy["model"] == "policy"
 
 

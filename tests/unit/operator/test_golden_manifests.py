@@ -36,6 +36,13 @@ CASES: dict[str, dict[str, Any]] = {
         },
         "serviceAccountName": "puller",
     },
+    "adapter-without-agents": {
+        "model": {"source": "pvc://models/llama", "lora": {"r": 16, "target_modules": ["q_proj", "v_proj"]}},
+        "rollout": {"mode": "Verify"},
+        "gateway": {"replicas": 2, "maxInFlight": 64, "resources": {"requests": {"cpu": "1"}}},
+        "inference": {"gpus": 1},
+        "trainer": {"gpus": 1, "checkpoint": {"claimName": "checkpoints"}},
+    },
     "offline": {
         "model": {"source": "oci://models/tiny:1"},
         "trainer": {"checkpoint": {"size": "1Gi"}, "config": {"max_steps": 4}},

@@ -9,6 +9,7 @@ from gymtrain_api import labels, wiring
 from gymtrain_api.runs import parse_spec
 from gymtrain_operator.manifests.config_maps import hosted_config
 from gymtrain_operator.manifests.context import GymServers, RunContext
+from gymtrain_operator.manifests.gateway import gateway_objects
 from gymtrain_operator.manifests.gym import gym_objects
 from gymtrain_operator.manifests.inference import inference_objects
 from gymtrain_operator.manifests.preflight import preflight_hash, preflight_pod
@@ -28,7 +29,8 @@ def _by_name(objects: list[dict[str, Any]], kind: str) -> dict[str, dict[str, An
 
 def _pods(**blocks: Any) -> list[dict[str, Any]]:
     run = context(**blocks)
-    deployments = [o for o in [*gym_objects(run, GYM), *inference_objects(run)] if o["kind"] == "Deployment"]
+    objects = [*gym_objects(run, GYM), *gateway_objects(run), *inference_objects(run)]
+    deployments = [o for o in objects if o["kind"] == "Deployment"]
     return [
         *(d["spec"]["template"] for d in deployments),
         trainer_job(run, 1)["spec"]["template"],
@@ -38,6 +40,7 @@ def _pods(**blocks: Any) -> list[dict[str, Any]]:
 
 SPECS: list[dict[str, Any]] = [
     {},
+    {"model": {"source": "hf://a/b", "lora": {"r": 8}}, "trainer": {"checkpoint": {"size": "1Gi"}}},
     {"model": {"source": "pvc://models/llama"}},
     {"model": {"source": "oci://image"}, "inference": {"gpus": 2}},
     {"model": {"source": "hf://a/b", "storage": {"size": "1Gi"}, "tokenSecret": {"name": "s", "key": "k"}}},
@@ -126,6 +129,13 @@ def test_a_template_can_not_take_the_labels_away() -> None:
     assert pod["metadata"]["labels"]["team"] == "a"
 
 
+@pytest.mark.parametrize("block", ["gym", "inference", "trainer", "gateway"])
+def test_a_template_can_not_bring_a_service_account_token(block: str) -> None:
+    template = {"spec": {"automountServiceAccountToken": True}}
+    settings = {"template": template} | ({"configPaths": ["x"]} if block == "gym" else {})
+    assert [pod["spec"]["automountServiceAccountToken"] for pod in _pods(**{block: settings})].count(True) == 0
+
+
 def test_gpus_come_on_top_of_own_resources() -> None:
     trainer = {"gpus": 8, "processesPerNode": 8, "resources": {"limits": {"memory": "1Ti"}}}
     (container,) = trainer_job(context(trainer=trainer), 1)["spec"]["template"]["spec"]["containers"]
@@ -181,6 +191,8 @@ def test_the_preflight_pod_takes_no_sidecars_and_no_gpu_nodes() -> None:
         ({"trainer": {"config": {"max_steps": 3}}}, True),
         ({"trainer": {"template": {"spec": {"imagePullSecrets": [{"name": "s"}]}}}}, True),
         ({"inference": {"replicas": 4}}, False),
+        ({"gateway": {"replicas": 4, "maxInFlight": 9}}, False),
+        ({"rollout": {"mode": "Verify"}}, True),
         ({"suspend": True}, False),
         ({"backoffLimit": 7}, False),
         ({"startupDeadlineSeconds": 70}, False),

@@ -26,3 +26,9 @@ def test_without_namespaces_all_are_looked_after() -> None:
 def test_the_gpu_image_is_the_common_one_unless_it_is_named() -> None:
     assert parse(["--image-inference=i"], {}).defaults.inference_gpu == "i"
     assert parse(["--image-inference=i", "--image-inference-gpu=g"], {}).defaults.inference_gpu == "g"
+
+
+def test_the_gateways_image_can_be_named() -> None:
+    assert parse([], {}).defaults.gateway == "gymtrain/gateway:dev"
+    assert parse([], {"GYMTRAIN_IMAGE_GATEWAY": "g:env"}).defaults.gateway == "g:env"
+    assert parse(["--image-gateway=g:flag"], {"GYMTRAIN_IMAGE_GATEWAY": "g:env"}).defaults.gateway == "g:flag"

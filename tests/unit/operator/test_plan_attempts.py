@@ -6,7 +6,7 @@ import pytest
 
 from gymtrain_api import labels
 from gymtrain_api.conditions import ConditionType, Reason
-from gymtrain_operator.reconcile.training import backoff_seconds
+from gymtrain_operator.reconcile.attempts import backoff_seconds
 from tests.support.world import World, applied, deleted
 
 

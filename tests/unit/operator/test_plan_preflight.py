@@ -12,7 +12,7 @@ def test_a_new_run_gets_its_settings_its_fence_and_a_preflight_pod() -> None:
     world = World()
     done = world.reconcile()
     kinds = [name.split("/")[0] for name in applied(done)]
-    assert kinds == ["ConfigMap", "NetworkPolicy", "Pod"]
+    assert kinds == ["ConfigMap", "NetworkPolicy", "NetworkPolicy", "Pod"]
     assert world.status.state == "Preflight"
     assert world.condition(ConditionType.PREFLIGHT_PASSED).status == "Unknown"
 
@@ -175,7 +175,8 @@ def test_a_preflight_that_can_not_start_says_why_and_fails_at_the_deadline() -> 
 def test_an_evicted_preflight_pod_is_made_again() -> None:
     world = World()
     world.reconcile()
-    world.preflight_pod["status"] = {"phase": "Failed", "reason": "Evicted"}
+    disrupted = [{"type": "DisruptionTarget", "status": "True"}]
+    world.preflight_pod["status"] = {"phase": "Failed", "reason": "Evicted", "conditions": disrupted}
     world.reconcile(5)
     assert world.existing("Pod") == []
     world.reconcile(1)

@@ -13,6 +13,7 @@ from tests.support.world import OFFER, World, applied, deleted
 def test_servers_and_trainer_are_made_together_when_preflight_has_passed() -> None:
     world = World().to_servers()
     assert world.existing("Deployment") == [
+        "run-gateway",
         "run-gym-head-server",
         "run-gym-math",
         "run-gym-math-agent",
@@ -20,6 +21,8 @@ def test_servers_and_trainer_are_made_together_when_preflight_has_passed() -> No
         "run-inference",
     ]
     assert world.existing("Service") == [
+        "run-gateway",
+        "run-gateway-pods",
         "run-gym-head-server",
         "run-gym-math",
         "run-gym-math-agent",
@@ -73,6 +76,30 @@ def test_another_release_of_the_operator_restarts_no_server() -> None:
     assert [name for name in applied(world.plan(resync=True)) if name.startswith("Deployment")] == []
 
 
+def _edited(world: World, field: str, **more: str) -> None:
+    """Somebody writes to a Deployment; the API server notes which field."""
+    entry = {"manager": "kubectl-edit", "operation": "Update", "fieldsV1": {"f:spec": {field: {}}}, **more}
+    ours = {"manager": labels.FIELD_MANAGER, "operation": "Apply", "fieldsV1": {"f:spec": {"f:template": {}}}}
+    world.objects["Deployment"]["run-gym-math"]["metadata"]["managedFields"] = [ours, entry]
+
+
+def test_a_deployment_edited_by_hand_is_put_right_at_the_next_resync() -> None:
+    world = World().to_training()
+    _edited(world, "f:template")
+    assert applied(world.plan()) == []
+    assert [name for name in applied(world.plan(resync=True)) if name.startswith("Deployment")] == [
+        "Deployment/run-gym-math"
+    ]
+
+
+def test_controllers_that_write_their_own_fields_are_no_editors() -> None:
+    world = World().to_training()
+    _edited(world, "f:replicas")
+    assert "Deployment/run-gym-math" not in applied(world.plan(resync=True))
+    _edited(world, "f:template", subresource="status")
+    assert "Deployment/run-gym-math" not in applied(world.plan(resync=True))
+
+
 def test_spelling_a_default_out_is_no_change() -> None:
     """So a field that a later release adds, with a default, restarts nothing either."""
     world = World().to_training()
@@ -115,6 +142,7 @@ def test_readiness_counts_pods_and_names_who_is_missing() -> None:
         "policy_model": "1/1",
         "math": "0/1",
         "math_agent": "1/1",
+        "gateway": "1/1",
         "inference": "1/1",
     }
 
@@ -153,6 +181,25 @@ def test_vllm_that_waits_for_weights_is_told_from_vllm_that_loads() -> None:
     assert "1 of 1 vLLM pods are up and wait for the trainer's first weights" in (
         world.condition(ConditionType.INFERENCE_READY).message
     )
+
+
+def _on_node(world: World, name: str, role: labels.Role, node: str, **more: str) -> None:
+    world.add_pod(name, role, {"phase": "Pending"}, **more)
+    world.objects["Pod"][name]["spec"] = {"nodeName": node}
+
+
+@pytest.mark.parametrize(
+    ("modes", "node", "told"),
+    [(["ReadWriteOnce"], "b", True), (["ReadWriteOnce"], "a", False), (["ReadWriteMany"], "b", False)],
+)
+def test_vllm_that_can_not_have_the_trainers_volume_says_so(modes: list[str], node: str, told: bool) -> None:
+    model = {"source": "hf://org/model", "lora": {"r": 8}}
+    world = World(model=model, trainer={"checkpoint": {"size": "1Gi", "accessModes": modes}}).to_servers()
+    _on_node(world, "run-trainer-1-0-x", labels.Role.TRAINER, "a", **{labels.ATTEMPT: "1"})
+    _on_node(world, "run-inference-x", labels.Role.INFERENCE, node)
+    world.reconcile(5)
+    message = world.condition(ConditionType.INFERENCE_READY).message
+    assert ("spec.trainer.checkpoint.accessModes: [ReadWriteMany]" in message) is told
 
 
 def test_a_server_lost_after_it_was_ready_is_another_reason_than_a_starting_one() -> None:

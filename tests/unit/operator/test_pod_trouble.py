@@ -64,6 +64,7 @@ def test_the_log_of_a_crash_is_that_of_the_instance_that_crashed(
 
 
 def test_the_clusters_doing_is_told_from_the_pods_own() -> None:
-    assert was_disrupted(_pod(phase="Failed", reason="Evicted"))
+    assert was_disrupted(_pod(phase="Failed", reason="NodeShutdown"))
     assert was_disrupted(_pod(phase="Failed", conditions=[{"type": "DisruptionTarget", "status": "True"}]))
     assert not was_disrupted(_pod(phase="Failed", reason="DeadlineExceeded"))
+    assert not was_disrupted(_pod(phase="Failed", reason="Evicted")), "it filled its own volume"

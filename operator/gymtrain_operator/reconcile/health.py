@@ -1,0 +1,26 @@
+"""The Healthy condition: what the trainer measures of its own samples and pace."""
+
+from gymtrain_api.conditions import ConditionType, Reason
+from gymtrain_api.status import GymTrainingRunStatus
+from gymtrain_api.wiring import TrainerProgress
+from gymtrain_operator.reconcile.conditions import Claim, find, holds, lacks, unknown
+
+NOTHING_MEASURED = unknown(
+    ConditionType.HEALTHY, Reason.WAITING_FOR_ROLLOUTS, "nothing is measured before a first step"
+)
+
+_MEASURES = {"waiting_for_rollouts", "training", "complete"}
+_NOT_YET = {"starting", "waiting_for_servers"}
+
+
+def claim(report: TrainerProgress | None, before: GymTrainingRunStatus) -> Claim:
+    """False while an alarm stands; what the trainer said last where it says nothing now."""
+    if report is not None and report.alarms:
+        messages = "; ".join(alarm.message for alarm in report.alarms)
+        return lacks(ConditionType.HEALTHY, Reason(report.alarms[0].reason), messages)
+    if report is not None and report.phase in _MEASURES and (report.step > 0 or report.phase == "complete"):
+        return holds(ConditionType.HEALTHY, Reason.NO_ALARM)
+    old = find(before, ConditionType.HEALTHY)
+    if old is None or (report is not None and report.phase in _NOT_YET):
+        return NOTHING_MEASURED
+    return Claim(ConditionType.HEALTHY, old.status, Reason(old.reason), old.message)

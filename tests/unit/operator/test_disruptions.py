@@ -1,0 +1,127 @@
+"""A trainer that the cluster takes away (eviction, preemption, node shutdown) has not failed."""
+
+import json
+from typing import Any
+
+import pytest
+
+from gymtrain_api import labels
+from gymtrain_api.conditions import ConditionType, Reason
+from gymtrain_api.status import MAX_DISRUPTED_ATTEMPTS
+from gymtrain_operator.reconcile.times import to_text
+from tests.support.world import World, applied
+
+TARGET = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI", "message": "node drain"}
+
+
+def _pod_marked(world: World, **status: Any) -> None:
+    """The cluster marks the trainer's pod before it ends it."""
+    attempt = str(world.status.attempt or 1)
+    marked = {"phase": "Running", "conditions": [TARGET], **status}
+    world.add_pod(f"run-trainer-{attempt}-0-abcde", labels.Role.TRAINER, marked, **{labels.ATTEMPT: attempt})
+
+
+def _job_fails(world: World, reason: str = "PodFailurePolicy", message: str = "Pod has DisruptionTarget") -> None:
+    failed = {"type": "Failed", "status": "True", "reason": reason, "message": message}
+    world.job["status"] = {"conditions": [failed | {"lastTransitionTime": to_text(world.now)}]}
+    world.seen.pop("progress", None)
+
+
+def _lost(world: World) -> None:
+    """One attempt ends by the cluster's doing, and the next one starts."""
+    world.objects["Pod"] = {}
+    _job_fails(world)
+    world.reconcile(1)
+    world.reconcile(11)
+
+
+def test_an_eviction_does_not_count_against_the_limit() -> None:
+    world = World(backoffLimit=0).to_training()
+    world.objects["Pod"] = {}
+    _job_fails(world)
+    world.reconcile(1)
+    assert world.status.state == "Retrying"
+    assert world.status.disrupted_attempts == [1]
+    message = world.condition(ConditionType.PROGRESSING).message
+    assert "the cluster ended attempt 1, which doesn't count against backoffLimit, the next starts at" in message
+    assert applied(world.reconcile(11)) == ["Job/run-trainer-2"]
+    assert world.status.attempt == 2
+
+
+def test_the_next_failure_of_its_own_counts() -> None:
+    world = World(backoffLimit=0).to_training()
+    _lost(world)
+    world.trainer_ends(1, tail="boom")
+    world.reconcile(5)
+    failed = world.condition(ConditionType.FAILED)
+    assert failed.reason == Reason.BACKOFF_LIMIT_EXCEEDED
+    assert "all 1 attempts failed (backoffLimit 0), and the cluster ended 1 more" in failed.message
+
+
+def test_a_mark_seen_before_the_end_is_enough() -> None:
+    """Of several nodes another one's error ends the Job first, and the evicted pod is gone by then."""
+    world = World(backoffLimit=0, trainer={"nodes": 2}).to_training()
+    _pod_marked(world)
+    world.reconcile(2)
+    assert world.status.disrupted_attempts == [1]
+    world.objects["Pod"] = {}
+    _job_fails(world, "BackoffLimitExceeded", "Job has reached the specified backoff limit")
+    world.reconcile(2)
+    assert world.status.state == "Retrying"
+
+
+def test_what_the_cluster_did_is_quoted() -> None:
+    world = World().to_training()
+    _pod_marked(world, phase="Failed")
+    _job_fails(world)
+    world.reconcile(1)
+    message = world.condition(ConditionType.PROGRESSING).message
+    assert "pod run-trainer-1-0-abcde: EvictionByEvictionAPI: node drain" in message
+
+
+def test_a_lost_status_write_changes_nothing() -> None:
+    world = World(backoffLimit=0).to_training()
+    before = world.status
+    _job_fails(world)
+    world.reconcile(1)
+    world.status = before
+    world.reconcile(1)
+    assert world.status.disrupted_attempts == [1]
+    world.reconcile(1)
+    assert world.status.disrupted_attempts == [1], "counted once"
+
+
+def test_a_refusal_is_final_even_on_a_node_that_goes() -> None:
+    world = World().to_training()
+    world.trainer_ends(78, json.dumps({"phase": "failed", "message": "no"}))
+    next(iter(world.objects["Pod"].values()))["status"]["conditions"] = [TARGET]
+    world.reconcile(5)
+    assert world.condition(ConditionType.FAILED).reason == Reason.TRAINER_REFUSED
+
+
+def test_disruptions_are_kept_over_a_suspension() -> None:
+    world = World().to_training()
+    _lost(world)
+    world.change(suspend=True)
+    world.reconcile(5)
+    assert world.status.disrupted_attempts == [1]
+
+
+def test_pauses_grow_with_failures_only() -> None:
+    world = World(backoffLimit=9).to_training()
+    for _ in range(4):
+        _lost(world)
+    assert world.status.attempt == 5
+    world.trainer_ends(1)
+    assert world.reconcile().requeue_after == pytest.approx(10)
+
+
+def test_a_run_that_always_loses_its_pods_ends_some_day() -> None:
+    world = World(backoffLimit=0).to_training()
+    known = list(range(1, MAX_DISRUPTED_ATTEMPTS + 1))
+    world.status = world.status.model_copy(update={"disrupted_attempts": known, "attempt": len(known) + 1})
+    world.reconcile(1)
+    world.objects["Pod"] = {}
+    _job_fails(world)
+    world.reconcile(1)
+    assert world.condition(ConditionType.FAILED).reason == Reason.BACKOFF_LIMIT_EXCEEDED
