@@ -2,24 +2,53 @@
 
 The servers' claims (`/openapi.json`) are taken only together with the settings behind them
 (`/server_info`): routes show up without the flags that make them work.
+
+| Model | Every server offers | Transport |
+|---|---|---|
+| LoRA | LoRA routes and --enable-lora | LoRAFilesystem |
+| LoRA | backend nccl only | NCCL (merged weights) |
+| full | backend nccl, with GPUs on both sides | NCCL |
+| full | backend gymtrain_pull | HTTPFull |
+| any | anything else | none: refused, unless the spec says None |
 """
 
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-Transport = Literal["HTTPFull"]
+Transport = Literal["NCCL", "LoRAFilesystem", "HTTPFull", "None"]
 
-# Routes of vLLM's weight-transfer API that the pull backend needs; 0.25 has no /weight_info.
-_PULL_ROUTES = ("/init_weight_transfer_engine", "/start_weight_update", "/update_weights", "/finish_weight_update")
 PULL_BACKEND = "gymtrain_pull"
+NCCL_BACKEND = "nccl"
+DEV_MODE = "VLLM_SERVER_DEV_MODE=1"
+LORA_MODE = "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"
+
+# Routes of vLLM's weight-transfer API that every backend needs; 0.25 has no /weight_info.
+UPDATE_ROUTES = ("/init_weight_transfer_engine", "/start_weight_update", "/update_weights", "/finish_weight_update")
+NCCL_ROUTES = (*UPDATE_ROUTES, "/get_world_size", "/pause", "/resume")
+LORA_ROUTES = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/v1/models")
+
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # values of --max-lora-rank that vLLM takes
+_DEFAULT_RANK = 8  # peft's, where LoraConfig says none
 
 
 @dataclass(frozen=True)
 class ServerOffer:
-    """What one vLLM server proved to offer."""
+    """What one vLLM server proved to offer.
+
+    Attributes:
+        release: such as 0.32.0; None where the server does not say.
+        max_lora_rank: 0 without --enable-lora.
+        max_loras: adapters that it holds at once; 0 without --enable-lora.
+    """
 
     routes: frozenset[str]
     weight_transfer_backend: str | None
+    max_lora_rank: int = 0
+    max_loras: int = 0
+    data_parallel_size: int = 1
+    release: str | None = None
 
 
 @dataclass(frozen=True)
@@ -30,21 +59,157 @@ class Choice:
     reason: str
 
 
-def choose(requested: str, offers: list[ServerOffer]) -> Choice:
-    """The transport for a full-weight model on these servers (at least one).
+@dataclass(frozen=True)
+class _Run:
+    """What the run asks for. None: not known to the caller, and not checked."""
 
-    `requested` is `spec.weightSync.transport`.
+    lora_rank: int | None
+    adapters: int
+    trainer_gpus: int | None
+    inference_gpus: int | None
+
+
+def read_offer(openapi: Mapping[str, Any] | None, server_info: Mapping[str, Any] | None) -> ServerOffer:
+    """The offer in a server's /openapi.json and /server_info?config_format=json; None where it has no such route."""
+    config = _part(server_info, "vllm_config")
+    lora = _part(config, "lora_config")
+    release = _part(server_info, "system_env").get("vllm_version")
+    return ServerOffer(
+        routes=frozenset(_part(openapi, "paths")),
+        weight_transfer_backend=_part(config, "weight_transfer_config").get("backend"),
+        max_lora_rank=_whole(lora.get("max_lora_rank")),
+        max_loras=_whole(lora.get("max_loras")),
+        data_parallel_size=_whole(_part(config, "parallel_config").get("data_parallel_size")) or 1,
+        release=release if isinstance(release, str) and release else None,
+    )
+
+
+def release_at_least(offer: ServerOffer, major: int, minor: int) -> bool:
+    """Whether the server's release is that or later; where it does not say, /weight_info marks 0.28 and later."""
+    found = re.match(r"(\d+)\.(\d+)", offer.release or "")
+    if found:
+        return (int(found[1]), int(found[2])) >= (major, minor)
+    return (major, minor) <= (0, 28) and "/weight_info" in offer.routes
+
+
+def lora_rank(lora: Mapping[str, Any]) -> int:
+    """The highest rank of an adapter with these settings of peft's LoraConfig."""
+    pattern = lora.get("rank_pattern")
+    ranks = [lora.get("r", _DEFAULT_RANK), *(pattern.values() if isinstance(pattern, Mapping) else ())]
+    return max((rank for rank in ranks if isinstance(rank, int)), default=_DEFAULT_RANK)
+
+
+def adapters_held(max_staleness: int) -> int:
+    """Adapters that a server holds at once: those in use by samples that still count, and the one being loaded."""
+    return max_staleness + 2
+
+
+def choose(
+    requested: str,
+    offers: Sequence[ServerOffer],
+    *,
+    lora: bool | Mapping[str, Any] = False,
+    max_staleness: int = 0,
+    trainer_gpus: int | None = None,
+    inference_gpus: int | None = None,
+) -> Choice:
+    """The transport for a run on these servers (at least one).
+
+    Args:
+        requested: `spec.weightSync.transport`.
+        offers: of all servers.
+        lora: `spec.model.lora`; or whether an adapter is trained, where its rank is not known.
+        max_staleness: `spec.rollout.maxStaleness`.
+        trainer_gpus: of each trainer pod; None where the caller does not know.
+        inference_gpus: of each vLLM pod; None where the caller does not know.
     """
-    missing: list[str] = []
-    for number, offer in enumerate(offers):
-        absent = [route for route in _PULL_ROUTES if route not in offer.routes]
-        if absent:
-            missing.append(f"server {number} lacks {', '.join(absent)}: set VLLM_SERVER_DEV_MODE=1")
-        if offer.weight_transfer_backend != PULL_BACKEND:
-            missing.append(
-                f"server {number} has weight-transfer backend {offer.weight_transfer_backend!r}, not {PULL_BACKEND!r}: "
-                "install the gymtrain plugin and pass --weight-transfer-config"
-            )
-    if missing:
-        return Choice(None, f"{requested}: no transport works: {'; '.join(missing)}")
-    return Choice("HTTPFull", f"{requested}: full weights, every server offers the {PULL_BACKEND} backend")
+    if requested == "None":
+        return Choice("None", "None: asked for; vLLM keeps the weights that it started with")
+    run = _Run(
+        lora_rank(lora) if isinstance(lora, Mapping) else None,
+        adapters_held(max_staleness),
+        trainer_gpus,
+        inference_gpus,
+    )
+    with_adapter = bool(lora) or isinstance(lora, Mapping)
+    order: tuple[Transport, ...] = ("LoRAFilesystem", "NCCL") if with_adapter else ("NCCL", "HTTPFull")
+    if requested != "Auto":
+        order = tuple(name for name in ("LoRAFilesystem", "NCCL", "HTTPFull") if name == requested)
+        if requested == "LoRAFilesystem" and not with_adapter:
+            return Choice(None, "LoRAFilesystem: spec.model.lora is not set, so there is no adapter to send")
+    lacks: list[str] = []
+    for name in order:
+        missing = [
+            f"server {number} {what}" for number, offer in enumerate(offers) for what in _CHECKS[name](offer, run)
+        ]
+        if name == "NCCL":
+            missing += _without_gpus(run)
+        if not missing:
+            return Choice(name, f"{requested}: {_why(name, with_adapter)}")
+        lacks.append(f"{name}: {'; '.join(missing)}")
+    return Choice(None, f"{requested}: no transport works: {' | '.join(lacks) or f'{requested} is not known'}")
+
+
+def _why(name: Transport, with_adapter: bool) -> str:
+    if name == "LoRAFilesystem":
+        return "an adapter, and every server takes adapters from the checkpoint volume"
+    weights = "the adapter merged into full weights" if with_adapter else "full weights"
+    return f"{weights}, every server offers the {NCCL_BACKEND if name == 'NCCL' else PULL_BACKEND} backend"
+
+
+def _pull(offer: ServerOffer, run: _Run) -> Iterable[str]:
+    yield from _without_routes(offer, UPDATE_ROUTES, DEV_MODE)
+    if offer.weight_transfer_backend != PULL_BACKEND:
+        yield (
+            f"has weight-transfer backend {offer.weight_transfer_backend!r}, not {PULL_BACKEND!r}: "
+            "install the gymtrain plugin and pass --weight-transfer-config"
+        )
+
+
+def _nccl(offer: ServerOffer, run: _Run) -> Iterable[str]:
+    yield from _without_routes(offer, NCCL_ROUTES, DEV_MODE)
+    if offer.weight_transfer_backend != NCCL_BACKEND:
+        yield (
+            f"has weight-transfer backend {offer.weight_transfer_backend!r}, not {NCCL_BACKEND!r}: "
+            f'pass --weight-transfer-config \'{{"backend":"{NCCL_BACKEND}"}}\''
+        )
+
+
+def _adapters(offer: ServerOffer, run: _Run) -> Iterable[str]:
+    yield from _without_routes(offer, LORA_ROUTES, LORA_MODE)
+    if not offer.max_loras:
+        yield "runs without --enable-lora"
+        return
+    if run.lora_rank is not None and offer.max_lora_rank < run.lora_rank:
+        yield f"has --max-lora-rank {offer.max_lora_rank}, the adapter has rank {run.lora_rank}"
+    if offer.max_loras < run.adapters:
+        yield f"has --max-loras {offer.max_loras}, spec.rollout.maxStaleness needs {run.adapters}"
+    if offer.data_parallel_size > 1:
+        yield f"has --data-parallel-size {offer.data_parallel_size}: an adapter would reach only one of its replicas"
+
+
+_CHECKS: dict[Transport, Callable[[ServerOffer, _Run], Iterable[str]]] = {
+    "LoRAFilesystem": _adapters,
+    "NCCL": _nccl,
+    "HTTPFull": _pull,
+}
+
+
+def _without_routes(offer: ServerOffer, routes: Iterable[str], setting: str) -> Iterable[str]:
+    absent = [route for route in routes if route not in offer.routes]
+    if absent:
+        yield f"lacks {', '.join(absent)}: set {setting}"
+
+
+def _without_gpus(run: _Run) -> list[str]:
+    sides = (("spec.trainer.gpus", run.trainer_gpus), ("spec.inference.gpus", run.inference_gpus))
+    return [f"{field} is 0, and NCCL runs between GPUs" for field, gpus in sides if gpus == 0]
+
+
+def _part(document: Mapping[str, Any] | None, name: str) -> Mapping[str, Any]:
+    part = document.get(name) if isinstance(document, Mapping) else None
+    return part if isinstance(part, Mapping) else {}
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0

@@ -305,7 +305,7 @@ def _now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-_OPENAPI: Object = {"paths": {route: {} for route in transports._PULL_ROUTES}}
+_OPENAPI: Object = {"paths": {route: {} for route in transports.UPDATE_ROUTES}}
 _INFO = {"vllm_config": {"weight_transfer_config": {"backend": transports.PULL_BACKEND}}}
 _MODEL = {"type": "responses_api_models", "name": wiring.POLICY_MODEL_SERVER}
 _GYM_VERDICT = wiring.GymPreflight(

@@ -4,7 +4,7 @@ from typing import Any
 
 import aiohttp
 
-from gymtrain_api.transports import ServerOffer
+from gymtrain_api.transports import ServerOffer, read_offer
 from gymtrain_api.wiring import INFERENCE_PORT
 from gymtrain_operator.errors import ProbeError
 from gymtrain_operator.probes.urls import pod_url
@@ -21,10 +21,7 @@ async def server_offer(session: aiohttp.ClientSession, pod_ip: str) -> ServerOff
     """
     openapi = await _get(session, pod_url(pod_ip, INFERENCE_PORT, "/openapi.json"))
     info = await _get(session, pod_url(pod_ip, INFERENCE_PORT, "/server_info?config_format=json"))
-    routes = frozenset((openapi or {}).get("paths") or {})
-    config = (info or {}).get("vllm_config") or {}
-    transfer = config.get("weight_transfer_config") or {} if isinstance(config, dict) else {}
-    return ServerOffer(routes=routes, weight_transfer_backend=transfer.get("backend"))
+    return read_offer(openapi, info)
 
 
 async def _get(session: aiohttp.ClientSession, url: str) -> dict[str, Any] | None:
