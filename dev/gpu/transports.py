@@ -3,8 +3,8 @@
     PYTHONPATH=operator:trainer:images/inference python3 -m dev.gpu.transports [--syncs 20]
 
 Needs torch, transformers, vLLM 0.25 or later and TRL 1.16. Ends within 8 minutes and prints one line of JSON: seconds
-of a sync (pause to resume), medians over the syncs, for TRL's own NCCL transport and for each of ours, and the difference
-of log-probabilities between vLLM and this process before (other weights) and after the last sync.
+of a sync (pause to resume), medians over the syncs, for TRL's own NCCL transport and for each of ours, and the
+difference of log-probabilities between vLLM and this process before (other weights) and after the last sync.
 """
 
 import argparse

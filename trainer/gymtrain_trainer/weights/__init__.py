@@ -4,6 +4,7 @@
 Nothing here imports torch before tensors arrive.
 """
 
+from gymtrain_trainer.weights.chosen import ChosenTransport
 from gymtrain_trainer.weights.errors import (
     NoServersError,
     StagingError,
@@ -31,6 +32,7 @@ from gymtrain_trainer.weights.versions import untrusted
 __all__ = [
     "ADAPTER_FOLDER",
     "NCCL",
+    "ChosenTransport",
     "HTTPFull",
     "LoRAFilesystem",
     "NoServersError",

@@ -55,7 +55,7 @@ class PodTransport(ABC):
         self.settings = settings
         self.reason = reason
         self.stats = SyncStats()
-        self.numbers = Numbers()
+        self.numbers = Numbers(settings.start_number)
         self._carrier = carrier
         self._parity = parity
         self._observer = observer or (lambda _: None)

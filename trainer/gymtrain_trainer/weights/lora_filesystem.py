@@ -3,14 +3,13 @@
     send_weights: FOLDER/<label>/{adapter_config.json, adapter_model.safetensors}
                   ──► each pod, all at once: POST /v1/load_lora_adapter {lora_name: <label>, lora_path: FOLDER/<label>}
 
-Nothing is paused. Under TRL the trainer saves the adapter itself, because that is a collective of all processes where
-the model is sharded: `publish` takes the folder.
+Nothing is paused. TRL saves the adapter itself, because that is a collective of all processes where the model is
+sharded: after `use_saved` the next `send_weights` publishes its folder.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -29,9 +28,9 @@ from gymtrain_trainer.weights.settings import SyncSettings
 from gymtrain_trainer.weights.stats import SyncEvent
 
 if TYPE_CHECKING:
-    from gymtrain_trainer.weights.protocol import NamedTensors
+    import torch
 
-logger = logging.getLogger(__name__)
+    from gymtrain_trainer.weights.protocol import NamedTensors
 
 CONFIG_FILE, TENSORS_FILE = "adapter_config.json", "adapter_model.safetensors"  # peft's names
 
@@ -65,18 +64,23 @@ class LoRAFilesystem(PodTransport):
         """
         carrier = AdapterCarrier(settings.run, settings.attempt, max_staleness)
         super().__init__(settings, carrier, reason=reason, parity=parity, observer=observer)
-        self._folder = folder
+        self.folder = folder
         self._adapters = carrier
         self._config = adapter_config
+        self._saved: Path | None = None
         self._sources: dict[int, Path] = {}  # by number of the version
 
     def init_weight_transfer(self) -> None:
         """Clears adapters that an earlier attempt left, and starts the watcher."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
         self._start()
 
     def pause(self) -> None:
         """Nothing: a new adapter stands beside the old ones."""
+
+    def use_saved(self, folder: Path) -> None:
+        """The next `send_weights` publishes this folder, which is this object's from now on."""
+        self._saved = folder
 
     def send_weights(self, iterator: NamedTensors) -> None:
         """Saves the adapter's tensors, under peft's names, and loads them into every pod.
@@ -89,29 +93,22 @@ class LoRAFilesystem(PodTransport):
         """
         started = time.monotonic()
         number = self.numbers.next()
-        folder = self._folder / self.settings.version(number)
-        partial = folder.with_name(f".{folder.name}")
         tensors = [(name, tensor.detach().to("cpu").contiguous()) for name, tensor in iterator]
+        folder = self._saved or self._save(self.folder / self.settings.version(number), tensors)
+        self._saved = None
+        size = sum(path.stat().st_size for path in folder.iterdir())
+        self._publish(number, folder, size, started)
+
+    def _save(self, folder: Path, tensors: list[tuple[str, torch.Tensor]]) -> Path:
+        partial = folder.with_name(f".{folder.name}")
         try:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
-            size = write_file(partial / TENSORS_FILE, tensors).bytes
+            write_file(partial / TENSORS_FILE, tensors)
             (partial / CONFIG_FILE).write_text(json.dumps(dict(self._config or {})))
-            partial.rename(folder)
+            return partial.rename(folder)
         except OSError as error:
             raise StagingError(f"cannot write the adapter to {folder}: {error}") from error
-        self._publish(number, folder, size, started)
-
-    def publish(self, folder: Path) -> None:
-        """Loads an adapter that was saved already; the folder is this object's from now on.
-
-        Raises:
-            NoServersError: no pod answered before the deadline.
-            WeightSyncError: a pod refused.
-            WeightParityError: vLLM computes something else than the trainer.
-        """
-        size = sum(path.stat().st_size for path in folder.iterdir())
-        self._publish(self.numbers.next(), folder, size, time.monotonic())
 
     def resume(self) -> None:
         """Nothing was paused."""

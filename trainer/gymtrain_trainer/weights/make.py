@@ -39,6 +39,7 @@ class TransportNeeds:
         adapters: folder for adapters, at the same path in trainer and vLLM pods.
         parameters: the model's; called when a transport is ready to send.
         lora: `spec.model.lora`; None trains all weights.
+        shared_volume: whether trainer and vLLM pods share the checkpoint volume; None where not known.
         trainer_gpus, inference_gpus: of each pod; None where not known.
         parity: check after syncs; None leaves it out.
     """
@@ -49,6 +50,7 @@ class TransportNeeds:
     parameters: Parameters
     lora: Mapping[str, Any] | None = None
     max_staleness: int = 0
+    shared_volume: bool | None = None
     trainer_gpus: int | None = None
     inference_gpus: int | None = None
     parity: ParityWatch | None = None
@@ -68,6 +70,7 @@ def make_transport(settings: SyncSettings, needs: TransportNeeds) -> WeightTrans
         [report.offer for report in reports],
         lora=needs.lora if needs.lora is not None else False,
         max_staleness=needs.max_staleness,
+        shared_volume=needs.shared_volume,
         trainer_gpus=needs.trainer_gpus,
         inference_gpus=needs.inference_gpus,
     )

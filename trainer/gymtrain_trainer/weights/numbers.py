@@ -6,9 +6,10 @@ import threading
 class Numbers:
     """Counts syncs. A sync that failed keeps its number: some pod may hold what it sent."""
 
-    def __init__(self) -> None:
+    def __init__(self, start: int = 0) -> None:
+        """`start`: the last number that was given out already."""
         self._lock = threading.Lock()
-        self._given = 0
+        self._given = start
         self.current = 0  # of the version that the pods are to hold; 0 before the first sync
 
     def next(self) -> int:
