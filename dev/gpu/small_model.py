@@ -1,6 +1,7 @@
 """A model of SmolLM2-135M's size with random weights, and an adapter for it: the cost of a sync needs no skill."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ def make_model(folder: Path) -> Any:
         eos_token_id=2,
     )
     model = LlamaForCausalLM(config).to(torch.bfloat16)
+    model.tie_weights()
     model.save_pretrained(folder)
     words, first = {f"w{number}": number for number in range(_VOCABULARY)}, ("w0", "w1", "w2")
     tokenizer = Tokenizer(WordLevel(words, unk_token=first[0]))
@@ -74,11 +76,20 @@ def make_adapter(model: Any) -> dict[str, Any]:
     return found
 
 
-def merge(model: Any, adapter: dict[str, Any], sign: int) -> None:
-    """Adds (1) or takes back (-1) the adapter."""
+@contextmanager
+def merged(model: Any, adapter: dict[str, Any]) -> Iterator[None]:
+    """The model computes with the adapter meanwhile."""
+    pairs = list(_pairs(model, adapter))
+    before = [weight.detach().clone() for weight, _, _ in pairs]
     with torch.no_grad():
-        for weight, down, up in _pairs(model, adapter):
-            weight.add_((up.float() @ down.float() * (_ALPHA / _RANK)).to(weight.dtype), alpha=sign)
+        for weight, down, up in pairs:
+            weight.add_((up.float() @ down.float() * (_ALPHA / _RANK)).to(weight.dtype))
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for (weight, _, _), kept in zip(pairs, before, strict=True):
+                weight.copy_(kept)
 
 
 def _pairs(model: Any, adapter: dict[str, Any]) -> Iterator[tuple[Any, Any, Any]]:

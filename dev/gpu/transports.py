@@ -16,7 +16,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -94,25 +95,35 @@ def _lora(work: Path, model: Any, syncs: int) -> None:
         _measured(_our_lora(work), port, base)(syncs)
 
 
-# Each kind: makes a transport for (port, model) and yields (name, sync, change, name to sample from).
-type Kind = Callable[[int, Any], Any]
+@dataclass
+class _Subject:
+    """A transport under measurement."""
+
+    name: str
+    sync: Callable[[], dict[str, float]]  # seconds by phase
+    change: Callable[[], None]  # of the weights
+    asked: Callable[[], str | None] = lambda: "policy"  # model to sample from
+    computing: Callable[[], AbstractContextManager[None]] = nullcontext  # around the model's own log-probabilities
+
+
+type Kind = Callable[[int, Any], AbstractContextManager[_Subject]]  # for a port and a model
 
 
 def _measured(kind: Kind, port: int, model: Any) -> Callable[[int], None]:
     def run(syncs: int) -> None:
-        with kind(port, model) as (name, sync, change, label):
-            found = _RESULTS.setdefault(name, {"seconds": [], "phases": []})
+        with kind(port, model) as subject:
+            found = _RESULTS.setdefault(subject.name, {"seconds": [], "phases": []})
             for number in range(syncs + 1):
-                change()
+                subject.change()
                 torch.cuda.synchronize()
-                if number == syncs - 1:
-                    found["parity_before"] = _difference(port, model, label())
+                if number == syncs:
+                    found["parity_before"] = _difference(port, model, subject)
                 started = time.monotonic()
-                phases = sync()
+                phases = subject.sync()
                 if number:  # the first one sets things up
                     found["seconds"].append(round(time.monotonic() - started, 4))
                     found["phases"].append(phases)
-            found["parity"] = _difference(port, model, label())
+            found["parity"] = _difference(port, model, subject)
             found["median"] = round(statistics.median(found["seconds"]), 4)
             found["median_phases"] = {
                 key: round(statistics.median(one[key] for one in found["phases"]), 4) for key in found["phases"][0]
@@ -123,7 +134,7 @@ def _measured(kind: Kind, port: int, model: Any) -> Callable[[int], None]:
 
 
 @contextmanager
-def _trl(port: int, model: Any) -> Iterator[Any]:
+def _trl(port: int, model: Any) -> Iterator[_Subject]:
     from accelerate import PartialState
     from trl.experimental.async_grpo.vllm_client import VLLMClient
     from trl.experimental.async_grpo.weight_transfer import WeightTransferClient
@@ -138,23 +149,23 @@ def _trl(port: int, model: Any) -> Iterator[Any]:
     transfer = WeightTransferClient(VLLMClient(f"http://127.0.0.1:{port}"), info, 60)
     transfer.init_weight_transfer()
     try:
-        yield "trl_nccl", _protocol(transfer, model), lambda: small_model.change(model), lambda: "policy"
+        yield _Subject("trl_nccl", _protocol(transfer, model), lambda: small_model.change(model))
     finally:
         transfer.destroy()
 
 
 @contextmanager
-def _our_nccl(port: int, model: Any) -> Iterator[Any]:
+def _our_nccl(port: int, model: Any) -> Iterator[_Subject]:
     from gymtrain_trainer.weights import NCCL
 
     transfer = NCCL(_settings(port), lambda: iter(model.named_parameters()), dtype="bfloat16")
     with _ready(transfer):
-        yield "nccl", _protocol(transfer, model), lambda: small_model.change(model), lambda: "policy"
+        yield _Subject("nccl", _protocol(transfer, model), lambda: small_model.change(model))
 
 
 def _our_http(work: Path) -> Kind:
     @contextmanager
-    def kind(port: int, model: Any) -> Iterator[Any]:
+    def kind(port: int, model: Any) -> Iterator[_Subject]:
         from aiohttp import web
 
         from gymtrain_trainer.serve import HttpServer
@@ -172,14 +183,14 @@ def _our_http(work: Path) -> Kind:
             return {**phases, "stage": stats.last_stage_seconds, "pod_paused": stats.last_pause_seconds}
 
         with _ready(transfer):
-            yield "httpfull", sync, lambda: small_model.change(model), lambda: "policy"
+            yield _Subject("httpfull", sync, lambda: small_model.change(model))
 
     return kind
 
 
 def _our_lora(work: Path) -> Kind:
     @contextmanager
-    def kind(port: int, model: Any) -> Iterator[Any]:
+    def kind(port: int, model: Any) -> Iterator[_Subject]:
         from gymtrain_trainer.weights import LoRAFilesystem
 
         config = small_model.adapter_config(work / "model")
@@ -187,10 +198,7 @@ def _our_lora(work: Path) -> Kind:
         adapter: dict[str, Any] = {}
 
         def change() -> None:
-            if adapter:
-                small_model.merge(model, adapter, -1)
             adapter.update(small_model.make_adapter(model))
-            small_model.merge(model, adapter, 1)
 
         def sync() -> dict[str, float]:
             started = time.monotonic()
@@ -198,7 +206,13 @@ def _our_lora(work: Path) -> Kind:
             return {"send": time.monotonic() - started, "stage": transfer.stats.last_stage_seconds}
 
         with _ready(transfer):
-            yield "lora_filesystem", sync, change, lambda: transfer.current_version
+            yield _Subject(
+                "lora_filesystem",
+                sync,
+                change,
+                lambda: transfer.current_version,
+                lambda: small_model.merged(model, adapter),
+            )
 
     return kind
 
@@ -240,7 +254,7 @@ def _protocol(transfer: Any, model: Any) -> Callable[[], dict[str, float]]:
     return sync
 
 
-def _difference(port: int, model: Any, name: str | None) -> float:
+def _difference(port: int, model: Any, subject: _Subject) -> float:
     """Mean |difference| of the log-probabilities of tokens that vLLM samples."""
     import asyncio
 
@@ -254,9 +268,13 @@ def _difference(port: int, model: Any, name: str | None) -> float:
 
     async def ask() -> Any:
         async with aiohttp.ClientSession() as session:
-            return await sample(PodClient(session, Pod(f"http://127.0.0.1:{port}")), check, 60.0, name or "policy")
+            return await sample(
+                PodClient(session, Pod(f"http://127.0.0.1:{port}")), check, 60.0, subject.asked() or "policy"
+            )
 
-    return round(judge("vLLM", asyncio.run(ask()), check, "bfloat16"), 5)
+    samples = asyncio.run(ask())
+    with subject.computing():
+        return round(judge("vLLM", samples, check, "bfloat16"), 5)
 
 
 def _tail(log: Path) -> str:
