@@ -35,6 +35,9 @@ class FakeVLLM:
         self.logprob = -1.0  # of every sampled token
         self.calls: list[str] = []
         self.release = "0.32.0"
+        self.joined: list[dict[str, Any]] = []  # groups, as the trainer described them
+        self.announced: list[dict[str, Any]] = []  # tensors of updates by NCCL
+        self.workers = 1
         self.max_loras = 0  # 0: started without --enable-lora
         self.adapters: dict[str, str] = {}  # folder by name, in the order of loading
 
@@ -59,6 +62,8 @@ class FakeVLLM:
 
     async def do_openapi_json(self, _: dict[str, Any]) -> tuple[int, Any]:
         paths = [*NCCL_ROUTES, *LORA_ROUTES]
+        if self.knows_version:
+            paths += ["/weight_info", "/shutdown_weight_transfer_engine"]
         return 200, {"info": {"version": "0.1.0"}, "paths": {path: {} for path in paths}}
 
     async def do_server_info(self, _: dict[str, Any]) -> tuple[int, Any]:
@@ -82,6 +87,20 @@ class FakeVLLM:
         self.paused = False
         return 200, {}
 
+    async def do_get_world_size(self, _: dict[str, Any]) -> tuple[int, Any]:
+        return 200, {"world_size": self.workers}
+
+    async def do_init_weight_transfer_engine(self, body: dict[str, Any]) -> tuple[int, Any]:
+        self.joined.append(body["init_info"])
+        return 200, {}
+
+    async def do_shutdown_weight_transfer_engine(self, _: dict[str, Any]) -> tuple[int, Any]:
+        return (500, {"error": "update active"}) if self.active else (200, {})
+
+    async def do_update_weight_version(self, body: dict[str, Any]) -> tuple[int, Any]:
+        self.version = body["new_version"]
+        return 200, {}
+
     async def do_start_weight_update(self, _: dict[str, Any]) -> tuple[int, Any]:
         if self.active:
             return 500, {"error": "start_weight_update called while a weight update is already active"}
@@ -93,6 +112,9 @@ class FakeVLLM:
             self.fail_updates -= 1
             self.active = False
             return 500, {"error": self.update_error}
+        if self.backend == "nccl":
+            self.announced.append(body["update_info"])
+            return 200, {}
         update = PullUpdate.model_validate(body["update_info"])
         try:
             await asyncio.to_thread(fetch, update, self.folder)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_POLL_SECONDS = 0.0005
+_DISOWN_SECONDS = 10.0
 
 
 class NCCL(PodTransport):
@@ -205,14 +205,11 @@ class NCCL(PodTransport):
         return self._group
 
     def _transfer(self, iterator: NamedTensors, label: str) -> int:
-        import torch
-
         group = self._group
         if group is None:
             raise WeightSyncError("send_weights without pause: there is no NCCL group")
         if self._packer is None:
-            device = torch.device("cuda", torch.cuda.current_device())
-            self._packer = Packer(describe(self._parameters(), self._dtype), device)
+            self._packer = Packer(describe(self._parameters(), self._dtype), group.communicator.device)
         packer, abort, seconds = self._packer, group.communicator.abort, self.settings.timeout_seconds
         fleet, _ = self._parts()
         try:
@@ -225,18 +222,16 @@ class NCCL(PodTransport):
                 for update in updates:
                     update.add_done_callback(lambda done: abort(str(done.exception())) if done.exception() else None)
                 packer.send(iterator, group.communicator.broadcast)
-                done = torch.cuda.Event()
-                done.record()
-                while not done.query():
-                    group.communicator.check()
-                    time.sleep(_POLL_SECONDS)
+                group.communicator.wait()
                 for update in updates:
                     update.result(seconds)
                 self._all(group, lambda client: client.finish_update(label))
                 self._all(group, forget_caches)
-        except (PodError, WeightsError, TimeoutError, RuntimeError) as error:
+        except BaseException as error:  # SIGTERM too: no pod may serve half an update under its old label
             abort("the weight sync failed")
             self._disown(group)
+            if not isinstance(error, (PodError, WeightsError, TimeoutError, RuntimeError)):
+                raise
             raise WeightSyncError(f"the broadcast of {label} failed: {error}") from error
         for pod in group.pods:
             fleet.known[pod] = label
@@ -247,11 +242,13 @@ class NCCL(PodTransport):
         self._group = None
 
         async def disown(client: PodClient) -> None:
-            with contextlib.suppress(PodError):
-                await client.relabel(UNSYNCED)  # no such route before 0.28: there the label is our own note
-            with contextlib.suppress(PodError):
-                await client.finish_update()
-            await resume_quietly(client)
+            with contextlib.suppress(TimeoutError):  # a worker that waits in the broadcast answers nothing
+                async with asyncio.timeout(_DISOWN_SECONDS):
+                    with contextlib.suppress(PodError):
+                        await client.relabel(UNSYNCED)  # no such route before 0.28: there the label is our own note
+                    with contextlib.suppress(PodError):
+                        await client.finish_update()
+                    await resume_quietly(client)
 
         fleet, _ = self._parts()
         for pod in group.pods:

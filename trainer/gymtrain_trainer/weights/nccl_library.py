@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import time
 from typing import Any
 
 from gymtrain_trainer.weights.errors import TransportRefusedError, WeightSyncError
@@ -17,6 +18,7 @@ ID_BYTES = 128
 
 _LIBRARY = "libnccl.so.2"
 _SUCCESS, _IN_PROGRESS = 0, 7
+_POLL_SECONDS = 0.0005
 _UINT8, _FLOAT32, _SUM = 1, 7, 0
 
 
@@ -70,6 +72,7 @@ class Communicator:
         """
         import torch
 
+        self.device = torch.device("cuda", device)
         self._library = library
         self._comm = ctypes.c_void_p()
         self._lock = threading.Lock()
@@ -79,7 +82,7 @@ class Communicator:
             code = library.ncclCommInitRank(ctypes.byref(self._comm), world_size, unique, 0)
             _check(library, code, f"joining {world_size - 1} vLLM workers")
             # vLLM's workers begin with this one, to find out whether the group works.
-            one = torch.zeros(1, device=f"cuda:{device}")
+            one = torch.zeros(1, device=self.device)
             stream = torch.cuda.current_stream()
             code = library.ncclAllReduce(
                 one.data_ptr(), one.data_ptr(), 1, _FLOAT32, _SUM, self._comm, stream.cuda_stream
@@ -100,6 +103,21 @@ class Communicator:
         code = self._library.ncclBroadcast(address, address, tensor.numel(), _UINT8, 0, self._comm, stream)
         self.check()
         _check(self._library, code, "a broadcast")
+
+    def wait(self) -> None:
+        """Returns once everything that was queued is done.
+
+        Raises:
+            WeightSyncError: it failed, or the group was aborted meanwhile.
+        """
+        import torch
+
+        done = torch.cuda.Event()
+        done.record()
+        while not done.query():
+            self.check()
+            time.sleep(_POLL_SECONDS)
+        self.check()
 
     def check(self) -> None:
         """Notices errors that came up after a call returned.
