@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from gymtrain_api.manifest import PullUpdate
-from gymtrain_api.transports import PULL_BACKEND
+from gymtrain_api.transports import LORA_ROUTES, NCCL_ROUTES, PULL_BACKEND
 from gymtrain_vllm.errors import FetchError
 from gymtrain_vllm.fetch import fetch
 
@@ -34,6 +34,12 @@ class FakeVLLM:
         self.knows_version = True  # False as in 0.25
         self.logprob = -1.0  # of every sampled token
         self.calls: list[str] = []
+        self.release = "0.32.0"
+        self.joined: list[dict[str, Any]] = []  # groups, as the trainer described them
+        self.announced: list[dict[str, Any]] = []  # tensors of updates by NCCL
+        self.workers = 1
+        self.max_loras = 0  # 0: started without --enable-lora
+        self.adapters: dict[str, str] = {}  # folder by name, in the order of loading
 
     def app(self) -> web.Application:
         """The routes."""
@@ -55,13 +61,17 @@ class FakeVLLM:
         return 200, ""
 
     async def do_openapi_json(self, _: dict[str, Any]) -> tuple[int, Any]:
-        paths = ["/init_weight_transfer_engine", "/start_weight_update", "/update_weights", "/finish_weight_update"]
-        return 200, {"info": {"version": "0.32.0"}, "paths": {path: {} for path in paths}}
+        paths = [*NCCL_ROUTES, *LORA_ROUTES]
+        if self.knows_version:
+            paths += ["/weight_info", "/shutdown_weight_transfer_engine"]
+        return 200, {"info": {"version": "0.1.0"}, "paths": {path: {} for path in paths}}
 
     async def do_server_info(self, _: dict[str, Any]) -> tuple[int, Any]:
         transfer = {"backend": self.backend} if self.backend else None
         model = {"dtype": "torch.float32", "max_model_len": 1024}
-        return 200, {"vllm_config": {"weight_transfer_config": transfer, "model_config": model}}
+        lora = {"max_lora_rank": 8, "max_loras": self.max_loras} if self.max_loras else None
+        config = {"weight_transfer_config": transfer, "model_config": model, "lora_config": lora}
+        return 200, {"vllm_config": config, "system_env": {"vllm_version": self.release}}
 
     async def do_weight_info(self, _: dict[str, Any]) -> tuple[int, Any]:
         return (200, {"weight_version": self.version}) if self.knows_version else (404, {})
@@ -77,6 +87,20 @@ class FakeVLLM:
         self.paused = False
         return 200, {}
 
+    async def do_get_world_size(self, _: dict[str, Any]) -> tuple[int, Any]:
+        return 200, {"world_size": self.workers}
+
+    async def do_init_weight_transfer_engine(self, body: dict[str, Any]) -> tuple[int, Any]:
+        self.joined.append(body["init_info"])
+        return 200, {}
+
+    async def do_shutdown_weight_transfer_engine(self, _: dict[str, Any]) -> tuple[int, Any]:
+        return (500, {"error": "update active"}) if self.active else (200, {})
+
+    async def do_update_weight_version(self, body: dict[str, Any]) -> tuple[int, Any]:
+        self.version = body["new_version"]
+        return 200, {}
+
     async def do_start_weight_update(self, _: dict[str, Any]) -> tuple[int, Any]:
         if self.active:
             return 500, {"error": "start_weight_update called while a weight update is already active"}
@@ -88,6 +112,9 @@ class FakeVLLM:
             self.fail_updates -= 1
             self.active = False
             return 500, {"error": self.update_error}
+        if self.backend == "nccl":
+            self.announced.append(body["update_info"])
+            return 200, {}
         update = PullUpdate.model_validate(body["update_info"])
         try:
             await asyncio.to_thread(fetch, update, self.folder)
@@ -109,6 +136,23 @@ class FakeVLLM:
     async def do_reset_prefix_cache(self, _: dict[str, Any]) -> tuple[int, Any]:
         self.resets += 1
         return 200, {"success": True}
+
+    async def do_v1_models(self, _: dict[str, Any]) -> tuple[int, Any]:
+        return 200, {"data": [{"id": name} for name in ("policy", *self.adapters)]}
+
+    async def do_v1_load_lora_adapter(self, body: dict[str, Any]) -> tuple[int, Any]:
+        if self.fail_updates:
+            self.fail_updates -= 1
+            return 500, {"error": self.update_error}
+        if body["lora_name"] in self.adapters:
+            return 400, {"error": f"The lora adapter '{body['lora_name']}' has already been loaded."}
+        if not (Path(body["lora_path"]) / "adapter_config.json").is_file():
+            return 404, {"error": "No adapter found"}
+        self.adapters[body["lora_name"]] = body["lora_path"]
+        return 200, "Success"
+
+    async def do_v1_unload_lora_adapter(self, body: dict[str, Any]) -> tuple[int, Any]:
+        return (200, "Success") if self.adapters.pop(body["lora_name"], None) else (404, {})
 
     async def do_v1_completions(self, body: dict[str, Any]) -> tuple[int, Any]:
         count = body["max_tokens"]

@@ -125,3 +125,10 @@ def trl_arguments(spec: GymTrainingRunSpec, *, folder: Path, steps: int | None) 
     if steps is not None:
         decided["max_steps"] = steps
     return defaults | given | decided
+
+
+def lora_arguments(spec: GymTrainingRunSpec) -> dict[str, Any] | None:
+    """Keyword arguments for peft's LoraConfig; None trains all weights."""
+    if spec.model.lora is None:
+        return None
+    return {"task_type": "CAUSAL_LM", **spec.model.lora}

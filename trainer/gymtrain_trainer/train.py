@@ -31,9 +31,12 @@ from gymtrain_trainer.rollouts.worker import RolloutWorker, WorkerSettings
 from gymtrain_trainer.serve import HttpServer, make_app
 from gymtrain_trainer.servers import start_waiting, sync_settings
 from gymtrain_trainer.stopping import StopSignal
+from gymtrain_trainer.transport import transport_needs
 from gymtrain_trainer.weights import (
-    HTTPFull,
+    ChosenTransport,
     ParityCheck,
+    ParityResult,
+    ParityWatch,
     SyncEvent,
     TransportRefusedError,
     WeightStore,
@@ -50,7 +53,7 @@ _PARITY_CHARACTERS = 400
 class _Weights:
     """What the rollout guard asks of the transport."""
 
-    def __init__(self, transfer: HTTPFull) -> None:
+    def __init__(self, transfer: ChosenTransport) -> None:
         self._transfer = transfer
 
     async def pod_versions(self) -> Versions:
@@ -63,7 +66,7 @@ class _Weights:
 class _InterruptibleTransfer:
     """The transport, with waits that SIGTERM ends: suspending a run takes vLLM away in the middle of a sync."""
 
-    def __init__(self, transfer: HTTPFull, stop: StopSignal, board: ProgressBoard) -> None:
+    def __init__(self, transfer: ChosenTransport, stop: StopSignal, board: ProgressBoard) -> None:
         self._transfer = transfer
         self._stop = stop
         self._board = board
@@ -76,7 +79,7 @@ class _InterruptibleTransfer:
         except TransportRefusedError as error:
             self._board.update(transport_reason=str(error))
             raise
-        self._board.update(transport="HTTPFull", transport_reason=self._transfer.transport_reason)
+        self._board.update(transport=self._transfer.name, transport_reason=self._transfer.reason)
 
     def pause(self) -> None:
         with self._stop.waiting():
@@ -101,7 +104,7 @@ class Lead:
     board: ProgressBoard
     tasks: Tasks
     worker: RolloutWorker
-    transfer: HTTPFull
+    transfer: ChosenTransport
     parity: ParityCheck
     servers: Future[None]
 
@@ -145,13 +148,14 @@ def train(context: Context, board: ProgressBoard | None, store: WeightStore | No
         assert store is not None
         assert servers is not None
         tasks = Tasks(index, context.run.agents, seed=int(arguments.get("seed", 42)))
-        parity = _parity(holder)
-        transfer = HTTPFull(
-            sync_settings(context),
-            store,
-            parity=parity,
-            observer=_on_sync(board),
-            requested=spec.weight_sync.transport,
+        parity = _parity(holder, spec.weight_sync.parity_threshold)
+        watch = ParityWatch(
+            parity,
+            every_syncs=spec.weight_sync.parity_every_syncs,
+            on_result=_on_parity(board),
+        )
+        transfer = ChosenTransport(
+            sync_settings(context), transport_needs(context, store, lambda: holder[0], watch, _on_sync(board))
         )
         worker = _worker(context, board, tasks, transfer, arguments, checkpoint.state.position if checkpoint else 0)
         worker.rollout_buffer.while_waiting = stop.waiting
@@ -168,11 +172,13 @@ def train(context: Context, board: ProgressBoard | None, store: WeightStore | No
         )
 
     began = time.monotonic()
+    from gymtrain_trainer.algorithm.adapter import agree_on_adapter
     from gymtrain_trainer.algorithm.build import build_trainer
 
     trainer = build_trainer(
         arguments,
         context.paths.model,
+        lora=settings.lora_arguments(spec),
         callbacks=callbacks,
         rollout_worker=lead.worker if lead else None,
         weight_transfer=_InterruptibleTransfer(lead.transfer, stop, lead.board) if lead else None,
@@ -183,6 +189,8 @@ def train(context: Context, board: ProgressBoard | None, store: WeightStore | No
         _fill_prompts(lead.parity.prompts, lead.tasks, trainer.processing_class)
         with stop.waiting():
             lead.servers.result()
+    if spec.model.lora is not None:
+        agree_on_adapter(trainer, lead.transfer.settle if lead else None)
     try:
         trainer.train(resume_from_checkpoint=str(checkpoint.folder) if checkpoint else None)
     except InterruptedBySignal:
@@ -198,7 +206,7 @@ def _worker(
     context: Context,
     board: ProgressBoard,
     tasks: Tasks,
-    transfer: HTTPFull,
+    transfer: ChosenTransport,
     arguments: dict[str, Any],
     position: int,
 ) -> RolloutWorker:
@@ -242,8 +250,8 @@ def _worker(
     )
 
 
-def _parity(holder: list[Any]) -> ParityCheck:
-    """The check of the first sync, with the trainer's own model. `_fill_prompts` completes it."""
+def _parity(holder: list[Any], threshold: str | None) -> ParityCheck:
+    """The check after syncs, with the trainer's own model. `_fill_prompts` completes it."""
 
     def log_probs(prompt: list[int], completion: list[int]) -> list[float]:
         from gymtrain_trainer.weights import model_logprobs
@@ -251,7 +259,7 @@ def _parity(holder: list[Any]) -> ParityCheck:
         trainer = holder[0]
         return model_logprobs(trainer.accelerator.unwrap_model(trainer.model))(prompt, completion)
 
-    return ParityCheck(logprobs=log_probs, prompts=[])
+    return ParityCheck(logprobs=log_probs, prompts=[], threshold=float(threshold) if threshold else None)
 
 
 def _fill_prompts(prompts: list[list[int]], tasks: Tasks, tokenizer: Any) -> None:
@@ -267,6 +275,13 @@ def _on_sync(board: ProgressBoard) -> Callable[[SyncEvent], None]:
             board.update(weight_version=event.version)
         else:
             log.warning("weights: %s %s", event.kind, event.message)
+
+    return observe
+
+
+def _on_parity(board: ProgressBoard) -> Callable[[ParityResult], None]:
+    def observe(result: ParityResult) -> None:
+        board.update(parity=result.difference)
 
     return observe
 

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from gymtrain_api.spec import GymTrainingRunSpec
-from gymtrain_api.transports import PULL_BACKEND
+from gymtrain_api.transports import LORA_RANKS, NCCL_BACKEND, PULL_BACKEND, adapters_held, lora_rank, planned
 from gymtrain_api.wiring import SERVED_MODEL_NAME
 from gymtrain_vllm.errors import ArgumentsError
 
@@ -27,7 +27,10 @@ _RESERVED = {
     "--host": "the Services need it",
     "--port": "the Services need it",
     "--uds": "the Services need a port",
-    "--weight-transfer-config": "the trainer's weights arrive this way",
+    "--weight-transfer-config": "spec.weightSync decides how the trainer's weights arrive",
+    "--enable-lora": "spec.model.lora decides it",
+    "--max-loras": "spec.rollout.maxStaleness decides it",
+    "--max-lora-rank": "spec.model.lora decides it",
     "--logprobs-mode": "training needs the log-probabilities of the distribution that was sampled from",
     "--api-key": "Gym servers and trainer send none; use a NetworkPolicy",
     "--ssl-keyfile": "Gym servers and trainer speak plain HTTP",
@@ -39,7 +42,7 @@ def build(spec: GymTrainingRunSpec, model: Path, port: int) -> list[str]:
     """The arguments of vLLM's OpenAI server.
 
     Raises:
-        ArgumentsError: one of `spec.inference.args` is reserved.
+        ArgumentsError: one of `spec.inference.args` is reserved, or the adapter is too large for vLLM.
     """
     check(spec.inference.args)
     on_gpu = spec.inference.gpus > 0
@@ -51,12 +54,9 @@ def build(spec: GymTrainingRunSpec, model: Path, port: int) -> list[str]:
         f"--served-model-name={SERVED_MODEL_NAME}",
         "--host=0.0.0.0",
         f"--port={port}",
-        f"--weight-transfer-config={json.dumps({'backend': PULL_BACKEND})}",
         "--logprobs-mode=processed_logprobs",
         f"--dtype={dtype}",
-        # Random weights: quicker than reading a checkpoint, and nothing but a complete sync can make the model
-        # agree with the trainer's, which the parity check after the first sync asks for.
-        "--load-format=dummy",
+        *_weights(spec),
         f"--tensor-parallel-size={max(1, spec.inference.gpus)}",
         "--uvicorn-log-level=warning",  # a line per probe and rollout says nothing
     ]
@@ -65,6 +65,33 @@ def build(spec: GymTrainingRunSpec, model: Path, port: int) -> list[str]:
     if not on_gpu:
         arguments.append("--enforce-eager")  # torch.compile takes minutes here, and a compiler in the image
     return arguments + list(spec.inference.args)
+
+
+def _weights(spec: GymTrainingRunSpec) -> list[str]:
+    """What the transport needs, and where the first weights come from."""
+    transport = planned(spec)
+    if transport == "None":
+        return ["--load-format=auto"]
+    if transport == "LoRAFilesystem":
+        rank = lora_rank(spec.model.lora or {})
+        if rank > LORA_RANKS[-1]:
+            raise ArgumentsError(
+                f"spec.model.lora: rank {rank} is more than vLLM serves ({LORA_RANKS[-1]}). Lower r and rank_pattern, "
+                "or set spec.weightSync.transport to NCCL or HTTPFull, which send merged weights"
+            )
+        return [
+            "--enable-lora",
+            f"--max-loras={adapters_held(spec.rollout.max_staleness)}",
+            f"--max-lora-rank={next(served for served in LORA_RANKS if served >= rank)}",
+            "--load-format=auto",  # the base model never arrives otherwise
+        ]
+    backend = NCCL_BACKEND if transport == "NCCL" else PULL_BACKEND
+    return [
+        f"--weight-transfer-config={json.dumps({'backend': backend})}",
+        # Random weights: quicker than reading a checkpoint, and nothing but a complete sync can make the model
+        # agree with the trainer's, which the parity check after the first sync asks for.
+        "--load-format=dummy",
+    ]
 
 
 def check(arguments: Sequence[str]) -> None:
@@ -125,6 +152,8 @@ def environment(spec: GymTrainingRunSpec, given: Mapping[str, str], scratch: Pat
         }
     added = {name: value for name, value in defaults.items() if name not in given}
     added["VLLM_SERVER_DEV_MODE"] = "1"
+    if planned(spec) == "LoRAFilesystem":
+        added["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
     plugins = given.get("VLLM_PLUGINS")
     if plugins is not None and PLUGIN not in plugins.split(","):
         added["VLLM_PLUGINS"] = ",".join(filter(None, [plugins, PLUGIN]))

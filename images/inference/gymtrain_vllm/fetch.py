@@ -6,16 +6,19 @@ All worker processes of a pod share one folder: the first one fetches, the other
 import fcntl
 import hashlib
 import http.client
+import mmap
 import os
 import shutil
 import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 from urllib.parse import urljoin
 
 from pydantic import ValidationError
@@ -23,8 +26,8 @@ from pydantic import ValidationError
 from gymtrain_api.manifest import PullUpdate, WeightFile, WeightManifest
 from gymtrain_vllm.errors import FetchError
 
-_STREAMS = 4  # files at once
-_CHUNK = 4 << 20  # bytes
+_STREAMS = 8  # files at once
+_CHUNK = 1 << 20  # bytes: read, then hashed while it is in the processor's cache
 _TRIES = 3  # of each file
 _STALL_SECONDS = 30.0  # without a byte
 _MANIFEST_LIMIT = 16 << 20  # bytes
@@ -113,26 +116,42 @@ def _fetch_file(url: str, file: WeightFile, folder: Path, deadline: float) -> No
 
 
 def _fetch_once(url: str, file: WeightFile, folder: Path, deadline: float) -> None:
-    digest = hashlib.sha256()
-    received = 0
-    partial = folder / f".{file.name}"
-    with _open(url, deadline) as response, partial.open("wb") as target:
-        while chunk := _read(response, url, deadline):
-            digest.update(chunk)
-            target.write(chunk)
-            received += len(chunk)
+    unverified = folder / f".{file.name}"
+    with _open(url, deadline) as response, unverified.open("w+b") as target:
+        if file.bytes:
+            os.posix_fallocate(target.fileno(), 0, file.bytes)  # a full disk is an error here, not a signal below
+        received, digest = _receive(response, target, file.bytes, url, deadline)
     if received != file.bytes:
         raise FetchError(f"{url}: {received} bytes, the manifest says {file.bytes}")
-    if digest.hexdigest() != file.sha256:
-        raise FetchError(f"{url}: sha256 is {digest.hexdigest()}, the manifest says {file.sha256}")
-    partial.rename(folder / file.name)  # a file under its own name is complete
+    if digest != file.sha256:
+        raise FetchError(f"{url}: sha256 is {digest}, the manifest says {file.sha256}")
+    unverified.rename(folder / file.name)  # a file under its own name is complete
 
 
-def _read(response: http.client.HTTPResponse, url: str, deadline: float) -> bytes:
+def _receive(
+    response: http.client.HTTPResponse, target: BinaryIO, size: int, url: str, deadline: float
+) -> tuple[int, str]:
+    """Reads straight into the file's memory; returns the number of bytes that came and their sha256."""
+    digest = hashlib.sha256()
+    received = 0
+    if size:
+        with mmap.mmap(target.fileno(), size) as memory, memoryview(memory) as view:
+            while received < size:
+                with view[received : received + _CHUNK] as window:
+                    count = _read(partial(response.readinto, window), url, deadline)
+                    if not count:
+                        break
+                    digest.update(window[:count])
+                received += count
+    surplus = _read(lambda: len(response.read(1)), url, deadline)
+    return received + surplus, digest.hexdigest()
+
+
+def _read(step: Callable[[], int], url: str, deadline: float) -> int:
     if time.monotonic() > deadline:
         raise FetchError(f"{url}: not done before the deadline")
     try:
-        return response.read(_CHUNK)
+        return step()
     except (OSError, http.client.HTTPException) as error:
         raise FetchError(f"{url}: {error}") from error
 

@@ -6,18 +6,26 @@ reason is on stdout, where Kubernetes shows it in the pod's events.
     healthy?  GET /health
     whose weights?  GET /weight_info; where the release has no such route or the engine is too busy to answer,
                     the note that the plugin keeps in the scratch folder
+    whose adapter?  GET /v1/models, where the run trains an adapter
+    With weightSync.transport None healthy is enough.
 """
+
+from __future__ import annotations
 
 import json
 import os
 import socket
 import sys
 
+TYPE_CHECKING = False  # typing takes longer to import than the rest
+if TYPE_CHECKING:
+    from typing import Any
+
 _RUN_CONFIG = "/etc/gymtrain/run/run.json"
 _ROOT = "/gymtrain"
 _HELD = "scratch/held-weights"  # below the root
 _PORT = 8000
-_SECONDS = 3.0  # for each of the two questions
+_SECONDS = 2.5  # for each of at most three questions
 
 
 def get(path: str, port: int, timeout: float = _SECONDS) -> tuple[int, bytes]:
@@ -50,7 +58,17 @@ def held_version(port: int, note: str) -> str | None:
         return None
 
 
-def reason_against(run: str, port: int, note: str) -> str:
+def adapter_of(run: str, port: int) -> str | None:
+    """An adapter of the run that this pod holds; their names are version labels."""
+    try:
+        status, body = get("/v1/models", port)
+        names = [str(model["id"]) for model in json.loads(body)["data"]] if status == 200 else []
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return next((name for name in names if name.startswith(f"{run}:")), None)
+
+
+def reason_against(run: str, spec: dict[str, Any], port: int, note: str) -> str:
     """Why the pod of `run` isn't ready; empty if it is."""
     try:
         status, _ = get("/health", port)
@@ -58,7 +76,11 @@ def reason_against(run: str, port: int, note: str) -> str:
         return f"vLLM does not answer: {error}"
     if status != 200:
         return f"vLLM is not healthy: /health says {status}"
+    if (spec.get("weightSync") or {}).get("transport") == "None":
+        return ""
     version = held_version(port, note)
+    if version in (None, "default") and (spec.get("model") or {}).get("lora") is not None:
+        version = adapter_of(run, port)
     if version is None or version == "default":
         return "waiting for the trainer's first weights"
     if not version.startswith(f"{run}:"):
@@ -69,9 +91,10 @@ def reason_against(run: str, port: int, note: str) -> str:
 def main() -> int:
     """Prints the reason, if any."""
     with open(os.environ.get("GYMTRAIN_RUN_CONFIG", _RUN_CONFIG), encoding="utf-8") as config:
-        run = json.load(config)["name"]
+        run = json.load(config)
     port = int(os.environ.get("GYMTRAIN_INFERENCE_PORT", _PORT))
-    reason = reason_against(run, port, os.path.join(os.environ.get("GYMTRAIN_ROOT", _ROOT), _HELD))
+    note = os.path.join(os.environ.get("GYMTRAIN_ROOT", _ROOT), _HELD)
+    reason = reason_against(run["name"], run.get("spec") or {}, port, note)
     if reason:
         print(reason)
     return 1 if reason else 0

@@ -3,13 +3,14 @@
 import contextlib
 import importlib.util
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow
 import torch
 from datasets import Dataset
+from peft import LoraConfig
 from transformers import AttentionInterface, PrinterCallback, TrainerCallback
 from transformers.utils.logging import disable_progress_bar
 from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer, async_grpo_trainer
@@ -39,12 +40,13 @@ def build_trainer(
     model: Path,
     *,
     callbacks: Sequence[TrainerCallback],
+    lora: Mapping[str, Any] | None = None,
     rollout_worker: Any = None,
     weight_transfer: Any = None,
 ) -> AsyncGRPOTrainer:
     """The trainer with its model loaded. `rollout_worker` and `weight_transfer` count on rank 0 only.
 
-    `arguments`: from settings.trl_arguments.
+    `arguments`: from settings.trl_arguments; `lora`: from settings.lora_arguments.
     """
     disable_progress_bar()  # a pod's log shows each redraw as text
     config = AsyncGRPOConfig(**arguments)
@@ -56,6 +58,7 @@ def build_trainer(
             # needn't pickle half of pyarrow to make one up, which not every combination of releases can.
             train_dataset=Dataset(pyarrow.table({"prompt": [""]}), fingerprint="gymtrain"),
             callbacks=list(callbacks),
+            peft_config=LoraConfig(**lora) if lora is not None else None,
             rollout_worker=rollout_worker,
             weight_transfer=weight_transfer,
         )
@@ -64,3 +67,11 @@ def build_trainer(
         # TRL registered its own under this name when it was made; the last registration counts.
         AttentionInterface.register(TREE_ATTENTION, TreeAttention())
     return trainer
+
+
+def sent_parameters(trainer: AsyncGRPOTrainer) -> Iterator[tuple[str, torch.Tensor]]:
+    """The parameters that TRL sends to a weight transfer, under the names that it sends; sharded ones not gathered."""
+    found: Iterator[tuple[str, torch.Tensor]] = async_grpo_trainer._iter_vllm_named_params(
+        trainer.accelerator.unwrap_model(trainer.model)
+    )
+    return found

@@ -1,8 +1,10 @@
 """Weight sync: from the trainer's tensors to every vLLM pod of the run.
 
-`HTTPFull` is the transport; the rest is what it is made of. Nothing here imports torch before tensors arrive.
+`make_transport` finds out which of the transports fits the servers; `protocol.WeightTransport` is what they all meet.
+Nothing here imports torch before tensors arrive.
 """
 
+from gymtrain_trainer.weights.chosen import ChosenTransport
 from gymtrain_trainer.weights.errors import (
     NoServersError,
     StagingError,
@@ -13,8 +15,14 @@ from gymtrain_trainer.weights.errors import (
 )
 from gymtrain_trainer.weights.hosts import Pod
 from gymtrain_trainer.weights.httpfull import HTTPFull
+from gymtrain_trainer.weights.lora_filesystem import LoRAFilesystem
+from gymtrain_trainer.weights.make import ADAPTER_FOLDER, TransportNeeds, make_transport
+from gymtrain_trainer.weights.nccl import NCCL
+from gymtrain_trainer.weights.none import NoTransport
 from gymtrain_trainer.weights.parity import ParityCheck, model_logprobs
+from gymtrain_trainer.weights.parity_watch import ParityResult, ParityWatch
 from gymtrain_trainer.weights.probe import ServerReport, probe_servers, wait_for_servers
+from gymtrain_trainer.weights.protocol import WeightTransport
 from gymtrain_trainer.weights.routes import weight_routes
 from gymtrain_trainer.weights.settings import SyncSettings
 from gymtrain_trainer.weights.stats import SyncEvent, SyncStats
@@ -22,20 +30,30 @@ from gymtrain_trainer.weights.store import WeightStore
 from gymtrain_trainer.weights.versions import untrusted
 
 __all__ = [
+    "ADAPTER_FOLDER",
+    "NCCL",
+    "ChosenTransport",
     "HTTPFull",
+    "LoRAFilesystem",
     "NoServersError",
+    "NoTransport",
     "ParityCheck",
+    "ParityResult",
+    "ParityWatch",
     "Pod",
     "ServerReport",
     "StagingError",
     "SyncEvent",
     "SyncSettings",
     "SyncStats",
+    "TransportNeeds",
     "TransportRefusedError",
     "WeightParityError",
     "WeightStore",
     "WeightSyncError",
+    "WeightTransport",
     "WeightsError",
+    "make_transport",
     "model_logprobs",
     "probe_servers",
     "untrusted",

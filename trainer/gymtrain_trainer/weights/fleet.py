@@ -6,7 +6,7 @@ gets no traffic until the repair watcher has brought it to the current version.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 import aiohttp
@@ -20,12 +20,13 @@ from gymtrain_trainer.weights.errors import (
 )
 from gymtrain_trainer.weights.hosts import Pod, resolve
 from gymtrain_trainer.weights.pod_client import PodClient
-from gymtrain_trainer.weights.push import Version, push
+from gymtrain_trainer.weights.push import Carrier, PullCarrier, Version
 from gymtrain_trainer.weights.settings import SyncSettings
 
 _TRIES = 3  # of a pod that answers with errors
 _AGAIN_SECONDS = 1.0
 _NOT_FOUND = 404
+UNSYNCED = "default"  # what vLLM calls the weights that it started with
 _UNFIT = "doesn't fit the model"  # of the plugin's LoadError: trying again can't help
 
 
@@ -46,12 +47,14 @@ class Fleet:
         self,
         settings: SyncSettings,
         session: aiohttp.ClientSession,
+        carrier: Carrier | None = None,
         find: Callable[[str, int], Awaitable[list[Pod]]] = resolve,
     ) -> None:
         self._settings = settings
         self._session = session
+        self._carrier = carrier or PullCarrier()
         self._find = find
-        self._labels: dict[Pod, str] = {}  # what was pushed, for releases that can't say it
+        self.known: dict[Pod, str] = {}  # by the last look or push; also for releases that can't say it
 
     async def pods(self) -> list[Pod]:
         """All pods that DNS knows now."""
@@ -94,8 +97,7 @@ class Fleet:
         try:
             await client.health()  # a pod that starts refuses connections: cheaper to learn here
             tries[pod] = tries.get(pod, 0) + 1
-            outcome.done[pod] = await push(client, version, max(1.0, deadline - time.monotonic()))
-            self._labels[pod] = version.label
+            outcome.done[pod] = await self._push(pod, version, max(1.0, deadline - time.monotonic()))
         except PodUnreachableError as error:
             outcome.unreachable[pod] = str(error)
         except PodRefusedError as error:
@@ -104,17 +106,30 @@ class Fleet:
     async def versions(self) -> dict[Pod, str | None]:
         """What each pod says that it holds; None where it doesn't answer."""
         pods = await self.pods()
-        return dict(zip(pods, await asyncio.gather(*map(self._version, pods)), strict=True))
+        found = dict(zip(pods, await asyncio.gather(*map(self._version, pods)), strict=True))
+        for pod in self.known.keys() - found.keys():
+            self.known.pop(pod, None)
+        return found
 
     async def _version(self, pod: Pod) -> str | None:
-        client = self.client(pod)
         try:
-            return await client.weight_version()
+            label = await self._carrier.version(self.client(pod))
         except PodRefusedError as error:
-            return self._labels.get(pod, "default") if error.status == _NOT_FOUND else None
+            return self.known.get(pod, UNSYNCED) if error.status == _NOT_FOUND else None
         except PodError:
-            self._labels.pop(pod, None)  # it may be restarting
+            self.known.pop(pod, None)  # it may be restarting
             return None
+        self.known[pod] = label
+        return label
+
+    async def _push(self, pod: Pod, version: Version, seconds: float) -> float:
+        try:
+            paused = await self._carrier.push(self.client(pod), version, seconds)
+        except PodError:
+            self.known.pop(pod, None)  # until it is asked again: it may hold either
+            raise
+        self.known[pod] = version.label
+        return paused
 
     async def repair(self, version: Version, seconds: float) -> tuple[dict[Pod, str | None], dict[Pod, str]]:
         """One look at all pods: those with other weights get `version`, those left paused are resumed.
@@ -129,13 +144,16 @@ class Fleet:
 
         async def mend(pod: Pod) -> None:
             try:
-                await push(self.client(pod), version, seconds)
-                self._labels[pod] = version.label
+                await self._push(pod, version, seconds)
             except PodError as error:
                 errors[pod] = str(error)
 
-        await asyncio.gather(*map(mend, wrong), *map(self._unpause, right))
+        await asyncio.gather(*map(mend, wrong), self.unpause(right))
         return held, errors
+
+    async def unpause(self, pods: Iterable[Pod]) -> None:
+        """Resumes those that somebody left paused."""
+        await asyncio.gather(*map(self._unpause, pods))
 
     async def _unpause(self, pod: Pod) -> None:
         client = self.client(pod)

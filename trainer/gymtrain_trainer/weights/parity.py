@@ -1,7 +1,7 @@
 """Do vLLM and the trainer compute the same log-probabilities?
 
-Asked after the first sync. vLLM starts with random weights, so agreement shows that every tensor arrived, under the
-right name, and is the one that is multiplied with.
+Asked after the first sync and some of the later ones. vLLM starts with random weights, so agreement shows that every
+tensor arrived, under the right name, and is the one that is multiplied with.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Sample:
     logprobs: list[float]
 
 
-async def sample(client: PodClient, check: ParityCheck, seconds: float) -> list[Sample]:
+async def sample(client: PodClient, check: ParityCheck, seconds: float, model: str = SERVED_MODEL_NAME) -> list[Sample]:
     """One completion per prompt, each within `seconds`, with the log-probabilities of the sampled tokens.
 
     Raises:
@@ -53,7 +53,7 @@ async def sample(client: PodClient, check: ParityCheck, seconds: float) -> list[
     samples = []
     for prompt in check.prompts:
         body: dict[str, Any] = {
-            "model": SERVED_MODEL_NAME,
+            "model": model,
             "prompt": prompt,
             "max_tokens": check.max_tokens,
             "temperature": 1.0,  # unscaled: what the trainer computes
@@ -83,7 +83,7 @@ def judge(pod: str, samples: list[Sample], check: ParityCheck, dtype: str | None
         for mine, theirs in zip(check.logprobs(one.prompt, one.completion), one.logprobs, strict=True)
     ]
     mean = sum(differences) / max(1, len(differences))
-    threshold = check.threshold if check.threshold is not None else _THRESHOLDS.get(dtype or "", _THRESHOLD_HALF)
+    threshold = allowed(check, dtype)
     if not mean <= threshold:  # NaN fails too
         raise WeightParityError(
             f"after the weight sync {pod} computes other log-probabilities than the trainer: mean difference "
@@ -92,6 +92,11 @@ def judge(pod: str, samples: list[Sample], check: ParityCheck, dtype: str | None
             "spec.inference.args)."
         )
     return mean
+
+
+def allowed(check: ParityCheck, dtype: str | None) -> float:
+    """Mean |difference| that is still parity, for weights of `dtype` in vLLM."""
+    return check.threshold if check.threshold is not None else _THRESHOLDS.get(dtype or "", _THRESHOLD_HALF)
 
 
 class ShardedModelError(Exception):

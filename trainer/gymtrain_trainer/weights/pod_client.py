@@ -67,6 +67,35 @@ class PodClient:
         """Forgets keys and values that earlier weights computed; running requests compute theirs again."""
         await self._call("POST", "/reset_prefix_cache?reset_running_requests=true", _CONTROL_SECONDS)
 
+    async def relabel(self, version: str) -> None:
+        """Changes the label alone."""
+        await self._call("POST", "/update_weight_version", _CONTROL_SECONDS, {"new_version": version})
+
+    async def world_size(self) -> int:
+        """Worker processes of the server."""
+        return int((await self._call("GET", "/get_world_size", _ASK_SECONDS))["world_size"])
+
+    async def init_transfer(self, init_info: dict[str, Any], seconds: float) -> None:
+        """Lets the server's workers join a transfer group."""
+        await self._call("POST", "/init_weight_transfer_engine", seconds, {"init_info": init_info})
+
+    async def shutdown_transfer(self) -> None:
+        """Lets the server's workers leave their transfer group."""
+        await self._call("POST", "/shutdown_weight_transfer_engine", _CONTROL_SECONDS)
+
+    async def models(self) -> list[str]:
+        """Names that requests may ask for: the model's, and those of the adapters."""
+        return [str(model["id"]) for model in (await self._call("GET", "/v1/models", _ASK_SECONDS))["data"]]
+
+    async def load_adapter(self, name: str, path: str, seconds: float) -> None:
+        """Loads an adapter from a folder that the server sees."""
+        body = {"lora_name": name, "lora_path": path, "load_inplace": False}
+        await self._call("POST", "/v1/load_lora_adapter", seconds, body, as_json=False)
+
+    async def unload_adapter(self, name: str) -> None:
+        """Forgets an adapter."""
+        await self._call("POST", "/v1/unload_lora_adapter", _CONTROL_SECONDS, {"lora_name": name}, as_json=False)
+
     async def complete(self, body: dict[str, Any], seconds: float) -> dict[str, Any]:
         """One completion."""
         return dict(await self._call("POST", "/v1/completions", seconds, body))

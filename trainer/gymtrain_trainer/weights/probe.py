@@ -8,7 +8,7 @@ from typing import Any
 
 import aiohttp
 
-from gymtrain_api.transports import ServerOffer
+from gymtrain_api.transports import ServerOffer, read_offer
 from gymtrain_trainer.weights.errors import NoServersError, PodError
 from gymtrain_trainer.weights.hosts import Pod, resolve
 from gymtrain_trainer.weights.pod_client import PodClient
@@ -89,6 +89,7 @@ async def probe(client: PodClient) -> ServerReport:
         info = await client.server_info()
     except PodError:
         info = {}  # no such route without VLLM_SERVER_DEV_MODE: the choice of the transport says so
+    offer = read_offer(openapi, info)
     config = info.get("vllm_config")
     config = config if isinstance(config, dict) else {}
     model = _part(config, "model_config")
@@ -96,10 +97,10 @@ async def probe(client: PodClient) -> ServerReport:
     length = model.get("max_model_len")
     return ServerReport(
         pod=client.pod,
-        offer=ServerOffer(frozenset(openapi.get("paths", {})), _part(config, "weight_transfer_config").get("backend")),
+        offer=offer,
         dtype=dtype,
         max_model_len=length if isinstance(length, int) else None,
-        release=openapi.get("info", {}).get("version"),
+        release=offer.release,
     )
 
 

@@ -1,38 +1,28 @@
-"""Writing a stream of tensors as sharded safetensors files, with each file's sha256 on the way.
+"""A stream of tensors to sharded safetensors files: while one shard is written and hashed, the next is gathered.
 
-A file is 8 bytes (little-endian length of the header), the header (JSON: dtype, shape and byte range by tensor name,
-padded with spaces to a multiple of 8), then the tensors' bytes: https://github.com/huggingface/safetensors. Written
-here because the library takes a whole file at once, and neither streams nor hashes.
+Few shards are in memory at a time, never the whole model. hashlib and file writes release Python's lock, so that some
+threads keep up with a GPU.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Buffer, Iterator
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gymtrain_api.manifest import WeightFile, WeightManifest
+from gymtrain_trainer.cpus import usable_cpus
 from gymtrain_trainer.weights.errors import StagingError
+from gymtrain_trainer.weights.safetensors_file import write_file
 from gymtrain_trainer.weights.store import WeightStore
 
 if TYPE_CHECKING:  # torch takes seconds to import, and only the trainer's process has it
     import torch
 
-SHARD_BYTES = 256 << 20  # vLLM fetches a few files at once, and a large file would be one stream
-
-_DTYPES = {
-    "float32": "F32",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "float64": "F64",
-    "int64": "I64",
-    "int32": "I32",
-    "int8": "I8",
-    "uint8": "U8",
-    "bool": "BOOL",
-}
+SHARD_BYTES = 32 << 20  # the unit of writing, hashing and fetching in parallel
+_MOST_WRITERS = 8
 
 
 def stage(
@@ -59,7 +49,7 @@ def stage(
     """
     folder = store.begin(number)
     try:
-        files = list(_write_shards(folder, _on_cpu(tensors, dtype), shard_bytes))
+        files = _write_shards(folder, _on_cpu(tensors, dtype), shard_bytes)
     except OSError as error:
         for _ in tensors:
             pass
@@ -83,48 +73,27 @@ def _on_cpu(tensors: Iterator[tuple[str, torch.Tensor]], dtype: str | None) -> I
         yield name, value.to("cpu").contiguous()
 
 
-def _write_shards(folder: Path, tensors: Iterator[tuple[str, torch.Tensor]], shard_bytes: int) -> Iterator[WeightFile]:
-    number = 0
+def _write_shards(folder: Path, tensors: Iterator[tuple[str, torch.Tensor]], limit: int) -> list[WeightFile]:
+    writers = max(1, min(_MOST_WRITERS, usable_cpus() - 1))
+    files: list[WeightFile] = []
+    with ThreadPoolExecutor(writers, thread_name_prefix="staging") as pool:
+        pending: deque[Future[WeightFile]] = deque()
+        for number, shard in enumerate(_shards(tensors, limit)):
+            if len(pending) > writers:
+                files.append(pending.popleft().result())
+            pending.append(pool.submit(write_file, folder / f"{number:05}.safetensors", shard))
+        files += [future.result() for future in pending]
+    return files
+
+
+def _shards(tensors: Iterator[tuple[str, torch.Tensor]], limit: int) -> Iterator[list[tuple[str, torch.Tensor]]]:
     shard: list[tuple[str, torch.Tensor]] = []
     size = 0
     for name, tensor in tensors:
         shard.append((name, tensor))
         size += tensor.nbytes
-        if size >= shard_bytes:
-            yield write_file(folder / f"{number:05}.safetensors", shard)
-            number, size = number + 1, 0
-            shard.clear()
+        if size >= limit:
+            yield shard
+            shard, size = [], 0
     if shard:
-        yield write_file(folder / f"{number:05}.safetensors", shard)
-
-
-def write_file(path: Path, tensors: list[tuple[str, torch.Tensor]]) -> WeightFile:
-    """Writes contiguous CPU tensors as one safetensors file.
-
-    Raises:
-        OSError: the disk is full or not writable.
-    """
-    header: dict[str, object] = {}
-    offset = 0
-    for name, tensor in tensors:
-        kind = _DTYPES[str(tensor.dtype).removeprefix("torch.")]
-        header[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": [offset, offset + tensor.nbytes]}
-        offset += tensor.nbytes
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    digest = hashlib.sha256()
-    size = 0
-    with path.open("wb") as file:
-        parts: list[Buffer] = [len(text).to_bytes(8, "little"), text, *(_bytes(tensor) for _, tensor in tensors)]
-        for part in parts:
-            digest.update(part)
-            size += file.write(part)
-    return WeightFile(name=path.name, bytes=size, sha256=digest.hexdigest())
-
-
-def _bytes(tensor: torch.Tensor) -> Buffer:
-    """The tensor's memory, not copied."""
-    import torch
-
-    flat: Buffer = tensor.reshape(-1).view(torch.uint8).numpy()
-    return flat
+        yield shard

@@ -24,9 +24,17 @@ class SyncStats:
     bytes_staged: int = 0
     last_bytes: int = 0
     last_seconds: float = 0.0  # of the whole sync
-    last_stage_seconds: float = 0.0  # writing the files; vLLM goes on generating
+    last_stage_seconds: float = 0.0  # writing files; vLLM goes on generating meanwhile
     last_pause_seconds: float = 0.0  # the longest pause of a pod
     last_parity: float | None = None  # mean |difference| of log-probabilities, when last checked
     retries: int = 0
     repairs: int = 0
     unreachable: list[str] = field(default_factory=list)  # pods that didn't answer at the last look
+
+    def synced(self, size: int, seconds: float, stage_seconds: float, pause_seconds: float) -> None:
+        """Counts one sync."""
+        self.syncs += 1
+        self.bytes_staged += size
+        self.last_bytes = size
+        self.last_seconds, self.last_stage_seconds = seconds, stage_seconds
+        self.last_pause_seconds = pause_seconds

@@ -1,4 +1,6 @@
-"""Staged weights on disk: FOLDER/NUMBER/{manifest.json, 00000.safetensors, ...}.
+"""What the trainer offers of its weights: staged versions on disk, and which pod holds which version.
+
+    FOLDER/NUMBER/{manifest.json, 00000.safetensors, ...}
 
 A version appears under its number only when it is complete. One version is kept besides the one being written, so the
 folder needs twice the size of the weights.
@@ -6,9 +8,11 @@ folder needs twice the size of the weights.
 
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from gymtrain_api.manifest import MANIFEST_FILE, WeightManifest
+from gymtrain_api.wiring import WeightsHeld
 from gymtrain_trainer.weights.errors import StagingError
 
 _FILE_NAME = re.compile(r"[\w][\w.-]*")
@@ -19,6 +23,7 @@ class WeightStore:
 
     def __init__(self, folder: Path) -> None:
         """Takes over `folder`, and empties it: what an earlier process left there is nobody's."""
+        self.held: Callable[[], WeightsHeld] = WeightsHeld  # the transport's answer, once there is one
         self._folder = folder
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -1,0 +1,1 @@
+"""Measurements that need GPUs: run by hand, each prints one line of JSON."""

@@ -1,0 +1,292 @@
+"""Weight transports side by side on a machine with two GPUs: vLLM on the first, this process on the second.
+
+    PYTHONPATH=operator:trainer:images/inference python3 -m dev.gpu.transports [--syncs 20]
+
+Needs torch, transformers, vLLM 0.25 or later and TRL 1.16. Ends within 8 minutes and prints one line of JSON: seconds
+of a sync (pause to resume), medians over the syncs, for TRL's own NCCL transport and for each of ours, and the
+difference of log-probabilities between vLLM and this process before (other weights) and after the last sync.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+if __package__ in (None, ""):
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
+os.environ["CUDA_VISIBLE_DEVICES"] = "1"  # before torch looks
+os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
+os.environ.setdefault("VLLM_HOST_IP", "127.0.0.1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+if not hasattr(os, "process_cpu_count"):  # Python 3.12
+    setattr(os, "process_cpu_count", os.cpu_count)  # noqa: B010 - its type knows 3.13 only
+
+import torch
+
+from dev.gpu import small_model
+from dev.gpu.vllm_server import free_port, serving
+
+_LIMIT_SECONDS = 460.0
+_PROMPTS = [[5, 6, 7, 8], list(range(100, 160)), list(range(3000, 3200))]
+_RESULTS: dict[str, Any] = {}
+
+
+def main() -> int:
+    """Measures each kind; one that fails is reported with its error, and the others go on."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--syncs", type=int, default=20)
+    parser.add_argument("--only", nargs="*", choices=["nccl", "httpfull", "lora"], default=["nccl", "httpfull", "lora"])
+    options = parser.parse_args()
+    stop = threading.Timer(_LIMIT_SECONDS, _out_of_time)
+    stop.daemon = True
+    stop.start()
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        work = Path(folder)
+        model = small_model.make_model(work / "model")
+        _RESULTS["model_bytes"] = sum(p.nbytes for p in model.parameters())
+        _RESULTS["gpu"], _RESULTS["syncs"] = torch.cuda.get_device_name(), options.syncs
+        kinds = {"nccl": _nccl, "httpfull": _http, "lora": _lora}
+        for name in options.only:
+            began = time.monotonic()
+            try:
+                kinds[name](work, model, options.syncs)
+            except Exception as error:
+                _RESULTS[f"{name}_error"] = f"{type(error).__name__}: {error}"[-1500:]
+                _RESULTS[f"{name}_log"] = _tail(work / f"{name}.log")
+            _RESULTS[f"{name}_phase_seconds"] = round(time.monotonic() - began, 1)
+    print(json.dumps(_RESULTS), flush=True)
+    return 0
+
+
+def _nccl(work: Path, model: Any, syncs: int) -> None:
+    """TRL's transport and ours take turns: each in two halves, so that neither gains from a warm server."""
+    transfer = '--weight-transfer-config={"backend":"nccl"}'
+    with serving(work / "model", work / "nccl.log", transfer) as port:
+        ours = _measured(_our_nccl, port, model)
+        theirs = _measured(_trl, port, model)
+        for kind in (theirs, ours, theirs, ours):
+            kind(syncs // 2)
+
+
+def _http(work: Path, model: Any, syncs: int) -> None:
+    from gymtrain_api.transports import PULL_BACKEND
+
+    transfer = f'--weight-transfer-config={{"backend":"{PULL_BACKEND}"}}'
+    with serving(work / "model", work / "httpfull.log", transfer, "--load-format=dummy") as port:
+        _measured(_our_http(work), port, model)(syncs)
+
+
+def _lora(work: Path, model: Any, syncs: int) -> None:
+    from transformers import AutoModelForCausalLM
+
+    arguments = ("--enable-lora", "--max-loras=4", "--max-lora-rank=16")
+    with serving(work / "model", work / "lora.log", *arguments, VLLM_ALLOW_RUNTIME_LORA_UPDATING="1") as port:
+        base = AutoModelForCausalLM.from_pretrained(work / "model", dtype=torch.bfloat16).cuda().eval()
+        _measured(_our_lora(work), port, base)(syncs)
+
+
+@dataclass
+class _Subject:
+    """A transport under measurement."""
+
+    name: str
+    sync: Callable[[], dict[str, float]]  # seconds by phase
+    change: Callable[[], None]  # of the weights
+    asked: Callable[[], str | None] = lambda: "policy"  # model to sample from
+    computing: Callable[[], AbstractContextManager[None]] = nullcontext  # around the model's own log-probabilities
+
+
+type Kind = Callable[[int, Any], AbstractContextManager[_Subject]]  # for a port and a model
+
+
+def _measured(kind: Kind, port: int, model: Any) -> Callable[[int], None]:
+    def run(syncs: int) -> None:
+        with kind(port, model) as subject:
+            found = _RESULTS.setdefault(subject.name, {"seconds": [], "phases": []})
+            for number in range(syncs + 1):
+                subject.change()
+                torch.cuda.synchronize()
+                if number == syncs:
+                    found["parity_before"] = _difference(port, model, subject)
+                started = time.monotonic()
+                phases = subject.sync()
+                if number:  # the first one sets things up
+                    found["seconds"].append(round(time.monotonic() - started, 4))
+                    found["phases"].append(phases)
+            found["parity"] = _difference(port, model, subject)
+            found["median"] = round(statistics.median(found["seconds"]), 4)
+            found["median_phases"] = {
+                key: round(statistics.median(one[key] for one in found["phases"]), 4) for key in found["phases"][0]
+            }
+            found["fastest"], found["slowest"] = min(found["seconds"]), max(found["seconds"])
+
+    return run
+
+
+@contextmanager
+def _trl(port: int, model: Any) -> Iterator[_Subject]:
+    from accelerate import PartialState
+    from trl.experimental.async_grpo.vllm_client import VLLMClient
+    from trl.experimental.async_grpo.weight_transfer import WeightTransferClient
+
+    PartialState()
+    named = list(model.named_parameters())
+    info = {
+        "names": [name for name, _ in named],
+        "dtype_names": [str(tensor.dtype).removeprefix("torch.") for _, tensor in named],
+        "shapes": [list(tensor.shape) for _, tensor in named],
+    }
+    transfer = WeightTransferClient(VLLMClient(f"http://127.0.0.1:{port}"), info, 60)
+    transfer.init_weight_transfer()
+    try:
+        yield _Subject("trl_nccl", _protocol(transfer, model), lambda: small_model.change(model))
+    finally:
+        transfer.destroy()
+
+
+@contextmanager
+def _our_nccl(port: int, model: Any) -> Iterator[_Subject]:
+    from gymtrain_trainer.weights import NCCL
+
+    transfer = NCCL(_settings(port), lambda: iter(model.named_parameters()), dtype="bfloat16")
+    with _ready(transfer):
+        yield _Subject("nccl", _protocol(transfer, model), lambda: small_model.change(model))
+
+
+def _our_http(work: Path) -> Kind:
+    @contextmanager
+    def kind(port: int, model: Any) -> Iterator[_Subject]:
+        from aiohttp import web
+
+        from gymtrain_trainer.serve import HttpServer
+        from gymtrain_trainer.weights import HTTPFull, WeightStore, weight_routes
+
+        store, own_port = WeightStore(work / "staged"), free_port()
+        app = web.Application()
+        app.add_routes(weight_routes(store))
+        HttpServer(app, own_port).start()
+        transfer = HTTPFull(_settings(port, own_port), store, dtype="bfloat16")
+
+        def sync() -> dict[str, float]:
+            phases = _protocol(transfer, model)()
+            stats = transfer.stats
+            return {**phases, "stage": stats.last_stage_seconds, "pod_paused": stats.last_pause_seconds}
+
+        with _ready(transfer):
+            yield _Subject("httpfull", sync, lambda: small_model.change(model))
+
+    return kind
+
+
+def _our_lora(work: Path) -> Kind:
+    @contextmanager
+    def kind(port: int, model: Any) -> Iterator[_Subject]:
+        from gymtrain_trainer.weights import LoRAFilesystem
+
+        config = small_model.adapter_config(work / "model")
+        transfer = LoRAFilesystem(_settings(port), work / "adapters", max_staleness=2, adapter_config=config)
+        adapter: dict[str, Any] = {}
+
+        def change() -> None:
+            adapter.update(small_model.make_adapter(model))
+
+        def sync() -> dict[str, float]:
+            started = time.monotonic()
+            transfer.send_weights(iter(adapter.items()))
+            return {"send": time.monotonic() - started, "stage": transfer.stats.last_stage_seconds}
+
+        with _ready(transfer):
+            yield _Subject(
+                "lora_filesystem",
+                sync,
+                change,
+                lambda: transfer.current_version,
+                lambda: small_model.merged(model, adapter),
+            )
+
+    return kind
+
+
+@contextmanager
+def _ready(transfer: Any) -> Iterator[None]:
+    try:
+        transfer.init_weight_transfer()
+        yield
+    finally:
+        transfer.destroy()
+
+
+def _settings(port: int, own_port: int = 0) -> Any:
+    from gymtrain_trainer.weights import SyncSettings
+
+    return SyncSettings(
+        run="bench",
+        attempt=1,
+        pods_host="127.0.0.1",
+        weights_url=f"http://127.0.0.1:{own_port}/weights",
+        timeout_seconds=60.0,
+        pods_port=port,
+    )
+
+
+def _protocol(transfer: Any, model: Any) -> Callable[[], dict[str, float]]:
+    """One sync as TRL drives it."""
+
+    def sync() -> dict[str, float]:
+        started = time.monotonic()
+        transfer.pause()
+        paused = time.monotonic()
+        transfer.send_weights(iter([(name, tensor.detach()) for name, tensor in model.named_parameters()]))
+        sent = time.monotonic()
+        transfer.resume()
+        return {"pause": paused - started, "send": sent - paused, "resume": time.monotonic() - sent}
+
+    return sync
+
+
+def _difference(port: int, model: Any, subject: _Subject) -> float:
+    """Mean |difference| of the log-probabilities of tokens that vLLM samples."""
+    import asyncio
+
+    import aiohttp
+
+    from gymtrain_trainer.weights.hosts import Pod
+    from gymtrain_trainer.weights.parity import ParityCheck, judge, model_logprobs, sample
+    from gymtrain_trainer.weights.pod_client import PodClient
+
+    check = ParityCheck(model_logprobs(model), _PROMPTS, threshold=1e9)
+
+    async def ask() -> Any:
+        async with aiohttp.ClientSession() as session:
+            return await sample(
+                PodClient(session, Pod(f"http://127.0.0.1:{port}")), check, 60.0, subject.asked() or "policy"
+            )
+
+    samples = asyncio.run(ask())
+    with subject.computing():
+        return round(judge("vLLM", samples, check, "bfloat16"), 5)
+
+
+def _tail(log: Path) -> str:
+    return log.read_text(errors="replace")[-2500:] if log.exists() else ""
+
+
+def _out_of_time() -> None:
+    print(json.dumps({**_RESULTS, "error": f"not done in {_LIMIT_SECONDS:.0f} s"}), flush=True)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # libraries' threads have nothing to save

@@ -1,0 +1,75 @@
+"""One `vllm serve` on GPU 0."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+START_SECONDS = 150.0
+_MODEL_NAME = "policy"
+
+
+def free_port() -> int:
+    """A port that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def serving(model: Path, log: Path, *arguments: str, **environment: str) -> Iterator[int]:
+    """The port of a server that is up.
+
+    Raises:
+        RuntimeError: it ended or did not come up; with the end of its log.
+    """
+    port = free_port()
+    command = [
+        *(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(model), f"--served-model-name={_MODEL_NAME}"),
+        *("--host=127.0.0.1", f"--port={port}", "--dtype=bfloat16", "--enforce-eager"),
+        *("--gpu-memory-utilization=0.4", "--max-model-len=2048", "--logprobs-mode=processed_logprobs"),
+        *arguments,
+    ]
+    settings = {
+        "CUDA_VISIBLE_DEVICES": "0",
+        "VLLM_SERVER_DEV_MODE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "NCCL_NVLS_ENABLE": "0",
+    }
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, **settings, **environment},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        _wait(process, port, log)
+        yield port
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(15)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _wait(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    end = time.monotonic() + START_SECONDS
+    while time.monotonic() < end and process.poll() is None:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.5)
+    raise RuntimeError(f"vLLM did not come up: {log.read_text(errors='replace')[-3000:]}")

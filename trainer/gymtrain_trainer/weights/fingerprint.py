@@ -1,0 +1,28 @@
+"""Whether a model's weights are still those that were sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gymtrain_trainer.weights.protocol import NamedTensors
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """How often each tensor was written to: torch counts writes in place, which is how optimizers change weights."""
+
+    writes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tensors: NamedTensors) -> Fingerprint | None:
+        """Now; None for a model of which this process holds only its share."""
+        from torch.distributed.tensor import DTensor
+
+        writes = []
+        for _, tensor in tensors:
+            if isinstance(tensor, DTensor):
+                return None
+            writes.append(tensor._version)
+        return cls(tuple(writes))

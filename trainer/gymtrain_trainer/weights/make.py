@@ -1,0 +1,115 @@
+"""Finds out what the vLLM servers offer, and makes the transport that fits the run."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gymtrain_api.transports import choose
+from gymtrain_trainer.weights.errors import TransportRefusedError
+from gymtrain_trainer.weights.httpfull import HTTPFull
+from gymtrain_trainer.weights.lora_filesystem import LoRAFilesystem
+from gymtrain_trainer.weights.nccl import NCCL
+from gymtrain_trainer.weights.none import NoTransport
+from gymtrain_trainer.weights.parity_watch import ParityWatch
+from gymtrain_trainer.weights.probe import ServerReport, probe_servers, wait_for_servers
+from gymtrain_trainer.weights.settings import SyncSettings
+from gymtrain_trainer.weights.stats import SyncEvent
+from gymtrain_trainer.weights.store import WeightStore
+
+if TYPE_CHECKING:
+    from gymtrain_trainer.weights.protocol import Parameters, WeightTransport
+
+logger = logging.getLogger(__name__)
+
+ADAPTER_FOLDER = ".vllm_lora"  # below the checkpoints
+
+
+@dataclass(frozen=True)
+class TransportNeeds:
+    """What the transports are made of.
+
+    Attributes:
+        requested: `spec.weightSync.transport`.
+        store: folder that `weight_routes` serves.
+        adapters: folder for adapters, at the same path in trainer and vLLM pods.
+        parameters: the model's; called when a transport is ready to send.
+        lora: `spec.model.lora`; None trains all weights.
+        shared_volume: whether trainer and vLLM pods share the checkpoint volume; None where not known.
+        trainer_gpus, inference_gpus: of each pod; None where not known.
+        parity: check after syncs; None leaves it out.
+    """
+
+    requested: str
+    store: WeightStore
+    adapters: Path
+    parameters: Parameters
+    lora: Mapping[str, Any] | None = None
+    max_staleness: int = 0
+    shared_volume: bool | None = None
+    trainer_gpus: int | None = None
+    inference_gpus: int | None = None
+    parity: ParityWatch | None = None
+    observer: Callable[[SyncEvent], None] | None = None
+
+
+def make_transport(settings: SyncSettings, needs: TransportNeeds) -> WeightTransport:
+    """The transport, chosen by what every vLLM server proves to offer. Waits for the first server.
+
+    Raises:
+        NoServersError: none answers in time.
+        TransportRefusedError: none of the transports works; the message names what is missing for each.
+    """
+    reports = asyncio.run(_probe(settings))
+    choice = choose(
+        needs.requested,
+        [report.offer for report in reports],
+        lora=needs.lora if needs.lora is not None else False,
+        max_staleness=needs.max_staleness,
+        shared_volume=needs.shared_volume,
+        trainer_gpus=needs.trainer_gpus,
+        inference_gpus=needs.inference_gpus,
+    )
+    if choice.transport is None:
+        raise TransportRefusedError(choice.reason)
+    dtypes = {report.dtype for report in reports}
+    if len(dtypes) > 1:
+        raise TransportRefusedError(f"vLLM pods hold weights of different types: {sorted(map(str, dtypes))}")
+    dtype = dtypes.pop()
+    logger.info("weight transport %s; vLLM holds %s", choice.reason, dtype)
+    if needs.parity is not None:
+        needs.parity.dtype = dtype
+    reason, parity, observer = choice.reason, needs.parity, needs.observer
+    match choice.transport:
+        case "NCCL":
+            return NCCL(
+                settings,
+                needs.parameters,
+                dtype=dtype,
+                reason=reason,
+                resendable=needs.lora is None,
+                parity=parity,
+                observer=observer,
+            )
+        case "LoRAFilesystem":
+            return LoRAFilesystem(
+                settings,
+                needs.adapters,
+                max_staleness=needs.max_staleness,
+                reason=reason,
+                parity=parity,
+                observer=observer,
+            )
+        case "HTTPFull":
+            return HTTPFull(settings, needs.store, dtype=dtype, reason=reason, parity=parity, observer=observer)
+        case "None":
+            return NoTransport(settings, reason=reason, observer=observer)
+
+
+async def _probe(settings: SyncSettings) -> list[ServerReport]:
+    pods = await wait_for_servers(settings, deadline_seconds=settings.timeout_seconds)
+    return await probe_servers(pods)

@@ -1,0 +1,106 @@
+"""Packs a stream of tensors into few large messages, cut where vLLM's receiver cuts them.
+
+The receiver knows names, types and shapes beforehand: a message ends after the tensor that brings it above the agreed
+size. Casting and packing are one copy on the device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gymtrain_trainer.weights.errors import WeightSyncError
+
+if TYPE_CHECKING:
+    import torch
+
+MESSAGE_BYTES = 256 << 20  # above this a message is closed; the receiver needs two of them free on the GPU
+BUFFERS = 2
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """What the receiver is told of one tensor."""
+
+    name: str
+    dtype: str  # such as bfloat16
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        import torch
+
+        itemsize: int = getattr(torch, self.dtype).itemsize
+        return math.prod(self.shape) * itemsize
+
+
+def describe(tensors: Iterator[tuple[str, torch.Tensor]], dtype: str | None) -> list[TensorInfo]:
+    """All tensors, floating-point ones as `dtype`; nothing is gathered."""
+    found = []
+    for name, tensor in tensors:
+        kind = dtype if dtype and tensor.is_floating_point() else str(tensor.dtype).removeprefix("torch.")
+        found.append(TensorInfo(name, kind, tuple(tensor.shape)))
+    return found
+
+
+def messages(tensors: Sequence[TensorInfo], limit: int = MESSAGE_BYTES) -> Iterator[list[TensorInfo]]:
+    """The tensors of each message."""
+    message: list[TensorInfo] = []
+    size = 0
+    for tensor in tensors:
+        message.append(tensor)
+        size += tensor.size
+        if size > limit:
+            yield message
+            message, size = [], 0
+    if message:
+        yield message
+
+
+class Packer:
+    """Sends streams of one model; its buffers are kept from sync to sync."""
+
+    def __init__(self, tensors: Sequence[TensorInfo], device: Any, limit: int = MESSAGE_BYTES) -> None:
+        self.tensors = tensors
+        self.total_bytes = sum(tensor.size for tensor in tensors)
+        self._device = device
+        self._messages = [(message, sum(tensor.size for tensor in message)) for message in messages(tensors, limit)]
+        self._buffers: list[torch.Tensor] = []
+
+    def send(self, stream: Iterator[tuple[str, torch.Tensor]], broadcast: Callable[[torch.Tensor], None]) -> None:
+        """Hands each message to `broadcast`, which may read it later, in the order of the device's stream.
+
+        Raises:
+            WeightSyncError: the stream is not the described one.
+        """
+        import torch
+
+        largest = max((size for _, size in self._messages), default=0)
+        count = min(BUFFERS, len(self._messages))
+        if not self._buffers:
+            self._buffers = [torch.empty(largest, dtype=torch.uint8, device=self._device) for _ in range(count)]
+        for number, (message, size) in enumerate(self._messages):
+            buffer = self._buffers[number % count]
+            offset = 0
+            for info in message:
+                name, tensor = next(stream, ("nothing", None))
+                if tensor is None or name != info.name or tuple(tensor.shape) != info.shape:
+                    raise WeightSyncError(f"the model gave {name} where {info.name} {list(info.shape)} was announced")
+                _put(buffer[offset : offset + info.size], tensor, getattr(torch, info.dtype))
+                offset += info.size
+            broadcast(buffer[:size])
+        for name, _ in stream:
+            raise WeightSyncError(f"the model gave {name}, which was not announced")
+
+
+def _put(target: torch.Tensor, tensor: torch.Tensor, dtype: torch.dtype) -> None:
+    import torch
+
+    value = tensor.detach()
+    if target.storage_offset() % dtype.itemsize:  # behind a tensor of a smaller type
+        target.copy_(value.to(dtype).contiguous().reshape(-1).view(torch.uint8))
+    elif target.numel():
+        target.view(dtype).view(value.shape).copy_(value)
