@@ -20,8 +20,8 @@ class Limits:
             return None
         return (
             f"RLIMIT_NOFILE is {self.files}, but {rollouts} open rollouts and {self.upstream} calls to vLLM need "
-            f"{needed}: raise the container runtime's limit of open files (LimitNOFILE), add gateway replicas, or lower "
-            "spec.rollout.maxConcurrent"
+            f"{needed}: raise the container runtime's limit of open files (LimitNOFILE), add gateway replicas, or "
+            "lower spec.rollout.maxConcurrent"
         )
 
 

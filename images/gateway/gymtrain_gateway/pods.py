@@ -83,7 +83,7 @@ class Pods:
             await asyncio.gather(*self._watches.values(), return_exceptions=True)
 
     async def version_now(self, url: str) -> str | None:
-        """The version that the pod answers with, asked anew: of the pod, or of the trainer for one that can't say it."""
+        """The version that the pod answers with, asked anew: of the pod, or of the trainer where it can't say it."""
         rules = self._settings.rules
         facts = self._facts.get(url)
         verdict = self.verdicts.get(url)

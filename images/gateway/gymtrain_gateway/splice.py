@@ -84,7 +84,7 @@ def _aligned(head: list[int], linked: Sequence[Turn]) -> bool:
 def _find(tokens: list[int], part: list[int], start: int) -> int:
     """Where `part` begins in `tokens`, from `start` on; -1 if nowhere."""
     for position in range(start, len(tokens) - len(part) + 1):
-        if tokens[position : position + len(part)] == part:
+        if tokens[position : position + 1] == part[:1] and tokens[position : position + len(part)] == part:
             return position
     return -1
 
