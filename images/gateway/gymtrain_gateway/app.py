@@ -158,3 +158,4 @@ class Gateway:
         """A client of a gateway that stops has to connect to another one."""
         if self._drain.draining:
             response.force_close()
+            response.headers["Connection"] = "close"

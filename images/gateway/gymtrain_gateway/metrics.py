@@ -81,13 +81,13 @@ class _State(Collector):
         )
         versions = GaugeMetricFamily(
             "gymtrain_gateway_pod_info",
-            "Weight version of each vLLM pod, whether it gets requests, and why not.",
-            labels=["pod", "version", "admissible", "reason"],
+            "Weight version of each vLLM pod, and whether it gets requests; GET /gymtrain/pods says why not.",
+            labels=["pod", "version", "admissible"],
         )
         for pod, verdict in self._pods.verdicts.items():
             flights.add_metric([pod], self._dispatcher.in_flight.get(pod, 0))
             admissible = "true" if verdict.admissible else "false"
-            versions.add_metric([pod, verdict.version or "", admissible, verdict.reason], 1)
+            versions.add_metric([pod, verdict.version or "", admissible], 1)
         yield flights
         yield versions
 

@@ -83,7 +83,7 @@ async def start() -> AsyncIterator[Start]:
         drain = Drain(0.01, 1.0)
         gateway = Gateway(replace(SETTINGS, **changes), tracker, Upstream(http), drain)
         server = TestServer(gateway.app(), host="127.0.0.1")
-        await server.start_server(handler_cancellation=True)
+        await server.start_server()
         watching = asyncio.create_task(tracker.run())
 
         async def stop() -> None:

@@ -23,7 +23,9 @@ def tokens(text: str, *, sampled: bool = False) -> list[int]:
 def text_of(ids: list[int], *, special: bool = True) -> str:
     """The text of `ids`."""
     names = {END: "<end>", START: "<start>"} if special else {END: "", START: ""}
-    return "".join(names.get(one) or (chr(one - (_SAMPLED if one >= _SAMPLED else 10)) if one > 1 else "") for one in ids)
+    return "".join(
+        names.get(one) or (chr(one - (_SAMPLED if one >= _SAMPLED else 10)) if one > 1 else "") for one in ids
+    )
 
 
 class FakeVLLM:
@@ -68,7 +70,7 @@ class FakeVLLM:
             ]
         )
         self.server = TestServer(app, host="127.0.0.1")
-        await self.server.start_server(handler_cancellation=True)
+        await self.server.start_server()
         return self
 
     async def stop(self) -> None:
