@@ -52,10 +52,13 @@ class Prompts:
 
 
 def prompt_key(body: Mapping[str, Any]) -> str:
-    """Digest of all in a request that makes the prompt."""
+    """Digest of all in a request that makes the prompt. The last answer's tokens have those of earlier ones in them."""
+    messages = body["messages"]
+    last = next((one for one in reversed(messages) if one.get("prompt_token_ids")), {})
     parts = [
-        [[message.get("prompt_token_ids"), message.get("generation_token_ids")] for message in body["messages"]],
-        without_ids(body["messages"]),
+        last.get("prompt_token_ids"),
+        last.get("generation_token_ids"),
+        without_ids(messages),
         body.get("tools"),
         body.get("chat_template_kwargs"),
     ]
