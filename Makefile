@@ -29,7 +29,7 @@ lint: ## Format, lint, types, import contracts, generated files
 	$(RUN) ruff format --check .
 	$(RUN) ruff check .
 	$(RUN) mypy
-	PYTHONPATH=operator:trainer $(RUN) lint-imports
+	PYTHONPATH=operator:trainer:images/gateway $(RUN) lint-imports
 	$(MAKE) --no-print-directory verify
 
 .PHONY: format

@@ -1,0 +1,161 @@
+"""The gateway's routes."""
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+
+from aiohttp import web
+from pydantic import ValidationError
+
+from gymtrain_api.ledger import LEDGER_PATH, LedgerQuestion
+from gymtrain_gateway.answers import FORK_HEADER, HISTORY_HEADER, VERSION_HEADER, read_json, refused
+from gymtrain_gateway.calls import Calls
+from gymtrain_gateway.chat import Chat
+from gymtrain_gateway.deadline import Deadline
+from gymtrain_gateway.dispatch import Dispatcher
+from gymtrain_gateway.drain import Drain
+from gymtrain_gateway.errors import BadCallError, CallError
+from gymtrain_gateway.memory import Ledger, Prompts
+from gymtrain_gateway.metrics import Metrics
+from gymtrain_gateway.passing import Passing
+from gymtrain_gateway.pods import Pods
+from gymtrain_gateway.settings import BODY_BYTES, LEDGER_ENTRIES, PROMPT_TOKENS, Settings
+from gymtrain_gateway.upstream import Upstream
+
+logger = logging.getLogger(__name__)
+
+type Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_OWN = ("/health", "/ready", "/metrics", "/gymtrain/pods", LEDGER_PATH)  # not the clients' model calls
+
+
+class Gateway:
+    """One gateway pod."""
+
+    def __init__(self, settings: Settings, pods: Pods, upstream: Upstream, drain: Drain) -> None:
+        self._settings = settings
+        self._pods = pods
+        self._drain = drain
+        self.metrics = Metrics()
+        self.ledger = Ledger(LEDGER_ENTRIES)
+        self._prompts = Prompts(PROMPT_TOKENS)
+        self._dispatcher = Dispatcher(pods, settings.max_in_flight)
+        calls = Calls(pods, self._dispatcher, self.metrics)
+        self._chat = Chat(calls, pods, upstream, self.ledger, self._prompts, self.metrics)
+        self._passing = Passing(calls, pods, upstream, self._chat, self.ledger)
+        self.metrics.watch(pods, self._dispatcher, self.ledger, self._prompts)
+
+    def app(self) -> web.Application:
+        """The web application."""
+        app = web.Application(client_max_size=BODY_BYTES, middlewares=[self._measured])
+        app.add_routes(
+            [
+                web.post("/v1/chat/completions", self._chat_completions),
+                web.post("/v1/completions", self._completions),
+                web.post("/v1/responses", self._pass_body),
+                web.post("/tokenize", self._tokenize),
+                web.post("/v1/tokenize", self._tokenize),
+                web.get("/v1/models", self._pass),
+                web.post(LEDGER_PATH, self._ask_ledger),
+                web.get("/gymtrain/pods", self._show_pods),
+                web.get("/metrics", self._show_metrics),
+                web.get("/health", self._health),
+                web.get("/ready", self._ready),
+            ]
+        )
+        app.on_response_prepare.append(self._send_away)
+        return app
+
+    def _deadline(self) -> Deadline:
+        return Deadline.after(self._settings.timeout_seconds)
+
+    async def _chat_completions(self, request: web.Request) -> web.StreamResponse:
+        answer = await self._chat.complete(await read_json(request), self._deadline())
+        headers = {VERSION_HEADER: ",".join(answer.entry.versions), HISTORY_HEADER: answer.entry.history}
+        if answer.fork_reason:
+            headers[FORK_HEADER] = answer.fork_reason
+        return web.json_response(answer.body, headers=headers)
+
+    async def _completions(self, request: web.Request) -> web.StreamResponse:
+        return await self._passing.completions(request, await read_json(request), self._deadline())
+
+    async def _tokenize(self, request: web.Request) -> web.StreamResponse:
+        return await self._passing.tokenize(request, await read_json(request), self._deadline())
+
+    async def _pass_body(self, request: web.Request) -> web.StreamResponse:
+        return await self._passing.plain(request, await read_json(request), self._deadline())
+
+    async def _pass(self, request: web.Request) -> web.StreamResponse:
+        return await self._passing.plain(request, None, self._deadline())
+
+    async def _ask_ledger(self, request: web.Request) -> web.Response:
+        try:
+            question = LedgerQuestion.model_validate_json(await request.read())
+        except ValidationError as error:
+            raise BadCallError(f"the body is no ledger question: {error}") from error
+        return web.json_response(text=self.ledger.answer(question).model_dump_json())
+
+    async def _show_pods(self, request: web.Request) -> web.Response:
+        pods = {
+            url: {
+                "version": verdict.version,
+                "admissible": verdict.admissible,
+                "reason": verdict.reason,
+                "inFlight": self._dispatcher.in_flight.get(url, 0),
+            }
+            for url, verdict in sorted(self._pods.verdicts.items())
+        }
+        return web.json_response({"pods": pods, "queued": self._dispatcher.queued})
+
+    async def _show_metrics(self, request: web.Request) -> web.Response:
+        return web.Response(body=self.metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4"})
+
+    async def _health(self, request: web.Request) -> web.Response:
+        return web.json_response({"status": "ok"})
+
+    async def _ready(self, request: web.Request) -> web.Response:
+        if self._drain.draining:
+            return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, text="draining")
+        if not self._pods.admissible():
+            return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, text=self._pods.reason())
+        return web.Response(text="ready")
+
+    @web.middleware
+    async def _measured(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path in _OWN:
+            try:
+                return await handler(request)
+            except CallError as error:
+                return refused(error)
+        route = request.match_info.route.resource.canonical if request.match_info.route.resource else "other"
+        status, began = 499, time.perf_counter()  # 499: the client went away
+        self.metrics.open.inc()
+        self._drain.request_started()
+        try:
+            answer = await self._answer(request, handler)
+            status = answer.status
+            return answer
+        except web.HTTPException as error:
+            status = error.status
+            raise
+        finally:
+            self._drain.request_ended()
+            self.metrics.open.dec()
+            self.metrics.seconds.labels(route, str(status)).observe(time.perf_counter() - began)
+            if status >= 400:
+                self.metrics.refused.labels(str(status)).inc()
+
+    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except CallError as error:
+            answer = refused(error)
+            if answer.status >= 500:
+                logger.warning("%s %s: %d: %s", request.method, request.path, answer.status, error)
+            return answer
+
+    async def _send_away(self, request: web.Request, response: web.StreamResponse) -> None:
+        """A client of a gateway that stops has to connect to another one."""
+        if self._drain.draining:
+            response.force_close()
+            response.headers["Connection"] = "close"

@@ -1,0 +1,140 @@
+"""POST /v1/chat/completions: render, splice, generate, derender, on one pod."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gymtrain_api.ledger import LedgerEntry
+from gymtrain_gateway import completion
+from gymtrain_gateway.balance import conversation
+from gymtrain_gateway.calls import Calls
+from gymtrain_gateway.completion import Generated
+from gymtrain_gateway.deadline import Deadline
+from gymtrain_gateway.dispatch import Lease
+from gymtrain_gateway.errors import BadCallError
+from gymtrain_gateway.history import turns
+from gymtrain_gateway.memory import Ledger, Prompts
+from gymtrain_gateway.metrics import Metrics
+from gymtrain_gateway.pods import Pods
+from gymtrain_gateway.prompts import DERENDER, Prompt, Prompter, derender_request, plain_request
+from gymtrain_gateway.upstream import Upstream
+
+GENERATE = "/inference/v1/generate"
+
+
+@dataclass(frozen=True)
+class ChatAnswer:
+    """What the client gets."""
+
+    body: dict[str, Any]
+    entry: LedgerEntry
+    fork_reason: str
+
+
+class Chat:
+    """Answers chat completions."""
+
+    def __init__(
+        self, calls: Calls, pods: Pods, upstream: Upstream, ledger: Ledger, prompts: Prompts, metrics: Metrics
+    ) -> None:
+        self._calls = calls
+        self._pods = pods
+        self._upstream = upstream
+        self._prompter = Prompter(upstream)
+        self._ledger = ledger
+        self._prompts = prompts
+        self._metrics = metrics
+
+    async def complete(self, body: dict[str, Any], deadline: Deadline) -> ChatAnswer:
+        """The completion.
+
+        Raises:
+            CallError: it can't be had.
+        """
+        _check(body)
+        return await self._calls.run(conversation(body), deadline, lambda lease: self._on_pod(lease, body, deadline))
+
+    async def prompt_of(self, body: dict[str, Any], lease: Lease, deadline: Deadline) -> list[int] | None:
+        """Tokens of the prompt that a chat completion of these messages uses; None where vLLM's template has them."""
+        found = self._prompts.find(body)
+        if found is None and turns(body["messages"]):
+            found = (
+                await self._prompter.prepare(
+                    lease.pod, self._pods.request_for(lease.pod, lease.version, body), deadline
+                )
+            ).tokens
+        return found
+
+    async def _on_pod(self, lease: Lease, body: dict[str, Any], deadline: Deadline) -> ChatAnswer:
+        request = self._pods.request_for(lease.pod, lease.version, body)
+        prompt = await self._prompter.prepare(lease.pod, request, deadline)
+        raw = await self._upstream.post(lease.pod, GENERATE, self._generate_request(lease, prompt, body), deadline)
+        generated = completion.read(raw, body)
+        answer = await self._derender(lease, request, prompt, generated, deadline)
+        with_ids = bool(body.get("logprobs") or body.get("return_token_ids") or prompt.history != "first")
+        answer = completion.finish(answer, generated, prompt.tokens, body, with_ids=with_ids)
+        entry = LedgerEntry(
+            versions=await self._versions(lease, generated),
+            history=prompt.history,
+            finish_reason=generated.finish_reason,
+        )
+        self._note(body, prompt, generated, entry)
+        return ChatAnswer(answer, entry, prompt.fork.reason if prompt.fork else "")
+
+    def _generate_request(self, lease: Lease, prompt: Prompt, body: Mapping[str, Any]) -> dict[str, Any]:
+        facts = self._pods.facts(lease.pod)
+        length = facts.max_model_len if facts else None
+        if length is not None and len(prompt.tokens) >= length:
+            # In vLLM's words, by which model servers know that a conversation is at its end.
+            raise BadCallError(
+                f"This model's maximum context length is {length} tokens. However, your prompt contains "
+                f"{len(prompt.tokens)} input tokens. Please reduce the length of the input prompt."
+            )
+        sampling = dict(prompt.request["sampling_params"])
+        if sampling.get("logprobs") is None:
+            sampling["logprobs"] = 0
+        if not sampling.get("stop"):
+            sampling["detokenize"] = False  # the text is made once, by derender
+        if length is not None and sampling.get("max_tokens"):
+            sampling["max_tokens"] = min(int(sampling["max_tokens"]), length - len(prompt.tokens))
+        request = {**prompt.request, "token_ids": prompt.tokens, "sampling_params": sampling, "stream": False}
+        for name in ("token_offsets", "assistant_tokens_mask"):
+            request.pop(name, None)
+        return request
+
+    async def _derender(
+        self, lease: Lease, request: dict[str, Any], prompt: Prompt, generated: Generated, deadline: Deadline
+    ) -> dict[str, Any]:
+        if not generated.text_tokens:
+            return completion.empty(generated, request.get("model"), int(time.time()))
+        decoded = bool(request.get("logprobs")) and not request.get("return_tokens_as_token_ids")
+        response = completion.to_derender(generated, prompt.tokens, decoded)
+        body = derender_request(plain_request(request), response, prompt.tokens)
+        return await self._upstream.post(lease.pod, DERENDER, body, deadline)
+
+    async def _versions(self, lease: Lease, generated: Generated) -> list[str]:
+        """Weights that sampled the answer, oldest first."""
+        if lease.version and self._pods.serves(lease.pod, lease.version):
+            return [lease.version]  # an adapter; vLLM's spans tell of the weights below it
+        if generated.versions:
+            return generated.versions
+        after = await self._pods.version_now(lease.pod)
+        return list(dict.fromkeys(version for version in (lease.version, after) if version)) or ["unknown"]
+
+    def _note(self, body: dict[str, Any], prompt: Prompt, generated: Generated, entry: LedgerEntry) -> None:
+        self._ledger.note(prompt.tokens, generated.tokens, entry)
+        self._prompts.note(body, prompt.tokens)
+        self._metrics.prompt_tokens.inc(len(prompt.tokens))
+        self._metrics.generated_tokens.inc(len(generated.tokens))
+        self._metrics.turns.labels(prompt.history).inc()
+        if prompt.fork is not None:
+            self._metrics.forks.labels(prompt.fork.reason).inc()
+
+
+def _check(body: Mapping[str, Any]) -> None:
+    if body.get("n") not in (None, 1):
+        raise BadCallError(f"n: {body['n']}: the gateway answers one choice a request; send n requests")
+    if body.get("stream"):
+        raise BadCallError("stream: the gateway answers in one piece: token ids are exact only then; leave stream out")
+    plain_request(body)

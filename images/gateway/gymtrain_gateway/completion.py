@@ -1,0 +1,149 @@
+"""From vLLM's answers to an OpenAI chat completion: pure.
+
+vLLM 0.25 writes sampled tokens as "token_id:N" where 0.32 writes numbers, and does not say what ended an answer.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gymtrain_gateway.errors import MissingRouteError, PodFailedError
+
+_PREFIX = "token_id:"
+
+
+@dataclass(frozen=True)
+class Generated:
+    """One answer of /inference/v1/generate."""
+
+    response: Mapping[str, Any]  # as it came
+    tokens: list[int]
+    log_probs: list[float]
+    finish_reason: str
+    versions: list[str]  # that sampled it, oldest first; empty where this vLLM doesn't say
+    stop_string: str | None
+    ended: bool  # by a token that is no part of the text
+
+    @property
+    def text_tokens(self) -> list[int]:
+        """The tokens that make the text."""
+        return self.tokens[:-1] if self.ended else self.tokens
+
+
+def read(response: Mapping[str, Any], request: Mapping[str, Any]) -> Generated:
+    """Reads an answer to `request` (a chat completion).
+
+    Raises:
+        PodFailedError: the answer was cut off, as when the pod is paused with mode=abort, or makes no sense.
+        MissingRouteError: this vLLM doesn't say what ended an answer, and the request has stop strings.
+    """
+    choice = (response.get("choices") or [{}])[0]
+    tokens, finish = choice.get("token_ids") or [], choice.get("finish_reason")
+    if finish in ("abort", "error") or not tokens:
+        raise PodFailedError("aborted", f"the pod gave up the answer: finish_reason {finish}, {len(tokens)} tokens")
+    content = (choice.get("logprobs") or {}).get("content") or []
+    if len(content) != len(tokens):
+        raise PodFailedError("garbled", f"the pod sent {len(content)} log-probabilities for {len(tokens)} tokens")
+    stop = choice.get("stop_reason")
+    if finish == "stop" and request.get("stop") and "stop_reason" not in choice:
+        raise MissingRouteError("this vLLM's /inference/v1/generate reports no stop_reason: leave `stop` out")
+    keep = bool(request.get("include_stop_str_in_output"))
+    return Generated(
+        response=response,
+        tokens=[int(token) for token in tokens],
+        log_probs=[float(entry["logprob"]) for entry in content],
+        finish_reason=str(finish or "stop"),
+        versions=_versions(choice),
+        stop_string=stop if isinstance(stop, str) and not keep else None,
+        ended=finish == "stop" and not isinstance(stop, str) and not keep and stop in (None, tokens[-1]),
+    )
+
+
+def to_derender(generated: Generated, prompt: Sequence[int], logprobs: bool) -> dict[str, Any]:
+    """`generate_response` of a derender request. A trailing end-of-turn token would become text there."""
+    choice = dict(generated.response["choices"][0])
+    choice["token_ids"] = generated.text_tokens
+    if not logprobs:
+        choice["logprobs"] = None
+    return {**generated.response, "choices": [choice], "prompt_token_ids": list(prompt)}
+
+
+def empty(generated: Generated, model: Any, created: int) -> dict[str, Any]:
+    """The completion of an answer without text, which vLLM refuses to derender."""
+    message = {"role": "assistant", "content": "", "tool_calls": []}
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": generated.finish_reason}
+    request_id = generated.response.get("request_id")
+    return {"id": request_id, "object": "chat.completion", "created": created, "model": model, "choices": [choice]}
+
+
+def finish(
+    completion: dict[str, Any],
+    generated: Generated,
+    prompt: list[int],
+    request: Mapping[str, Any],
+    *,
+    with_ids: bool,
+) -> dict[str, Any]:
+    """Adds to vLLM's derendered `completion` what model servers read tokens from."""
+    choice = completion["choices"][0]
+    message = choice["message"]
+    if generated.stop_string is not None:
+        _cut(message, generated.stop_string)
+    calls = message.get("tool_calls") or []
+    if request.get("parallel_tool_calls") is False:
+        calls = message["tool_calls"] = calls[:1]
+    named = isinstance(request.get("tool_choice"), Mapping)
+    choice["finish_reason"] = "tool_calls" if calls and not named else generated.finish_reason
+    choice["stop_reason"] = generated.response["choices"][0].get("stop_reason")
+    if not request.get("logprobs"):
+        choice["logprobs"] = None
+    elif request.get("return_tokens_as_token_ids"):
+        choice["logprobs"] = {"content": _logprobs(generated)}
+    if with_ids:
+        message |= {
+            "prompt_token_ids": prompt,
+            "generation_token_ids": generated.tokens,
+            "generation_log_probs": generated.log_probs,
+        }
+    if request.get("return_token_ids"):
+        completion["prompt_token_ids"] = prompt
+        choice["token_ids"] = generated.tokens
+    completion["usage"] = {
+        "prompt_tokens": len(prompt),
+        "completion_tokens": len(generated.tokens),
+        "total_tokens": len(prompt) + len(generated.tokens),
+    }
+    return completion
+
+
+def _logprobs(generated: Generated) -> list[dict[str, Any]]:
+    """The log-probabilities in OpenAI's form, with ids in place of texts."""
+    entries = []
+    for token, entry in zip(generated.tokens, generated.response["choices"][0]["logprobs"]["content"], strict=True):
+        top = [
+            {"token": _placeholder(one), "logprob": one["logprob"], "bytes": None}
+            for one in entry.get("top_logprobs") or []
+        ]
+        name = f"{_PREFIX}{token}"
+        entries.append({"token": name, "logprob": entry["logprob"], "bytes": None, "top_logprobs": top})
+    return entries
+
+
+def _placeholder(entry: Mapping[str, Any]) -> str:
+    return f"{_PREFIX}{entry['token_id']}" if "token_id" in entry else str(entry["token"])
+
+
+def _versions(choice: Mapping[str, Any]) -> list[str]:
+    found: dict[str, None] = {}
+    for span in choice.get("weight_versions") or []:
+        found[str(span["version"])] = None
+    return list(found)
+
+
+def _cut(message: dict[str, Any], stop: str) -> None:
+    """vLLM ends the text before a stop string; its tokens go on to the end of the last one."""
+    for field in ("content", "reasoning"):
+        text = message.get(field)
+        if isinstance(text, str) and stop in text:
+            message[field] = text[: text.index(stop)]
+            return

@@ -1,0 +1,79 @@
+"""Runs one gateway until SIGTERM, and drains it.
+
+Exits with 78 (EX_CONFIG) when run.json can't be used, 1 when the port is taken.
+"""
+
+import asyncio
+import logging
+import signal
+import sys
+from contextlib import suppress
+
+from aiohttp import web
+
+from gymtrain_gateway import limits, place, settings
+from gymtrain_gateway.app import Gateway
+from gymtrain_gateway.drain import Drain
+from gymtrain_gateway.errors import PortError, StartError
+from gymtrain_gateway.pods import Pods
+from gymtrain_gateway.settings import Settings
+from gymtrain_gateway.upstream import Upstream, session
+
+logger = logging.getLogger(__name__)
+_BACKLOG = 4096  # connections that wait to be taken; the kernel's net.core.somaxconn may allow fewer
+_EX_CONFIG = 78
+
+
+async def serve(config: Settings) -> None:
+    """Serves until SIGTERM or SIGINT, then ends what is in flight.
+
+    Raises:
+        PortError: the port can't be bound.
+    """
+    derived = limits.derive(limits.raise_files(), config.rollouts)
+    if shortage := derived.shortage(config.rollouts):
+        logger.warning(shortage)
+    drain = Drain()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, drain.begin)
+    # Calls must not keep probes waiting for a connection.
+    async with session(derived.upstream) as http, session(0) as probes:
+        pods = Pods(config, probes)
+        gateway = Gateway(config, pods, Upstream(http), drain)
+        watching = asyncio.create_task(pods.run())
+        watching.add_done_callback(lambda task: _stop_if_broken(task, drain))
+        runner = web.AppRunner(gateway.app(), handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, None, config.port, backlog=_BACKLOG)
+            try:
+                await site.start()
+            except OSError as error:
+                raise PortError(f"can't listen on port {config.port}: {error}") from error
+            logger.info("listening on port %d, %d open files allowed", config.port, derived.files)
+            await drain.wait()
+            logger.info("stopping, %d requests in flight", drain.in_flight)
+        finally:
+            await runner.cleanup()
+            watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await watching
+
+
+def _stop_if_broken(task: asyncio.Task[None], drain: Drain) -> None:
+    """Without its look at the pods the gateway would go on with what it knew: better a restart."""
+    if not task.cancelled() and task.exception() is not None:
+        logger.error("the look at the vLLM pods broke", exc_info=task.exception())
+        drain.begin()
+
+
+def main() -> int:
+    """Returns the exit code."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        asyncio.run(serve(settings.read(place.run_config())))
+    except StartError as error:
+        print(f"gymtrain: {error}", file=sys.stderr, flush=True)
+        return 1 if isinstance(error, PortError) else _EX_CONFIG
+    return 0

@@ -1,0 +1,162 @@
+"""The prompt of a chat completion: vLLM's template, with the exact tokens of earlier turns in it."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gymtrain_gateway.deadline import Deadline
+from gymtrain_gateway.errors import BadCallError, RefusedError
+from gymtrain_gateway.history import Said, Turn, chain, said, turns, without_ids
+from gymtrain_gateway.lru import LRU
+from gymtrain_gateway.splice import Fork, continues, dropped, splice, tail_of
+from gymtrain_gateway.upstream import Upstream
+
+RENDER = "/v1/chat/completions/render"
+DERENDER = "/v1/chat/completions/derender"
+DETOKENIZE = "/detokenize"
+_TEMPLATES = 256  # whose end of turn is kept
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What to generate from."""
+
+    request: dict[str, Any]  # vLLM's own generate request, with its own token ids
+    tokens: list[int]  # that replace them
+    history: Literal["first", "exact", "forked"]
+    fork: Fork | None = None
+
+
+class Prompter:
+    """Makes prompts on a pod."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+        self._tails: LRU[str, list[int]] = LRU(_TEMPLATES)
+
+    async def prepare(self, pod: str, body: Mapping[str, Any], deadline: Deadline) -> Prompt:
+        """The prompt of `body`, whose messages may carry token ids.
+
+        Raises:
+            CallError: vLLM refuses the messages, or the pod fails.
+        """
+        answers = turns(body["messages"])
+        plain = plain_request(body)
+        rendered = await self._upstream.post(pod, RENDER, plain, deadline)
+        full = [int(token) for token in rendered["token_ids"]]
+        if not answers:
+            return Prompt(rendered, full, "first")
+        if continues(full, answers[-1].known):
+            return Prompt(rendered, full, "exact")
+        spliced = await self._spliced(pod, plain, full, answers, deadline, features=bool(rendered.get("features")))
+        if isinstance(spliced, Fork):
+            return Prompt(rendered, full, "forked", spliced)
+        return Prompt(rendered, spliced, "exact")
+
+    async def _spliced(
+        self,
+        pod: str,
+        plain: dict[str, Any],
+        full: list[int],
+        answers: list[Turn],
+        deadline: Deadline,
+        *,
+        features: bool,
+    ) -> list[int] | Fork:
+        if features:
+            return Fork("multimodal", "images and the like stand at positions that other tokens would move")
+        linked = chain(answers)
+        last = linked[-1]
+        upto = plain["messages"][: last.index + 1]
+        try:
+            tail = await self._tail(pod, plain, deadline)
+            head, same = await asyncio.gather(
+                self._render_closed(pod, plain, upto, deadline), self._says(pod, plain, last, tail, deadline)
+            )
+            if not same:
+                return Fork("edited", f"message {last.index} is not what the model's tokens say")
+            spliced = splice(full, head, linked, tail)
+            if isinstance(spliced, Fork):
+                return spliced
+            text = await self._upstream.post(pod, DETOKENIZE, {"model": plain.get("model"), "tokens": head}, deadline)
+        except RefusedError as error:
+            return Fork("refused", f"vLLM can't render the history on its own: {error}")
+        return dropped(str(text["prompt"]), linked) or spliced
+
+    async def _render_closed(
+        self, pod: str, plain: Mapping[str, Any], messages: list[dict[str, Any]], deadline: Deadline
+    ) -> list[int]:
+        body = {**plain, "messages": messages, "add_generation_prompt": False, "continue_final_message": False}
+        return [int(token) for token in (await self._upstream.post(pod, RENDER, body, deadline))["token_ids"]]
+
+    async def _tail(self, pod: str, plain: Mapping[str, Any], deadline: Deadline) -> list[int]:
+        """What this template writes after an answer: known from two conversations that differ in the answer alone."""
+        parts = [plain.get(name) for name in ("model", "chat_template", "chat_template_kwargs")]
+        key = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+        tail = self._tails.get(key)
+        if tail is None:
+            small = {name: value for name, value in plain.items() if name not in ("tools", "tool_choice")}
+            one, other = await asyncio.gather(
+                *(
+                    self._render_closed(
+                        pod,
+                        small,
+                        [{"role": "user", "content": "a"}, {"role": "assistant", "content": answer}],
+                        deadline,
+                    )
+                    for answer in ("b", "c")
+                )
+            )
+            tail = tail_of(one, other)
+            self._tails.put(key, tail)
+        return tail
+
+    async def _says(self, pod: str, plain: dict[str, Any], last: Turn, tail: list[int], deadline: Deadline) -> bool:
+        """Whether the message of the last answer says what its tokens say, as vLLM's own parsers read them."""
+        whole = last.output[:-1] if tail and last.output[-1:] == tail[:1] else last.output
+        wanted = said(last.message)
+        if await self._read(pod, plain, last.prompt, whole, deadline) == wanted:
+            return True
+        # Models may end a turn by another token than the template's.
+        return len(whole) == len(last.output) and (
+            await self._read(pod, plain, last.prompt, last.output[:-1], deadline) == wanted
+        )
+
+    async def _read(
+        self, pod: str, plain: dict[str, Any], prompt: list[int], output: list[int], deadline: Deadline
+    ) -> Said:
+        if not output:
+            return Said("", ())
+        choice = {"index": 0, "token_ids": output, "finish_reason": "stop"}
+        response = {"request_id": "history", "choices": [choice], "prompt_token_ids": prompt}
+        request = derender_request(plain, response, prompt)
+        message = (await self._upstream.post(pod, DERENDER, request, deadline))["choices"][0]["message"]
+        if plain.get("parallel_tool_calls") is False:
+            message["tool_calls"] = (message.get("tool_calls") or [])[:1]
+        return said(message)
+
+
+def plain_request(body: Mapping[str, Any]) -> dict[str, Any]:
+    """A chat completion request as vLLM takes it, without token ids.
+
+    Raises:
+        BadCallError: it has no messages.
+    """
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        raise BadCallError("messages: expected a list of objects")
+    return {**body, "messages": without_ids(messages), "stream": False}
+
+
+def derender_request(plain: Mapping[str, Any], response: Mapping[str, Any], prompt: list[int]) -> dict[str, Any]:
+    """Body of POST /v1/chat/completions/derender."""
+    return {
+        "model": plain.get("model"),
+        "generate_response": response,
+        "prompt_tokens": len(prompt),
+        "prompt_token_ids": prompt,
+        "chat_request": plain,
+    }

@@ -1,0 +1,67 @@
+"""What the gateway takes from the run, and the limits of its memory."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from gymtrain_api.wiring import RunConfig
+from gymtrain_gateway import place
+from gymtrain_gateway.errors import StartError
+from gymtrain_gateway.versions import Rules
+
+BODY_BYTES = 64 * 1024 * 1024  # of one request: a long conversation carries each turn's token ids
+LEDGER_ENTRIES = 131_072  # some 64 MiB; the oldest calls are forgotten
+PROMPT_TOKENS = 4_194_304  # of recent prompts kept for /tokenize: 16 MiB
+TRIES = 4  # of one call, over all pods
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One gateway pod."""
+
+    pods_host: str
+    pods_port: int
+    trainer_host: str
+    trainer_port: int
+    port: int
+    rules: Rules
+    timeout_seconds: float  # of one call, waiting included
+    max_in_flight: int  # calls that this gateway pod gives one vLLM pod at once
+    rollouts: int  # that the trainer keeps open at once
+
+
+def from_run(run: RunConfig) -> Settings:
+    """The settings of each gateway pod of `run`."""
+    spec = run.spec
+    return Settings(
+        pods_host=run.inference_pods_host,
+        pods_port=place.inference_port(),
+        trainer_host=run.trainer_host,
+        trainer_port=place.trainer_port(),
+        port=place.port(),
+        rules=Rules(
+            run=run.name,
+            max_staleness=spec.rollout.max_staleness,
+            synced=spec.weight_sync.transport != "None",
+            adapters=spec.model.lora is not None and spec.weight_sync.transport in ("Auto", "LoRAFilesystem"),
+        ),
+        timeout_seconds=spec.gateway.timeout_seconds,
+        # The gateway pods know nothing of each other, so each has its share of what a vLLM pod may have.
+        max_in_flight=-(-spec.gateway.max_in_flight // spec.gateway.replicas),
+        rollouts=spec.rollout.max_concurrent,
+    )
+
+
+def read(path: Path) -> Settings:
+    """Reads run.json.
+
+    Raises:
+        StartError: the file is missing or is no RunConfig.
+    """
+    try:
+        return from_run(RunConfig.model_validate_json(path.read_bytes()))
+    except OSError as error:
+        raise StartError(f"can't read the run's settings: {error}") from error
+    except ValidationError as error:
+        raise StartError(f"{path} is no run.json of this release: {error}") from error

@@ -1,0 +1,103 @@
+"""Exact token prefixes: the tokens of earlier turns as they were, in place of the template's tokens for them. Pure.
+
+    template, whole conversation    [ history, written anew          ][ since then ]      `full`
+    template, up to last answer     [ history, written anew          ]                    `head`
+    really used                     [ prompt + answer of last turn ][eot]                 `known`
+    the prompt                      [ prompt + answer of last turn ][eot][ since then ]
+
+The template's history may differ in tokens from what was used (text that is tokenized again need not give the tokens
+back, tool calls are written anew), but it has to say the same. Where it doesn't, the conversation forks.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gymtrain_gateway.history import Turn, compact, pieces
+
+
+@dataclass(frozen=True)
+class Fork:
+    """Why the template's history is not a continuation; `reason` is a label of the metric."""
+
+    reason: str
+    message: str
+
+
+def tail_of(one: Sequence[int], other: Sequence[int]) -> list[int]:
+    """What the template writes after an answer: where two conversations that differ in it agree again."""
+    size = 0
+    while size < min(len(one), len(other)) and one[-1 - size] == other[-1 - size]:
+        size += 1
+    return list(one[len(one) - size :])
+
+
+def missing_tail(known: Sequence[int], tail: Sequence[int]) -> list[int]:
+    """The part of the template's end of turn that the model did not sample: all of it where it was cut short."""
+    for size in range(len(tail), 0, -1):
+        if list(known[-size:]) == list(tail[:size]):
+            return list(tail[size:])
+    return list(tail)
+
+
+def continues(full: Sequence[int], known: Sequence[int]) -> bool:
+    """Whether the template's own tokens are exact already."""
+    return list(full[: len(known)]) == list(known)
+
+
+def splice(full: list[int], head: list[int], linked: Sequence[Turn], tail: list[int]) -> list[int] | Fork:
+    """The prompt.
+
+    Args:
+        full: the template's tokens of the whole conversation, with the generation prompt.
+        head: its tokens up to the last answer of the model, without it.
+        linked: the answers of the model that follow each other exactly, the last one last.
+        tail: what the template writes after an answer.
+    """
+    if not tail or head[-len(tail) :] != tail:
+        return Fork("no_end_of_turn", "the end of the model's last turn can't be found in the template's tokens")
+    if full[: len(head)] != head:
+        return Fork("rewritten", "what came after the model's last turn makes the template write that turn differently")
+    if not _aligned(head, linked):
+        return Fork("changed", "what the model was given before its last turn is no longer what the conversation says")
+    known = linked[-1].known
+    return known + missing_tail(known, tail) + full[len(head) :]
+
+
+def _aligned(head: list[int], linked: Sequence[Turn]) -> bool:
+    """Whether all that the model did not write stands in the template's tokens, in order.
+
+    The last token of each part is left out: it may merge with what the template writes next.
+    """
+    position = 0
+    before = 0
+    for turn in linked:
+        given = turn.prompt[before:]
+        part = given[:-1] or given
+        found = _find(head, part, position) if before else _find(head[: len(part)], part, 0)
+        if found < 0:
+            return False
+        position = found + len(part)
+        before = len(turn.known)
+    return True
+
+
+def _find(tokens: list[int], part: list[int], start: int) -> int:
+    """Where `part` begins in `tokens`, from `start` on; -1 if nowhere."""
+    for position in range(start, len(tokens) - len(part) + 1):
+        if tokens[position : position + 1] == part[:1] and tokens[position : position + len(part)] == part:
+            return position
+    return -1
+
+
+def dropped(text: str, linked: Sequence[Turn]) -> Fork | None:
+    """A fork if `text`, the template's history, leaves out something that the model said."""
+    history = compact(text)
+    position = 0
+    for turn in linked:
+        names = [str((call.get("function") or {}).get("name")) for call in turn.message.get("tool_calls") or []]
+        for piece in pieces(turn.message) + [compact(name) for name in names]:
+            found = history.find(piece, position)
+            if found < 0:
+                return Fork("dropped", f"the template leaves out what the model said in message {turn.index}")
+            position = found + len(piece)
+    return None

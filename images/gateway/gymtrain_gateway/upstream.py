@@ -1,0 +1,81 @@
+"""One HTTP call to one vLLM pod."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+
+from gymtrain_gateway.deadline import Deadline
+from gymtrain_gateway.errors import MissingRouteError, PodFailedError, RefusedError, TooLateError
+
+CONNECT_SECONDS = 5.0
+_KEEP_SECONDS = 3.0  # vLLM closes idle connections after 5 s; a request must not meet that
+_TEXT_LIMIT = 2000  # characters of a pod's error kept
+
+
+def session(connections: int) -> aiohttp.ClientSession:
+    """Connections to pods, kept while they are used."""
+    connector = aiohttp.TCPConnector(limit=connections, limit_per_host=0, keepalive_timeout=_KEEP_SECONDS)
+    return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
+
+
+class Upstream:
+    """JSON calls to pods."""
+
+    def __init__(self, http: aiohttp.ClientSession) -> None:
+        self.http = http
+
+    async def post(self, pod: str, path: str, body: Mapping[str, Any], deadline: Deadline) -> dict[str, Any]:
+        """The pod's answer.
+
+        Raises:
+            RefusedError: vLLM answered 4xx.
+            MissingRouteError: vLLM has no such route.
+            PodFailedError: the pod can't be reached, broke off, or answered 5xx.
+            TooLateError: the deadline passed.
+        """
+        timeout = aiohttp.ClientTimeout(total=deadline.left(), sock_connect=CONNECT_SECONDS)
+        where = f"POST {pod}{path}"
+        try:
+            async with self.http.post(pod + path, json=body, timeout=timeout) as response:
+                text = await response.read()
+        except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
+            raise translated(error, where, deadline) from error
+        if response.status >= 400:
+            raise refusal(response.status, text, response.content_type, where)
+        try:
+            return dict(json.loads(text))
+        except ValueError as error:
+            raise PodFailedError("garbled", f"{where}: the answer is no JSON object: {error}") from error
+
+
+def translated(error: Exception, where: str, deadline: Deadline) -> PodFailedError | TooLateError:
+    """What an error of the connection means for the call."""
+    if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ClientError):
+        return TooLateError(f"{where}: no answer within {deadline.seconds:.0f} s (spec.gateway.timeoutSeconds)")
+    return PodFailedError("connection", f"{where}: {error or type(error).__name__}")
+
+
+def refusal(status: int, text: bytes, content_type: str, where: str) -> Exception:
+    """The error that stands for an answer with `status`."""
+    if status >= 500:
+        return PodFailedError("status", f"{where}: {status}: {text.decode(errors='replace')[:_TEXT_LIMIT]}")
+    if is_missing_route(status, text):
+        return MissingRouteError(
+            f"{where}: {status}: exact token ids need vLLM's render, generate and derender routes: start it with "
+            "--enable-scale-out (0.26 and later; 0.25 always serves them)"
+        )
+    return RefusedError(status, text, content_type)
+
+
+def is_missing_route(status: int, text: bytes) -> bool:
+    """Whether the route, not what was asked of it, is the reason. vLLM answers 404 for unknown models, too."""
+    if status in (403, 405):
+        return True
+    if status != 404:
+        return False
+    try:
+        return "error" not in json.loads(text)
+    except (ValueError, TypeError):
+        return True

@@ -1,0 +1,123 @@
+"""Which vLLM pods may answer: pure decisions over what the pods and the trainer say.
+
+A version is `run:attempt:step`. With adapters (LoRA) it is the name under which vLLM serves one; else it is the label
+of the weights that the pod holds.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+DEFAULT = "default"  # vLLM's label for the weights that it started with
+
+
+@dataclass(frozen=True, order=True)
+class Version:
+    """A weight version of a run; later ones are greater."""
+
+    attempt: int
+    step: int
+
+    def label(self, run: str) -> str:
+        """As vLLM carries it."""
+        return f"{run}:{self.attempt}:{self.step}"
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The run's terms."""
+
+    run: str
+    max_staleness: int
+    synced: bool  # False: vLLM keeps the weights that it started with
+    adapters: bool
+
+
+@dataclass(frozen=True)
+class PodFacts:
+    """What one pod said when it was asked last."""
+
+    answers: bool
+    trouble: str = ""  # why it doesn't answer
+    paused: bool = False
+    label: str | None = None  # None: this vLLM can't say it (before 0.26)
+    models: tuple[str, ...] = ()
+    max_model_len: int | None = None
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What the trainer says that the pods hold."""
+
+    version: str | None
+    pods: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a pod gets calls; `version` is what it would answer with."""
+
+    version: str | None
+    reason: str = ""  # against it; empty: admissible
+
+    @property
+    def admissible(self) -> bool:
+        return not self.reason
+
+
+def parse(label: str | None, run: str) -> Version | None:
+    """The version that `label` names; None if it is no version of `run`."""
+    name, _, numbers = (label or "").partition(":")
+    attempt, _, step = numbers.partition(":")
+    if name != run or not (attempt.isdecimal() and step.isdecimal()):
+        return None
+    return Version(int(attempt), int(step))
+
+
+def newest(labels: Iterable[str | None], run: str) -> Version | None:
+    """The latest version of the run among `labels`."""
+    return max((version for label in labels if (version := parse(label, run))), default=None)
+
+
+def judge(pods: Mapping[str, PodFacts], statement: Statement | None, rules: Rules) -> dict[str, Verdict]:
+    """A verdict for every pod, by its URL. `statement` is None while the trainer doesn't answer."""
+    held = {url: _held(url, facts, statement, rules) for url, facts in pods.items()}
+    if statement is not None:
+        current = parse(statement.version, rules.run)
+    else:
+        answering = (label for url, labels in held.items() if pods[url].answers for label in labels)
+        current = newest(answering, rules.run)
+    return {url: _judge_pod(pods[url], labels, current, rules) for url, labels in held.items()}
+
+
+def _held(url: str, facts: PodFacts, statement: Statement | None, rules: Rules) -> tuple[str, ...]:
+    """Labels that the pod can answer with."""
+    if rules.synced and rules.adapters:
+        adapters = tuple(name for name in facts.models if parse(name, rules.run))
+        if adapters:
+            return adapters
+    label = facts.label
+    if label is None and statement is not None:
+        label = statement.pods.get(url)
+    if label is None and not rules.synced:
+        label = DEFAULT
+    return () if label is None else (label,)
+
+
+def _judge_pod(facts: PodFacts, labels: tuple[str, ...], current: Version | None, rules: Rules) -> Verdict:
+    best = newest(labels, rules.run)
+    label = best.label(rules.run) if best else (labels[0] if labels else None)
+    if not facts.answers:
+        return Verdict(label, facts.trouble or "doesn't answer")
+    if facts.paused:
+        return Verdict(label, "generation is paused")
+    if not rules.synced:
+        return Verdict(label, "" if label == DEFAULT else f"holds {label}, but the run syncs no weights")
+    if current is None:
+        return Verdict(label, "waiting for the trainer's first weights")
+    if best is None:
+        return Verdict(label, f"holds {label or 'unknown weights'}, not of run {rules.run}")
+    if best.attempt != current.attempt:
+        return Verdict(label, f"holds {label}, of another attempt than {current.label(rules.run)}")
+    if best.step < current.step - rules.max_staleness:
+        return Verdict(label, f"holds {label}, more than {rules.max_staleness} behind {current.label(rules.run)}")
+    return Verdict(label)

@@ -1,0 +1,92 @@
+"""What the gateway remembers, and its limits."""
+
+from pathlib import Path
+
+import pytest
+
+from gymtrain_api.ledger import LedgerEntry, LedgerQuestion, token_digest
+from gymtrain_api.spec import GymTrainingRunSpec
+from gymtrain_api.wiring import RunConfig
+from gymtrain_gateway import settings
+from gymtrain_gateway.errors import StartError
+from gymtrain_gateway.limits import derive
+from gymtrain_gateway.lru import LRU
+from gymtrain_gateway.memory import Ledger, Prompts
+
+
+def test_what_was_not_used_for_longest_is_forgotten_first() -> None:
+    kept: LRU[str, str] = LRU(2)
+    kept.put("a", "1")
+    kept.put("b", "2")
+    kept.get("a")
+    kept.put("c", "3")
+    assert (kept.get("a"), kept.get("b"), kept.get("c"), len(kept)) == ("1", None, "3", 2)
+
+
+def test_the_weight_of_values_is_bounded() -> None:
+    kept: LRU[str, str] = LRU(10, weight=len)
+    kept.put("a", "12345")
+    kept.put("a", "123456")
+    kept.put("b", "1234")
+    assert kept.held == 10
+    kept.put("c", "too much for all")
+    assert (kept.held, len(kept)) == (0, 0)
+
+
+def test_the_ledger_tells_only_what_it_knows() -> None:
+    ledger = Ledger(1)
+    ledger.note([1], [2], LedgerEntry(versions=["run:1:1"]))
+    ledger.note([1], [3], LedgerEntry(versions=["run:1:2"]))
+    answer = ledger.answer(LedgerQuestion(digests=[token_digest([1], [2]), token_digest([1], [3])]))
+    assert [entry.versions for entry in answer.entries.values()] == [["run:1:2"]]
+
+
+def test_prompts_are_found_by_all_that_makes_them() -> None:
+    prompts = Prompts(100)
+    body = {"messages": [{"role": "user", "content": "q"}], "tools": None, "temperature": 1}
+    prompts.note(body, [1, 2])
+    assert prompts.find({"messages": body["messages"]}) == [1, 2]
+    assert prompts.find({**body, "chat_template_kwargs": {"enable_thinking": False}}) is None
+
+
+def run(**spec: object) -> RunConfig:
+    minimal = {
+        "model": {"source": "hf://o/m"},
+        "gym": {"configPaths": ["a.yaml"]},
+        "data": {"train": [{"source": "gym://a.jsonl"}]},
+    }
+    return RunConfig(
+        name="run",
+        namespace="n",
+        spec=GymTrainingRunSpec.model_validate({**minimal, **spec}),
+        inference_url="http://i:8000",
+        inference_pods_host="pods",
+        trainer_host="trainer",
+    )
+
+
+def test_gateway_pods_share_what_a_vllm_pod_may_have() -> None:
+    found = settings.from_run(run(gateway={"replicas": 3, "maxInFlight": 256, "timeoutSeconds": 9}))
+    assert (found.max_in_flight, found.timeout_seconds) == (86, 9)
+
+
+def test_the_run_says_what_counts_as_its_weights() -> None:
+    assert settings.from_run(run()).rules.synced
+    assert not settings.from_run(run(weightSync={"transport": "None"})).rules.synced
+    assert settings.from_run(run(model={"source": "hf://o/m", "lora": {"r": 8}})).rules.adapters
+
+
+def test_a_run_json_that_is_none_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match="can't read"):
+        settings.read(tmp_path / "run.json")
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(StartError, match=r"run\.json"):
+        settings.read(tmp_path / "run.json")
+
+
+def test_connections_fit_the_open_files_that_the_kernel_grants() -> None:
+    assert derive(1_048_576, 16_384).upstream == 16_384
+    assert derive(1_048_576, 16_384).shortage(16_384) is None
+    tight = derive(1024, 16_384)
+    assert tight.upstream == 448
+    assert "LimitNOFILE" in str(tight.shortage(16_384))

@@ -1,0 +1,158 @@
+"""Conversations of several turns through the gateway."""
+
+from typing import Any
+
+import pytest
+
+from gymtrain_api.ledger import token_digest
+from tests.unit.gateway.conftest import Bench, Start
+from tests.unit.gateway.fake_vllm import FakeVLLM, tokens
+
+CHAT = "/v1/chat/completions"
+IDS = {"model": "policy", "logprobs": True, "top_logprobs": 0, "return_tokens_as_token_ids": True}
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+async def ask(bench: Bench, messages: list[dict[str, Any]], **more: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    status, document, headers = await bench.post(CHAT, {**IDS, "messages": messages, **more})
+    assert status == 200, document
+    return document["choices"][0]["message"], headers
+
+
+def known(message: dict[str, Any]) -> list[int]:
+    return list(message["prompt_token_ids"]) + list(message["generation_token_ids"])
+
+
+async def entry(bench: Bench, message: dict[str, Any]) -> dict[str, Any]:
+    digest = token_digest(message["prompt_token_ids"], message["generation_token_ids"])
+    status, document, _ = await bench.post("/gymtrain/ledger", {"digests": [digest, "unknown"]})
+    assert status == 200
+    assert list(document["entries"]) == [digest]
+    return dict(document["entries"][digest])
+
+
+async def test_every_turn_begins_with_the_tokens_of_the_one_before(start: Start) -> None:
+    pod = FakeVLLM()
+    bench = await start(pod)
+    messages = [user("q0")]
+    before: list[int] = []
+    for turn in range(4):
+        message, headers = await ask(bench, messages)
+        assert message["prompt_token_ids"][: len(before)] == before
+        assert headers["x-gymtrain-history"] == ("exact" if turn else "first")
+        assert headers["x-gymtrain-weight-version"] == "run:1:1"
+        assert (await entry(bench, message))["history"] == headers["x-gymtrain-history"]
+        before = known(message)
+        messages += [message, user(f"q{turn + 1}")]
+    # what came between the turns is the template's
+    assert before[: len(pod.template([user("q0")], ask=True))] == pod.template([user("q0")], ask=True)
+
+
+async def test_without_ids_in_the_history_the_template_would_break_the_prefix(start: Start) -> None:
+    bench = await start(FakeVLLM())
+    message, _ = await ask(bench, [user("q")])
+    stripped = {"role": "assistant", "content": message["content"]}
+    later, _ = await ask(bench, [user("q"), stripped, user("r")])
+    assert later["prompt_token_ids"][: len(known(message))] != known(message)
+
+
+async def test_tool_calls_and_thoughts_keep_their_tokens(start: Start) -> None:
+    pod = FakeVLLM()
+    pod.answers.extend(["<think>hm</think>{add}", "done"])
+    bench = await start(pod)
+    message, _ = await ask(bench, [user("q")])
+    assert message["tool_calls"][0]["function"]["name"] == "add"
+    assert message["reasoning"] == "hm"
+    result = {"role": "tool", "content": "4", "tool_call_id": "c"}
+    later, headers = await ask(bench, [user("q"), message, result])
+    assert headers["x-gymtrain-history"] == "exact"
+    assert later["prompt_token_ids"][: len(known(message))] == known(message)
+
+
+async def test_an_answer_cut_short_gets_its_end_of_turn(start: Start) -> None:
+    pod = FakeVLLM()
+    pod.cut = True
+    bench = await start(pod)
+    message, _ = await ask(bench, [user("q")])
+    later, headers = await ask(bench, [user("q"), message, user("r")])
+    assert headers["x-gymtrain-history"] == "exact"
+    since = later["prompt_token_ids"][len(known(message)) :]
+    assert since == pod.template([user("q"), user("r")], ask=True)[len(pod.template([user("q")], ask=False)) - 2 :]
+
+
+@pytest.mark.parametrize("reason", ["rewritten", "edited", "changed"])
+async def test_a_rewritten_history_is_a_fork_and_never_silent(start: Start, reason: str) -> None:
+    pod = FakeVLLM()
+    pod.answers.append("<think>hm</think>4")
+    pod.strip_thoughts = reason == "rewritten"
+    bench = await start(pod)
+    message, _ = await ask(bench, [user("q")])
+    if reason == "edited":
+        message["content"] = "5"
+    question = user("another" if reason == "changed" else "q")
+    messages = [question, message, user("r")]
+    later, headers = await ask(bench, messages)
+    assert (headers["x-gymtrain-history"], headers["x-gymtrain-fork-reason"]) == ("forked", reason)
+    assert later["prompt_token_ids"] == pod.template(messages, ask=True)
+    assert (await entry(bench, later))["history"] == "forked"
+    assert f'gymtrain_gateway_forks_total{{reason="{reason}"}} 1.0' in (await bench.get("/metrics"))[1]
+    # the turn after a fork continues it exactly
+    end, headers = await ask(bench, [*messages, later, {"role": "tool", "content": "t"}])
+    assert headers["x-gymtrain-history"] == "exact"
+    assert end["prompt_token_ids"][: len(known(later))] == known(later)
+
+
+@pytest.mark.parametrize("path", ["/tokenize", "/v1/tokenize"])
+async def test_tokenize_tells_the_prompt_that_was_used(start: Start, path: str) -> None:
+    first, second = await start(FakeVLLM()), await start(FakeVLLM())
+    message, _ = await ask(first, [user("q")])
+    messages = [user("q"), message, user("r")]
+    later, _ = await ask(first, messages)
+    for bench in (first, second):  # the second gateway never saw the conversation
+        _, document, _ = await bench.post(path, {"model": "policy", "messages": messages})
+        assert document["tokens"] == later["prompt_token_ids"]
+        assert document["count"] == len(document["tokens"])
+
+
+async def test_tokenize_of_other_messages_is_vllms(start: Start) -> None:
+    pod = FakeVLLM()
+    bench = await start(pod)
+    _, document, _ = await bench.post("/tokenize", {"messages": [user("new")], "add_generation_prompt": False})
+    assert document["tokens"] == pod.template([user("new")], ask=False)
+
+
+async def test_a_prompt_at_the_end_of_the_context_is_refused_in_words_that_model_servers_know(start: Start) -> None:
+    bench = await start(FakeVLLM())
+    status, document, _ = await bench.post(CHAT, {**IDS, "messages": [user("x" * 5000)]})
+    assert status == 400
+    assert "maximum context length is 4096" in document["error"]["message"]
+
+
+async def test_with_adapters_the_newest_one_answers_under_its_name(start: Start) -> None:
+    from dataclasses import replace
+
+    from tests.unit.gateway.conftest import SETTINGS
+
+    pod = FakeVLLM(label="default")
+    pod.adapters = ["run:1:1", "run:1:2"]
+    bench = await start(pod, rules=replace(SETTINGS.rules, adapters=True))
+    message, headers = await ask(bench, [user("q")])
+    assert headers["x-gymtrain-weight-version"] == "run:1:2"
+    assert (await entry(bench, message))["versions"] == ["run:1:2"]
+
+
+async def test_completions_with_ids_are_in_the_ledger(start: Start) -> None:
+    bench = await start(FakeVLLM())
+    status, document, headers = await bench.post("/v1/completions", {"prompt": [1, 2], "return_token_ids": True})
+    assert status == 200
+    choice = document["choices"][0]
+    found = await entry(bench, {**choice, "generation_token_ids": choice["token_ids"]})
+    assert found["versions"] == ["run:1:1"]
+    assert headers["x-gymtrain-weight-version"] == "run:1:1"
+
+
+def test_the_fake_tokenizer_has_two_tokens_for_a_character() -> None:
+    assert tokens("a") != tokens("a", sampled=True)
