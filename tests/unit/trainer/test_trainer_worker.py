@@ -22,6 +22,7 @@ from gymtrain_trainer.rollouts.group import GroupRules
 from gymtrain_trainer.rollouts.guard import Versions, WeightGuard
 from gymtrain_trainer.rollouts.origins import Rollout
 from gymtrain_trainer.rollouts.parts import WorkerParts, WorkerSettings
+from gymtrain_trainer.rollouts.positions import Positions
 from gymtrain_trainer.rollouts.report import RolloutReport
 from gymtrain_trainer.rollouts.source import RolloutLimits, Sampling
 from gymtrain_trainer.rollouts.worker import RolloutWorker
@@ -302,3 +303,40 @@ def test_stopping_does_not_wait_for_rollouts(make_worker: Callable[..., RolloutW
     started = time.monotonic()
     worker.stop()
     assert time.monotonic() - started < 3
+
+
+def test_a_group_that_grew_stale_while_it_waited_is_drawn_again(make_worker: Callable[..., RolloutWorker]) -> None:
+    worker = make_worker(max_staleness=1, ahead=8)
+    worker.start()
+    wait_until(lambda: worker.rollout_buffer.waiting() == 8)
+    worker.update_model_version(3)
+    fresh = take(worker, 2 * GENERATIONS)
+    assert {sample.model_version for sample in fresh} == {3}
+    assert {sample.group_id for sample in fresh} == {0, 1}
+    assert worker.dropped == {DropReason.STALE: 2}
+
+
+def test_a_row_that_is_always_too_slow_does_not_take_the_place_of_others_for_ever() -> None:
+    positions = Positions(0)
+    position = positions.draw()
+    redraws = 0
+    while positions.again_unless_hopeless(position):
+        assert positions.draw() == position
+        redraws += 1
+    assert (redraws, positions.draw()) == (5, 1)
+
+
+def test_the_watchdog_can_see_what_is_in_flight(make_worker: Callable[..., RolloutWorker], served: AgentThread) -> None:
+    go_on = threading.Event()
+
+    async def slow(row: dict[str, Any], number: int) -> Any:
+        await asyncio.to_thread(go_on.wait, 10)
+        return good_answer(row)
+
+    served.agent.behaviour = slow
+    worker = make_worker(ahead=8)
+    worker.start()
+    wait_until(lambda: worker.in_flight().groups == 2)
+    assert dict(worker.in_flight().agents) == {"adder": 2}
+    go_on.set()
+    take(worker, 2 * GENERATIONS)
