@@ -19,13 +19,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from gymtrain_api.spec import GymTrainingRunSpec
+from gymtrain_api.wiring import ENV_CHECK_SAMPLES
 from gymtrain_trainer.errors import SettingsError
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts.buffer import Row
 
 log = logging.getLogger(__name__)
 
-ENV_CHECK_SAMPLES = "GYMTRAIN_CHECK_SAMPLES"
 _TOLERANCE = 0.005
 _TOLERANCE_HALF = 0.1
 

@@ -70,6 +70,9 @@ class WeightGuard:
     async def reason_to_discard(self, before: Snapshot) -> str | None:
         """None where everything sampled since `before` came from this run's weights, else the reason."""
         after = await self.fresh()
+        for moment, snapshot in (("started", before), ("ended", after)):
+            if not any(snapshot.versions.values()):
+                return f"no vLLM server said which weights it holds when the group {moment}"
         if after.repairs_after != before.repairs_before:
             return "a vLLM server lost this run's weights meanwhile and got them back"
         return self._verdict(before.versions, after.versions)
