@@ -2,9 +2,9 @@
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -93,11 +93,10 @@ def make_lead(
     worker = make_worker(context, board, tasks, transport, numbering, arguments, position)
     checker = _checker(context, board, arguments, trainer)
 
-    def while_waiting() -> AbstractContextManager[Any]:
-        both = ExitStack()
-        both.enter_context(activity.doing(Doing.ROLLOUTS))
-        both.enter_context(stop.waiting())
-        return both
+    @contextmanager
+    def while_waiting() -> Iterator[None]:
+        with activity.doing(Doing.ROLLOUTS), stop.waiting():
+            yield
 
     worker.rollout_buffer.while_waiting = while_waiting
     if checker is not None:

@@ -62,6 +62,8 @@ def test_what_only_weights_from_before_the_group_sampled_is_stale() -> None:
 def test_an_old_entry_of_the_same_tokens_in_another_pod_does_not_count() -> None:
     rollout = origins([entry("run:2:5")], [entry("run:2:1"), entry("run:2:6", history="exact")], floor=3)
     assert rollout.origins[1].versions == (6,)
+    rollout = origins([entry("run:2:5")], [entry("run:2:1", "run:2:6", history="exact")], floor=3)
+    assert rollout.origins[1].versions == (6,)
     rollout = origins([entry("run:2:5")], [entry("run:1:9"), entry("run:2:6", history="exact")], floor=3)
     assert rollout.origins[1].versions == (6,)
 

@@ -2,6 +2,7 @@
 
 import logging
 import queue
+import threading
 import time
 from collections import Counter
 from typing import Any
@@ -27,10 +28,16 @@ class RolloutReport:
         self.metrics: queue.Queue[dict[str, Any]] = queue.Queue()  # TRL drains it into its own
         self._board = board
         self._masks_truncated = masks_truncated
-        self.dropped: Counter[DropReason] = Counter()
+        self._lock = threading.Lock()
+        self._dropped: Counter[DropReason] = Counter()
         self.unusable = 0  # groups in a row
         self.last_error = "no rollout has finished yet"
         self.last_usable = time.monotonic()
+
+    def dropped(self) -> dict[DropReason, int]:
+        """Groups dropped so far, by reason."""
+        with self._lock:
+            return dict(self._dropped)
 
     def rollout_failed(self, error: RolloutError) -> None:
         """One try of a rollout failed."""
@@ -93,7 +100,8 @@ class RolloutReport:
             )
 
     def _count_drop(self, reason: DropReason) -> None:
-        self.dropped[reason] += 1
+        with self._lock:
+            self._dropped[reason] += 1
         self._board.count("dropped_groups")
         self._board.tally(DROPPED, str(reason))
         self.metrics.put({f"rollout/dropped_{reason}_total": 1.0})

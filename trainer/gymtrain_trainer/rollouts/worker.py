@@ -99,7 +99,7 @@ class RolloutWorker:
     @property
     def dropped(self) -> dict[DropReason, int]:
         """Groups dropped so far, by reason."""
-        return dict(self._report.dropped)
+        return self._report.dropped()
 
     # --- the worker's own thread ---
 
