@@ -52,6 +52,7 @@ ENV_DRAIN_SECONDS = "GYMTRAIN_DRAIN_SECONDS"  # time to finish what is in flight
 ENV_ATTEMPT = "GYMTRAIN_ATTEMPT"
 ENV_NODES = "GYMTRAIN_NODES"
 ENV_NODE_RANK = "JOB_COMPLETION_INDEX"  # set by the Job controller
+ENV_CHECK_SAMPLES = "GYMTRAIN_CHECK_SAMPLES"  # debugging: share of rows (0 to 1) whose log-probabilities are recomputed
 
 HEAD_SERVER = "head_server"
 POLICY_MODEL_SERVER = "policy_model"

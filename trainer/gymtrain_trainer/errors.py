@@ -9,12 +9,17 @@ TrainerError                 exit code 1: a new attempt may help
 ├── ServersError             servers didn't come up before the deadline
 ├── RolloutsStalledError     no usable rollout for too long
 ├── WorkerDiedError          the rollout worker's thread ended
+├── StorageError             the checkpoint volume is full or broken
 └── InterruptedBySignal      SIGTERM
 
 RolloutError                 one rollout failed; never leaves the rollout worker
-├── AgentError               the agent answered with an error, or not at all
+├── AgentError               a Gym server answered with an error, or not at all
 └── AnswerError              it answered, but the answer can't be trained on
+
+GroupDroppedError            a group can't be used; never leaves the rollout worker
 """
+
+from enum import StrEnum
 
 from gymtrain_api.wiring import ExitCode
 
@@ -59,6 +64,10 @@ class WorkerDiedError(TrainerError):
     """The rollout worker's thread ended by an error that it should not have."""
 
 
+class StorageError(TrainerError):
+    """The checkpoint volume is full, read-only or broken; a new attempt goes on from the last whole checkpoint."""
+
+
 class InterruptedBySignal(TrainerError):  # noqa: N818 - not a fault: the pod is asked to go
     """SIGTERM: the pod is going away."""
 
@@ -73,3 +82,20 @@ class AgentError(RolloutError):
 
 class AnswerError(RolloutError):
     """The answer of an agent has no usable tokens or reward."""
+
+
+class DropReason(StrEnum):
+    """Why a group was dropped; label `reason` of the metric."""
+
+    FAILED = "failed"  # a rollout failed for good: another row is drawn
+    STALE = "stale"  # older than rollout.maxStaleness: drawn again
+    FOREIGN_WEIGHTS = "foreign_weights"  # sampled from other weights than this attempt's: drawn again
+    NO_LEDGER_ENTRY = "no_ledger_entry"  # no gateway pod knows which weights sampled it: drawn again
+
+
+class GroupDroppedError(Exception):
+    """A group can't be trained on; never rewarded with 0 instead."""
+
+    def __init__(self, reason: DropReason, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason

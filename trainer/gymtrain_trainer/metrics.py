@@ -9,18 +9,31 @@
 | gymtrain_trainer_rollouts_total | counter | rollouts completed in this attempt |
 | gymtrain_trainer_failed_rollouts_total | counter | rollout tries that failed in this attempt |
 | gymtrain_trainer_dropped_groups_total | counter | groups dropped in this attempt |
+| gymtrain_trainer_dropped_groups_by_reason_total | counter | the same by label `reason` (errors.DropReason) |
+| gymtrain_trainer_forks_total | counter | turns before which the chat template rewrote the history |
+| gymtrain_trainer_masked_rollouts_total | counter | truncated rollouts that were left out of the loss |
 | gymtrain_trainer_rollouts_failing_seconds | gauge | time without a usable group while groups fail |
+| gymtrain_trainer_groups_in_flight | gauge | groups whose rollouts run now |
+| gymtrain_trainer_oldest_group_seconds | gauge | age of the oldest of them |
+| gymtrain_trainer_parity | gauge | mean difference of log-probabilities, trainer and vLLM, when last checked |
+| gymtrain_trainer_alarm | gauge | 1 while the alarm of label `reason` stands: KLHigh, RatioOff, ParityOff, Stalled |
+| gymtrain_trainer_alarms_total | counter | alarms raised in this attempt, by label `reason` |
+| gymtrain_trainer_checked_samples_total | counter | by label `verdict`: right, wrong (GYMTRAIN_CHECK_SAMPLES) |
 | gymtrain_trainer_step_value | gauge | other numbers of the last step, by label `name` (kl, ratio, staleness) |
 | gymtrain_trainer_info | gauge | 1; labels phase, transport, weight_version |
 """
 
 import time
 from collections.abc import Iterator
+from typing import get_args
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from gymtrain_api.wiring import Alarm
 from gymtrain_trainer.progress import ProgressBoard
+
+_ALARMS: tuple[str, ...] = get_args(Alarm.model_fields["reason"].annotation)
 
 
 class BoardCollector:
@@ -31,12 +44,15 @@ class BoardCollector:
 
     def collect(self) -> Iterator[Metric]:
         """What prometheus_client calls at a scrape."""
-        now = self._board.snapshot()
+        now, in_flight = self._board.snapshot(), self._board.in_flight()
         gauges = {
             "step": ("Optimizer steps done.", now.step),
             "max_steps": ("Optimizer steps to do.", now.max_steps),
             "reward": ("Mean reward of the last step's samples.", now.reward),
             "tokens_per_second": ("Completion tokens trained per second in the last step.", now.tokens_per_second),
+            "groups_in_flight": ("Groups whose rollouts run now.", in_flight.groups),
+            "oldest_group_seconds": ("Age of the oldest of them.", in_flight.oldest_seconds),
+            "parity": ("Mean difference of log-probabilities when last checked.", now.parity),
             "rollouts_failing_seconds": (
                 "Time without a usable group while groups fail.",
                 time.time() - now.rollouts_failing_since if now.rollouts_failing_since else 0.0,
@@ -52,6 +68,20 @@ class BoardCollector:
         }
         for name, (text, count) in counters.items():
             yield CounterMetricFamily(f"gymtrain_trainer_{name}", text, value=float(count))
+        for name, text in {
+            "forks": "Turns before which the chat template rewrote the history.",
+            "masked_rollouts": "Truncated rollouts that were left out of the loss.",
+        }.items():
+            total = sum(self._board.tallies(name).values())
+            yield CounterMetricFamily(f"gymtrain_trainer_{name}", text, value=float(total))
+        yield self._by_label("dropped_groups_by_reason", "Groups dropped, by reason.", "reason", "dropped_groups")
+        yield self._by_label("alarms", "Alarms raised.", "reason", "alarms")
+        yield self._by_label("checked_samples", "Samples checked.", "verdict", "checked_samples")
+        alarms = GaugeMetricFamily("gymtrain_trainer_alarm", "1 while the alarm stands.", labels=["reason"])
+        standing = {alarm.reason for alarm in now.alarms}
+        for reason in _ALARMS:
+            alarms.add_metric([reason], float(reason in standing))
+        yield alarms
         values = GaugeMetricFamily("gymtrain_trainer_step_value", "Numbers of the last step.", labels=["name"])
         for name, number in sorted(self._board.numbers().items()):
             values.add_metric([name], number)
@@ -61,6 +91,12 @@ class BoardCollector:
         )
         info.add_metric([now.phase, now.transport or "", now.weight_version or ""], 1.0)
         yield info
+
+    def _by_label(self, name: str, text: str, label: str, tally: str) -> Metric:
+        family = CounterMetricFamily(f"gymtrain_trainer_{name}", text, labels=[label])
+        for value, count in sorted(self._board.tallies(tally).items()):
+            family.add_metric([value], float(count))
+        return family
 
 
 def registry(board: ProgressBoard) -> CollectorRegistry:

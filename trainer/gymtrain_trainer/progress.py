@@ -2,14 +2,27 @@
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from gymtrain_api.wiring import TrainerProgress
+from gymtrain_api.wiring import Alarm, TrainerProgress
+
+type AlarmReason = Literal["KLHigh", "RatioOff", "ParityOff", "Stalled"]
 
 KEPT_SAMPLES = 64
 _TERMINATION_LIMIT = 4096  # bytes that the kubelet takes of a termination message
+
+
+@dataclass(frozen=True)
+class InFlight:
+    """The rollout groups that run now."""
+
+    groups: int = 0
+    oldest_seconds: float = 0.0  # age of the oldest
+    agents: Mapping[str, int] = field(default_factory=dict)  # groups by agent
 
 
 class ProgressBoard:
@@ -20,6 +33,8 @@ class ProgressBoard:
         self._progress = progress or TrainerProgress(phase="starting", updated_at=time.time())
         self._samples: deque[dict[str, Any]] = deque(maxlen=KEPT_SAMPLES)
         self._numbers: dict[str, float] = {}
+        self._tallies: Counter[tuple[str, str]] = Counter()
+        self.in_flight: Callable[[], InFlight] = InFlight  # the rollout worker puts its own here
 
     def update(self, **fields: Any) -> None:
         """Sets fields of the progress and its time."""
@@ -31,6 +46,33 @@ class ProgressBoard:
         with self._lock:
             value = getattr(self._progress, field) + by
             self._progress = self._progress.model_copy(update={field: value, "updated_at": time.time()})
+
+    def tally(self, name: str, label: str = "", by: int = 1) -> None:
+        """Adds to a counter that only /metrics shows."""
+        with self._lock:
+            self._tallies[name, label] += by
+
+    def tallies(self, name: str) -> dict[str, int]:
+        """Such a counter by label."""
+        with self._lock:
+            return {label: count for (counter, label), count in self._tallies.items() if counter == name}
+
+    def set_alarm(self, reason: AlarmReason, message: str) -> None:
+        """Raises an alarm; one that stands already keeps its time."""
+        with self._lock:
+            others = [alarm for alarm in self._progress.alarms if alarm.reason != reason]
+            since = next((alarm.since for alarm in self._progress.alarms if alarm.reason == reason), time.time())
+            alarm = Alarm(reason=reason, message=message, since=since)
+            if len(others) == len(self._progress.alarms):
+                self._tallies["alarms", reason] += 1
+            self._progress = self._progress.model_copy(update={"alarms": [*others, alarm], "updated_at": time.time()})
+
+    def clear_alarm(self, reason: AlarmReason) -> None:
+        """Ends an alarm, if it stands."""
+        with self._lock:
+            left = [alarm for alarm in self._progress.alarms if alarm.reason != reason]
+            if len(left) < len(self._progress.alarms):
+                self._progress = self._progress.model_copy(update={"alarms": left, "updated_at": time.time()})
 
     def snapshot(self) -> TrainerProgress:
         """The progress now."""

@@ -15,6 +15,7 @@ from gymtrain_trainer.metrics import registry
 from gymtrain_trainer.progress import KEPT_SAMPLES, ProgressBoard
 
 _START_SECONDS = 30.0
+_STOP_SECONDS = 1.0  # for requests in flight
 
 
 def make_app(board: ProgressBoard, routes: Sequence[web.AbstractRouteDef] = ()) -> web.Application:
@@ -72,13 +73,13 @@ class HttpServer:
             raise TrainerError(f"cannot listen on port {self._port}: {self._error or 'no answer of the thread'}")
 
     def stop(self) -> None:
-        """Ends the thread; requests in flight are cut."""
+        """Ends the thread; requests that take longer than a second are cut."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5.0)
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
-        runner = web.AppRunner(self._app, access_log=None)
+        runner = web.AppRunner(self._app, access_log=None, shutdown_timeout=_STOP_SECONDS)
         try:
             self._loop.run_until_complete(runner.setup())
             self._loop.run_until_complete(web.TCPSite(runner, "0.0.0.0", self._port).start())  # noqa: S104 - a pod's own port
@@ -89,3 +90,4 @@ class HttpServer:
             self._started.set()
         self._loop.run_forever()
         self._loop.run_until_complete(runner.cleanup())
+        self._loop.close()

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 
 import aiohttp
 
+from gymtrain_api.wiring import RunConfig
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.errors import ServersError
 from gymtrain_trainer.progress import ProgressBoard
@@ -46,19 +47,29 @@ def sync_settings(context: Context) -> SyncSettings:
     )
 
 
-async def wait_for_agents(agents: Mapping[str, str], deadline_seconds: float, on_wait: Callable[[str], None]) -> None:
-    """Until `GET /` of every agent answers 200.
+def gym_servers(run: RunConfig) -> dict[str, str]:
+    """The Gym servers that the trainer itself calls: name and URL."""
+    if run.spec.rollout.mode == "Agent":
+        return {f"agent {name}": url for name, url in run.agents.items()}
+    found: dict[str, str] = {}
+    for name, route in run.verifiers.items():
+        found |= {f"model server of {name}": route.model_url, f"resources server of {name}": route.resources_url}
+    return found
+
+
+async def wait_for_gym(servers: Mapping[str, str], deadline_seconds: float, on_wait: Callable[[str], None]) -> None:
+    """Until `GET /` of every server answers 200.
 
     Raises:
         ServersError: some didn't before the deadline; the message names them and what they said last.
     """
     end = time.monotonic() + deadline_seconds
-    missing = dict.fromkeys(agents, "no answer yet")
+    missing = dict.fromkeys(servers, "no answer yet")
     timeout = aiohttp.ClientTimeout(total=_REQUEST_SECONDS)
 
     async def ask(session: aiohttp.ClientSession, name: str) -> None:
         try:
-            async with session.get(f"{agents[name]}/") as response:
+            async with session.get(f"{servers[name]}/") as response:
                 if response.status == 200:
                     del missing[name]
                 else:
@@ -72,15 +83,15 @@ async def wait_for_agents(agents: Mapping[str, str], deadline_seconds: float, on
             if not missing:
                 on_wait("")
                 return
-            on_wait("Gym agent " + ", ".join(sorted(missing)))
+            on_wait("Gym " + ", ".join(sorted(missing)))
             if time.monotonic() > end:
-                detail = "; ".join(f"{name} at {agents[name]}: {why}" for name, why in sorted(missing.items()))
-                raise ServersError(f"Gym agents not ready after {deadline_seconds:g} s: {detail}")
+                detail = "; ".join(f"{name} at {servers[name]}: {why}" for name, why in sorted(missing.items()))
+                raise ServersError(f"Gym servers not ready after {deadline_seconds:g} s: {detail}")
             await asyncio.sleep(_PERIOD_SECONDS)
 
 
 async def wait_for_all(context: Context, board: ProgressBoard) -> None:
-    """Until every agent and every vLLM pod answers; says on the board what it waits for.
+    """Until every Gym server and every vLLM pod answers; says on the board what it waits for.
 
     Raises:
         ServersError: the deadline passed.
@@ -100,15 +111,15 @@ async def wait_for_all(context: Context, board: ProgressBoard) -> None:
     settings, deadline = sync_settings(context), float(spec.startup_deadline_seconds)
     note = on_wait("vllm")
     note("vLLM")
-    agents = asyncio.create_task(wait_for_agents(context.run.agents, deadline, on_wait("gym")))
+    gym = asyncio.create_task(wait_for_gym(gym_servers(context.run), deadline, on_wait("gym")))
     try:
         await wait_for_servers(settings, deadline_seconds=deadline, count=spec.inference.replicas, on_wait=note)
         note("")
-        await agents
+        await gym
     except NoServersError as error:
         raise ServersError(str(error)) from error
     finally:
-        agents.cancel()
+        gym.cancel()
     board.update(servers_ready_at=time.time(), message="")
 
 

@@ -107,8 +107,11 @@ def trl_arguments(spec: GymTrainingRunSpec, *, folder: Path, steps: int | None) 
         "disable_tqdm": True,
         "save_strategy": "steps" if spec.trainer.checkpoint else "no",
         "save_total_limit": 2,
-        # Ranks other than 0 wait in a collective while rank 0 waits for servers or rollouts.
-        "ddp_timeout": spec.startup_deadline_seconds + spec.rollout.stall_timeout_seconds + 600,
+        # Ranks other than 0 wait in a collective while rank 0 waits for servers, for rollouts or for a weight sync.
+        "ddp_timeout": spec.startup_deadline_seconds
+        + spec.rollout.stall_timeout_seconds
+        + spec.weight_sync.timeout_seconds
+        + 600,
     }
     if on_cpu:
         defaults |= {"bf16": False, "gradient_checkpointing": False, "dataloader_pin_memory": False}

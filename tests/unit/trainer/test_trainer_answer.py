@@ -81,3 +81,22 @@ def test_the_prompt_is_readable() -> None:
     assert prompt_text(row) == "user: 1 + 1 ="
     assert prompt_text({"responses_create_params": {"input": "plain"}}) == "plain"
     assert prompt_text({}) == ""
+
+
+def test_an_environment_that_failed_is_no_reward() -> None:
+    body = answer(message("8", **ids([1], [2]))) | {"mask_sample": True, "failure_reason": "the judge was away"}
+    with pytest.raises(AnswerError, match="the judge was away"):
+        parse_answer(body)
+
+
+@pytest.mark.parametrize("status", ["failed", "cancelled"])
+def test_a_generation_that_was_cut_off_is_a_failure(status: str) -> None:
+    body = answer(message("8", **ids([1], [2])))
+    body["response"]["status"] = status
+    with pytest.raises(AnswerError, match=status):
+        parse_answer(body)
+
+
+def test_a_call_that_sampled_nothing_is_no_turn() -> None:
+    parsed = parse_answer(answer(message("", **ids([1], [])), message("8", **ids([1], [2]))))
+    assert [turn.output_ids for turn in parsed.turns] == [[2]]

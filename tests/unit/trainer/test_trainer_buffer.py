@@ -2,24 +2,24 @@
 
 import queue
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from gymtrain_trainer.rollouts.buffer import SampleBuffer
+from gymtrain_trainer.rollouts.buffer import Row, SampleBuffer
 
 
-def sample(group: int, version: int = 1, reward: float = 0.0, tokens: int = 2) -> Any:
+def sample(group: int, version: int = 1, reward: float = 0.0, tokens: int = 2) -> Row:
     class Mask:
         def sum(self) -> int:
             return tokens
 
-    return SimpleNamespace(
+    made = SimpleNamespace(
         group_id=group,
         model_version=version,
         metrics={"reward": reward, "reward_std": 0.5},
         completion_mask=Mask(),
     )
+    return Row(made, (version,))
 
 
 def test_it_times_out_like_any_queue() -> None:
@@ -37,14 +37,34 @@ def test_the_samples_of_a_step_are_those_taken_first() -> None:
     assert [taken.reward for taken in buffer.use(2)] == [0.5, 0.5]
 
 
-def test_stale_samples_count_for_no_step() -> None:
-    buffer = SampleBuffer(1, lambda: 5)
-    buffer.put_group([sample(0, version=3)])
+def test_a_group_that_grew_stale_never_reaches_the_trainer_and_is_reported_once() -> None:
+    buffer, reported = SampleBuffer(1, lambda: 5), []
+    buffer.on_stale = lambda group, staleness: reported.append((group, staleness))
+    buffer.put_group([sample(0, version=3), sample(0, version=5)])
     buffer.put_group([sample(1, version=4)])
-    buffer.get()
-    buffer.get()
+    assert buffer.get().group_id == 1
     assert [(taken.group_id, taken.staleness) for taken in buffer.use(9)] == [(1, 1)]
-    assert buffer.stale == 1
+    assert (buffer.stale, reported) == (2, [(0, 2)])
+
+
+def test_a_group_that_was_begun_before_the_weights_changed_goes_on_as_far_as_trls_rule_allows() -> None:
+    version, reported = [4], []
+    buffer = SampleBuffer(1, lambda: version[0])
+    buffer.on_stale = lambda group, staleness: reported.append(group)
+    buffer.put_group([sample(0, version=3), sample(0, version=4), sample(0, version=3)])
+    buffer.put_group([sample(1, version=5)])
+    assert buffer.get().model_version == 3
+    version[0] = 5
+    assert buffer.get().model_version == 4
+    assert buffer.get().group_id == 1
+    assert (buffer.stale, reported) == (1, [])
+
+
+def test_a_wait_ends_at_its_deadline_even_where_stale_samples_come() -> None:
+    buffer = SampleBuffer(0, lambda: 9)
+    buffer.put_group([sample(0, version=1)])
+    with pytest.raises(queue.Empty):
+        buffer.get(timeout=0.05)
 
 
 def test_it_knows_which_groups_nobody_used_yet() -> None:

@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from gymtrain_trainer.data.rows import Task
 from gymtrain_trainer.errors import AgentError, AnswerError, RolloutError
-from gymtrain_trainer.rollouts import client as client_module
-from gymtrain_trainer.rollouts.client import RolloutClient, RolloutLimits, Sampling, request_body
+from gymtrain_trainer.rollouts import http as http_module
+from gymtrain_trainer.rollouts.client import AgentSource
+from gymtrain_trainer.rollouts.source import RolloutLimits, Sampling, request_body
 from tests.unit.trainer.trainer_agent import Agent, good_answer, inner_server_died
 from tests.unit.trainer.trainer_data import question
 
@@ -17,7 +19,11 @@ SAMPLING = Sampling(temperature=0.7, top_p=0.9, max_output_tokens=12)
 
 @pytest.fixture(autouse=True)
 def _no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "_BACKOFF_SECONDS", 0.01)
+    monkeypatch.setattr(http_module, "_BACKOFF_SECONDS", 0.01)
+
+
+def task(url: str, row: dict[str, Any]) -> Task:
+    return Task(0, "adder", url, row)
 
 
 def limits(**changes: Any) -> RolloutLimits:
@@ -25,8 +31,8 @@ def limits(**changes: Any) -> RolloutLimits:
 
 
 async def test_sampling_settings_are_put_into_the_request() -> None:
-    async with Agent() as agent, RolloutClient(limits(), SAMPLING) as client:
-        await client.run(agent.url, question(1))
+    async with Agent() as agent, AgentSource(limits(), SAMPLING) as client:
+        await client.run(task(agent.url, question(1)))
     params = agent.requests[0]["responses_create_params"]
     assert (params["temperature"], params["top_p"], params["max_output_tokens"]) == (0.7, 0.9, 12)
     assert agent.requests[0]["number"] == 1
@@ -39,9 +45,9 @@ def test_the_row_itself_is_left_as_it_is() -> None:
 
 
 async def test_no_cookie_is_kept_between_rollouts() -> None:
-    async with Agent() as agent, RolloutClient(limits(), SAMPLING) as client:
-        await client.run(agent.url, question(1))
-        await client.run(agent.url, question(1))
+    async with Agent() as agent, AgentSource(limits(), SAMPLING) as client:
+        await client.run(task(agent.url, question(1)))
+        await client.run(task(agent.url, question(1)))
     assert agent.cookies == [{}, {}]
 
 
@@ -49,27 +55,27 @@ async def test_a_failed_try_is_repeated_and_heard_of() -> None:
     heard: list[RolloutError] = []
     async with (
         Agent(lambda row, number: inner_server_died() if number == 1 else good_answer(row)) as agent,
-        RolloutClient(limits(), SAMPLING, heard.append) as client,
+        AgentSource(limits(), SAMPLING, heard.append) as client,
     ):
-        answer = await client.run(agent.url, question(1))
+        answer = await client.run(task(agent.url, question(1)))
     assert answer.reward == 1.0
     assert len(heard) == 1
 
 
 async def test_tries_end_at_their_limit_with_what_the_agent_said() -> None:
-    async with Agent(lambda row, number: inner_server_died()) as agent, RolloutClient(limits(), SAMPLING) as client:
+    async with Agent(lambda row, number: inner_server_died()) as agent, AgentSource(limits(), SAMPLING) as client:
         with pytest.raises(AgentError, match=r"answered 500: .*calling an inner server"):
-            await client.run(agent.url, question(1))
+            await client.run(task(agent.url, question(1)))
     assert len(agent.requests) == 3
 
 
 async def test_a_row_that_the_agent_refuses_is_not_tried_again() -> None:
     async with (
         Agent(lambda row, number: web.json_response({"detail": "extra field"}, status=422)) as agent,
-        RolloutClient(limits(), SAMPLING) as client,
+        AgentSource(limits(), SAMPLING) as client,
     ):
         with pytest.raises(AgentError, match="422"):
-            await client.run(agent.url, question(1))
+            await client.run(task(agent.url, question(1)))
     assert len(agent.requests) == 1
 
 
@@ -78,24 +84,24 @@ async def test_an_agent_that_never_answers_runs_into_the_deadline() -> None:
         await asyncio.sleep(30)
         return good_answer(row)
 
-    async with Agent(hang) as agent, RolloutClient(limits(timeout_seconds=0.2, max_attempts=1), SAMPLING) as client:
+    async with Agent(hang) as agent, AgentSource(limits(timeout_seconds=0.2, max_attempts=1), SAMPLING) as client:
         with pytest.raises(AgentError, match=r"didn't answer within 0\.2 s"):
-            await client.run(agent.url, question(1))
+            await client.run(task(agent.url, question(1)))
 
 
 async def test_nobody_listening_is_a_failure_of_the_agent() -> None:
-    async with RolloutClient(limits(max_attempts=2), SAMPLING) as client:
+    async with AgentSource(limits(max_attempts=2), SAMPLING) as client:
         with pytest.raises(AgentError, match=r"http://127\.0\.0\.1:9/run"):
-            await client.run("http://127.0.0.1:9", question(1))
+            await client.run(task("http://127.0.0.1:9", question(1)))
 
 
 async def test_an_answer_without_tokens_is_a_failure() -> None:
     async with (
         Agent(lambda row, number: good_answer(row, output=[])) as agent,
-        RolloutClient(limits(), SAMPLING) as client,
+        AgentSource(limits(), SAMPLING) as client,
     ):
         with pytest.raises(AnswerError, match="no token ids"):
-            await client.run(agent.url, question(1))
+            await client.run(task(agent.url, question(1)))
 
 
 async def test_no_more_rollouts_are_in_flight_than_allowed() -> None:
@@ -103,6 +109,6 @@ async def test_no_more_rollouts_are_in_flight_than_allowed() -> None:
         await asyncio.sleep(0.02)
         return good_answer(row)
 
-    async with Agent(slow) as agent, RolloutClient(limits(max_concurrent=3), SAMPLING) as client:
-        await asyncio.gather(*(client.run(agent.url, question(n)) for n in range(12)))
+    async with Agent(slow) as agent, AgentSource(limits(max_concurrent=3), SAMPLING) as client:
+        await asyncio.gather(*(client.run(task(agent.url, question(n))) for n in range(12)))
     assert agent.most_at_once == 3

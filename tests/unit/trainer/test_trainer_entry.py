@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gymtrain_api.wiring import ExitCode, RunConfig, TrainerProgress
+from gymtrain_api.wiring import ExitCode, RunConfig, TrainerProgress, VerifyRoute
 from gymtrain_trainer.algorithm.checkpoints import (
     WorkerState,
     checkpoint_folder,
@@ -31,7 +31,7 @@ from gymtrain_trainer.launch import torchrun_arguments, wait_for_name
 from gymtrain_trainer.main import exit_code, main
 from gymtrain_trainer.progress import write_termination_message
 from gymtrain_trainer.rollouts.buffer import Taken
-from gymtrain_trainer.servers import wait_for_agents
+from gymtrain_trainer.servers import gym_servers, wait_for_gym
 from gymtrain_trainer.stopping import StopSignal
 from gymtrain_trainer.weights import TransportRefusedError, WeightParityError, WeightSyncError
 from tests.unit.trainer.test_trainer_settings import spec
@@ -132,15 +132,26 @@ def test_a_node_0_without_dns_record_is_named() -> None:
 async def test_an_agent_that_does_not_come_up_is_named_with_its_url() -> None:
     said: list[str] = []
     async with Agent() as agent:
-        with pytest.raises(ServersError, match=r"gone at http://127\.0\.0\.1:9: ClientConnectorError"):
-            await wait_for_agents({"adder": agent.url, "gone": "http://127.0.0.1:9"}, 0.0, said.append)
+        with pytest.raises(ServersError, match=r"agent gone at http://127\.0\.0\.1:9: ClientConnectorError"):
+            await wait_for_gym({"agent adder": agent.url, "agent gone": "http://127.0.0.1:9"}, 0.0, said.append)
     assert said == ["Gym agent gone"]
+
+
+def test_in_mode_verify_the_trainer_waits_for_what_stands_in_for_the_agents() -> None:
+    route = VerifyRoute(model_url="http://model:8000", resources_url="http://resources:8000")
+    agents = run_config().model_copy(update={"verifiers": {"adder": route}})
+    assert gym_servers(agents) == {"agent adder": "http://math-gym-adder.lab.svc:8000"}
+    verify = run_config(rollout={"mode": "Verify"}).model_copy(update={"agents": {}, "verifiers": {"adder": route}})
+    assert gym_servers(verify) == {
+        "model server of adder": "http://model:8000",
+        "resources server of adder": "http://resources:8000",
+    }
 
 
 async def test_waiting_ends_once_every_agent_answers() -> None:
     said: list[str] = []
     async with Agent() as agent:
-        await wait_for_agents({"adder": agent.url}, 5.0, said.append)
+        await wait_for_gym({"adder": agent.url}, 5.0, said.append)
     assert said[-1] == ""
 
 

@@ -79,3 +79,12 @@ async def test_a_question_on_its_way_does_not_answer_for_a_group_that_ends_later
     state.versions = {"http://a": "default"}
     assert await guard.reason_to_discard(before) is not None
     assert await first is None
+
+
+async def test_servers_that_nobody_can_reach_prove_nothing() -> None:
+    for silent in ({}, {"http://a": None}):
+        state = FakeState()
+        guard = guard_of(state)
+        before = await guard.before()
+        state.versions = dict(silent)
+        assert "no vLLM server said" in (await guard.reason_to_discard(before) or "")

@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from gymtrain_api.wiring import TrainerProgress
 from gymtrain_trainer.errors import TrainerError
-from gymtrain_trainer.progress import ProgressBoard
+from gymtrain_trainer.progress import InFlight, ProgressBoard
 from gymtrain_trainer.serve import HttpServer, make_app
 
 
@@ -73,3 +73,27 @@ def test_a_port_that_is_taken_is_an_error_at_the_start(board: ProgressBoard, unu
     with pytest.raises(TrainerError, match=f"cannot listen on port {unused_tcp_port}"):
         HttpServer(make_app(board), unused_tcp_port).start()
     server.stop()
+
+
+async def test_metrics_say_why_groups_were_dropped_and_which_alarms_stand(
+    board: ProgressBoard, client: TestClient[Any, Any]
+) -> None:
+    board.tally("dropped_groups", "stale", by=2)
+    board.tally("forks", by=3)
+    board.tally("masked_rollouts", by=4)
+    board.set_alarm("KLHigh", "too high")
+    board.in_flight = lambda: InFlight(5, 60.0, {"adder": 5})
+    board.update(parity=0.001)
+    text = await (await client.get("/metrics")).text()
+    for line in (
+        'gymtrain_trainer_dropped_groups_by_reason_total{reason="stale"} 2.0',
+        "gymtrain_trainer_forks_total 3.0",
+        "gymtrain_trainer_masked_rollouts_total 4.0",
+        'gymtrain_trainer_alarm{reason="KLHigh"} 1.0',
+        'gymtrain_trainer_alarm{reason="Stalled"} 0.0',
+        'gymtrain_trainer_alarms_total{reason="KLHigh"} 1.0',
+        "gymtrain_trainer_groups_in_flight 5.0",
+        "gymtrain_trainer_oldest_group_seconds 60.0",
+        "gymtrain_trainer_parity 0.001",
+    ):
+        assert line in text

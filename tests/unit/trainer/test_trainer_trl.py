@@ -3,6 +3,7 @@
 They need the trainer image's environment: uv run --extra trainer.
 """
 
+import json
 import queue
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,11 @@ import numpy as np  # noqa: E402
 from transformers import TrainerCallback  # noqa: E402
 
 from gymtrain_trainer.algorithm.attention import TreeAttention  # noqa: E402
+from gymtrain_trainer.algorithm.kept_weights import KeptWeights  # noqa: E402
+from gymtrain_trainer.algorithm.sample_check import SampleChecker  # noqa: E402
 from gymtrain_trainer.rollouts.answer import Answer, Turn  # noqa: E402
+from gymtrain_trainer.rollouts.buffer import Row  # noqa: E402
+from gymtrain_trainer.rollouts.origins import Origin, Rollout  # noqa: E402
 from gymtrain_trainer.rollouts.samples import to_samples  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -129,8 +134,16 @@ def answer(reward: float, *turns: tuple[list[int], list[int]]) -> Answer:
     return Answer(made, reward, "text", truncated=False)
 
 
+def rows(*rollouts: Rollout, **more: Any) -> list[Row]:
+    return to_samples(rollouts, group_id=7, agent="adder", fork_threshold=1024, **more)
+
+
 def samples(*answers: Answer) -> list[Any]:
-    return to_samples(answers, group_id=7, model_version=3, agent="adder", fork_threshold=1024)
+    return [row.sample for row in rows(*(Rollout(answer, 3) for answer in answers))]
+
+
+def origin(*versions: int, history: str = "exact") -> Origin:
+    return Origin(versions, continues=history == "exact", forked=history == "forked")
 
 
 def test_one_turn_is_one_row_that_trains_its_output_alone() -> None:
@@ -153,6 +166,56 @@ def test_turns_that_were_tokenized_anew_keep_the_context_they_were_sampled_in() 
     made = samples(answer(1.0, ([1, 2], [3, 4]), ([8, 2, 3, 4], [5])), answer(0.0, ([1], [2])))
     assert [row.input_ids.tolist() for row in made] == [[1, 2, 3, 4], [8, 2, 3, 4, 5], [1, 2]]
     assert made[0].advantage == made[1].advantage
+
+
+def test_what_tools_and_the_template_put_between_turns_is_never_trained() -> None:
+    prompt, call, tool, final = [1, 2], [3, 4], [20, 21, 22], [5]
+    (row, _) = samples(
+        answer(1.0, (prompt, call), (prompt + call + tool, final)),
+        answer(0.0, ([1], [2])),
+    )
+    assert row.input_ids.tolist() == prompt + call + tool + final
+    assert row.completion_mask.tolist() == [0, 0, 1, 1, 0, 0, 0, 1]
+    assert row.old_log_probs.tolist() == [0, 0, -0.5, -0.5, 0, 0, 0, -0.5]
+
+
+def test_a_reported_fork_is_a_row_of_its_own_even_where_its_ids_would_continue() -> None:
+    forked = Rollout(
+        answer(1.0, ([1, 2], [3]), ([1, 2, 3, 9], [4])), 3, (origin(3, history="first"), origin(3, history="forked"))
+    )
+    made = rows(forked, Rollout(answer(0.0, ([1], [2])), 3, (origin(3, history="first"),)))
+    assert [row.sample.input_ids.tolist() for row in made] == [[1, 2, 3], [1, 2, 3, 9, 4], [1, 2]]
+    assert [row.sample.completion_mask.tolist() for row in made] == [[0, 0, 1], [0, 0, 0, 0, 1], [0, 1]]
+
+
+def test_with_a_gateway_no_end_of_an_answer_is_dropped_to_make_rows_fit() -> None:
+    turns = ([1, 2], [3, 4]), ([1, 2, 3, 9], [5])  # one token differs: TRL's threshold alone would overwrite it
+    unknown = rows(Rollout(answer(1.0, *turns), 3), Rollout(answer(0.0, ([1], [2])), 3))
+    assert [row.sample.input_ids.tolist() for row in unknown] == [[1, 2, 3, 9, 5], [1, 2]]
+    known = rows(
+        Rollout(answer(1.0, *turns), 3, (origin(3, history="first"), origin(3))),
+        Rollout(answer(0.0, ([1], [2])), 3, (origin(3, history="first"),)),
+    )
+    assert [row.sample.input_ids.tolist() for row in known] == [[1, 2, 3, 4], [1, 2, 3, 9, 5], [1, 2]]
+
+
+def test_a_rows_version_is_the_oldest_of_its_turns() -> None:
+    made = rows(
+        Rollout(answer(1.0, ([1], [3]), ([1, 3], [4])), 5, (origin(6, history="first"), origin(5, 7))),
+        Rollout(answer(0.0, ([1], [2])), 8, (origin(8, history="first"),)),
+    )
+    assert [(row.sample.model_version, row.versions) for row in made] == [(5, (5, 6, 7)), (8, (8,))]
+
+
+def test_a_truncated_rollout_is_masked_but_its_reward_counts_for_the_group() -> None:
+    cut = Answer([Turn([1], [2, 3], [-0.5, -0.5])], 0.0, "", truncated=True)
+    masked, whole = rows(Rollout(cut, 3), Rollout(answer(1.0, ([1], [4])), 3), mask_truncated=True)
+    assert masked.sample.completion_mask.tolist() == [0, 1, 0]
+    assert masked.sample.advantage == 0.0
+    assert masked.sample.metrics["completions/truncated_frac"] == 1.0
+    assert whole.sample.advantage == pytest.approx(1.0)
+    kept, _ = rows(Rollout(cut, 3), Rollout(answer(1.0, ([1], [4])), 3))
+    assert (kept.sample.completion_mask.tolist(), kept.sample.advantage) == ([0, 1, 1], pytest.approx(-1.0))
 
 
 # --- config ---
@@ -188,13 +251,15 @@ def test_a_gpu_runs_config_can_be_judged_without_a_gpu() -> None:
 class Rollouts:
     """A worker with samples of its own: the reward is the share of token ids below 20."""
 
-    def __init__(self, model: Any, per_step: int) -> None:
+    def __init__(self, model: Any, per_step: int, masked: bool = False) -> None:
         self.rollout_buffer: queue.Queue[Any] = queue.Queue()
         self.metrics_queue: queue.Queue[Any] = queue.Queue()
         self.rewards: list[float] = []
         self._model = model
         self._per_step = per_step
         self._version = 0
+        self._masked = masked
+        self.made: list[Row] = []
 
     def start(self) -> None:
         """TRL has synced once."""
@@ -222,20 +287,23 @@ class Rollouts:
                 log_probs.append(float(scores[token]))
                 ids.append(token)
             reward = sum(token < 20 for token in ids[3:]) / 6
-            answers.append(Answer([Turn(prompt, ids[3:], log_probs)], reward, "", truncated=False))
+            answers.append(Answer([Turn(prompt, ids[3:], log_probs)], reward, "", truncated=self._masked))
         self.rewards.append(sum(a.reward for a in answers) / len(answers))
         group = len(self.rewards)
-        for sample in to_samples(
-            answers, group_id=group, model_version=self._version, agent="share", fork_threshold=1024
+        rollouts = [Rollout(answer, self._version) for answer in answers]
+        for row in to_samples(
+            rollouts, group_id=group, agent="share", fork_threshold=1024, mask_truncated=self._masked
         ):
-            self.rollout_buffer.put(sample)
+            self.rollout_buffer.put(row.sample)
+            self.made.append(row)
 
 
 class Transfer:
     """Drains the weights, as every rank has to."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept: KeptWeights | None = None) -> None:
         self.names: list[list[str]] = []
+        self._kept = kept
 
     def init_weight_transfer(self) -> None:
         """Nothing to set up."""
@@ -244,6 +312,8 @@ class Transfer:
         """Nobody to pause."""
 
     def send_weights(self, iterator: Any) -> None:
+        if self._kept is not None:
+            iterator = self._kept.watch(len(self.names) + 1, iterator)
         self.names.append([name for name, _ in iterator])
 
     def resume(self) -> None:
@@ -291,7 +361,15 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(tiny_model: Path, folder: Path, steps: int, *, accumulation: int = 1) -> tuple[Rollouts, Transfer, Logs]:
+def run(
+    tiny_model: Path,
+    folder: Path,
+    steps: int,
+    *,
+    accumulation: int = 1,
+    masked: bool = False,
+    kept: KeptWeights | None = None,
+) -> tuple[Rollouts, Transfer, Logs]:
     """Trains with TRL's trainer as the image does; sampling is on-policy."""
     from gymtrain_trainer.algorithm.build import build_trainer
     from gymtrain_trainer.settings import trl_arguments
@@ -320,7 +398,7 @@ def run(tiny_model: Path, folder: Path, steps: int, *, accumulation: int = 1) ->
             finally:
                 holder[0].model.config._attn_implementation = implementation
 
-    worker, transfer, logs = Patient(plain_model, 16), Transfer(), Logs()
+    worker, transfer, logs = Patient(plain_model, 16, masked), Transfer(kept), Logs()
     trainer = build_trainer(
         trl_arguments(spec(config), folder=folder, steps=steps),
         tiny_model,
@@ -344,3 +422,36 @@ def test_training_on_the_cpu_raises_the_reward(tiny_model: Path, tmp_path: Path)
     assert sum(worker.rewards[-5:]) > 1.5 * sum(worker.rewards[:5])
     assert len(transfer.names) == 26  # the cold sync and one a step
     assert "model.embed_tokens.weight" in transfer.names[0]
+
+
+def test_a_batch_of_masked_rollouts_alone_trains_nothing_and_breaks_nothing(tiny_model: Path, tmp_path: Path) -> None:
+    _, _, logs = run(tiny_model, tmp_path, 2, accumulation=16, masked=True)
+    assert logs.rows[1]["grad_norm"] == 0.0
+
+
+def test_the_checker_tells_right_samples_from_ones_with_another_versions_label(
+    tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from transformers import AutoConfig
+
+    from gymtrain_trainer.progress import ProgressBoard
+
+    kept = KeptWeights(4)
+    worker, _, _ = run(tiny_model, tmp_path, 2, kept=kept)
+    assert kept.versions() == [1, 2, 3]
+    config = AutoConfig.from_pretrained(tiny_model)
+    checker = SampleChecker(kept, lambda: config, ProgressBoard(), temperature=1.0, tolerance=0.005, share=1.0)
+    made = [row for row in worker.made if row.versions[0] in (1, 3)]
+    for row in made:
+        checker.take(row)
+    checker.report(1)
+    for row in made:
+        checker.take(Row(row.sample, (4 - row.versions[0],)))
+        checker.take(Row(row.sample, (1, 3)))  # sampled by either, as far as one knows
+    checker.report(2)
+    checker.total()
+    right, wrong, total = [json.loads(line) for line in capsys.readouterr().out.splitlines() if "sample_check" in line]
+    assert (right["samples"], right["wrong"], right["unchecked"]) == (len(made), 0, 0)
+    assert right["worst"] < 1e-4
+    assert wrong["wrong"] == len(made)
+    assert total["wrong"] == len(made)

@@ -12,14 +12,21 @@ from typing import Any
 import pytest
 
 from gymtrain_trainer.data.rows import Task, Tasks, read_index
-from gymtrain_trainer.errors import DataError, RolloutsStalledError
+from gymtrain_trainer.errors import DataError, DropReason, RolloutsStalledError
 from gymtrain_trainer.progress import ProgressBoard
-from gymtrain_trainer.rollouts import client as client_module
+from gymtrain_trainer.rollouts import http as http_module
 from gymtrain_trainer.rollouts import worker as worker_module
-from gymtrain_trainer.rollouts.answer import Answer
-from gymtrain_trainer.rollouts.client import RolloutClient, RolloutLimits, Sampling
+from gymtrain_trainer.rollouts.buffer import Row
+from gymtrain_trainer.rollouts.client import AgentSource
+from gymtrain_trainer.rollouts.group import GroupRules
 from gymtrain_trainer.rollouts.guard import Versions, WeightGuard
-from gymtrain_trainer.rollouts.worker import RolloutWorker, WorkerSettings
+from gymtrain_trainer.rollouts.origins import Rollout
+from gymtrain_trainer.rollouts.parts import WorkerParts, WorkerSettings
+from gymtrain_trainer.rollouts.positions import Positions
+from gymtrain_trainer.rollouts.report import RolloutReport
+from gymtrain_trainer.rollouts.source import RolloutLimits, Sampling
+from gymtrain_trainer.rollouts.worker import RolloutWorker
+from gymtrain_trainer.versions import Numbering
 from gymtrain_trainer.weights import untrusted
 from tests.unit.trainer.trainer_agent import Agent, good_answer, inner_server_died
 from tests.unit.trainer.trainer_data import question, write_dataset, write_index
@@ -32,17 +39,20 @@ class Mask(list[int]):
         return sum(self)
 
 
-def plain_samples(answers: Sequence[Answer], task: Task, version: int) -> list[Any]:
+def plain_samples(rollouts: Sequence[Rollout], task: Task) -> list[Row]:
     """Stands in for TRL's samples, which need torch."""
     return [
-        SimpleNamespace(
-            group_id=task.position,
-            model_version=version,
-            metrics={"reward": answer.reward, "reward_std": 0.0},
-            completion_mask=Mask([1] * answer.generated),
-            number=task.row["number"],
+        Row(
+            SimpleNamespace(
+                group_id=task.position,
+                model_version=rollout.version,
+                metrics={"reward": rollout.answer.reward, "reward_std": 0.0},
+                completion_mask=Mask([1] * rollout.answer.generated),
+                number=task.row["number"],
+            ),
+            (rollout.version,),
         )
-        for answer in answers
+        for rollout in rollouts
     ]
 
 
@@ -70,9 +80,18 @@ class AgentThread:
         asyncio.run_coroutine_threadsafe(self.agent.__aenter__(), self._loop).result(10)
 
     def close(self) -> None:
-        asyncio.run_coroutine_threadsafe(self.agent.__aexit__(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
+        self._loop.close()
+
+    async def _end(self) -> None:
+        """A loop that is closed with tasks in it complains of each."""
+        await self.agent.__aexit__()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
 
 
 @pytest.fixture
@@ -96,27 +115,25 @@ def board() -> ProgressBoard:
 def make_worker(
     served: AgentThread, servers: Servers, board: ProgressBoard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., RolloutWorker]]:
-    monkeypatch.setattr(client_module, "_BACKOFF_SECONDS", 0.01)
+    monkeypatch.setattr(http_module, "_BACKOFF_SECONDS", 0.01)
     monkeypatch.setattr(worker_module, "failure_pause", lambda failures: 0.01 if failures else 0.0)
     made: list[RolloutWorker] = []
 
     def make(rows: int = 50, **changes: Any) -> RolloutWorker:
         index = read_index(write_index(tmp_path, write_dataset(tmp_path, [question(n) for n in range(rows)])))
-        settings = {
-            "num_generations": GENERATIONS,
-            "ahead": 8,
-            "max_concurrent": 16,
-            "max_staleness": 4,
-            "stall_timeout_seconds": 60.0,
-        }
+        rules = GroupRules(GENERATIONS, changes.pop("max_staleness", 4), Numbering("run", 1))
+        settings: dict[str, Any] = {"rules": rules, "ahead": 8, "max_concurrent": 16, "stall_timeout_seconds": 60.0}
         limits, sampling = RolloutLimits(16, 5.0, 2), Sampling(1.0, 1.0, 8)
         worker = RolloutWorker(
             WorkerSettings(**(settings | changes)),
             Tasks(index, {"adder": served.agent.url}, seed=0),
-            lambda on_failure: RolloutClient(limits, sampling, on_failure),
-            lambda: WeightGuard(servers, lambda before, after: untrusted(before, after, "run", 1)),
-            plain_samples,
-            board,
+            WorkerParts(
+                source=lambda on_failure: AgentSource(limits, sampling, on_failure),
+                guard=lambda: WeightGuard(servers, lambda before, after: untrusted(before, after, "run", 1)),
+                ledger=None,
+                make_samples=plain_samples,
+                report=RolloutReport(board, masks_truncated=False),
+            ),
         )
         worker.update_model_version(1)
         made.append(worker)
@@ -194,7 +211,7 @@ def test_a_group_from_base_weights_is_drawn_again(
     servers.versions = {"http://vllm": "default"}
     worker = make_worker()
     worker.start()
-    wait_until(lambda: worker.discarded_groups >= 3)
+    wait_until(lambda: worker.dropped.get(DropReason.FOREIGN_WEIGHTS, 0) >= 3)
     assert worker.rollout_buffer.waiting() == 0
     servers.versions = {"http://vllm": "run:1:1"}
     positions = {sample.group_id for sample in take(worker, 4 * GENERATIONS)}
@@ -286,3 +303,40 @@ def test_stopping_does_not_wait_for_rollouts(make_worker: Callable[..., RolloutW
     started = time.monotonic()
     worker.stop()
     assert time.monotonic() - started < 3
+
+
+def test_a_group_that_grew_stale_while_it_waited_is_drawn_again(make_worker: Callable[..., RolloutWorker]) -> None:
+    worker = make_worker(max_staleness=1, ahead=8)
+    worker.start()
+    wait_until(lambda: worker.rollout_buffer.waiting() == 8)
+    worker.update_model_version(3)
+    fresh = take(worker, 2 * GENERATIONS)
+    assert {sample.model_version for sample in fresh} == {3}
+    assert {sample.group_id for sample in fresh} == {0, 1}
+    assert worker.dropped == {DropReason.STALE: 2}
+
+
+def test_a_row_that_is_always_too_slow_does_not_take_the_place_of_others_for_ever() -> None:
+    positions = Positions(0)
+    position = positions.draw()
+    redraws = 0
+    while positions.again_unless_hopeless(position):
+        assert positions.draw() == position
+        redraws += 1
+    assert (redraws, positions.draw()) == (5, 1)
+
+
+def test_the_watchdog_can_see_what_is_in_flight(make_worker: Callable[..., RolloutWorker], served: AgentThread) -> None:
+    go_on = threading.Event()
+
+    async def slow(row: dict[str, Any], number: int) -> Any:
+        await asyncio.to_thread(go_on.wait, 10)
+        return good_answer(row)
+
+    served.agent.behaviour = slow
+    worker = make_worker(ahead=8)
+    worker.start()
+    wait_until(lambda: worker.in_flight().groups == 2)
+    assert dict(worker.in_flight().agents) == {"adder": 2}
+    go_on.set()
+    take(worker, 2 * GENERATIONS)

@@ -1,7 +1,8 @@
 """What resuming needs beside TRL's own checkpoint: where the rollout worker stood.
 
 `gymtrain.json` is written into a checkpoint's folder last, so its presence also says that the checkpoint is whole:
-a pod that dies while it saves leaves a folder without it, which is passed over.
+a pod that dies while it saves, or finds the disk full, leaves a folder without it. Such a folder is passed over, and
+removed at the next start: it takes space, and TRL would count it among the checkpoints that it keeps.
 
 A user's volume may hold the checkpoints of an earlier run of the same name. They aren't this run's: it starts anew, and
 what was there is moved into `previous-N`.
@@ -9,6 +10,7 @@ what was there is moved into `previous-N`.
 
 import os
 import re
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,6 +67,18 @@ def claim_folder(folder: Path, uid: str) -> None:
             if not entry.name.startswith("previous-") and entry.name != "lost+found":
                 entry.rename(aside / entry.name)
     owner.write_text(uid)
+
+
+def drop_cut_off(folder: Path) -> list[str]:
+    """Removes checkpoints that aren't whole; returns their names. Rank 0 only, before training."""
+    cut_off = [
+        name
+        for name in os.listdir(folder)
+        if _FOLDER.match(name) and (folder / name).is_dir() and not (folder / name / STATE_FILE).exists()
+    ]
+    for name in cut_off:
+        shutil.rmtree(folder / name, ignore_errors=True)
+    return sorted(cut_off)
 
 
 def last_checkpoint(folder: Path, uid: str) -> Checkpoint | None:

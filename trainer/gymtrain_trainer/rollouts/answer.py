@@ -11,6 +11,8 @@ from typing import Any
 
 from gymtrain_trainer.errors import AnswerError
 
+_ABORTED = frozenset({"failed", "cancelled"})  # `status` of a response
+
 
 @dataclass(frozen=True)
 class Turn:
@@ -28,7 +30,7 @@ class Answer:
     turns: list[Turn]
     reward: float
     text: str  # what the model said, for people
-    truncated: bool  # the last turn hit the token limit
+    truncated: bool  # it hit the token limit, by the response's own account
 
     @property
     def generated(self) -> int:
@@ -45,6 +47,9 @@ def parse_answer(body: Any) -> Answer:
     """
     if not isinstance(body, Mapping):
         raise AnswerError(f"the agent answered {type(body).__name__} where an object was expected")
+    if body.get("mask_sample") is True:  # newer releases of Gym: a judge that was away, a sandbox that was lost
+        why = body.get("failure_reason") or body.get("failure_kind") or "no reason given"
+        raise AnswerError(f"the environment says that its reward is no measurement: {why}")
     reward = body.get("reward")
     if isinstance(reward, bool):
         reward = float(reward)
@@ -54,11 +59,15 @@ def parse_answer(body: Any) -> Answer:
     output = response.get("output") if isinstance(response, Mapping) else None
     if not isinstance(output, list):
         raise AnswerError("the answer has no response.output")
+    assert isinstance(response, Mapping)
+    if response.get("status") in _ABORTED:
+        raise AnswerError(f"generation ended as {response['status']}: {response.get('error')}")
     items = [item for item in output if isinstance(item, Mapping)]
     turns = [_turn(item) for item in items if item.get("prompt_token_ids") is not None]
-    incomplete = response.get("incomplete_details") if isinstance(response, Mapping) else None
+    turns = [turn for turn in turns if turn.output_ids]
+    incomplete = response.get("incomplete_details")
     reason = incomplete.get("reason") if isinstance(incomplete, Mapping) else None
-    if not any(turn.output_ids for turn in turns):
+    if not turns:
         why = f" (incomplete: {reason}; is the prompt longer than vLLM's --max-model-len?)" if reason else ""
         raise AnswerError(
             f"the answer carries no token ids{why}; the policy model server needs return_token_id_information: true"

@@ -3,15 +3,27 @@
 TRL takes samples one by one, skips the stale ones and hands the rest to its batcher in the same order. Keeping that
 order here is what makes "mean reward of the samples used in step k" exact: TRL's own `reward` metric is taken when a
 batch is fetched, one batch ahead of the step that uses it.
+
+Groups that grew stale while they waited never reach TRL: they are dropped whole and drawn again, so that no group is
+trained in part. (A group of which TRL had taken a part before the weights changed goes on as far as TRL's rule allows.)
 """
 
 import queue
 import threading
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
+
+
+@dataclass(frozen=True)
+class Row:
+    """A TRL sample with all weight versions that sampled a part of it."""
+
+    sample: Any
+    versions: tuple[int, ...]  # oldest first
 
 
 @dataclass(frozen=True)
@@ -26,6 +38,15 @@ class Taken:
     version: int = 0  # model version of the weights that it was sampled from
 
 
+@dataclass
+class _Waiting:
+    """A group with samples that nobody took yet."""
+
+    left: int
+    oldest: int  # version
+    opened: bool = False  # a part was taken
+
+
 class SampleBuffer(queue.Queue[Any]):
     """A `queue.Queue` of TRL samples that notes what is taken. Unbounded: the worker bounds what it starts."""
 
@@ -36,37 +57,60 @@ class SampleBuffer(queue.Queue[Any]):
         self._version = version
         self._account = threading.Lock()
         self._taken: deque[Taken] = deque()
-        self._left: dict[int, int] = {}  # samples of each group that nobody took yet
-        self.stale = 0  # samples that TRL skipped
+        self._groups: dict[int, _Waiting] = {}
+        self.stale = 0  # samples that were dropped
         self.starving = False  # the trainer waits and there is nothing
         self.on_change: Callable[[], None] | None = None  # a sample was taken, or the trainer began to starve
+        self.on_stale: Callable[[int, int], None] | None = None  # group and its staleness, once a dropped group
+        self.on_taken: Callable[[Row], None] | None = None  # each accepted row, in the trainer's thread
         self.while_waiting: Callable[[], AbstractContextManager[Any]] = nullcontext  # around each blocking get
 
-    def put_group(self, samples: list[Any]) -> None:
+    def put_group(self, rows: Sequence[Row]) -> None:
         """Queues all samples of one group."""
         with self._account:
-            self._left[samples[0].group_id] = len(samples)
-        for sample in samples:
-            self.put(sample)
+            oldest = min(row.sample.model_version for row in rows)
+            self._groups[rows[0].sample.group_id] = _Waiting(len(rows), oldest)
+        for row in rows:
+            self.put(row)
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """As `queue.Queue.get`."""
+        """As `queue.Queue.get`: the next sample that isn't stale."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            row = self._next(block, None if end is None else max(0.0, end - time.monotonic()))
+            if self._accept(row):
+                break
+        if self.on_taken is not None:
+            self.on_taken(row)
+        if self.on_change is not None:
+            self.on_change()
+        return row.sample
+
+    def _next(self, block: bool, timeout: float | None) -> Row:
         self.starving = not self.qsize()
         if self.starving and self.on_change is not None:
             self.on_change()
         try:
             with self.while_waiting():
-                sample = super().get(block, timeout)
+                row: Row = super().get(block, timeout)
         finally:
             self.starving = False
-        staleness = self._version() - sample.model_version
+        return row
+
+    def _accept(self, row: Row) -> bool:
+        """Notes the row as taken, or as dropped where it is stale."""
+        sample, now = row.sample, self._version()
         with self._account:
-            self._left[sample.group_id] -= 1
-            if not self._left[sample.group_id]:
-                del self._left[sample.group_id]
-            if staleness > self._max_staleness:
+            group = self._groups[sample.group_id]
+            group.left -= 1
+            if not group.left:
+                del self._groups[sample.group_id]
+            staleness = now - sample.model_version
+            if (staleness if group.opened else now - group.oldest) > self._max_staleness:
                 self.stale += 1
+                dropped = not group.opened and not group.left
             else:
+                group.opened, dropped = True, False
                 self._taken.append(
                     Taken(
                         sample.group_id,
@@ -77,9 +121,10 @@ class SampleBuffer(queue.Queue[Any]):
                         sample.model_version,
                     )
                 )
-        if self.on_change is not None:
-            self.on_change()
-        return sample
+                return True
+        if dropped and self.on_stale is not None:
+            self.on_stale(sample.group_id, now - group.oldest)
+        return False
 
     def waiting(self) -> int:
         """Samples that nobody took yet."""
@@ -88,7 +133,7 @@ class SampleBuffer(queue.Queue[Any]):
     def waiting_groups(self) -> list[int]:
         """Groups with samples that nobody took yet."""
         with self._account:
-            return list(self._left)
+            return list(self._groups)
 
     def use(self, count: int) -> list[Taken]:
         """The next `count` samples that the trainer used: call it once a step, with the samples of that step."""

@@ -10,11 +10,16 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from gymtrain_trainer.errors import AgentError
+
 type Versions = dict[str, str | None]  # weight version by vLLM server; None where it didn't answer
 
 
+_ASK_SECONDS = 60.0  # of one question to all servers
+
+
 class WeightState(Protocol):
-    """What the guard asks; `weights.HTTPFull` has it."""
+    """What the guard asks; the weight transports have it."""
 
     async def pod_versions(self) -> Versions:
         """What each vLLM server holds now."""
@@ -53,7 +58,11 @@ class WeightGuard:
         return await self.fresh()
 
     async def fresh(self) -> Snapshot:
-        """A snapshot whose question was asked after this call."""
+        """A snapshot whose question was asked after this call.
+
+        Raises:
+            AgentError: the servers' versions weren't known before the deadline.
+        """
         if self._next is None:
             self._next = asyncio.create_task(self._ask(self._running))
         return await asyncio.shield(self._next)
@@ -61,6 +70,9 @@ class WeightGuard:
     async def reason_to_discard(self, before: Snapshot) -> str | None:
         """None where everything sampled since `before` came from this run's weights, else the reason."""
         after = await self.fresh()
+        for moment, snapshot in (("started", before), ("ended", after)):
+            if not any(snapshot.versions.values()):
+                return f"no vLLM server said which weights it holds when the group {moment}"
         if after.repairs_after != before.repairs_before:
             return "a vLLM server lost this run's weights meanwhile and got them back"
         return self._verdict(before.versions, after.versions)
@@ -70,6 +82,10 @@ class WeightGuard:
             await asyncio.wait([asyncio.ensure_future(earlier)])
         self._running, self._next = self._next, None
         asked_at, repairs = time.monotonic(), self._state.repairs()
-        versions = await self._state.pod_versions()
+        try:
+            async with asyncio.timeout(_ASK_SECONDS):
+                versions = await self._state.pod_versions()
+        except TimeoutError:
+            raise AgentError(f"the vLLM servers' weight versions weren't known within {_ASK_SECONDS:g} s") from None
         self._last = Snapshot(versions, repairs, self._state.repairs(), asked_at)
         return self._last

@@ -1,73 +1,47 @@
-"""The rollout worker: satisfies TRL's `RolloutWorkerProtocol` with NeMo Gym agents as the source of rollouts."""
+"""The rollout worker: satisfies TRL's `RolloutWorkerProtocol` with NeMo Gym servers as the source of rollouts."""
 
 import asyncio
 import contextlib
 import logging
-import queue
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from contextlib import AsyncExitStack
 
 from gymtrain_trainer.data.rows import Task, Tasks
-from gymtrain_trainer.errors import RolloutError, RolloutsStalledError, TrainerError, WorkerDiedError
-from gymtrain_trainer.progress import ProgressBoard
-from gymtrain_trainer.rollouts.answer import Answer, prompt_text
+from gymtrain_trainer.errors import (
+    DropReason,
+    GroupDroppedError,
+    RolloutsStalledError,
+    TrainerError,
+    WorkerDiedError,
+)
+from gymtrain_trainer.progress import InFlight
 from gymtrain_trainer.rollouts.buffer import SampleBuffer
-from gymtrain_trainer.rollouts.client import RolloutClient
-from gymtrain_trainer.rollouts.guard import WeightGuard
+from gymtrain_trainer.rollouts.group import GroupRunner
 from gymtrain_trainer.rollouts.pace import bound, failure_pause, may_start
+from gymtrain_trainer.rollouts.parts import WorkerParts, WorkerSettings
+from gymtrain_trainer.rollouts.positions import Positions
 
 log = logging.getLogger(__name__)
 
 _JOIN_SECONDS = 10.0
-type SampleMaker = Callable[[Sequence[Answer], Task, int], list[Any]]
-
-
-@dataclass(frozen=True)
-class WorkerSettings:
-    """Numbers of the worker."""
-
-    num_generations: int
-    ahead: int  # pace.samples_ahead
-    max_concurrent: int
-    max_staleness: int
-    stall_timeout_seconds: float
-    start_position: int = 0
 
 
 class RolloutWorker:
     """Draws tasks, runs their groups, and queues the samples."""
 
-    def __init__(
-        self,
-        settings: WorkerSettings,
-        tasks: Tasks,
-        client: Callable[[Callable[[RolloutError], None]], RolloutClient],
-        guard: Callable[[], WeightGuard],
-        make_samples: SampleMaker,
-        board: ProgressBoard,
-    ) -> None:
-        """`client` and `guard` are made inside the worker's event loop; `make_samples(answers, task, version)`."""
+    def __init__(self, settings: WorkerSettings, tasks: Tasks, parts: WorkerParts) -> None:
+        """Starts nothing yet."""
         self._settings = settings
         self._tasks = tasks
-        self._make_client = client
-        self._make_guard = guard
-        self._make_samples = make_samples
-        self._board = board
+        self._parts = parts
+        self._report = parts.report
         self._version = 0
-        self.rollout_buffer = SampleBuffer(settings.max_staleness, lambda: self._version)
-        self.metrics_queue: queue.Queue[dict[str, Any]] = queue.Queue()
-        self.discarded_groups = 0  # sampled from other weights, drawn again
-        self._next_position = settings.start_position
-        self._again: deque[int] = deque()
-        self._in_flight: dict[int, asyncio.Task[None]] = {}  # by position
-        self._failed_groups = 0  # since the last usable one
-        self._last_error = "no rollout has finished yet"
-        self._said = False  # the board's message is about trouble of ours
-        self._last_usable = time.monotonic()
+        self.rollout_buffer = SampleBuffer(settings.rules.max_staleness, lambda: self._version)
+        self.rollout_buffer.on_stale = self._grew_stale
+        self.metrics_queue = parts.report.metrics
+        self._positions = Positions(settings.start_position)
+        self._running: dict[int, asyncio.Task[None]] = {}  # by position
         self._waiting_since: float | None = None  # trainer found the buffer empty
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
@@ -79,7 +53,7 @@ class RolloutWorker:
 
     def start(self) -> None:
         """Begins to produce rollouts."""
-        self._last_usable = time.monotonic()
+        self._report.last_usable = time.monotonic()
         self._thread.start()
 
     def stop(self) -> None:
@@ -105,24 +79,27 @@ class RolloutWorker:
                 raise self._fatal
             raise WorkerDiedError(f"the rollout worker died: {self._fatal!r}") from self._fatal
         now = time.monotonic()
-        since = self._waiting_since = max(self._waiting_since or now, self._last_usable)
+        since = self._waiting_since = max(self._waiting_since or now, self._report.last_usable)
         if now - since > self._settings.stall_timeout_seconds:
             raise RolloutsStalledError(
                 f"no usable rollout for {now - since:.0f} s (rollout.stallTimeoutSeconds is "
-                f"{self._settings.stall_timeout_seconds:g}). Last error: {self._last_error}"
+                f"{self._settings.stall_timeout_seconds:g}). Last error: {self._report.last_error}"
             )
 
-    # --- for checkpoints ---
+    # --- for checkpoints, metrics and the watchdog ---
 
     def resume_position(self) -> int:
         """First position whose samples weren't all used: where a later attempt goes on."""
-        open_positions = [
-            *list(self._in_flight),
-            *list(self._again),
-            *self.rollout_buffer.waiting_groups(),
-            *self.rollout_buffer.taken_groups(),
-        ]
-        return min(open_positions, default=self._next_position)
+        return self._positions.first_open([*self.rollout_buffer.waiting_groups(), *self.rollout_buffer.taken_groups()])
+
+    def in_flight(self) -> InFlight:
+        """The groups that run now."""
+        return self._positions.in_flight()
+
+    @property
+    def dropped(self) -> dict[DropReason, int]:
+        """Groups dropped so far, by reason."""
+        return self._report.dropped()
 
     # --- the worker's own thread ---
 
@@ -141,132 +118,77 @@ class RolloutWorker:
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.rollout_buffer.on_change = self._wake_up
-        guard = self._make_guard()
-        async with self._make_client(self._rollout_failed) as client:
+        async with AsyncExitStack() as stack:
+            source = await stack.enter_async_context(self._parts.source(self._report.rollout_failed))
+            ledger = await stack.enter_async_context(self._parts.ledger()) if self._parts.ledger else None
+            runner = GroupRunner(
+                self._settings.rules,
+                source,
+                self._parts.guard(),
+                ledger,
+                self._parts.make_samples,
+                lambda: self._version,
+            )
             try:
                 while not self._stopping and self._fatal is None:
                     self._wake.clear()
                     while self._may_start():
-                        await asyncio.sleep(failure_pause(self._failed_groups))
-                        self._start_group(client, guard)
+                        await asyncio.sleep(failure_pause(self._report.unusable))
+                        self._start_group(runner)
                     await self._wake.wait()
             finally:
-                for group in self._in_flight.values():
+                for group in self._running.values():
                     group.cancel()
-                await asyncio.gather(*self._in_flight.values(), return_exceptions=True)
+                await asyncio.gather(*self._running.values(), return_exceptions=True)
         if self._fatal is not None:
             raise self._fatal
 
     def _may_start(self) -> bool:
+        generations = self._settings.rules.num_generations
         return not self._stopping and may_start(
-            in_flight=len(self._in_flight) * self._settings.num_generations,
+            in_flight=len(self._running) * generations,
             waiting=self.rollout_buffer.waiting(),
-            num_generations=self._settings.num_generations,
+            num_generations=generations,
             ahead=bound(
                 self._settings.ahead,
                 starving=self.rollout_buffer.starving,
                 version=self._version,
-                max_staleness=self._settings.max_staleness,
+                max_staleness=self._settings.rules.max_staleness,
             ),
             max_concurrent=self._settings.max_concurrent,
         )
 
-    def _start_group(self, client: RolloutClient, guard: WeightGuard) -> None:
-        if self._again:
-            position = self._again.popleft()
-        else:
-            position, self._next_position = self._next_position, self._next_position + 1
-        group = asyncio.create_task(self._group(self._tasks.at(position), client, guard))
-        self._in_flight[position] = group
+    def _start_group(self, runner: GroupRunner) -> None:
+        position = self._positions.draw()
+        task = self._tasks.at(position)
+        self._positions.begin(position, task.agent)
+        group = self._running[position] = asyncio.create_task(self._group(task, runner))
         group.add_done_callback(lambda done: self._group_ended(position, done))
 
     def _group_ended(self, position: int, done: asyncio.Task[None]) -> None:
-        del self._in_flight[position]
+        del self._running[position]
+        self._positions.end(position)
         if not done.cancelled() and (error := done.exception()) is not None:
             self._fatal = self._fatal or error
         self._wake.set()
 
-    async def _group(self, task: Task, client: RolloutClient, guard: WeightGuard) -> None:
-        """One group from first request to queued samples."""
-        began, version = time.monotonic(), self._version
-        before = await guard.before()
+    async def _group(self, task: Task, runner: GroupRunner) -> None:
         try:
-            answers = await self._rollouts(task, client)
-            if reason := await guard.reason_to_discard(before):
-                self._group_discarded(task, reason)
-                return
-            samples = self._make_samples(answers, task, version)
-        except RolloutError as error:
-            self._group_failed(error)
+            group = await runner.run(task)
+        except GroupDroppedError as error:
+            self._report.group_dropped(error)
+            if error.reason is DropReason.STALE:
+                self._positions.again_unless_hopeless(task.position)
+            elif (
+                error.reason is not DropReason.FAILED
+            ):  # a row that fails would fail again: the next one takes its place
+                self._positions.again(task.position)
             return
-        self._group_usable(task, answers, version)
-        self.metrics_queue.put(
-            {
-                "rollout/group_s": time.monotonic() - began,
-                "rollout/completion_tokens_mean": sum(a.generated for a in answers) / len(answers),
-                "rollout/turns_mean": sum(len(a.turns) for a in answers) / len(answers),
-                "rollout/rows_per_rollout": len(samples) / len(answers),
-            }
-        )
-        self.rollout_buffer.put_group(samples)
-
-    async def _rollouts(self, task: Task, client: RolloutClient) -> list[Answer]:
-        """All rollouts of a group. The first that fails for good ends the others, and its RolloutError is raised."""
-        running = [asyncio.create_task(client.run(task.url, task.row)) for _ in range(self._settings.num_generations)]
-        try:
-            return await asyncio.gather(*running)
-        finally:
-            for rollout in running:
-                rollout.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
-
-    def _rollout_failed(self, error: RolloutError) -> None:
-        self._last_error = str(error)
-        self._board.count("failed_rollouts")
-
-    def _group_failed(self, error: BaseException) -> None:
-        """Dropped, never rewarded with 0."""
-        self._failed_groups += 1
-        self._last_error = str(error)
-        self._board.count("dropped_groups")
-        self.metrics_queue.put({"rollout/dropped_groups_total": 1.0})
-        log.warning("group dropped, a rollout failed for good: %s", error)
-        if self._failed_groups == 1:
-            self._board.update(rollouts_failing_since=time.time())
-        self._say(f"rollouts fail: {error}")
-
-    def _group_discarded(self, task: Task, reason: str) -> None:
-        self.discarded_groups += 1
-        self._last_error = reason
-        self._again.append(task.position)
-        self._board.count("dropped_groups")
-        self.metrics_queue.put({"rollout/discarded_groups_total": 1.0})
-        log.warning("group discarded and drawn again: %s", reason)
-        self._say(f"rollouts are discarded: {reason}")
-
-    def _say(self, trouble: str) -> None:
-        self._said = True
-        self._board.update(message=trouble)
-
-    def _group_usable(self, task: Task, answers: Sequence[Answer], version: int) -> None:
-        self._last_usable = time.monotonic()
         self._waiting_since = None
-        self._failed_groups = 0
-        if self._said:
-            self._said = False
-            self._board.update(rollouts_failing_since=None, message="")
-        self._board.count("rollouts", len(answers))
-        for answer in answers[:2]:
-            self._board.add_sample(
-                {
-                    "position": task.position,
-                    "agent": task.agent,
-                    "prompt": prompt_text(task.row),
-                    "completion": answer.text,
-                    "reward": answer.reward,
-                    "tokens": answer.generated,
-                    "turns": len(answer.turns),
-                    "model_version": version,
-                    "time": time.time(),
-                }
-            )
+        self._report.group_usable(group)
+        self.rollout_buffer.put_group(group.rows)
+
+    def _grew_stale(self, position: int, staleness: int) -> None:
+        """In the trainer's thread: a waiting group is too old."""
+        self._report.group_grew_stale(staleness)
+        self._positions.again_unless_hopeless(position)

@@ -1,0 +1,92 @@
+"""When the numbers of a step are doubtful."""
+
+import math
+
+import pytest
+
+from gymtrain_trainer.algorithm.alarms import Numbers, SampleAlarms, stall_limit
+from gymtrain_trainer.progress import ProgressBoard
+
+
+def raised(
+    alarms: SampleAlarms, kl: float, ratio: float = 1.0, staleness: float = 1.0, *, first: bool = False
+) -> set[str]:
+    verdict = alarms.look(Numbers(kl, ratio, staleness, first))
+    return {reason for reason, message in verdict.items() if message is not None}
+
+
+def test_a_healthy_run_raises_nothing() -> None:
+    alarms = SampleAlarms()
+    assert raised(alarms, 0.0, 1.0, 0.0, first=True) == set()
+    for step in range(40):
+        assert raised(alarms, 0.002 + 0.004 * (step % 3) / 2, 1 + 0.01 * (-1) ** step) == set()
+
+
+def test_weights_that_did_not_all_arrive_raise_the_kl() -> None:
+    alarms = SampleAlarms()
+    assert [raised(alarms, 0.017) for _ in range(30)][1:] == [{"KLHigh"}] * 29  # it never becomes the usual
+
+
+def test_one_noisy_step_raises_nothing() -> None:
+    alarms = SampleAlarms()
+    assert [raised(alarms, kl) for kl in (0.004, 0.05, 0.004, 0.05)] == [set()] * 4
+
+
+def test_an_alarm_clears_itself() -> None:
+    alarms = SampleAlarms()
+    raised(alarms, 0.05)
+    assert raised(alarms, 0.05) == {"KLHigh"}
+    assert alarms.look(Numbers(0.004, 1.0, 1.0))["KLHigh"] is None
+
+
+def test_the_kl_may_grow_with_staleness() -> None:
+    far, near = SampleAlarms(), SampleAlarms()
+    assert [raised(far, 0.03, staleness=4.0) for _ in range(2)][-1] == set()
+    assert [raised(near, 0.03, staleness=1.0) for _ in range(2)][-1] == {"KLHigh"}
+
+
+def test_steps_between_two_syncs_count_as_staleness() -> None:
+    often, seldom = SampleAlarms(1), SampleAlarms(8)
+    assert [raised(often, 0.04) for _ in range(2)][-1] == {"KLHigh"}
+    assert [raised(seldom, 0.04) for _ in range(2)][-1] == set()
+
+
+def test_a_run_with_large_steps_has_its_own_usual() -> None:
+    alarms = SampleAlarms()
+    for kl in (0.012, 0.014, 0.014, 0.014, 0.03, 0.03):  # grows, never past four times its median
+        assert raised(alarms, kl) == set()
+    assert [raised(alarms, 0.2) for _ in range(2)][-1] == {"KLHigh"}
+
+
+@pytest.mark.parametrize(("kl", "ratio", "alarm"), [(0.004, 1.0, "KLHigh"), (0.0, 1.05, "RatioOff")])
+def test_the_first_fresh_step_must_be_exact_and_alarms_at_once(kl: float, ratio: float, alarm: str) -> None:
+    assert raised(SampleAlarms(), kl, ratio, 0.0, first=True) == {alarm}
+
+
+def test_a_ratio_off_on_both_sides_alarms() -> None:
+    for ratio in (0.9, 1.1, math.nan):
+        alarms = SampleAlarms()
+        assert [raised(alarms, 0.004, ratio) for _ in range(2)][-1] == {"RatioOff"}
+
+
+def test_a_step_without_the_numbers_settles_nothing() -> None:
+    assert SampleAlarms().look(Numbers(None, None, 0.0)) == {}
+
+
+def test_a_run_stalls_at_ten_times_its_usual_but_never_within_two_minutes() -> None:
+    assert stall_limit([30.0, 40.0, 500.0], 1800.0) == 400.0
+    assert stall_limit([1.0], 1800.0) == 120.0
+    assert stall_limit([], 1800.0) == 1800.0
+
+
+def test_a_standing_alarm_keeps_its_time_and_its_place_in_the_progress() -> None:
+    board = ProgressBoard()
+    board.set_alarm("ParityOff", "first")
+    (before,) = board.snapshot().alarms
+    board.set_alarm("ParityOff", "second")
+    (after,) = board.snapshot().alarms
+    assert (after.message, after.since) == ("second", before.since)
+    board.clear_alarm("KLHigh")
+    assert board.tallies("alarms") == {"ParityOff": 1}
+    board.clear_alarm("ParityOff")
+    assert board.snapshot().alarms == []

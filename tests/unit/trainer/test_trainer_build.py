@@ -1,0 +1,68 @@
+"""The worker that a run's spec makes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gymtrain_api.wiring import VerifyRoute
+from gymtrain_trainer.context import Context
+from gymtrain_trainer.errors import DataError
+from gymtrain_trainer.progress import ProgressBoard
+from gymtrain_trainer.rollouts.build import make_worker, read_tasks
+from gymtrain_trainer.rollouts.guard import Versions
+from gymtrain_trainer.versions import Numbering
+from gymtrain_trainer.weights import SyncStats
+from tests.unit.trainer.test_trainer_entry import context
+from tests.unit.trainer.trainer_data import question, write_dataset, write_index
+
+
+class Pods:
+    """A weight transport, as the guard sees it."""
+
+    stats = SyncStats()
+
+    async def pod_versions(self) -> Versions:
+        return {"http://vllm": "math:2:1"}
+
+
+def run(tmp_path: Path, *, gateway: str = "", **parts: Any) -> Context:
+    made = context(tmp_path, **parts)
+    made.paths.data_index.parent.mkdir(parents=True, exist_ok=True)
+    write_index(made.paths.data_index.parent, write_dataset(made.paths.data_index.parent, [question(1)]))
+    route = VerifyRoute(model_url="http://model:8000", resources_url="http://resources:8000")
+    config = made.run.model_copy(
+        update={"verifiers": {"adder": route}, "gateway_url": gateway, "gateway_pods_host": "gateways"}
+    )
+    return Context(config, made.paths, made.attempt, made.nodes, made.node_rank, made.port)
+
+
+def parts(made: Context) -> Any:
+    tasks = read_tasks(made, seed=1)
+    worker = make_worker(made, ProgressBoard(), tasks, Pods(), Numbering("math", 2), {}, 0)
+    return worker._parts
+
+
+def test_an_agents_rows_go_to_its_url(tmp_path: Path) -> None:
+    made = run(tmp_path)
+    assert read_tasks(made, seed=1).at(0).url == "http://math-gym-adder.lab.svc:8000"
+
+
+async def test_in_mode_verify_rows_go_to_what_stands_in_for_their_agent(tmp_path: Path) -> None:
+    made = run(tmp_path, rollout={"mode": "Verify", "timeoutSeconds": 7, "verifyTimeoutSeconds": 3})
+    assert read_tasks(made, seed=1).at(0).url == "http://resources:8000"
+    source = parts(made).source(lambda error: None)
+    assert type(source).__name__ == "VerifySource"
+    assert (source._limits.timeout_seconds, source._limits.verify_timeout_seconds) == (7, 3.0)
+
+
+def test_a_row_of_an_agent_that_nothing_stands_in_for_is_refused(tmp_path: Path) -> None:
+    made = run(tmp_path, rollout={"mode": "Verify"})
+    write_index(made.paths.data_index.parent, write_dataset(made.paths.data_index.parent, [question(1)], agent="other"))
+    with pytest.raises(DataError, match="other"):
+        read_tasks(made, seed=1)
+
+
+def test_only_a_run_with_a_gateway_asks_its_ledger(tmp_path: Path) -> None:
+    assert parts(run(tmp_path)).ledger is None
+    assert parts(run(tmp_path, gateway="http://math-gateway:8000")).ledger is not None

@@ -1,0 +1,118 @@
+"""The sample checker, with weights whose log-probabilities the test makes up."""
+
+import json
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gymtrain_trainer.algorithm.sample_check import SampleChecker, share_to_check, tolerance_of
+from gymtrain_trainer.errors import SettingsError
+from gymtrain_trainer.progress import ProgressBoard
+from gymtrain_trainer.rollouts.buffer import Row
+from tests.unit.trainer.test_trainer_settings import spec
+
+
+class Weights:
+    """Version n gives every token the log-probability -n."""
+
+    kept = (2, 3)
+
+    def watch(self, version: int, stream: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+        return stream
+
+    def versions(self) -> list[int]:
+        return list(self.kept)
+
+    def log_probs(self, config: Any, version: int, ids: Sequence[int], temperature: float) -> list[float]:
+        return [-float(version)] * (len(ids) - 1)
+
+
+def row(*versions: int, given: Sequence[float] = (-3.0, -3.0)) -> Row:
+    sample = SimpleNamespace(
+        group_id=1,
+        input_ids=[7, 8, 9, 10],
+        completion_mask=[0, 0, 1, 1],
+        old_log_probs=[0.0, 0.0, *given],
+    )
+    return Row(sample, versions)
+
+
+def checker(board: ProgressBoard, share: float = 1.0) -> SampleChecker:
+    return SampleChecker(Weights(), lambda: None, board, temperature=1.0, tolerance=0.005, share=share)
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_a_sample_of_the_version_that_it_claims_is_right(capsys: pytest.CaptureFixture[str]) -> None:
+    board = ProgressBoard()
+    made = checker(board)
+    made.take(row(3))
+    made.report(5)
+    (line,) = lines(capsys)
+    assert line == {"event": "sample_check", "step": 5, "samples": 1, "mean": 0, "worst": 0, "wrong": 0, "unchecked": 0}
+    assert board.tallies("checked_samples") == {"wrong": 0, "right": 1}
+
+
+def test_a_sample_of_other_weights_is_wrong_and_the_total_says_so(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    made = checker(ProgressBoard())
+    made.take(row(2))
+    made.take(row(3))
+    made.report(5)
+    made.report(6)
+    made.total()
+    first, second, total = lines(capsys)
+    assert (first["wrong"], first["worst"], second["samples"]) == (1, 1.0, 0)
+    assert total == {"event": "sample_check_total", "samples": 2, "wrong": 1, "unchecked": 0}
+    assert "claims weight version 2" in caplog.text
+    assert "{2: 1.0, 3: 0.0}" in caplog.text
+
+
+def test_each_token_of_a_mixed_sample_agrees_with_one_of_its_versions(capsys: pytest.CaptureFixture[str]) -> None:
+    made = checker(ProgressBoard())
+    made.take(row(2, 3, given=(-2.0, -3.0)))
+    made.take(row(2, 3, given=(-2.0, -2.5)))
+    made.report(1)
+    assert lines(capsys)[0]["wrong"] == 1
+
+
+def test_not_a_number_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    made = checker(ProgressBoard())
+    made.take(row(3, given=(float("nan"), -3.0)))
+    made.report(1)
+    assert lines(capsys)[0]["wrong"] == 1
+
+
+def test_a_version_that_is_not_kept_any_more_is_counted_as_unchecked(capsys: pytest.CaptureFixture[str]) -> None:
+    made = checker(ProgressBoard())
+    made.take(row(1))
+    made.report(1)
+    assert (lines(capsys)[0]["unchecked"]) == 1
+
+
+def test_a_share_of_the_rows_is_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    made = checker(ProgressBoard(), share=0.25)
+    for _ in range(400):
+        made.take(row(3))
+    made.report(1)
+    assert 60 < lines(capsys)[0]["samples"] < 140
+
+
+def test_the_variable_is_a_share_and_nothing_else() -> None:
+    assert [share_to_check({"GYMTRAIN_CHECK_SAMPLES": text}) for text in ("1", "0.25", "0", "")] == [1.0, 0.25, 0, 0]
+    assert share_to_check({}) == 0
+    for text in ("yes", "2", "-1", "nan"):
+        with pytest.raises(SettingsError, match="GYMTRAIN_CHECK_SAMPLES"):
+            share_to_check({"GYMTRAIN_CHECK_SAMPLES": text})
+
+
+def test_half_precision_in_vllm_is_given_more_room() -> None:
+    config = {"max_steps": 1}
+    assert tolerance_of(spec(config)) == 0.005
+    assert tolerance_of(spec(config, inference={"gpus": 1})) == 0.1
+    assert tolerance_of(spec(config, inference={"gpus": 1}, model={"source": "hf://a/b", "dtype": "float32"})) == 0.005

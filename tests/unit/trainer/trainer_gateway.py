@@ -1,0 +1,60 @@
+"""Gateway pods for tests: their ledgers alone."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+
+from gymtrain_api.ledger import LEDGER_PATH, LedgerAnswer, LedgerEntry, LedgerQuestion
+from gymtrain_trainer.weights import Pod
+
+
+class Gateway:
+    """One gateway pod."""
+
+    def __init__(self, entries: dict[str, LedgerEntry] | None = None) -> None:
+        self.entries = entries or {}
+        self.questions: list[LedgerQuestion] = []
+        self.status = 200
+        self.url = ""
+
+    async def answer(self, request: web.Request) -> web.Response:
+        question = LedgerQuestion.model_validate_json(await request.read())
+        self.questions.append(question)
+        found = {digest: self.entries[digest] for digest in question.digests if digest in self.entries}
+        return web.json_response(text=LedgerAnswer(entries=found).model_dump_json(), status=self.status)
+
+
+@asynccontextmanager
+async def serving(*gateways: Gateway) -> AsyncIterator[list[Pod]]:
+    """The pods as DNS knows them; tests may change the list."""
+    runners = []
+    pods = []
+    for gateway in gateways:
+        app = web.Application()
+        app.add_routes([web.post(LEDGER_PATH, gateway.answer)])
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        gateway.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        runners.append(runner)
+        pods.append(Pod(gateway.url))
+    try:
+        yield pods
+    finally:
+        for runner in runners:
+            await runner.cleanup()
+
+
+def entry(*versions: str, history: str = "first", finish: str | None = "stop") -> LedgerEntry:
+    """A model call."""
+    return LedgerEntry.model_validate({"versions": versions, "history": history, "finish_reason": finish})
+
+
+def dns(pods: Sequence[Pod]) -> Callable[[str, int], Awaitable[list[Pod]]]:
+    """Stands in for weights.hosts.resolve."""
+
+    async def find(host: str, port: int) -> list[Pod]:
+        return list(pods)
+
+    return find

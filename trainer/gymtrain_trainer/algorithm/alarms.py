@@ -1,0 +1,105 @@
+"""When the numbers of a step make its samples doubtful, and when a step is overdue. Pure.
+
+| alarm | the usual | limit | raised |
+|---|---|---|---|
+| KLHigh | 0; 0.002 to 0.006 a version behind | (1 + b) x max(0.0075, 4 x median) | second step in a row |
+| RatioOff | 1 | distance from 1 of max(0.02 x (1 + b), 4 x median) | second step in a row |
+| both, first step on fresh samples | exactly 0 and 1, but for half precision | 0.002 and 0.02 | at once |
+| Stalled | the median of the last steps | 10 x the median, at least 120 s | by the watchdog |
+
+b, steps behind: how many optimizer steps the weights moved since the samples were drawn. KL grows with it in a healthy
+run, so its limit does; a vLLM that kept an old lm_head was seen at 0.017 one version behind. The ratio is the mean
+importance weight, which is 1 in expectation at any staleness, but scatters more.
+
+median: of the run's own last 50 values (KL per 1 + b, distance of the ratio), so that a run with a high learning rate
+has its own usual. Only values below the limit enter it: one that was wrong from the start never becomes usual. Each
+alarm clears itself at the first value below its limit.
+"""
+
+import statistics
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gymtrain_trainer.progress import AlarmReason
+
+_WINDOW = 50  # steps of the run's own values
+_TIMES = 4.0
+_KL = 0.0075  # per step behind
+_RATIO = 0.02
+_FRESH_KL = 0.002
+_FRESH_RATIO = 0.02
+_IN_A_ROW = 2
+_STALL_TIMES = 10.0
+_STALL_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What one step tells about its samples."""
+
+    kl: float | None
+    ratio: float | None
+    staleness: float  # mean, in weight versions
+    first: bool = False  # of this process: nothing was trained since its first sync
+
+
+class SampleAlarms:
+    """Judges each step by the ones before it."""
+
+    def __init__(self, weight_sync_steps: int = 1) -> None:
+        """`weight_sync_steps`: optimizer steps between two weight versions."""
+        self._sync_steps = weight_sync_steps
+        self._kl: deque[float] = deque(maxlen=_WINDOW)
+        self._ratio: deque[float] = deque(maxlen=_WINDOW)
+        self._above: dict[AlarmReason, int] = {"KLHigh": 0, "RatioOff": 0}
+
+    def look(self, numbers: Numbers) -> dict[AlarmReason, str | None]:
+        """The alarms that this step settles: a message raises one, None clears it."""
+        fresh = numbers.first and numbers.staleness <= 0
+        behind = 0.0 if fresh else max(0.0, numbers.staleness) * self._sync_steps + self._sync_steps - 1
+        verdict: dict[AlarmReason, str | None] = {}
+        if numbers.kl is not None:
+            usual = _TIMES * statistics.median(self._kl) if self._kl else 0.0
+            limit = _FRESH_KL if fresh else (1 + behind) * max(_KL, usual)
+            if self._over("KLHigh", numbers.kl, limit, fresh, verdict):
+                verdict["KLHigh"] = (
+                    f"KL between the weights that sampled and those that train is {numbers.kl:.4g}, above "
+                    f"{limit:.4g} for samples {behind:.1f} steps behind: vLLM may hold other weights than it says, or "
+                    "the learning rate is high for this staleness (rollout.maxStaleness, trainer.config.learning_rate)"
+                )
+            if numbers.kl <= limit:
+                self._kl.append(numbers.kl / (1 + behind))
+        if numbers.ratio is not None:
+            distance = abs(numbers.ratio - 1)
+            usual = _TIMES * statistics.median(self._ratio) if self._ratio else 0.0
+            limit = _FRESH_RATIO if fresh else max(_RATIO * (1 + behind), usual)
+            if self._over("RatioOff", distance, limit, fresh, verdict):
+                verdict["RatioOff"] = (
+                    f"the mean probability ratio is {numbers.ratio:.4f}, further from 1 than {limit:.3g} for samples "
+                    f"{behind:.1f} steps behind: vLLM and the trainer disagree about log-probabilities (weights, "
+                    "temperature, dtype, --logprobs-mode processed_logprobs)"
+                )
+            if distance <= limit:
+                self._ratio.append(distance)
+        return verdict
+
+    def _over(
+        self, reason: AlarmReason, value: float, limit: float, at_once: bool, verdict: dict[AlarmReason, str | None]
+    ) -> bool:
+        """Whether the alarm is to be raised; below the limit `verdict` clears it."""
+        if value <= limit:  # NaN is above
+            self._above[reason] = 0
+            verdict[reason] = None
+            return False
+        self._above[reason] += 1
+        return at_once or self._above[reason] >= _IN_A_ROW
+
+
+def stall_limit(durations: Sequence[float], before_first_step: float) -> float:
+    """Seconds without a step after which a run counts as stalled.
+
+    `durations`: of the last steps; without any, `before_first_step` counts (a first rollout may take that long).
+    """
+    usual = _STALL_TIMES * statistics.median(durations) if durations else before_first_step
+    return max(_STALL_SECONDS, usual)

@@ -1,0 +1,163 @@
+"""What only rank 0 has: rollouts, the weight transport, the watchdog, and what they report to."""
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gymtrain_trainer import settings
+from gymtrain_trainer.activity import Activity, Doing
+from gymtrain_trainer.algorithm.alarms import SampleAlarms
+from gymtrain_trainer.algorithm.record import REWARDS_FILE, RewardsFile
+from gymtrain_trainer.algorithm.sample_check import SampleChecker, share_to_check, tolerance_of
+from gymtrain_trainer.context import Context
+from gymtrain_trainer.data.rows import Tasks
+from gymtrain_trainer.progress import ProgressBoard
+from gymtrain_trainer.rollouts.build import make_worker, read_tasks
+from gymtrain_trainer.rollouts.worker import RolloutWorker
+from gymtrain_trainer.servers import sync_settings
+from gymtrain_trainer.stopping import StopSignal
+from gymtrain_trainer.transfer import WatchedTransfer
+from gymtrain_trainer.transport import transport_needs
+from gymtrain_trainer.versions import Numbering, SyncNumbers
+from gymtrain_trainer.watchdog import Watchdog
+from gymtrain_trainer.weights import ChosenTransport, ParityWatch, SyncEvent, WeightStore
+from gymtrain_trainer.weights_parity import parity_check, parity_report
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Lead:
+    """The parts of rank 0."""
+
+    board: ProgressBoard
+    tasks: Tasks
+    worker: RolloutWorker
+    transport: ChosenTransport
+    transfer: WatchedTransfer  # the same, as TRL sees it
+    numbering: Numbering
+    watchdog: Watchdog
+    alarms: SampleAlarms
+    checker: SampleChecker | None
+    prompts: list[list[int]]  # of the parity check; filled once there is a tokenizer
+    servers: Future[None]
+    rewards: RewardsFile
+
+    def __post_init__(self) -> None:
+        self.board.in_flight = self.worker.in_flight
+
+    def end(self) -> None:
+        """Training is over, well or not."""
+        self.watchdog.end()
+        if self.checker is not None:
+            self.checker.total()
+
+
+def make_lead(
+    context: Context,
+    board: ProgressBoard,
+    store: WeightStore,
+    stop: StopSignal,
+    servers: Future[None],
+    arguments: dict[str, Any],
+    position: int,
+    trainer: Callable[[], Any],
+) -> Lead:
+    """The parts, none of them started.
+
+    Args:
+        context: of the run.
+        board: where all of them report.
+        store: of the weights that vLLM fetches.
+        stop: ends waits.
+        servers: done once the run's servers are up.
+        arguments: of TRL's config.
+        position: of the draw order, where rollouts begin.
+        trainer: TRL's, once it is made.
+    """
+    spec = context.run.spec
+    activity = Activity()
+    numbers = SyncNumbers(context.run_folder if spec.trainer.checkpoint else None, context.attempt)
+    numbering = Numbering(context.run.name, context.attempt, numbers.last())
+    parity = parity_check(trainer, spec.weight_sync.parity_threshold)
+    watch = ParityWatch(parity, every_syncs=spec.weight_sync.parity_every_syncs, on_result=parity_report(board))
+    transport = ChosenTransport(
+        replace(sync_settings(context), start_number=numbering.start),
+        transport_needs(context, store, trainer, watch, _log_event),
+    )
+    tasks = read_tasks(context, seed=int(arguments.get("seed", 42)))
+    worker = make_worker(context, board, tasks, transport, numbering, arguments, position)
+    checker = _checker(context, board, arguments, trainer)
+
+    @contextmanager
+    def while_waiting() -> Iterator[None]:
+        if transport.wants_resend:  # no other moment is as good: nobody else uses the model now
+            with activity.doing(Doing.SYNC), stop.waiting():
+                transport.resend()
+        with activity.doing(Doing.ROLLOUTS), stop.waiting():
+            yield
+
+    worker.rollout_buffer.while_waiting = while_waiting
+    if checker is not None:
+        worker.rollout_buffer.on_taken = checker.take
+    return Lead(
+        board=board,
+        tasks=tasks,
+        worker=worker,
+        transport=transport,
+        transfer=WatchedTransfer(
+            transport,
+            lambda: (transport.name, transport.reason),
+            stop=stop,
+            board=board,
+            activity=activity,
+            numbering=numbering,
+            numbers=numbers,
+            watch=checker.weights.watch if checker is not None else None,
+        ),
+        numbering=numbering,
+        watchdog=Watchdog(
+            board,
+            activity,
+            before_first_step=float(spec.rollout.timeout_seconds),
+            unsynced_pods=lambda: transport.stats.unreachable,
+        ),
+        alarms=SampleAlarms(int(arguments.get("weight_sync_steps", 1))),
+        checker=checker,
+        prompts=parity.prompts,
+        servers=servers,
+        rewards=RewardsFile(context.run_folder / REWARDS_FILE),
+    )
+
+
+def samples_per_step(context: Context) -> int:
+    """Samples of one optimizer step; 0 where they vary (token budget)."""
+    batch = settings.Batch.of(context.run.spec)
+    return 0 if batch.token_budget else batch.samples_per_step
+
+
+def _checker(
+    context: Context, board: ProgressBoard, arguments: dict[str, Any], trainer: Callable[[], Any]
+) -> SampleChecker | None:
+    share, spec = share_to_check(os.environ), context.run.spec
+    if not share:
+        return None
+    from gymtrain_trainer.algorithm.kept_weights import KeptWeights
+
+    return SampleChecker(
+        KeptWeights(spec.rollout.max_staleness + 1),
+        lambda: trainer().accelerator.unwrap_model(trainer().model).config,
+        board,
+        temperature=float(arguments.get("temperature", 1.0)),
+        tolerance=tolerance_of(spec),
+        share=share,
+    )
+
+
+def _log_event(event: SyncEvent) -> None:
+    if event.kind != "sync":
+        log.warning("weights: %s %s", event.kind, event.message)

@@ -1,0 +1,134 @@
+"""Makes the rollout worker of a run from its spec."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from gymtrain_trainer import settings
+from gymtrain_trainer.context import Context
+from gymtrain_trainer.data.rows import Tasks, read_index
+from gymtrain_trainer.errors import RolloutError
+from gymtrain_trainer.progress import ProgressBoard
+from gymtrain_trainer.rollouts.client import AgentSource
+from gymtrain_trainer.rollouts.group import GroupRules
+from gymtrain_trainer.rollouts.guard import Versions, WeightGuard
+from gymtrain_trainer.rollouts.ledger import Ledger
+from gymtrain_trainer.rollouts.pace import samples_ahead
+from gymtrain_trainer.rollouts.parts import WorkerParts, WorkerSettings
+from gymtrain_trainer.rollouts.report import RolloutReport
+from gymtrain_trainer.rollouts.samples import to_samples
+from gymtrain_trainer.rollouts.source import RolloutLimits, RolloutSource, Sampling
+from gymtrain_trainer.rollouts.verify import VerifySource
+from gymtrain_trainer.rollouts.worker import RolloutWorker
+from gymtrain_trainer.versions import Numbering
+from gymtrain_trainer.weights import SyncStats, untrusted
+
+
+class WeightPods(Protocol):
+    """What the guard needs of a weight transport."""
+
+    stats: SyncStats
+
+    async def pod_versions(self) -> Versions:
+        """What each vLLM server holds now."""
+        ...
+
+
+class _GuardedWeights:
+    """The transport as the guard asks it."""
+
+    def __init__(self, pods: WeightPods) -> None:
+        self._pods = pods
+
+    async def pod_versions(self) -> Versions:
+        return await self._pods.pod_versions()
+
+    def repairs(self) -> int:
+        return self._pods.stats.repairs
+
+
+def read_tasks(context: Context, seed: int) -> Tasks:
+    """The run's tasks.
+
+    Raises:
+        DataError: a dataset is unreadable or names an agent that the run doesn't have.
+    """
+    run = context.run
+    verifies = run.spec.rollout.mode == "Verify"
+    # In mode Verify an agent is only a name in the rows; what stands in for it has URLs of its own.
+    agents = {name: route.resources_url for name, route in run.verifiers.items()} if verifies else run.agents
+    return Tasks(read_index(context.paths.data_index), agents, seed)
+
+
+def make_worker(
+    context: Context,
+    board: ProgressBoard,
+    tasks: Tasks,
+    pods: WeightPods,
+    numbering: Numbering,
+    arguments: dict[str, Any],
+    position: int,
+) -> RolloutWorker:
+    """The worker, not started.
+
+    Args:
+        context: of the run.
+        board: where it reports.
+        tasks: what it draws from.
+        pods: the weight transport.
+        numbering: of this process' weight versions.
+        arguments: of TRL's config.
+        position: of the draw order, where it begins.
+    """
+    run, batch = context.run, settings.Batch.of(context.run.spec)
+    spec = run.spec.rollout
+
+    def guard() -> WeightGuard:
+        return WeightGuard(
+            _GuardedWeights(pods), lambda before, after: untrusted(before, after, run.name, context.attempt)
+        )
+
+    fork_threshold = int(arguments.get("fork_threshold_tokens", 1024))
+    return RolloutWorker(
+        WorkerSettings(
+            rules=GroupRules(batch.num_generations, spec.max_staleness, numbering),
+            ahead=samples_ahead(
+                batch.samples_per_step, int(arguments.get("weight_sync_steps", 1)), batch.num_generations
+            ),
+            max_concurrent=spec.max_concurrent,
+            stall_timeout_seconds=spec.stall_timeout_seconds,
+            start_position=position,
+        ),
+        tasks,
+        WorkerParts(
+            source=_source(context, arguments),
+            guard=guard,
+            ledger=(lambda: Ledger(run.gateway_pods_host)) if run.gateway_url else None,
+            make_samples=lambda rollouts, task: to_samples(
+                rollouts,
+                group_id=task.position,
+                agent=task.agent,
+                fork_threshold=fork_threshold,
+                mask_truncated=spec.mask_truncated,
+            ),
+            report=RolloutReport(board, masks_truncated=spec.mask_truncated),
+        ),
+    )
+
+
+def _source(context: Context, arguments: dict[str, Any]) -> Callable[[Callable[[RolloutError], None]], RolloutSource]:
+    run, spec = context.run, context.run.spec.rollout
+    limits = RolloutLimits(
+        spec.max_concurrent, spec.timeout_seconds, spec.max_attempts, float(spec.verify_timeout_seconds)
+    )
+    sampling = Sampling(
+        temperature=float(arguments.get("temperature", 1.0)),
+        top_p=float(arguments.get("top_p", 1.0)),
+        max_output_tokens=int(arguments.get("max_completion_length", 2048)),
+    )
+
+    def make(on_failure: Callable[[RolloutError], None]) -> RolloutSource:
+        if spec.mode == "Verify":
+            return VerifySource(limits, sampling, run.verifiers, on_failure)
+        return AgentSource(limits, sampling, on_failure)
+
+    return make

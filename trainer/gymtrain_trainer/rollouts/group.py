@@ -1,0 +1,111 @@
+"""One group, from its first request to its samples, with every reason for which it can't be used.
+
+```
+num_generations rollouts ──► origin of each turn (ledger) ──► oldest version ──► guard ──► samples
+   │ one fails for good         │ unknown, foreign               │ too old         │ vLLM lost the weights
+   └──────────────┬─────────────┴────────────────────────────────┴─────────────────┘
+                  ▼
+          GroupDroppedError with its DropReason
+```
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gymtrain_trainer.data.rows import Task
+from gymtrain_trainer.errors import DropReason, GroupDroppedError, RolloutError
+from gymtrain_trainer.rollouts.answer import Answer
+from gymtrain_trainer.rollouts.buffer import Row
+from gymtrain_trainer.rollouts.guard import WeightGuard
+from gymtrain_trainer.rollouts.ledger import Ledger
+from gymtrain_trainer.rollouts.origins import Rollout, digests_of, rollouts_of
+from gymtrain_trainer.rollouts.source import RolloutSource
+from gymtrain_trainer.versions import Numbering
+
+type SampleMaker = Callable[[Sequence[Rollout], Task], list[Row]]
+
+
+@dataclass(frozen=True)
+class Group:
+    """A usable group."""
+
+    task: Task
+    rollouts: list[Rollout]
+    rows: list[Row]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class GroupRules:
+    """What makes a group usable."""
+
+    num_generations: int
+    max_staleness: int
+    numbering: Numbering
+
+
+class GroupRunner:
+    """Runs groups; lives in the worker's event loop."""
+
+    def __init__(
+        self,
+        rules: GroupRules,
+        source: RolloutSource,
+        guard: WeightGuard,
+        ledger: Ledger | None,
+        make_samples: SampleMaker,
+        version: Callable[[], int],
+    ) -> None:
+        """`ledger`: None where the run has no gateway; `version`: the trainer's model version now."""
+        self._rules = rules
+        self._source = source
+        self._guard = guard
+        self._ledger = ledger
+        self._make_samples = make_samples
+        self._version = version
+
+    async def run(self, task: Task) -> Group:
+        """One group.
+
+        Raises:
+            GroupDroppedError: it can't be used.
+        """
+        began, version = time.monotonic(), self._version()
+        try:
+            before = await self._guard.before()
+            answers = await self._answers(task)
+            rollouts = await self._origins(answers, version)
+            if reason := await self._guard.reason_to_discard(before):
+                raise GroupDroppedError(DropReason.FOREIGN_WEIGHTS, reason)
+            self._check_age(rollouts)
+            rows = self._make_samples(rollouts, task)
+        except RolloutError as error:
+            raise GroupDroppedError(DropReason.FAILED, str(error)) from error
+        return Group(task, rollouts, rows, time.monotonic() - began)
+
+    async def _answers(self, task: Task) -> list[Answer]:
+        """All rollouts of a group. The first that fails for good ends the others, and its RolloutError is raised."""
+        running = [asyncio.create_task(self._source.run(task)) for _ in range(self._rules.num_generations)]
+        try:
+            return await asyncio.gather(*running)
+        finally:
+            for rollout in running:
+                rollout.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    async def _origins(self, answers: list[Answer], version: int) -> list[Rollout]:
+        if self._ledger is None:
+            return [Rollout(answer, version) for answer in answers]
+        entries = await self._ledger.entries(list(digests_of(answers)))
+        return rollouts_of(answers, entries, self._rules.numbering, version - self._rules.max_staleness)
+
+    def _check_age(self, rollouts: list[Rollout]) -> None:
+        oldest, now = min(rollout.version for rollout in rollouts), self._version()
+        if now - oldest > self._rules.max_staleness:
+            raise GroupDroppedError(
+                DropReason.STALE,
+                f"a group of weight version {self._rules.numbering.label(oldest)} ended {now - oldest} versions later "
+                f"(rollout.maxStaleness is {self._rules.max_staleness})",
+            )

@@ -1,0 +1,101 @@
+"""Sources of rollouts over HTTP: each call has a deadline, each rollout a limit of tries with back-off between them."""
+
+import abc
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+
+from gymtrain_trainer.data.rows import Task
+from gymtrain_trainer.errors import AgentError, RolloutError
+from gymtrain_trainer.rollouts.answer import Answer
+from gymtrain_trainer.rollouts.source import RolloutLimits, Sampling
+
+_BACKOFF_SECONDS = 1.0  # doubled at each try
+_BACKOFF_LIMIT_SECONDS = 30.0
+_CONNECT_SECONDS = 30.0
+_QUOTED = 400  # characters of an error's body
+
+type Cookies = dict[str, str]
+
+
+class RowRefusedError(AgentError):
+    """The row doesn't fit the server's schema: trying again can't help."""
+
+
+class NoRouteError(AgentError):
+    """The server has no such route."""
+
+
+class HttpSource(abc.ABC):
+    """Base of the sources. Cookies are never kept: a request without one starts a session of its own in Gym."""
+
+    def __init__(
+        self, limits: RolloutLimits, sampling: Sampling, on_failure: Callable[[RolloutError], None] | None = None
+    ) -> None:
+        """`on_failure` hears of each failed try."""
+        self._limits = limits
+        self._sampling = sampling
+        self._on_failure = on_failure or (lambda error: None)
+        self._slots = asyncio.Semaphore(limits.max_concurrent)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(
+            # No limit of its own: connections are bounded by the slots, and a queue in the pool would eat deadlines.
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=15.0),
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._session is not None
+        await self._session.close()
+
+    async def run(self, task: Task) -> Answer:
+        """One rollout.
+
+        Raises:
+            RolloutError: the last of `max_attempts` tries failed, or a server refused the row for good (422).
+        """
+        for attempt in range(1, self._limits.max_attempts + 1):
+            try:
+                async with self._slots:
+                    return await self._once(task)
+            except RolloutError as error:
+                self._on_failure(error)
+                if attempt == self._limits.max_attempts or isinstance(error, RowRefusedError):
+                    raise
+            pause = min(_BACKOFF_LIMIT_SECONDS, _BACKOFF_SECONDS * 2 ** (attempt - 1))
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads retries
+        raise AssertionError("unreachable: max_attempts is at least 1")
+
+    @abc.abstractmethod
+    async def _once(self, task: Task) -> Answer:
+        """One try; raises RolloutError."""
+
+    async def _post(
+        self, url: str, body: Mapping[str, Any], seconds: float, cookies: Cookies | None = None
+    ) -> tuple[Any, Cookies]:
+        """The JSON of the answer and the cookies that it set; raises AgentError."""
+        assert self._session is not None
+        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=_CONNECT_SECONDS)
+        try:
+            async with self._session.post(url, json=body, timeout=timeout, cookies=cookies) as response:
+                if response.status == 200:
+                    found = {name: morsel.value for name, morsel in response.cookies.items()}
+                    return await response.json(content_type=None), found
+                text = " ".join((await response.text(errors="replace")).split())
+                kind = {404: NoRouteError, 405: NoRouteError, 422: RowRefusedError}.get(response.status, AgentError)
+                raise kind(f"{url} answered {response.status}: {text[:_QUOTED]}")
+        except TimeoutError:
+            raise AgentError(f"{url} didn't answer within {seconds:g} s") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise AgentError(f"{url}: {type(error).__name__}: {error}"[:_QUOTED]) from error
+        except ValueError as error:
+            raise AgentError(f"{url} answered no JSON: {error}"[:_QUOTED]) from error

@@ -1,0 +1,104 @@
+"""From ledger entries to the origin of each turn: which weights sampled it. Pure.
+
+A digest names a call by its tokens, so two calls with the same prompt and the same answer share one. A short answer to
+a prompt that is drawn in every epoch does that: the ledgers of several gateway pods may hold old entries of it beside
+the new one. What settles it is that no call of a group can be older than the group: versions from before the floor
+(the trainer's version at the group's start, less maxStaleness, which is what the gateway lets through) belong to other
+calls. Of the rest the oldest counts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gymtrain_api.ledger import LedgerEntry, token_digest
+from gymtrain_trainer.errors import DropReason, GroupDroppedError
+from gymtrain_trainer.rollouts.answer import Answer, Turn
+from gymtrain_trainer.rollouts.ledger import Entries
+from gymtrain_trainer.versions import Numbering
+
+ABORTED = "abort"  # vLLM's finish_reason of a request that was cut off
+TRUNCATED = "length"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where one turn's tokens came from."""
+
+    versions: tuple[int, ...]  # model versions that may have sampled it, oldest first
+    continues: bool  # its prompt begins with the last turn's tokens, bit by bit
+    forked: bool  # the chat template rewrote the history
+    finish_reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """A finished rollout and what is known of its weights."""
+
+    answer: Answer
+    version: int  # the oldest that sampled a turn of it
+    origins: tuple[Origin, ...] = ()  # one a turn; empty where the run has no gateway
+
+    @property
+    def truncated(self) -> bool:
+        """A turn hit the token limit."""
+        return self.answer.truncated or any(origin.finish_reason == TRUNCATED for origin in self.origins)
+
+    @property
+    def forks(self) -> int:
+        """Turns whose history the chat template rewrote."""
+        return sum(origin.forked for origin in self.origins)
+
+
+def digests_of(answers: Sequence[Answer]) -> dict[str, Turn]:
+    """Every turn of a group by its digest."""
+    return {token_digest(turn.prompt_ids, turn.output_ids): turn for answer in answers for turn in answer.turns}
+
+
+def rollouts_of(answers: Sequence[Answer], entries: Entries, numbering: Numbering, floor: int) -> list[Rollout]:
+    """The answers with the origin of each turn.
+
+    Raises:
+        GroupDroppedError: a turn has no entry, was sampled by other weights than this attempt's, is older than
+            `floor`, or was cut off.
+    """
+    rollouts = []
+    for answer in answers:
+        origins = tuple(_origin(turn, entries, numbering, floor) for turn in answer.turns)
+        rollouts.append(Rollout(answer, min(origin.versions[0] for origin in origins), origins))
+    return rollouts
+
+
+def _origin(turn: Turn, entries: Entries, numbering: Numbering, floor: int) -> Origin:
+    found = entries.get(token_digest(turn.prompt_ids, turn.output_ids), ())
+    if not found:
+        raise GroupDroppedError(DropReason.NO_LEDGER_ENTRY, "a model call of the group is in no gateway's ledger")
+    ours = [(entry, numbers) for entry in found if (numbers := _numbers(entry, numbering)) is not None]
+    if not ours:
+        labels = sorted({label for entry in found for label in entry.versions})
+        raise GroupDroppedError(
+            DropReason.FOREIGN_WEIGHTS,
+            f"a model call of the group was sampled by weights {', '.join(labels)}, not by "
+            f"{numbering.run}:{numbering.attempt}:*",
+        )
+    recent = [(entry, [n for n in numbers if n >= floor]) for entry, numbers in ours if max(numbers) >= floor]
+    if not recent:
+        raise GroupDroppedError(
+            DropReason.STALE, f"a model call of the group was sampled by {ours[-1][0].versions[0]}: too old"
+        )
+    if all(entry.finish_reason == ABORTED for entry, _ in recent):
+        raise GroupDroppedError(
+            DropReason.FAILED, "a model call of the group was cut off by vLLM (finish_reason abort)"
+        )
+    return Origin(
+        versions=tuple(sorted({number for _, numbers in recent for number in numbers})),
+        continues=all(entry.history == "exact" for entry, _ in recent),
+        forked=any(entry.history == "forked" for entry, _ in recent),
+        finish_reason=next((entry.finish_reason for entry, _ in recent if entry.finish_reason), None),
+    )
+
+
+def _numbers(entry: LedgerEntry, numbering: Numbering) -> list[int] | None:
+    """Model versions of an entry; None where one of them isn't this attempt's."""
+    numbers = [numbering.model_version(label) for label in entry.versions]
+    known = [number for number in numbers if number is not None]
+    return known if len(known) == len(numbers) else None

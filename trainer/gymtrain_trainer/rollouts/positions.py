@@ -1,0 +1,70 @@
+"""Which rows of the draw order are open: in flight, to be drawn again, or not drawn yet. Safe between threads."""
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Iterable
+
+from gymtrain_trainer.progress import InFlight
+
+_REDRAWS = 5  # of a row whose groups grow stale: one that always takes too long would take the place of others for ever
+
+
+class Positions:
+    """The account of draws."""
+
+    def __init__(self, start: int) -> None:
+        """`start`: the first position that was never drawn."""
+        self._lock = threading.Lock()
+        self._next = start
+        self._again: deque[int] = deque()
+        self._stale: Counter[int] = Counter()
+        self._open: dict[int, tuple[float, str]] = {}  # start and agent of each running group
+
+    def draw(self) -> int:
+        """The position to work on now."""
+        with self._lock:
+            if self._again:
+                return self._again.popleft()
+            self._next += 1
+            return self._next - 1
+
+    def begin(self, position: int, agent: str) -> None:
+        """A group runs."""
+        with self._lock:
+            self._open[position] = (time.monotonic(), agent)
+
+    def end(self, position: int) -> None:
+        """It runs no more."""
+        with self._lock:
+            self._open.pop(position, None)
+
+    def again(self, position: int) -> None:
+        """The position is drawn again before any new one."""
+        with self._lock:
+            self._again.append(position)
+
+    def again_unless_hopeless(self, position: int) -> bool:
+        """The same after a group that grew stale, up to a limit; False beyond it."""
+        with self._lock:
+            self._stale[position] += 1
+            if self._stale[position] > _REDRAWS:
+                del self._stale[position]
+                return False
+            self._again.append(position)
+            return True
+
+    def first_open(self, others: Iterable[int]) -> int:
+        """The first position that isn't done; `others` are open for reasons of the caller's."""
+        with self._lock:
+            return min([*self._open, *self._again, *others], default=self._next)
+
+    def in_flight(self) -> InFlight:
+        """What runs now."""
+        with self._lock:
+            began = [start for start, _ in self._open.values()]
+            return InFlight(
+                groups=len(began),
+                oldest_seconds=time.monotonic() - min(began) if began else 0.0,
+                agents=Counter(agent for _, agent in self._open.values()),
+            )

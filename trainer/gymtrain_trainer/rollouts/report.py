@@ -1,0 +1,107 @@
+"""What the rollout worker tells the board, the metrics queue and the log about its groups."""
+
+import logging
+import queue
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+from gymtrain_trainer.errors import DropReason, GroupDroppedError, RolloutError
+from gymtrain_trainer.progress import ProgressBoard
+from gymtrain_trainer.rollouts.answer import prompt_text
+from gymtrain_trainer.rollouts.group import Group
+
+log = logging.getLogger(__name__)
+
+DROPPED = "dropped_groups"
+FORKS = "forks"
+MASKED = "masked_rollouts"
+_SHOWN = 2  # rollouts of each group that /samples shows
+
+
+class RolloutReport:
+    """Written by the worker's thread; what was dropped while it waited, by the trainer's."""
+
+    def __init__(self, board: ProgressBoard, *, masks_truncated: bool) -> None:
+        """`masks_truncated`: spec.rollout.maskTruncated."""
+        self.metrics: queue.Queue[dict[str, Any]] = queue.Queue()  # TRL drains it into its own
+        self._board = board
+        self._masks_truncated = masks_truncated
+        self._lock = threading.Lock()
+        self._dropped: Counter[DropReason] = Counter()
+        self.unusable = 0  # groups in a row
+        self.last_error = "no rollout has finished yet"
+        self.last_usable = time.monotonic()
+
+    def dropped(self) -> dict[DropReason, int]:
+        """Groups dropped so far, by reason."""
+        with self._lock:
+            return dict(self._dropped)
+
+    def rollout_failed(self, error: RolloutError) -> None:
+        """One try of a rollout failed."""
+        self.last_error = str(error)
+        self._board.count("failed_rollouts")
+
+    def group_dropped(self, error: GroupDroppedError) -> None:
+        """Dropped, never rewarded with 0."""
+        self.unusable += 1
+        self.last_error = str(error)
+        self._count_drop(error.reason)
+        log.warning("group dropped (%s): %s", error.reason, error)
+        fields: dict[str, Any] = {"message": f"rollout groups are dropped ({error.reason}): {error}"}
+        if self.unusable == 1:
+            fields["rollouts_failing_since"] = time.time()
+        self._board.update(**fields)
+
+    def group_grew_stale(self, staleness: int) -> None:
+        """A group was too old when the trainer came to it."""
+        self._count_drop(DropReason.STALE)
+        log.warning("group dropped (stale): it is %d weight versions old", staleness)
+
+    def group_usable(self, group: Group) -> None:
+        """Its samples go to the trainer."""
+        self.last_usable = time.monotonic()
+        if self.unusable:
+            self.unusable = 0
+            self._board.update(rollouts_failing_since=None, message="")
+        rollouts, rows = group.rollouts, group.rows
+        count = len(rollouts)
+        forks = sum(rollout.forks for rollout in rollouts)
+        masked = sum(rollout.truncated for rollout in rollouts) if self._masks_truncated else 0
+        self._board.count("rollouts", count)
+        self._board.tally(FORKS, by=forks)
+        self._board.tally(MASKED, by=masked)
+        self.metrics.put(
+            {
+                "rollout/group_s": group.seconds,
+                "rollout/completion_tokens_mean": sum(r.answer.generated for r in rollouts) / count,
+                "rollout/turns_mean": sum(len(r.answer.turns) for r in rollouts) / count,
+                "rollout/rows_per_rollout": len(rows) / count,
+                "rollout/forks_total": float(forks),
+                "rollout/masked_total": float(masked),
+            }
+        )
+        for rollout in rollouts[:_SHOWN]:
+            self._board.add_sample(
+                {
+                    "position": group.task.position,
+                    "agent": group.task.agent,
+                    "prompt": prompt_text(group.task.row),
+                    "completion": rollout.answer.text,
+                    "reward": rollout.answer.reward,
+                    "tokens": rollout.answer.generated,
+                    "turns": len(rollout.answer.turns),
+                    "forks": rollout.forks,
+                    "model_version": rollout.version,
+                    "time": time.time(),
+                }
+            )
+
+    def _count_drop(self, reason: DropReason) -> None:
+        with self._lock:
+            self._dropped[reason] += 1
+        self._board.count("dropped_groups")
+        self._board.tally(DROPPED, str(reason))
+        self.metrics.put({f"rollout/dropped_{reason}_total": 1.0})

@@ -1,0 +1,59 @@
+"""What a source of rollouts is, and the settings that all of them share."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from gymtrain_trainer.data.rows import Task
+from gymtrain_trainer.rollouts.answer import Answer
+
+
+class RolloutSource(Protocol):
+    """Makes one rollout of a task; lives in one event loop."""
+
+    async def __aenter__(self) -> Self:
+        """Opens its connections."""
+        ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Closes them."""
+        ...
+
+    async def run(self, task: Task) -> Answer:
+        """One rollout.
+
+        Raises:
+            RolloutError: it failed for good.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the policy samples; goes into each request."""
+
+    temperature: float
+    top_p: float
+    max_output_tokens: int
+
+
+@dataclass(frozen=True)
+class RolloutLimits:
+    """`spec.rollout`, for one rollout."""
+
+    max_concurrent: int
+    timeout_seconds: float  # of one POST /run, or of one generation in mode Verify
+    max_attempts: int
+    verify_timeout_seconds: float = 300.0  # of one POST /verify, or /seed_session, in mode Verify
+
+
+def request_body(row: Mapping[str, Any], sampling: Sampling) -> dict[str, Any]:
+    """The row with the run's sampling settings in its `responses_create_params`."""
+    params = dict(row.get("responses_create_params") or {})
+    params["temperature"] = sampling.temperature
+    params["top_p"] = sampling.top_p
+    params["max_output_tokens"] = sampling.max_output_tokens
+    return dict(row) | {"responses_create_params": params}

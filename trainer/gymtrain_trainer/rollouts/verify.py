@@ -1,0 +1,63 @@
+"""Mode Verify: the trainer generates through the Gym model server and has the answer judged, with no agent between.
+
+    seed_session ──► resources server, where it has the route; its cookie names the session
+    v1/responses ──► model server ──► gateway ──► vLLM: one answer, with token ids
+    verify       ──► resources server, with the session's cookie: the reward
+
+Environments of one turn only: tool calls in the answer are judged as they stand, nobody executes them.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gymtrain_api.wiring import VerifyRoute
+from gymtrain_trainer.data.rows import Task
+from gymtrain_trainer.errors import AnswerError, RolloutError
+from gymtrain_trainer.rollouts.answer import Answer, parse_answer
+from gymtrain_trainer.rollouts.http import Cookies, HttpSource, NoRouteError
+from gymtrain_trainer.rollouts.source import RolloutLimits, Sampling, request_body
+
+
+class VerifySource(HttpSource):
+    """Generates, then asks for the reward."""
+
+    def __init__(
+        self,
+        limits: RolloutLimits,
+        sampling: Sampling,
+        routes: Mapping[str, VerifyRoute],
+        on_failure: Callable[[RolloutError], None] | None = None,
+    ) -> None:
+        """`routes`: by agent server, as rows name it."""
+        super().__init__(limits, sampling, on_failure)
+        self._routes = dict(routes)
+        self._stateless: set[str] = set()  # resources servers without /seed_session
+
+    async def _once(self, task: Task) -> Answer:
+        route = self._routes[task.agent]
+        body = request_body(task.row, self._sampling)
+        session = await self._seed(route.resources_url, body)
+        response, model_session = await self._post(
+            f"{route.model_url}/v1/responses", body["responses_create_params"], self._limits.timeout_seconds
+        )
+        verdict, _ = await self._post(
+            f"{route.resources_url}/verify",
+            body | {"response": response},
+            self._limits.verify_timeout_seconds,
+            session | model_session,  # as Gym's agents pass both on
+        )
+        if not isinstance(verdict, Mapping):
+            raise AnswerError(f"{route.resources_url}/verify answered {type(verdict).__name__}, not an object")
+        # The verifier may hand back a response of its own making; the tokens are those that the model server gave.
+        return parse_answer(dict(verdict) | {"response": response})
+
+    async def _seed(self, resources_url: str, body: dict[str, Any]) -> Cookies:
+        """Cookies of a new session; none where the server keeps no sessions."""
+        if resources_url in self._stateless:
+            return {}
+        try:
+            _, cookies = await self._post(f"{resources_url}/seed_session", body, self._limits.verify_timeout_seconds)
+        except NoRouteError:
+            self._stateless.add(resources_url)
+            return {}
+        return cookies

@@ -1,0 +1,110 @@
+"""Three names of one weight version: TRL's model version, the number in the label, the label that vLLM carries.
+
+TRL counts its syncs from 1 in each process. A run that was suspended goes on within the same attempt, in a new process,
+so labels count on from those that the attempt used: a label never names two versions.
+
+| TRL's model version | label, first process | label, after a suspension at 7 |
+|---|---|---|
+| 1 | run:1:1 | run:1:16 |
+| 2 | run:1:2 | run:1:17 |
+
+The gap: numbers are noted some ahead, because a sync may use more than one (a transport that tries again).
+"""
+
+import bisect
+import json
+import logging
+import threading
+from pathlib import Path
+
+from gymtrain_api.wiring import weight_version
+
+log = logging.getLogger(__name__)
+
+SYNC_FILE = ".gymtrain-sync"  # last number that the attempt may have used, below the run's folder
+_AHEAD = 8
+
+
+class Numbering:
+    """Labels of one process of an attempt. Written by the main thread at each sync, read by any."""
+
+    def __init__(self, run: str, attempt: int, start: int = 0) -> None:
+        """`start`: the last number that an earlier process of the attempt may have used."""
+        self.run = run
+        self.attempt = attempt
+        self.start = start
+        self._lock = threading.Lock()
+        self._numbers: list[int] = []  # of the labels of model versions 1, 2, ...
+
+    def sent(self, label: str) -> None:
+        """The next model version is on the pods, as `label`.
+
+        Raises:
+            ValueError: the label isn't this attempt's, or not newer than the last.
+        """
+        number = self._number(label)
+        with self._lock:
+            if number is None or number <= (self._numbers[-1] if self._numbers else self.start):
+                raise ValueError(f"weight version {label!r} after {self._numbers[-1:] or self.start}")
+            self._numbers.append(number)
+
+    def label(self, model_version: int) -> str:
+        """What vLLM says when it holds TRL's version `model_version`."""
+        with self._lock:
+            known = 1 <= model_version <= len(self._numbers)
+            number = self._numbers[model_version - 1] if known else self.start + model_version
+        return weight_version(self.run, self.attempt, number)
+
+    def model_version(self, label: str) -> int | None:
+        """TRL's version of a label; None for another run, another attempt, or anything else.
+
+        A label of this attempt's earlier process is 0 or less: older than everything that this one trained. A number
+        between two versions is of a sync that was tried again: the weights are those of the later version. A number
+        beyond the last is of the version that is being sent now.
+        """
+        number = self._number(label)
+        if number is None:
+            return None
+        if number <= self.start:
+            return number - self.start
+        with self._lock:
+            return bisect.bisect_left(self._numbers, number) + 1
+
+    def _number(self, label: str) -> int | None:
+        prefix, _, number = label.rpartition(":")
+        return int(number) if prefix == f"{self.run}:{self.attempt}" and number.isdecimal() else None
+
+
+class SyncNumbers:
+    """Remembers on the checkpoint volume which numbers the attempt has used."""
+
+    def __init__(self, folder: Path | None, attempt: int) -> None:
+        """`folder`: the run's own, already claimed; None without a checkpoint volume, where a suspended run starts
+        anew and its vLLM pods and gateways are new too."""
+        self._path = folder / SYNC_FILE if folder is not None else None
+        self._attempt = attempt
+
+    def last(self) -> int:
+        """The last number that this attempt may have used; 0 if none."""
+        if self._path is None:
+            return 0
+        try:
+            noted = json.loads(self._path.read_text())
+            return int(noted["number"]) if noted["attempt"] == self._attempt else 0
+        except FileNotFoundError:
+            return 0
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            log.warning("%s is unreadable (%s): weight versions of this attempt count from 1", self._path, error)
+            return 0
+
+    def reserve(self, after: int) -> None:
+        """Notes the numbers after `after` before any pod hears of them. A full volume doesn't end the run here."""
+        if self._path is None:
+            return
+        number = after + _AHEAD
+        draft = self._path.with_name(f"{SYNC_FILE}.new")
+        try:
+            draft.write_text(json.dumps({"attempt": self._attempt, "number": number}))
+            draft.rename(self._path)
+        except OSError as error:
+            log.warning("cannot note weight version %d in %s: %s", number, self._path, error)
