@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from gymtrain_api.wiring import Alarm, TrainerProgress
 
-type AlarmReason = Literal["KLHigh", "RatioOff", "ParityOff", "Stalled"]
+type AlarmReason = Literal["KLHigh", "RatioOff", "ParityOff", "Stalled", "CheckpointFailed"]
 
 KEPT_SAMPLES = 64
 _TERMINATION_LIMIT = 4096  # bytes that the kubelet takes of a termination message

@@ -58,7 +58,7 @@ def _train(
 ) -> None:
     from gymtrain_trainer.algorithm.checkpoints import claim_folder, drop_cut_off, last_checkpoint
     from gymtrain_trainer.algorithm.report import ReportCallback
-    from gymtrain_trainer.algorithm.saving import save_on_the_way_out
+    from gymtrain_trainer.algorithm.saving import Saves, save_on_the_way_out
     from gymtrain_trainer.algorithm.stop import StopCallback, agree_among_ranks
     from gymtrain_trainer.lead import Lead, make_lead
     from gymtrain_trainer.weights_parity import fill_prompts
@@ -75,12 +75,14 @@ def _train(
     callbacks: list[Any] = [StopCallback(stop, spec.trainer.checkpoint is not None, agree_among_ranks)]
     holder: list[Any] = []  # the trainer, once there is one
     lead: Lead | None = None
+    saves: Saves | None = None
     if board is not None:
         assert store is not None
         assert servers is not None
         position = checkpoint.state.position if checkpoint else 0
         lead = make_lead(context, board, store, stop, servers, arguments, position, lambda: holder[0])
-        callbacks.append(ReportCallback(context, lead))
+        saves = Saves(context, board)
+        callbacks.append(ReportCallback(context, lead, saves))
 
     began = time.monotonic()
     from gymtrain_trainer.algorithm.adapter import agree_on_adapter
@@ -95,6 +97,8 @@ def _train(
         weight_transfer=lead.transfer if lead else None,
     )
     holder.append(trainer)
+    if saves:
+        saves.forgive(trainer)
     log.info("model loaded in %.1f s", time.monotonic() - began)
     if lead:
         fill_prompts(lead.prompts, lead.tasks, trainer.processing_class)

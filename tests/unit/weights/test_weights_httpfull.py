@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 from gymtrain_trainer.weights import (  # noqa: E402
     HTTPFull,
     ParityCheck,
+    ParityWatch,
     SyncEvent,
     TransportRefusedError,
     WeightParityError,
@@ -127,7 +128,7 @@ async def test_a_failed_sync_leaves_the_version_as_it_was(cluster: Any) -> None:
 async def test_parity_is_asked_after_the_first_sync(cluster: Any, logprob: float, agrees: bool) -> None:
     (await cluster.start_pod("127.0.0.1")).logprob = logprob
     check = ParityCheck(lambda _, completion: [-1.0] * len(completion), [[1, 2]])
-    transfer = HTTPFull(cluster.settings, cluster.store, parity=check)
+    transfer = HTTPFull(cluster.settings, cluster.store, parity=ParityWatch(check))
     await on_main_thread(transfer.init_weight_transfer)
     if agrees:
         await on_main_thread(lambda: transfer.send_weights(weights()))

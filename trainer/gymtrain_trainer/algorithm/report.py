@@ -8,7 +8,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from gymtrain_trainer.algorithm.alarms import Numbers
 from gymtrain_trainer.algorithm.record import StepRecord, step_line, step_record
-from gymtrain_trainer.algorithm.saving import write_worker_state
+from gymtrain_trainer.algorithm.saving import Saves
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.lead import Lead, samples_per_step
 
@@ -22,8 +22,8 @@ _SPENT = ("rollout_wait_s", "weight_sync_s")
 class ReportCallback(TrainerCallback):  # type: ignore[misc]
     """Rank 0: the progress of each step, and the worker's place beside each checkpoint."""
 
-    def __init__(self, context: Context, lead: Lead) -> None:
-        self._context = context
+    def __init__(self, context: Context, lead: Lead, saves: Saves) -> None:
+        self._saves = saves
         self._lead = lead
         self._board = lead.board
         self._samples_per_step = samples_per_step(context)
@@ -112,8 +112,8 @@ class ReportCallback(TrainerCallback):  # type: ignore[misc]
         )
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """A checkpoint was written."""
-        write_worker_state(self._context, state.global_step, self._lead.worker)
+        """TRL has saved a checkpoint, or tried."""
+        self._saves.complete(state.global_step, self._lead.worker)
 
     def _judge(self, numbers: dict[str, float], record: StepRecord, first: bool) -> None:
         kl, ratio = numbers.get("kl"), numbers.get("ratio")

@@ -1,12 +1,15 @@
-"""Checkpoints beside TRL's steps: the worker's place in each, and a last one on the way out."""
+"""Checkpoints beside TRL's steps: the worker's place in each, a last one on the way out, and those that fail."""
 
 import contextlib
 import logging
+import shutil
 from typing import Any
 
 from gymtrain_trainer.algorithm.checkpoints import WorkerState, checkpoint_folder, last_checkpoint, write_state
 from gymtrain_trainer.context import Context
+from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts.worker import RolloutWorker
+from gymtrain_trainer.storage import trouble_of
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +30,59 @@ def write_worker_state(context: Context, step: int, worker: RolloutWorker) -> No
     state = WorkerState(step=step, position=worker.resume_position(), attempt=context.attempt, uid=context.run.uid)
     write_state(folder, state)
     log.info("checkpoint %s", folder)
+
+
+class Saves:
+    """A checkpoint that the volume doesn't take costs that checkpoint, not the run: an alarm stands until the next one
+    is written.
+
+    One process only. With more, an error on one rank would leave the others in a collective: there it ends the attempt.
+    """
+
+    def __init__(self, context: Context, board: ProgressBoard) -> None:
+        self._context = context
+        self._board = board
+        self._failed = False  # the last one
+
+    def forgive(self, trainer: Any) -> None:
+        """Stands around TRL's own saving from now on."""
+        if self._context.processes > 1:
+            return
+        save = trainer._save_checkpoint
+
+        def save_or_say(*args: Any, **kwargs: Any) -> None:
+            self._failed = False
+            try:
+                save(*args, **kwargs)
+            except Exception as error:
+                self._judge(error, trainer.state.global_step)
+
+        trainer._save_checkpoint = save_or_say
+
+    def complete(self, step: int, worker: RolloutWorker) -> None:
+        """After TRL's saving: marks the checkpoint as whole, unless it is not."""
+        if self._failed:
+            return
+        try:
+            write_worker_state(self._context, step, worker)
+        except OSError as error:
+            self._judge(error, step)
+        else:
+            self._board.clear_alarm("CheckpointFailed")
+
+    def _judge(self, error: Exception, step: int) -> None:
+        trouble = trouble_of(error)
+        if trouble is None or self._context.processes > 1:
+            raise error
+        self._failed = True
+        folder = checkpoint_folder(self._context.run_folder, step)
+        shutil.rmtree(folder, ignore_errors=True)  # it isn't whole, and takes the space of the next one
+        text = (
+            f"the checkpoint of step {step} could not be written ({trouble}) to {checkpoint_volume(self._context)}: "
+            "make room there. Training goes on; an attempt that fails now goes back to the checkpoint before"
+        )
+        log.error("%s", text)
+        self._board.set_alarm("CheckpointFailed", text)
 
 
 def save_on_the_way_out(context: Context, trainer: Any, worker: RolloutWorker | None) -> None:

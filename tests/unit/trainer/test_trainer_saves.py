@@ -1,0 +1,77 @@
+"""A checkpoint that can't be written costs that checkpoint, not the run."""
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gymtrain_trainer.algorithm.checkpoints import checkpoint_folder, last_checkpoint
+from gymtrain_trainer.algorithm.saving import Saves
+from gymtrain_trainer.progress import ProgressBoard
+from tests.unit.trainer.test_trainer_entry import context
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+WORKER: Any = SimpleNamespace(resume_position=lambda: 7)
+
+
+class Trainer:
+    """TRL's, as far as saving goes."""
+
+    def __init__(self, folder: Path, errors: list[Exception | None]) -> None:
+        self.state = SimpleNamespace(global_step=0)
+        self._folder = folder
+        self._errors = errors
+        self._save_checkpoint: Callable[[], None] = self._save
+
+    def _save(self) -> None:
+        self.state.global_step += 10
+        checkpoint_folder(self._folder, self.state.global_step).mkdir(parents=True)
+        if error := self._errors.pop(0):
+            raise error
+
+    def save(self, saves: Saves) -> None:
+        """One checkpoint, as TRL's loop makes it."""
+        self._save_checkpoint()
+        saves.complete(self.state.global_step, WORKER)
+
+
+def test_training_goes_on_after_a_full_disk_and_the_alarm_ends_with_the_next_checkpoint(tmp_path: Path) -> None:
+    found, board = context(tmp_path), ProgressBoard()
+    saves = Saves(found, board)
+    trainer = Trainer(found.run_folder, [None, FULL, None])
+    saves.forgive(trainer)
+
+    trainer.save(saves)
+    assert board.snapshot().alarms == []
+    trainer.save(saves)
+    (alarm,) = board.snapshot().alarms
+    assert alarm.reason == "CheckpointFailed"
+    assert "step 20" in alarm.message
+    assert not checkpoint_folder(found.run_folder, 20).exists(), "what was written of it takes no space"
+    last = last_checkpoint(found.run_folder, found.run.uid)
+    assert last is not None
+    assert last.state.step == 10
+
+    trainer.save(saves)
+    assert board.snapshot().alarms == []
+
+
+def test_another_error_ends_the_attempt(tmp_path: Path) -> None:
+    found = context(tmp_path)
+    saves = Saves(found, ProgressBoard())
+    trainer = Trainer(found.run_folder, [ValueError("a bug")])
+    saves.forgive(trainer)
+    with pytest.raises(ValueError, match="a bug"):
+        trainer.save(saves)
+
+
+def test_with_several_processes_a_full_disk_ends_the_attempt(tmp_path: Path) -> None:
+    found = context(tmp_path, trainer={"nodes": 2})
+    saves = Saves(found, ProgressBoard())
+    trainer = Trainer(found.run_folder, [FULL])
+    saves.forgive(trainer)
+    with pytest.raises(OSError, match="No space left"):
+        trainer.save(saves)
