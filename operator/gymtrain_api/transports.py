@@ -5,10 +5,9 @@ The servers' claims (`/openapi.json`) are taken only together with the settings 
 
 | Model | Every server offers | Transport |
 |---|---|---|
-| LoRA | LoRA routes and --enable-lora | LoRAFilesystem |
-| LoRA | backend nccl only | NCCL (merged weights) |
-| full | backend nccl, with GPUs on both sides | NCCL |
-| full | backend gymtrain_pull | HTTPFull |
+| LoRA | LoRA routes and --enable-lora, and there is a shared volume | LoRAFilesystem |
+| both | backend nccl, with GPUs on both sides | NCCL (an adapter is merged) |
+| both | backend gymtrain_pull | HTTPFull (an adapter is merged) |
 | any | anything else | none: refused, unless the spec says None |
 """
 
@@ -16,6 +15,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from gymtrain_api.spec import GymTrainingRunSpec
 
 Transport = Literal["NCCL", "LoRAFilesystem", "HTTPFull", "None"]
 
@@ -70,6 +71,7 @@ class _Run:
 
     lora_rank: int | None
     adapters: int
+    shared_volume: bool | None
     trainer_gpus: int | None
     inference_gpus: int | None
 
@@ -109,12 +111,23 @@ def adapters_held(max_staleness: int) -> int:
     return max_staleness + 2
 
 
+def planned(spec: GymTrainingRunSpec) -> Transport:
+    """The transport that vLLM is started for; whether it really offers it shows when it is up."""
+    requested = spec.weight_sync.transport
+    if requested != "Auto":
+        return requested
+    if spec.model.lora is not None and spec.trainer.checkpoint is not None:
+        return "LoRAFilesystem"
+    return "NCCL" if spec.trainer.gpus and spec.inference.gpus else "HTTPFull"
+
+
 def choose(
     requested: str,
     offers: Sequence[ServerOffer],
     *,
     lora: bool | Mapping[str, Any] = False,
     max_staleness: int = 0,
+    shared_volume: bool | None = None,
     trainer_gpus: int | None = None,
     inference_gpus: int | None = None,
 ) -> Choice:
@@ -125,6 +138,7 @@ def choose(
         offers: of all servers.
         lora: `spec.model.lora`; or whether an adapter is trained, where its rank is not known.
         max_staleness: `spec.rollout.maxStaleness`.
+        shared_volume: whether trainer and vLLM share the checkpoint volume; None where the caller does not know.
         trainer_gpus: of each trainer pod; None where the caller does not know.
         inference_gpus: of each vLLM pod; None where the caller does not know.
     """
@@ -133,13 +147,14 @@ def choose(
     run = _Run(
         lora_rank(lora) if isinstance(lora, Mapping) else None,
         adapters_held(max_staleness),
+        shared_volume,
         trainer_gpus,
         inference_gpus,
     )
     with_adapter = bool(lora) or isinstance(lora, Mapping)
-    order: tuple[Transport, ...] = ("LoRAFilesystem", "NCCL") if with_adapter else ("NCCL", "HTTPFull")
+    order: tuple[Transport, ...] = ("LoRAFilesystem", "NCCL", "HTTPFull") if with_adapter else ("NCCL", "HTTPFull")
     if requested != "Auto":
-        order = tuple(name for name in ("LoRAFilesystem", "NCCL", "HTTPFull") if name == requested)
+        order = tuple(name for name in _CHECKS if name == requested)
         if requested == "LoRAFilesystem" and not with_adapter:
             return Choice(None, "LoRAFilesystem: spec.model.lora is not set, so there is no adapter to send")
     lacks: list[str] = []
@@ -147,8 +162,7 @@ def choose(
         missing = [
             f"server {number} {what}" for number, offer in enumerate(offers) for what in _CHECKS[name](offer, run)
         ]
-        if name == "NCCL":
-            missing += _without_gpus(run)
+        missing += _LACKS[name](run)
         if not missing:
             return Choice(name, f"{requested}: {_why(name, with_adapter)}", tuple(lacks))
         lacks.append(f"{name}: {'; '.join(missing)}")
@@ -207,9 +221,26 @@ def _without_routes(offer: ServerOffer, routes: Iterable[str], setting: str) -> 
         yield f"lacks {', '.join(absent)}: set {setting}"
 
 
+def _nothing(run: _Run) -> list[str]:
+    return []
+
+
+def _without_volume(run: _Run) -> list[str]:
+    if run.shared_volume is not False:
+        return []
+    return ["spec.trainer.checkpoint is not set, so trainer and vLLM share no volume"]
+
+
 def _without_gpus(run: _Run) -> list[str]:
     sides = (("spec.trainer.gpus", run.trainer_gpus), ("spec.inference.gpus", run.inference_gpus))
     return [f"{field} is 0, and NCCL runs between GPUs" for field, gpus in sides if gpus == 0]
+
+
+_LACKS: dict[Transport, Callable[[_Run], list[str]]] = {
+    "LoRAFilesystem": _without_volume,
+    "NCCL": _without_gpus,
+    "HTTPFull": _nothing,
+}
 
 
 def _part(document: Mapping[str, Any] | None, name: str) -> Mapping[str, Any]:
