@@ -12,7 +12,7 @@ Files in the pods (all read-only but the scratch folders):
 | /gymtrain/sources/N | trainer, preflight | dataset N of the spec where it is a volume or a ConfigMap |
 | /gymtrain/data | trainer, preflight | `DataIndex` in index.json, and the files that it names |
 | /gymtrain/checkpoints | trainer | checkpoints, TensorBoard files, rewards.csv, state of the rollout worker |
-| /gymtrain/checkpoints | vLLM, where spec.model.lora is set | the same volume, read-only: adapters |
+| /gymtrain/checkpoints | vLLM, where adapters go over it | the same volume, read-only |
 | /gymtrain/scratch | all pods | writable, empty at start; HOME, HF_HOME and TMPDIR are below it |
 
 Preflight prints one line on stdout: `PREFLIGHT_MARK` and a `GymPreflight` or `TrainerPreflight` as JSON.

@@ -155,7 +155,7 @@ def test_kubectl_get_shows_how_the_run_goes(kubectl: Kubectl) -> None:
     assert head.split() == ["NAME", "STATE", "STEP", "MAX", "REWARD", "TRANSPORT", "AGE"]
     assert row.split()[:6] == ["small", "Training", "4", "30", "0.41", "HTTPFull"]
     head, row = kubectl.run("get", "gtr", "-o", "wide").splitlines()
-    assert head.split()[-3:] == ["ATTEMPT", "TOKENS/S", "HEALTH", "MESSAGE"]
+    assert head.split()[-4:] == ["ATTEMPT", "TOKENS/S", "HEALTH", "MESSAGE"]
     assert row.split()[-5:] == ["KLHigh", "step", "4", "of", "30"]
     kubectl.run("wait", "--for=condition=Progressing", "gtr/small", "--timeout=5s")
 

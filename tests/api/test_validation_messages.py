@@ -102,6 +102,11 @@ RULE_CASES: dict[str, tuple[dict[str, Any], str]] = {
         'spec.weightSync.transport: Invalid value: "object": LoRAFilesystem carries adapters: set model.lora, or '
         "another transport",
     ),
+    "parity threshold": (
+        smallest_run(weightSync={"parityThreshold": "5%"}),
+        'spec.weightSync.parityThreshold: Invalid value: "string": 5% is no decimal number such as 0.05: write it in '
+        "quotes",
+    ),
     "NCCL without GPUs": (
         smallest_run(weightSync={"transport": "NCCL"}, inference={"gpus": 1}),
         'spec.weightSync.transport: Invalid value: "object": NCCL needs GPUs on both sides: set trainer.gpus and '

@@ -1,6 +1,6 @@
 """The volume of the checkpoints: the trainer writes it, and vLLM reads adapters from it."""
 
-from gymtrain_api import names, wiring
+from gymtrain_api import names, transports, wiring
 from gymtrain_operator.manifests.context import Object, RunContext
 
 
@@ -25,7 +25,7 @@ def checkpoint_mount(run: RunContext, *, read_only: bool = False) -> Object:
 
 def is_shared_with_vllm(run: RunContext) -> bool:
     """Whether vLLM pods mount the volume: adapters get there through it."""
-    return run.spec.model.lora is not None
+    return transports.planned(run.spec) == "LoRAFilesystem"
 
 
 def holds_on_one_node(run: RunContext) -> bool:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.transports import LORA_ROUTES, ServerOffer
 from gymtrain_api.wiring import CHECKPOINT_DIR
@@ -93,7 +95,14 @@ def test_vllm_reads_adapters_where_the_trainer_writes_them() -> None:
     assert read == written | {"readOnly": True}
 
 
-def test_vllm_of_a_full_model_has_no_business_with_checkpoints() -> None:
-    world = World(trainer={"checkpoint": {"size": "1Gi"}}).to_servers()
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        {"trainer": {"checkpoint": {"size": "1Gi"}}},
+        LORA | {"weightSync": {"transport": "HTTPFull"}},
+    ],
+)
+def test_vllm_that_gets_no_adapters_has_no_business_with_checkpoints(blocks: dict[str, Any]) -> None:
+    world = World(**blocks).to_servers()
     pod = world.objects["Deployment"]["run-inference"]["spec"]["template"]["spec"]
     assert "checkpoints" not in [volume["name"] for volume in pod["volumes"]]
