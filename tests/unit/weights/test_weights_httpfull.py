@@ -13,7 +13,6 @@ from gymtrain_trainer.weights import (  # noqa: E402
     ParityCheck,
     ParityWatch,
     SyncEvent,
-    TransportRefusedError,
     WeightParityError,
     WeightSyncError,
 )
@@ -55,15 +54,6 @@ async def test_a_sync_brings_all_pods_to_the_next_version(cluster: Any) -> None:
     await on_main_thread(transfer.destroy)
 
 
-async def test_servers_without_the_plugin_are_refused_for_good(cluster: Any) -> None:
-    (await cluster.start_pod("127.0.0.1")).backend = "nccl"
-    transfer = HTTPFull(cluster.settings, cluster.store)
-    with pytest.raises(TransportRefusedError, match="gymtrain plugin") as refused:
-        await on_main_thread(transfer.init_weight_transfer)
-    assert refused.value.exit_code == 78
-    await on_main_thread(transfer.destroy)
-
-
 async def test_the_watcher_brings_a_restarted_pod_back(cluster: Any) -> None:
     pod = await cluster.start_pod("127.0.0.1")
     events: list[SyncEvent] = []
@@ -95,7 +85,7 @@ async def test_after_a_failed_sync_the_next_one_can_succeed(cluster: Any) -> Non
     with pytest.raises(WeightSyncError):
         await on_main_thread(lambda: transfer.send_weights(weights()))
     await on_main_thread(lambda: transfer.send_weights(weights()))
-    assert pod.version == "demo:1:2"
+    assert pod.version == "demo:1:3"  # a number is never used twice: some pod may hold the failed one
     await on_main_thread(transfer.destroy)
 
 
@@ -128,7 +118,7 @@ async def test_a_failed_sync_leaves_the_version_as_it_was(cluster: Any) -> None:
 async def test_parity_is_asked_after_the_first_sync(cluster: Any, logprob: float, agrees: bool) -> None:
     (await cluster.start_pod("127.0.0.1")).logprob = logprob
     check = ParityCheck(lambda _, completion: [-1.0] * len(completion), [[1, 2]])
-    transfer = HTTPFull(cluster.settings, cluster.store, parity=ParityWatch(check))
+    transfer = HTTPFull(cluster.settings, cluster.store, dtype="float32", parity=ParityWatch(check, dtype="float32"))
     await on_main_thread(transfer.init_weight_transfer)
     if agrees:
         await on_main_thread(lambda: transfer.send_weights(weights()))

@@ -1,0 +1,248 @@
+"""The NCCL transport against pods that take part in everything but the broadcast itself."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gymtrain_trainer.weights import NCCL, NoServersError, WeightSyncError  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+class FakeCommunicator:
+    """Keeps what is broadcast."""
+
+    made: list["FakeCommunicator"]
+    fail = ""  # the broadcasts' error
+
+    def __init__(self, library: Any, unique_id: bytes, world_size: int, device: int) -> None:
+        self.device = torch.device("cpu")
+        self.world_size = world_size
+        self.sent: list[Any] = []
+        self.aborted = ""
+        FakeCommunicator.made.append(self)
+
+    def broadcast(self, tensor: Any) -> None:
+        if self.fail:
+            raise WeightSyncError(self.fail)
+        self.sent.append(tensor.clone())
+
+    def wait(self) -> None:
+        self.check()
+
+    def check(self) -> None:
+        if self.aborted:
+            raise WeightSyncError(f"NCCL: {self.aborted}")
+
+    def abort(self, reason: str) -> None:
+        self.aborted = self.aborted or reason
+
+
+@pytest.fixture(autouse=True)
+def library(monkeypatch: pytest.MonkeyPatch) -> type[FakeCommunicator]:
+    module = "gymtrain_trainer.weights.nccl_library"
+    monkeypatch.setattr(f"{module}.load", lambda: None)
+    monkeypatch.setattr(f"{module}.new_id", lambda _: bytes(128))
+    monkeypatch.setattr(f"{module}.Communicator", FakeCommunicator)
+    monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
+    FakeCommunicator.made, FakeCommunicator.fail = [], ""
+    return FakeCommunicator
+
+
+class Model:
+    """Two tensors."""
+
+    def __init__(self) -> None:
+        self.tensors = {"a.weight": torch.ones(2, 3), "b.index": torch.arange(4)}
+
+    def parameters(self) -> Iterator[tuple[str, Any]]:
+        return iter(self.tensors.items())
+
+
+@pytest.fixture
+def model() -> Model:
+    return Model()
+
+
+async def start(cluster: Any, *numbers: int, workers: int = 1, release: str = "0.32.0") -> list[Any]:
+    pods = [await cluster.start_pod(f"127.0.0.{number}") for number in numbers]
+    for pod in pods:
+        pod.backend, pod.workers, pod.release = "nccl", workers, release
+    return pods
+
+
+async def on_main_thread[T](work: Callable[[], T]) -> T:
+    return await asyncio.wait_for(asyncio.to_thread(work), 20)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 - the watcher has no event to wait for
+            await asyncio.sleep(0.01)
+
+
+def sync(transport: NCCL, model: Model) -> None:
+    transport.pause()
+    transport.send_weights(model.parameters())
+    transport.resume()
+
+
+async def started(cluster: Any, model: Model, **more: Any) -> NCCL:
+    transport = NCCL(cluster.settings, model.parameters, dtype="bfloat16", **more)
+    await on_main_thread(transport.init_weight_transfer)
+    return transport
+
+
+async def test_one_broadcast_reaches_all_pods_under_the_next_version(cluster: Any, model: Model) -> None:
+    pods = await start(cluster, 1, 2)
+    transport = await started(cluster, model)
+    await on_main_thread(lambda: sync(transport, model))
+    assert [pod.version for pod in pods] == ["demo:1:1"] * 2
+    assert not any(pod.paused for pod in pods)
+    (message,) = FakeCommunicator.made[0].sent
+    assert torch.equal(message[:12].view(torch.bfloat16), torch.ones(6, dtype=torch.bfloat16))
+    assert torch.equal(message[12:].clone().view(torch.int64), torch.arange(4))
+    await on_main_thread(transport.destroy)
+
+
+async def test_the_pods_are_told_what_comes(cluster: Any, model: Model) -> None:
+    (pod,) = await start(cluster, 1)
+    transport = await started(cluster, model)
+    await on_main_thread(lambda: sync(transport, model))
+    assert pod.announced == [
+        {"names": ["a.weight", "b.index"], "dtype_names": ["bfloat16", "int64"], "shapes": [[2, 3], [4]]}
+    ]
+    await on_main_thread(transport.destroy)
+
+
+async def test_ranks_are_given_out_pod_by_pod(cluster: Any, model: Model) -> None:
+    pods = await start(cluster, 1, 2, workers=2)
+    transport = await started(cluster, model)
+    assert [(pod.joined[0]["rank_offset"], pod.joined[0]["world_size"]) for pod in pods] == [(1, 5), (3, 5)]
+    assert FakeCommunicator.made[0].world_size == 5
+    await on_main_thread(transport.destroy)
+
+
+async def test_an_older_release_learns_of_the_packing_with_each_update(cluster: Any, model: Model) -> None:
+    (pod,) = await start(cluster, 1, release="0.25.0")
+    pod.knows_version = False
+    transport = await started(cluster, model)
+    await on_main_thread(lambda: sync(transport, model))
+    assert "packed" not in pod.joined[0]
+    assert {"master_address", "master_port"} <= pod.joined[0].keys()
+    assert pod.announced[0]["packed"] is True
+    assert list((await transport.pod_versions()).values()) == ["demo:1:1"]
+    await on_main_thread(transport.destroy)
+
+
+async def test_a_newer_release_gets_the_id_and_the_packing_at_once(cluster: Any, model: Model) -> None:
+    (pod,) = await start(cluster, 1)
+    transport = await started(cluster, model)
+    assert {"nccl_unique_id_b64", "packed"} <= pod.joined[0].keys()
+    assert "master_address" not in pod.joined[0]
+    await on_main_thread(transport.destroy)
+
+
+async def test_an_update_that_a_killed_trainer_left_is_closed_and_its_group_left(cluster: Any, model: Model) -> None:
+    (pod,) = await start(cluster, 1)
+    pod.active = True
+    transport = await started(cluster, model)
+    assert pod.calls.index("/finish_weight_update") < pod.calls.index("/shutdown_weight_transfer_engine")
+    await on_main_thread(lambda: sync(transport, model))
+    assert pod.version == "demo:1:1"
+    await on_main_thread(transport.destroy)
+
+
+async def test_a_new_pod_joins_at_the_next_sync(cluster: Any, model: Model) -> None:
+    await start(cluster, 1)
+    transport = await started(cluster, model)
+    await on_main_thread(lambda: sync(transport, model))
+    (added,) = await start(cluster, 2)
+    await on_main_thread(lambda: sync(transport, model))
+    assert added.version == "demo:1:2"
+    assert [group.world_size for group in FakeCommunicator.made] == [2, 3]
+    assert FakeCommunicator.made[0].aborted
+    await on_main_thread(transport.destroy)
+
+
+async def test_a_pod_that_restarted_gets_the_same_version_again_between_syncs(cluster: Any, model: Model) -> None:
+    (pod,) = await start(cluster, 1)
+    transport = await started(cluster, model)
+    await on_main_thread(lambda: sync(transport, model))
+    assert not transport.wants_resend
+    pod.version = "default"
+    await until(lambda: transport.wants_resend)
+    await on_main_thread(transport.resend)
+    assert pod.version == "demo:1:1"
+    assert not pod.paused
+    assert transport.stats.repairs == 1
+    await on_main_thread(transport.destroy)
+
+
+async def test_weights_that_changed_since_are_never_sent_under_the_old_label(cluster: Any, model: Model) -> None:
+    lost, _ = await start(cluster, 1, 2)
+    transport = await started(cluster, model)
+    await on_main_thread(lambda: sync(transport, model))
+    model.tensors["a.weight"].add_(1)
+    lost.version = "default"
+    await until(lambda: transport.wants_resend)
+    await on_main_thread(transport.resend)  # the other pod goes on; this one waits for the next sync
+    assert lost.version == "default"
+    await on_main_thread(transport.destroy)
+
+
+async def test_where_no_pod_is_left_and_nothing_can_be_sent_again_the_attempt_ends(cluster: Any, model: Model) -> None:
+    (pod,) = await start(cluster, 1)
+    transport = await started(cluster, model, resendable=False)
+    await on_main_thread(lambda: sync(transport, model))
+    pod.version = "default"
+    await until(lambda: transport.wants_resend)
+    with pytest.raises(WeightSyncError, match="no vLLM pod holds weights demo:1:1 any more"):
+        await on_main_thread(transport.resend)
+    await on_main_thread(transport.destroy)
+
+
+async def test_a_failed_broadcast_takes_the_label_from_every_pod_and_resumes_it(cluster: Any, model: Model) -> None:
+    pods = await start(cluster, 1, 2)
+    transport = await started(cluster, model)
+    await on_main_thread(lambda: sync(transport, model))
+    FakeCommunicator.fail = "unhandled cuda error"
+    with pytest.raises(WeightSyncError, match="demo:1:2 failed: unhandled cuda error"):
+        await on_main_thread(lambda: sync(transport, model))
+    assert [pod.version for pod in pods] == ["default"] * 2
+    assert not any(pod.paused or pod.active for pod in pods)
+    assert FakeCommunicator.made[0].aborted
+    FakeCommunicator.fail = ""
+    await on_main_thread(lambda: sync(transport, model))
+    assert [pod.version for pod in pods] == ["demo:1:3"] * 2
+    await on_main_thread(transport.destroy)
+
+
+async def test_a_pod_that_refuses_the_update_aborts_the_broadcast(cluster: Any, model: Model) -> None:
+    _, bad = await start(cluster, 1, 2)
+    transport = await started(cluster, model)
+    bad.fail_updates = 1
+    with pytest.raises(WeightSyncError, match="something broke"):
+        await on_main_thread(lambda: sync(transport, model))
+    assert FakeCommunicator.made[0].aborted
+    await on_main_thread(transport.destroy)
+
+
+async def test_another_model_than_announced_is_refused(cluster: Any, model: Model) -> None:
+    await start(cluster, 1)
+    transport = await started(cluster, model)
+    await on_main_thread(transport.pause)
+    with pytest.raises(WeightSyncError, match=r"the model gave c where a\.weight \[2, 3\] was announced"):
+        await on_main_thread(lambda: transport.send_weights(iter([("c", torch.ones(1))])))
+    await on_main_thread(transport.destroy)
+
+
+async def test_without_pods_the_deadline_counts(cluster: Any, model: Model) -> None:
+    transport = NCCL(cluster.settings, model.parameters)
+    with pytest.raises(NoServersError):
+        await on_main_thread(transport.init_weight_transfer)
+    await on_main_thread(transport.destroy)
