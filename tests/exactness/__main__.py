@@ -6,7 +6,6 @@ python -m tests.exactness --url http://VLLM:8000 --stock        # the same witho
 
 import argparse
 import asyncio
-import dataclasses
 import json
 import sys
 
@@ -47,7 +46,7 @@ def main() -> int:
     """Returns the exit code."""
     options = _options()
     report = asyncio.run(_measure(options))
-    print(json.dumps(dataclasses.asdict(report), indent=2))
+    print(json.dumps(vars(report), indent=2))
     return 0 if report.passed or options.stock else 1
 
 
