@@ -139,7 +139,7 @@ def rows(*rollouts: Rollout, **more: Any) -> list[Row]:
 
 
 def samples(*answers: Answer) -> list[Any]:
-    return [row.sample for row in rows(*(Rollout(answer, 3) for answer in answers))]
+    return [row.sample for row in rows(*(Rollout(answer, (3,)) for answer in answers))]
 
 
 def origin(*versions: int, history: str = "exact") -> Origin:
@@ -181,40 +181,40 @@ def test_what_tools_and_the_template_put_between_turns_is_never_trained() -> Non
 
 def test_a_reported_fork_is_a_row_of_its_own_even_where_its_ids_would_continue() -> None:
     forked = Rollout(
-        answer(1.0, ([1, 2], [3]), ([1, 2, 3, 9], [4])), 3, (origin(3, history="first"), origin(3, history="forked"))
+        answer(1.0, ([1, 2], [3]), ([1, 2, 3, 9], [4])), (3,), (origin(3, history="first"), origin(3, history="forked"))
     )
-    made = rows(forked, Rollout(answer(0.0, ([1], [2])), 3, (origin(3, history="first"),)))
+    made = rows(forked, Rollout(answer(0.0, ([1], [2])), (3,), (origin(3, history="first"),)))
     assert [row.sample.input_ids.tolist() for row in made] == [[1, 2, 3], [1, 2, 3, 9, 4], [1, 2]]
     assert [row.sample.completion_mask.tolist() for row in made] == [[0, 0, 1], [0, 0, 0, 0, 1], [0, 1]]
 
 
 def test_with_a_gateway_no_end_of_an_answer_is_dropped_to_make_rows_fit() -> None:
     turns = ([1, 2], [3, 4]), ([1, 2, 3, 9], [5])  # one token differs: TRL's threshold alone would overwrite it
-    unknown = rows(Rollout(answer(1.0, *turns), 3), Rollout(answer(0.0, ([1], [2])), 3))
+    unknown = rows(Rollout(answer(1.0, *turns), (3,)), Rollout(answer(0.0, ([1], [2])), (3,)))
     assert [row.sample.input_ids.tolist() for row in unknown] == [[1, 2, 3, 9, 5], [1, 2]]
     known = rows(
-        Rollout(answer(1.0, *turns), 3, (origin(3, history="first"), origin(3))),
-        Rollout(answer(0.0, ([1], [2])), 3, (origin(3, history="first"),)),
+        Rollout(answer(1.0, *turns), (3,), (origin(3, history="first"), origin(3))),
+        Rollout(answer(0.0, ([1], [2])), (3,), (origin(3, history="first"),)),
     )
     assert [row.sample.input_ids.tolist() for row in known] == [[1, 2, 3, 4], [1, 2, 3, 9, 5], [1, 2]]
 
 
 def test_a_rows_version_is_the_oldest_of_its_turns() -> None:
     made = rows(
-        Rollout(answer(1.0, ([1], [3]), ([1, 3], [4])), 5, (origin(6, history="first"), origin(5, 7))),
-        Rollout(answer(0.0, ([1], [2])), 8, (origin(8, history="first"),)),
+        Rollout(answer(1.0, ([1], [3]), ([1, 3], [4])), (5,), (origin(6, history="first"), origin(5, 7))),
+        Rollout(answer(0.0, ([1], [2])), (8,), (origin(8, history="first"),)),
     )
     assert [(row.sample.model_version, row.versions) for row in made] == [(5, (5, 6, 7)), (8, (8,))]
 
 
 def test_a_truncated_rollout_is_masked_but_its_reward_counts_for_the_group() -> None:
     cut = Answer([Turn([1], [2, 3], [-0.5, -0.5])], 0.0, "", truncated=True)
-    masked, whole = rows(Rollout(cut, 3), Rollout(answer(1.0, ([1], [4])), 3), mask_truncated=True)
+    masked, whole = rows(Rollout(cut, (3,)), Rollout(answer(1.0, ([1], [4])), (3,)), mask_truncated=True)
     assert masked.sample.completion_mask.tolist() == [0, 1, 0]
     assert masked.sample.advantage == 0.0
     assert masked.sample.metrics["completions/truncated_frac"] == 1.0
     assert whole.sample.advantage == pytest.approx(1.0)
-    kept, _ = rows(Rollout(cut, 3), Rollout(answer(1.0, ([1], [4])), 3))
+    kept, _ = rows(Rollout(cut, (3,)), Rollout(answer(1.0, ([1], [4])), (3,)))
     assert (kept.sample.completion_mask.tolist(), kept.sample.advantage) == ([0, 1, 1], pytest.approx(-1.0))
 
 
@@ -290,7 +290,7 @@ class Rollouts:
             answers.append(Answer([Turn(prompt, ids[3:], log_probs)], reward, "", truncated=self._masked))
         self.rewards.append(sum(a.reward for a in answers) / len(answers))
         group = len(self.rewards)
-        rollouts = [Rollout(answer, self._version) for answer in answers]
+        rollouts = [Rollout(answer, (self._version,)) for answer in answers]
         for row in to_samples(
             rollouts, group_id=group, agent="share", fork_threshold=1024, mask_truncated=self._masked
         ):

@@ -97,7 +97,10 @@ class GroupRunner:
 
     async def _origins(self, answers: list[Answer], version: int) -> list[Rollout]:
         if self._ledger is None:
-            return [Rollout(answer, version) for answer in answers]
+            # Any version from the group's start until now, and the one that may be on its way to the pods: the guard
+            # sees to it that there were no others.
+            versions = tuple(range(version, max(version, self._version()) + 2))
+            return [Rollout(answer, versions) for answer in answers]
         entries = await self._ledger.entries(list(digests_of(answers)))
         return rollouts_of(answers, entries, self._rules.numbering, version - self._rules.max_staleness)
 

@@ -35,8 +35,13 @@ class Rollout:
     """A finished rollout and what is known of its weights."""
 
     answer: Answer
-    version: int  # the oldest that sampled a turn of it
+    versions: tuple[int, ...]  # all that may have sampled a turn of it, oldest first
     origins: tuple[Origin, ...] = ()  # one a turn; empty where the run has no gateway
+
+    @property
+    def version(self) -> int:
+        """The oldest."""
+        return self.versions[0]
 
     @property
     def truncated(self) -> bool:
@@ -64,7 +69,8 @@ def rollouts_of(answers: Sequence[Answer], entries: Entries, numbering: Numberin
     rollouts = []
     for answer in answers:
         origins = tuple(_origin(turn, entries, numbering, floor) for turn in answer.turns)
-        rollouts.append(Rollout(answer, min(origin.versions[0] for origin in origins), origins))
+        versions = {version for origin in origins for version in origin.versions}
+        rollouts.append(Rollout(answer, tuple(sorted(versions)), origins))
     return rollouts
 
 

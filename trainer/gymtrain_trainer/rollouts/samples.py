@@ -84,7 +84,8 @@ def to_samples(
         }
         for part in conversations(rollout):
             turns = [TurnRecord(turn.prompt_ids, turn.output_ids, turn.log_probs) for turn, _ in part]
-            versions = sorted({version for _, origin in part if origin for version in origin.versions})
+            known = {version for _, origin in part if origin for version in origin.versions}
+            versions = tuple(sorted(known)) or rollout.versions
             threshold = 0 if rollout.origins else fork_threshold
             sequences, _ = _chain_to_sequences(turns, f"{group_id}/{number}", threshold)
             if not sequences:
@@ -102,9 +103,9 @@ def to_samples(
                     completion_mask=mask,
                     old_log_probs=np.asarray(sequence.old_log_probs, dtype=np.float32),
                     advantage=0.0 if masked else scored.advantages[number],
-                    model_version=versions[0] if versions else rollout.version,
+                    model_version=versions[0],
                     group_id=group_id,
                     metrics=dict(metrics),
                 )
-                rows.append(Row(sample, tuple(versions) or (rollout.version,)))
+                rows.append(Row(sample, versions))
     return rows
