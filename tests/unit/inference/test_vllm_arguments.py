@@ -38,6 +38,47 @@ def test_a_type_of_the_users_choice_wins() -> None:
     assert "--dtype=bfloat16" in arguments(dtype="bfloat16")
 
 
+def of_run(**blocks: Any) -> GymTrainingRunSpec:
+    return GymTrainingRunSpec.model_validate(smallest_run(**blocks)["spec"])
+
+
+ADAPTER: dict[str, Any] = {
+    "model": {"source": "hf://Qwen/Qwen3-0.6B", "lora": {"r": 12}},
+    "trainer": {"checkpoint": {"size": "1Gi"}},
+    "rollout": {"maxStaleness": 2},
+}
+
+
+def test_weights_are_pulled_into_a_model_of_random_ones() -> None:
+    found = build(of_run(), MODEL, 8000)
+    assert {'--weight-transfer-config={"backend": "gymtrain_pull"}', "--load-format=dummy"} <= set(found)
+
+
+def test_between_gpus_weights_come_by_nccl() -> None:
+    found = build(of_run(trainer={"gpus": 1}, inference={"gpus": 1}), MODEL, 8000)
+    assert {'--weight-transfer-config={"backend": "nccl"}', "--load-format=dummy"} <= set(found)
+
+
+def test_for_adapters_the_base_model_is_loaded_and_there_is_room_for_each_version() -> None:
+    found = build(of_run(**ADAPTER), MODEL, 8000)
+    assert {"--enable-lora", "--max-loras=4", "--max-lora-rank=16", "--load-format=auto"} <= set(found)
+    assert not any(argument.startswith("--weight-transfer-config") for argument in found)
+    assert environment(of_run(**ADAPTER), {}, Path("/s"))["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
+    assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING" not in environment(of_run(), {}, Path("/s"))
+
+
+def test_an_adapter_that_vllm_cannot_serve_is_refused() -> None:
+    run = of_run(**{**ADAPTER, "model": {"source": "hf://Qwen/Qwen3-0.6B", "lora": {"r": 1024}}})
+    with pytest.raises(ArgumentsError, match="rank 1024 is more than vLLM serves"):
+        build(run, MODEL, 8000)
+
+
+def test_without_a_transport_the_model_is_loaded_and_stays() -> None:
+    found = build(of_run(weightSync={"transport": "None"}), MODEL, 8000)
+    assert "--load-format=auto" in found
+    assert not any(argument.startswith("--weight-transfer-config") for argument in found)
+
+
 def test_the_users_arguments_come_last_so_that_they_win() -> None:
     found = arguments("--load-format=auto", "--max-model-len", "4096")
     assert found[-3:] == ["--load-format=auto", "--max-model-len", "4096"]
@@ -56,6 +97,8 @@ def test_the_users_arguments_come_last_so_that_they_win() -> None:
         "--weight-transfer-config.backend=nccl",
         "--logprobs-mode=raw_logprobs",
         "--model=other",
+        "--enable-lora",
+        "--max-loras=8",
     ],
 )
 def test_what_the_run_depends_on_cannot_be_set(argument: str) -> None:

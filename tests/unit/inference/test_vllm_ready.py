@@ -58,6 +58,31 @@ async def test_a_pod_with_weights_of_another_run_is_not(place: dict[str, str], t
     assert await ask(place, pod) == (1, "holds weights demo2:0:3, not of run demo")
 
 
+def describe(tmp_path: Path, **spec: Any) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"name": "demo", "spec": spec}))
+
+
+async def test_with_adapters_a_pod_is_ready_once_it_holds_one_of_the_run(place: dict[str, str], tmp_path: Path) -> None:
+    describe(tmp_path, model={"lora": {"r": 8}})
+    pod = FakeVLLM(tmp_path)
+    pod.adapters = {"demo2:0:1": "/other"}
+    assert (await ask(place, pod))[0] == 1
+    pod.adapters["demo:0:1"] = "/ours"
+    assert await ask(place, pod) == (0, "")
+
+
+async def test_an_adapter_is_not_enough_where_all_weights_are_trained(place: dict[str, str], tmp_path: Path) -> None:
+    describe(tmp_path, model={"lora": None})
+    pod = FakeVLLM(tmp_path)
+    pod.adapters = {"demo:0:1": "/x"}
+    assert (await ask(place, pod))[0] == 1
+
+
+async def test_without_a_transport_a_healthy_pod_is_ready(place: dict[str, str], tmp_path: Path) -> None:
+    describe(tmp_path, weightSync={"transport": "None"})
+    assert await ask(place, FakeVLLM(tmp_path)) == (0, "")
+
+
 async def test_a_server_that_does_not_answer_is_not(place: dict[str, str]) -> None:
     code, reason = await probe(place)
     assert code == 1

@@ -1,0 +1,124 @@
+"""A real vLLM as our launcher starts it, with the tiny model on the CPU."""
+
+import asyncio
+import contextlib
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from gymtrain_trainer.weights import ParityCheck, Pod
+from gymtrain_trainer.weights.parity import Sample, judge, sample
+from gymtrain_trainer.weights.pod_client import PodClient
+from tests.support.fake_vllm import free_port
+from tests.support.specs import smallest_run
+
+ROOT = Path(__file__).parents[2]
+START_SECONDS = 420
+
+
+@dataclass
+class Server:
+    """vLLM as our launcher starts it."""
+
+    folder: Path
+    port: int
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def place(self) -> dict[str, str]:
+        """Where its pod's files are."""
+        return {
+            "GYMTRAIN_RUN_CONFIG": str(self.folder / "run.json"),
+            "GYMTRAIN_ROOT": str(self.folder),
+            "GYMTRAIN_INFERENCE_PORT": str(self.port),
+        }
+
+    def start(self) -> None:
+        """Returns once it is healthy."""
+        # Ours first, so that the entry point is found in a checkout as it is in the image.
+        path = os.pathsep.join([str(ROOT / "images" / "inference"), *filter(None, sys.path)])
+        environment = {**os.environ, **self.place, "PYTHONPATH": path}
+        environment.pop("HOME", None)
+        with (self.folder / "vllm.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "gymtrain_vllm.serve"],
+                env=environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline and self.process.poll() is None:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=5)
+            except OSError:
+                time.sleep(0.5)
+            else:
+                return
+        pytest.fail(f"vLLM did not start: {(self.folder / 'vllm.log').read_text()[-4000:]}")
+
+    def stop(self) -> None:
+        """Ends it with all its processes."""
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait(30)
+
+    def complete(self) -> int:
+        """Status of a small completion."""
+        body = json.dumps({"model": "policy", "prompt": [5, 6], "max_tokens": 2}).encode()
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}/v1/completions", body, {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return int(answer.status)
+
+    def ready(self) -> tuple[int, str]:
+        """What the readiness probe says."""
+        probe = ROOT / "images" / "inference" / "gymtrain_vllm" / "ready.py"
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", str(probe)], env=self.place, capture_output=True, text=True, timeout=30
+        )
+        return done.returncode, done.stdout.strip()
+
+    def difference(self, check: ParityCheck, model: str = "policy") -> float:
+        """Between its log-probabilities and those of `check`."""
+
+        async def ask() -> list[Sample]:
+            async with aiohttp.ClientSession() as session:
+                client = PodClient(session, Pod(f"http://127.0.0.1:{self.port}"))
+                return await sample(client, check, 120.0, model)
+
+        return judge("vLLM", asyncio.run(ask()), check, "float32")
+
+
+@contextmanager
+def serving_tiny_model(folder: Path, **spec: Any) -> Iterator[Server]:
+    """A server of run `demo`; `spec` replaces blocks of the smallest run."""
+    build = runpy.run_path(str(ROOT / "images" / "model-tiny" / "build.py"))
+    tokenizer = build["build_tokenizer"]()
+    build["build_model"](tokenizer).save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    (folder / "scratch").mkdir()
+    addresses = {"inference_url": "http://x", "inference_pods_host": "x", "trainer_host": "x"}
+    run = {"name": "demo", "namespace": "x", **addresses, "spec": smallest_run(**spec)["spec"]}
+    (folder / "run.json").write_text(json.dumps(run))
+    server = Server(folder, free_port())
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()

@@ -1,0 +1,167 @@
+"""The plugin in a real vLLM on the CPU, with the tiny model: what arrives is what is computed with.
+
+One server for all tests, in order: the last ones end it. Takes about a minute.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from tests.support.fake_vllm import free_port, serving
+
+torch = pytest.importorskip("torch")
+if find_spec("vllm") is None:
+    pytest.skip("needs vLLM", allow_module_level=True)
+
+from gymtrain_trainer.weights import (  # noqa: E402
+    HTTPFull,
+    ParityCheck,
+    ParityWatch,
+    SyncSettings,
+    WeightParityError,
+    WeightStore,
+    WeightSyncError,
+    model_logprobs,
+    weight_routes,
+)
+from tests.support.real_vllm import Server, serving_tiny_model  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+SAME = 1e-4  # mean |difference| of log-probabilities; measured 1e-7
+LONG = list(range(3, 303))  # more than one block of vLLM's prefix cache
+
+
+@dataclass
+class Trainer:
+    """The trainer's half: a model, its weights behind HTTP, the transport."""
+
+    model: Any
+    store: WeightStore
+    transfer: HTTPFull
+    check: ParityCheck
+
+    def sync(self) -> None:
+        """As TRL does."""
+        self.transfer.pause()
+        self.transfer.send_weights(self.model.named_parameters())
+        self.transfer.resume()
+
+    def change(self) -> None:
+        """Other weights, far from the ones before."""
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving_tiny_model(tmp_path_factory.mktemp("vllm")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def trainer(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trainer]:
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(server.folder / "model", dtype=torch.float32)
+    port = free_port()
+    store = WeightStore(tmp_path_factory.mktemp("trainer") / "staged")
+    settings = SyncSettings(
+        run="demo",
+        attempt=0,
+        pods_host="127.0.0.1",
+        weights_url=f"http://127.0.0.1:{port}/weights",
+        timeout_seconds=120,
+        pods_port=server.port,
+        repair_seconds=0.5,
+    )
+    check = ParityCheck(model_logprobs(model), [[5, 6, 7], LONG], threshold=SAME)
+    ready, end = threading.Event(), threading.Event()
+
+    async def serve() -> None:
+        app = web.Application()
+        app.add_routes(weight_routes(store))
+        async with serving(app, "127.0.0.1", port):
+            ready.set()
+            await asyncio.to_thread(end.wait)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    ready.wait(10)
+    transfer = HTTPFull(settings, store, dtype="float32", parity=ParityWatch(check, dtype="float32"))
+    try:
+        transfer.init_weight_transfer()
+        yield Trainer(model, store, transfer, check)
+    finally:
+        transfer.destroy()
+        end.set()
+        thread.join()
+
+
+def test_before_the_first_sync_the_weights_are_random(server: Server, trainer: Trainer) -> None:
+    with pytest.raises(WeightParityError):
+        server.difference(trainer.check)
+
+
+def test_the_first_sync_brings_every_tensor(trainer: Trainer) -> None:
+    trainer.sync()  # with the parity check
+    assert trainer.transfer.stats.last_parity is not None
+    assert trainer.transfer.stats.last_parity < SAME
+
+
+def test_later_syncs_renew_the_tied_output_head_and_forget_cached_prompts(server: Server, trainer: Trainer) -> None:
+    for _ in range(2):
+        trainer.change()
+        trainer.sync()
+        assert server.difference(trainer.check) < SAME
+
+
+def test_the_readiness_probe_sees_the_weights(server: Server, trainer: Trainer) -> None:
+    assert server.ready() == (0, "")
+    assert (server.folder / "scratch" / "held-weights").read_text() == trainer.transfer.current_version
+
+
+def test_damaged_weights_are_refused_and_the_server_goes_on_with_the_old_ones(
+    server: Server, trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = WeightStore.commit
+
+    def damage(store: WeightStore, number: int, manifest: Any) -> None:
+        commit(store, number, manifest)
+        path = store.find(str(number), "00000.safetensors")
+        assert path is not None
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1
+        path.write_bytes(content)
+
+    before = trainer.transfer.current_version
+    monkeypatch.setattr(WeightStore, "commit", damage)
+    with pytest.raises(WeightSyncError, match="sha256"):
+        trainer.sync()
+    assert server.complete() == 200
+    assert asyncio.run(trainer.transfer.pod_versions()) == {f"http://127.0.0.1:{server.port}": before}
+    assert server.difference(trainer.check) < SAME
+
+
+def test_weights_that_lack_a_tensor_are_refused_and_end_the_server(server: Server, trainer: Trainer) -> None:
+    some = ((name, tensor) for name, tensor in trainer.model.named_parameters() if "layers.1.mlp.down" not in name)
+    with pytest.raises(WeightSyncError, match=r"doesn't fit the model: no weights came for .*layers\.1\.mlp\.down"):
+        trainer.transfer.send_weights(some)
+    assert server.process is not None
+    server.process.wait(60)
+
+
+def test_a_server_that_came_back_is_brought_to_the_current_weights(server: Server, trainer: Trainer) -> None:
+    server.start()
+    deadline = time.monotonic() + 60
+    while trainer.transfer.stats.repairs == 0 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert server.difference(trainer.check) < SAME
