@@ -66,7 +66,9 @@ class VLLM:
                 self._model.tie_weights()
 
     def answer(self, row: dict[str, Any], number: int) -> web.Response:
-        prompt, output, log_probs = [3, 4, 5 + row["number"]], [], []
+        prompt = [3, 4, 5 + row["number"]]
+        output: list[int] = []
+        log_probs: list[float] = []
         with torch.no_grad():
             for _ in range(5):
                 with self._turn:
