@@ -120,7 +120,10 @@ def _build(settings: Settings, go: Go, binaries: BinarySet, folder: Path) -> Non
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     log = settings.cache / "logs" / f"build-{binaries.name}.log"
+    # The linker drops debug information anyway (-s -w); not making it, and collecting garbage less often, takes a fifth
+    # off the compiler's time.
     command: list[str | Path] = ["nice", go.program, "build", "-p", "2", "-trimpath", "-buildvcs=false"]
+    command.append("-gcflags=all=-dwarf=false")
     for name, package in binaries.packages.items():
         with step(f"building {name}"):
             run_logged(
@@ -129,7 +132,7 @@ def _build(settings: Settings, go: Go, binaries: BinarySet, folder: Path) -> Non
                 deadline=3600,
                 what=f"building {name}",
                 fix="see the log; the Go module proxy must be reachable (`go env GOPROXY`)",
-                env=go.env | {"CGO_ENABLED": "0"},
+                env=go.env | {"CGO_ENABLED": "0", "GOGC": "400"},
                 cwd=binaries.folder,
             )
     (temporary / _MANIFEST).write_text(json.dumps({name: _checksum(temporary / name) for name in binaries.packages}))
