@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from pydantic import ValidationError
-from safetensors import safe_open
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
     WeightTransferInitInfo,
@@ -28,6 +27,7 @@ from gymtrain_api.manifest import PullUpdate
 from gymtrain_vllm import held
 from gymtrain_vllm.errors import FetchError, LoadError
 from gymtrain_vllm.fetch import discard, fetch
+from gymtrain_vllm.tensors import read_tensors
 
 logger = logging.getLogger("vllm.gymtrain")  # below vLLM's own logger, so that its handlers print it
 
@@ -117,20 +117,13 @@ class PullEngine(WeightTransferEngine[PullInitInfo, PullUpdateInfo]):  # type: i
         expected = {name for name, _ in self.model.named_parameters()}
         with torch.no_grad(), _quiet("vllm.model_executor.model_loader.reload.layerwise"):
             initialize_layerwise_reload(self.model)
-            loaded = self.model.load_weights(_tensors(files))
+            loaded = self.model.load_weights(read_tensors(files, self.device))
             finalize_layerwise_reload(self.model, self.model_config)
             if self.device.type == "cpu":
                 _repack_output_head(self.model)
         # The same test that vLLM makes after its own loading, with the same exception for quantized models.
         if loaded is not None and self.model_config.quantization is None and (missing := expected - set(loaded)):
             raise LoadError(f"no weights came for {', '.join(sorted(missing)[:5])} ({len(missing)} parameters)")
-
-
-def _tensors(files: list[Path]) -> Iterator[tuple[str, torch.Tensor]]:
-    for file in files:
-        with safe_open(file, framework="pt", device="cpu") as shard:
-            for name in shard.keys():  # noqa: SIM118 - not a dict
-                yield name, shard.get_tensor(name)
 
 
 @contextmanager

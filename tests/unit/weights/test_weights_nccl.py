@@ -162,6 +162,7 @@ async def test_a_new_pod_joins_at_the_next_sync(cluster: Any, model: Model) -> N
     transport = await started(cluster, model)
     await on_main_thread(lambda: sync(transport, model))
     (added,) = await start(cluster, 2)
+    await until(lambda: transport.wants_resend)
     await on_main_thread(lambda: sync(transport, model))
     assert added.version == "demo:1:2"
     assert [group.world_size for group in FakeCommunicator.made] == [2, 3]

@@ -15,9 +15,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from gymtrain_api.transports import Transport
@@ -37,6 +39,8 @@ from gymtrain_trainer.weights.settings import SyncSettings
 from gymtrain_trainer.weights.stats import SyncEvent
 
 if TYPE_CHECKING:
+    import torch
+
     from gymtrain_trainer.weights.pod_client import PodClient
     from gymtrain_trainer.weights.protocol import NamedTensors, Parameters
 
@@ -83,6 +87,8 @@ class NCCL(PodTransport):
         self._paused_at = 0.0
         self._unchecked = False  # a sync whose parity was not looked at yet
         self._lost: frozenset[Pod] = frozenset()
+        self._seen: frozenset[Pod] = frozenset()  # pods that answered at the watcher's last look
+        self._looked_at = -math.inf
 
     def init_weight_transfer(self) -> None:
         """Finds the pods and makes the group.
@@ -190,6 +196,8 @@ class NCCL(PodTransport):
     def _ready_group(self) -> nccl_group.Group:
         """The group of all pods that answer, made anew where pods came, went or restarted."""
         background = self._start()
+        if self._group is not None and self._seen_lately(self._group):
+            return self._group
         held = {pod: label for pod, label in background.run(self._versions()).items() if label is not None}
         if self._group is not None:
             same = held.keys() == set(self._group.pods)
@@ -204,6 +212,11 @@ class NCCL(PodTransport):
         logger.info("NCCL group with %d vLLM pods made in %.1f s", len(pods), time.monotonic() - started)
         return self._group
 
+    def _seen_lately(self, group: nccl_group.Group) -> bool:
+        """Whether the watcher just found the group's pods as the last sync left them. vLLM takes longer to restart."""
+        fresh = time.monotonic() - self._looked_at < 2 * self.settings.repair_seconds
+        return fresh and not self._lost and self._seen == set(group.pods)
+
     def _transfer(self, iterator: NamedTensors, label: str) -> int:
         group = self._group
         if group is None:
@@ -214,19 +227,22 @@ class NCCL(PodTransport):
         fleet, _ = self._parts()
         try:
             with deadline(seconds, abort, "the weight sync"):
-                self._all(group, open_update)
-                updates = [
-                    self._start().submit(member.client.update(member.update_info(packer.tensors), seconds))
-                    for member in group.members
-                ]
-                for update in updates:
-                    update.add_done_callback(lambda done: abort(str(done.exception())) if done.exception() else None)
-                packer.send(iterator, group.communicator.broadcast)
+                # The first message is packed while the pods make ready.
+                opened = [self._start().submit(_open(member.client)) for member in group.members]
+                updates: list[Future[None]] = []
+
+                def broadcast(message: torch.Tensor) -> None:
+                    if not updates:
+                        for ready in opened:
+                            ready.result(seconds)
+                        updates.extend(self._announce(group, packer, abort))
+                    group.communicator.broadcast(message)
+
+                packer.send(iterator, broadcast)
                 group.communicator.wait()
                 for update in updates:
                     update.result(seconds)
                 self._all(group, lambda client: client.finish_update(label))
-                self._all(group, forget_caches)
         except BaseException as error:  # SIGTERM too: no pod may serve half an update under its old label
             abort("the weight sync failed")
             self._disown(group)
@@ -237,9 +253,20 @@ class NCCL(PodTransport):
             fleet.known[pod] = label
         return packer.total_bytes
 
+    def _announce(self, group: nccl_group.Group, packer: Packer, abort: Callable[[str], None]) -> list[Future[None]]:
+        """Lets every pod wait for the broadcast; one that can't ends it for all."""
+        seconds = self.settings.timeout_seconds
+        updates = [
+            self._start().submit(member.client.update(member.update_info(packer.tensors), seconds))
+            for member in group.members
+        ]
+        for update in updates:
+            update.add_done_callback(lambda done: abort(str(done.exception())) if done.exception() else None)
+        return updates
+
     def _disown(self, group: nccl_group.Group) -> None:
         """Takes the label from pods that may hold half an update, then lets them go on: they get no traffic."""
-        self._group = None
+        self._group, self._looked_at = None, -math.inf
 
         async def disown(client: PodClient) -> None:
             with contextlib.suppress(TimeoutError):  # a worker that waits in the broadcast answers nothing
@@ -286,7 +313,13 @@ class NCCL(PodTransport):
         async with turn:
             await fleet.unpause(pod for pod, label in held.items() if label == current)
         self._lost = frozenset(pod for pod, label in held.items() if label not in (None, current))
+        self._seen, self._looked_at = frozenset(pod for pod, label in held.items() if label), time.monotonic()
         self.stats.unreachable = sorted(pod.url for pod, label in held.items() if label is None)
+
+
+async def _open(client: PodClient) -> None:
+    await forget_caches(client)  # nothing computes new ones before the pause ends
+    await open_update(client)
 
 
 async def _gather(calls: Any) -> None:

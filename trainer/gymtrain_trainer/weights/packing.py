@@ -61,7 +61,7 @@ def messages(tensors: Sequence[TensorInfo], limit: int = MESSAGE_BYTES) -> Itera
 
 
 class Packer:
-    """Sends streams of one model; its buffers are kept from sync to sync."""
+    """Sends streams of one model; its buffers, and the places of the tensors in them, are kept from sync to sync."""
 
     def __init__(self, tensors: Sequence[TensorInfo], device: Any, limit: int = MESSAGE_BYTES) -> None:
         self.tensors = tensors
@@ -69,6 +69,7 @@ class Packer:
         self._device = device
         self._messages = [(message, sum(tensor.size for tensor in message)) for message in messages(tensors, limit)]
         self._buffers: list[torch.Tensor] = []
+        self._places: list[list[torch.Tensor]] = []  # of the tensors of each message
 
     def send(self, stream: Iterator[tuple[str, torch.Tensor]], broadcast: Callable[[torch.Tensor], None]) -> None:
         """Hands each message to `broadcast`, which may read it later, in the order of the device's stream.
@@ -76,31 +77,53 @@ class Packer:
         Raises:
             WeightSyncError: the stream is not the described one.
         """
-        import torch
-
-        largest = max((size for _, size in self._messages), default=0)
-        count = min(BUFFERS, len(self._messages))
         if not self._buffers:
-            self._buffers = [torch.empty(largest, dtype=torch.uint8, device=self._device) for _ in range(count)]
+            self._make_buffers()
         for number, (message, size) in enumerate(self._messages):
-            buffer = self._buffers[number % count]
-            offset = 0
+            buffer, values = self._buffers[number % len(self._buffers)], []
             for info in message:
                 name, tensor = next(stream, ("nothing", None))
                 if tensor is None or name != info.name or tuple(tensor.shape) != info.shape:
                     raise WeightSyncError(f"the model gave {name} where {info.name} {list(info.shape)} was announced")
-                _put(buffer[offset : offset + info.size], tensor, getattr(torch, info.dtype))
-                offset += info.size
+                values.append(tensor.detach())
+            _copy(message, self._places[number], values)
             broadcast(buffer[:size])
         for name, _ in stream:
             raise WeightSyncError(f"the model gave {name}, which was not announced")
 
+    def _make_buffers(self) -> None:
+        import torch
 
-def _put(target: torch.Tensor, tensor: torch.Tensor, dtype: torch.dtype) -> None:
+        largest = max((size for _, size in self._messages), default=0)
+        count = min(BUFFERS, len(self._messages))
+        self._buffers = [torch.empty(largest, dtype=torch.uint8, device=self._device) for _ in range(count)]
+        for number, (message, _) in enumerate(self._messages):
+            buffer, offset, places = self._buffers[number % count], 0, []
+            for info in message:
+                places.append(_place(buffer[offset : offset + info.size], info))
+                offset += info.size
+            self._places.append(places)
+
+
+def _place(memory: torch.Tensor, info: TensorInfo) -> torch.Tensor:
+    """Where a tensor goes: a view of its own type, or of bytes behind a tensor of a smaller type."""
     import torch
 
-    value = tensor.detach()
-    if target.storage_offset() % dtype.itemsize:  # behind a tensor of a smaller type
-        target.copy_(value.to(dtype).contiguous().reshape(-1).view(torch.uint8))
-    elif target.numel():
-        target.view(dtype).view(value.shape).copy_(value)
+    dtype: torch.dtype = getattr(torch, info.dtype)
+    aligned = memory.storage_offset() % dtype.itemsize == 0 and memory.numel() > 0
+    return memory.view(dtype).view(info.shape) if aligned else memory
+
+
+def _copy(message: Sequence[TensorInfo], places: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+    """Casts and copies all of them, in one call where they lie well."""
+    import torch
+
+    with torch.no_grad():
+        if all(place.shape == value.shape for place, value in zip(places, values, strict=True)):
+            torch._foreach_copy_(list(places), list(values))
+            return
+        for info, place, value in zip(message, places, values, strict=True):
+            if place.shape == value.shape:
+                place.copy_(value)
+            elif place.numel():
+                place.copy_(value.to(getattr(torch, info.dtype)).contiguous().reshape(-1).view(torch.uint8))

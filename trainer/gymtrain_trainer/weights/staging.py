@@ -49,7 +49,7 @@ def stage(
     """
     folder = store.begin(number)
     try:
-        files = _write_shards(folder, _on_cpu(tensors, dtype), shard_bytes)
+        files = _write_shards(folder, _cast(tensors, dtype), shard_bytes)
     except OSError as error:
         for _ in tensors:
             pass
@@ -62,7 +62,7 @@ def stage(
     return manifest
 
 
-def _on_cpu(tensors: Iterator[tuple[str, torch.Tensor]], dtype: str | None) -> Iterator[tuple[str, torch.Tensor]]:
+def _cast(tensors: Iterator[tuple[str, torch.Tensor]], dtype: str | None) -> Iterator[tuple[str, torch.Tensor]]:
     import torch
 
     target = getattr(torch, dtype) if dtype else None
@@ -70,7 +70,20 @@ def _on_cpu(tensors: Iterator[tuple[str, torch.Tensor]], dtype: str | None) -> I
         value = tensor.detach()
         if target is not None and value.is_floating_point():
             value = value.to(target)  # on its own device: half the bytes to copy
-        yield name, value.to("cpu").contiguous()
+        yield name, value
+
+
+def on_host(shard: list[tuple[str, torch.Tensor]]) -> list[tuple[str, torch.Tensor]]:
+    """The shard's tensors in this machine's memory: one copy from the GPU for all tensors of one type."""
+    import torch
+
+    if not shard[0][1].is_cuda or len({tensor.dtype for _, tensor in shard}) > 1:
+        return [(name, tensor.to("cpu").contiguous()) for name, tensor in shard]
+    together = torch.cat([tensor.reshape(-1) for _, tensor in shard])
+    host = torch.empty(together.shape, dtype=together.dtype, pin_memory=True)  # torch keeps such memory for the next
+    host.copy_(together)
+    parts = host.split([tensor.numel() for _, tensor in shard])
+    return [(name, part.view(tensor.shape)) for (name, tensor), part in zip(shard, parts, strict=True)]
 
 
 def _write_shards(folder: Path, tensors: Iterator[tuple[str, torch.Tensor]], limit: int) -> list[WeightFile]:
@@ -81,7 +94,7 @@ def _write_shards(folder: Path, tensors: Iterator[tuple[str, torch.Tensor]], lim
         for number, shard in enumerate(_shards(tensors, limit)):
             if len(pending) > writers:
                 files.append(pending.popleft().result())
-            pending.append(pool.submit(write_file, folder / f"{number:05}.safetensors", shard))
+            pending.append(pool.submit(write_file, folder / f"{number:05}.safetensors", on_host(shard)))
         files += [future.result() for future in pending]
     return files
 
