@@ -57,7 +57,6 @@ async def measure(options: argparse.Namespace) -> dict[str, object]:
             "messages": [{"role": "user", "content": text}],
             "max_tokens": max_tokens,
             "temperature": 1.0,
-            "seed": number,
             "ignore_eos": True,
             "logprobs": True,
             "top_logprobs": 0,

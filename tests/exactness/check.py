@@ -62,7 +62,7 @@ async def _play(server: ModelServer, ledgers: Sequence[str], plan: Plan, number:
     report.conversations += 1
     for turn in range(plan.turns):
         try:
-            answer = await server.ask(plan.request(number, turn, messages))
+            answer = await server.ask(plan.request(messages))
         except RefusedError as error:
             early = "context length" if "context length" in str(error) else "refused"
             report.ended_early[early] += 1

@@ -52,14 +52,13 @@ class Plan:
             {"role": "user", "content": [{"type": "text", "text": f"Task {number}: what is {number % 7} + 4?"}]},
         ]
 
-    def request(self, number: int, turn: int, messages: list[dict[str, Any]]) -> dict[str, Any]:
+    def request(self, messages: list[dict[str, Any]]) -> dict[str, Any]:
         """The model call of one turn."""
         body: dict[str, Any] = {
             "model": "policy",
             "messages": messages,
             "max_tokens": self.max_tokens,
             "temperature": self.temperature,
-            "seed": number * 100 + turn,
         }
         if self.tools != "none":
             body |= {"tools": _TOOLS, "tool_choice": self.tools, "parallel_tool_calls": True}

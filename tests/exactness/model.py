@@ -2,7 +2,8 @@
 
     python -m tests.exactness.model OUTPUT_FOLDER
 
-It is images/model-tiny with more special tokens and a longer context. Random weights sample what no trained model would,
+It is images/model-tiny with more special tokens and a longer context. Random weights sample what no trained model
+would,
 so that hardly a turn survives being written as text and tokenized again: the hardest case for exact prefixes.
 """
 

@@ -97,8 +97,11 @@ def finish(
     choice["stop_reason"] = generated.response["choices"][0].get("stop_reason")
     if not request.get("logprobs"):
         choice["logprobs"] = None
-    elif request.get("return_tokens_as_token_ids"):
-        choice["logprobs"] = {"content": _logprobs(generated)}
+    else:
+        if request.get("return_tokens_as_token_ids") or not choice.get("logprobs"):
+            choice["logprobs"] = {"content": _logprobs(generated)}
+        for entry in choice["logprobs"]["content"]:  # generate names the sampled token in any case
+            entry["top_logprobs"] = entry["top_logprobs"][: request.get("top_logprobs") or 0]
     if with_ids:
         message |= {
             "prompt_token_ids": prompt,

@@ -31,7 +31,7 @@ def test_answers_of_releases_that_write_tokens_as_text_are_read() -> None:
     answer = {"choices": [{"token_ids": [7], "finish_reason": "length", "logprobs": {"content": content}}]}
     found = read(answer, {})
     assert (found.tokens, found.log_probs, found.versions) == ([7], [-0.5], [])
-    request = {"logprobs": True, "return_tokens_as_token_ids": True}
+    request = {"logprobs": True, "top_logprobs": 1, "return_tokens_as_token_ids": True}
     choice = finish(derendered(), found, [1], request, with_ids=True)["choices"][0]
     assert choice["logprobs"]["content"][0]["top_logprobs"][0]["token"] == "token_id:7"
 
@@ -65,6 +65,15 @@ def test_the_completion_carries_all_that_model_servers_read() -> None:
     assert choice["message"]["generation_log_probs"] == [-0.5, -0.5]
     assert choice["finish_reason"] == "stop"
     assert answer["usage"] == {"prompt_tokens": 2, "completion_tokens": 2, "total_tokens": 4}
+
+
+def test_as_many_alternatives_as_were_asked_for() -> None:
+    top = [{"token_id": token, "logprob": -0.5} for token in (7, 8)]
+    answer = generated([7], logprobs={"content": [{"token_id": 7, "logprob": -0.5, "top_logprobs": top}]})
+    for wanted, found in ((None, 0), (0, 0), (1, 1), (2, 2)):
+        request = {"logprobs": True, "top_logprobs": wanted, "return_tokens_as_token_ids": True}
+        choice = finish(derendered(), read(answer, request), [1], request, with_ids=False)["choices"][0]
+        assert len(choice["logprobs"]["content"][0]["top_logprobs"]) == found
 
 
 def test_who_asks_for_no_ids_gets_none() -> None:
