@@ -1,4 +1,4 @@
-"""Rollouts: rows become POST /run calls, answers become training samples.
+"""Rollouts: rows become rollouts in the Gym servers, their answers become training samples.
 
 ```
 draw order ──► group (num_generations rollouts) ──► weights checked ──► advantages ──► sample buffer ──► TRL
