@@ -10,6 +10,8 @@ from gymtrain_api.ledger import LedgerAnswer, LedgerEntry, LedgerQuestion, token
 from gymtrain_gateway.history import without_ids
 from gymtrain_gateway.lru import LRU
 
+_VERSIONS_KEPT = 16  # of one entry
+
 
 class Ledger:
     """Which weights sampled which tokens."""
@@ -21,13 +23,25 @@ class Ledger:
         return len(self._entries)
 
     def note(self, prompt: Sequence[int], output: Sequence[int], entry: LedgerEntry) -> None:
-        """Remembers one call."""
-        self._entries.put(token_digest(prompt, output), entry)
+        """Remembers one call. Calls with equal tokens share an entry: it names all versions that sampled them."""
+        digest = token_digest(prompt, output)
+        self._entries.put(digest, _merged(self._entries.get(digest), entry))
 
     def answer(self, question: LedgerQuestion) -> LedgerAnswer:
         """The entries that are here."""
         found = {digest: self._entries.get(digest) for digest in question.digests}
         return LedgerAnswer(entries={digest: entry for digest, entry in found.items() if entry is not None})
+
+
+def _merged(old: LedgerEntry | None, new: LedgerEntry) -> LedgerEntry:
+    """Versions of another attempt than the new entry's are forgotten: no trainer asks for them any more."""
+    if old is None:
+        return new
+    attempt = new.versions[-1].rpartition(":")[0]
+    earlier = [label for label in old.versions if label.rpartition(":")[0] == attempt and label not in new.versions]
+    history = "forked" if "forked" in (old.history, new.history) else new.history
+    versions = [*earlier, *new.versions][-_VERSIONS_KEPT:]
+    return new.model_copy(update={"versions": versions, "history": history})
 
 
 class Prompts:

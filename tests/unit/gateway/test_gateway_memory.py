@@ -41,6 +41,14 @@ def test_the_ledger_tells_only_what_it_knows() -> None:
     assert [entry.versions for entry in answer.entries.values()] == [["run:1:2"]]
 
 
+def test_calls_with_equal_tokens_name_every_version_that_sampled_them() -> None:
+    ledger = Ledger(8)
+    for label in ("run:1:9", "run:2:1", "run:2:1", "run:2:2"):
+        ledger.note([1], [2], LedgerEntry(versions=[label]))
+    (entry,) = ledger.answer(LedgerQuestion(digests=[token_digest([1], [2])])).entries.values()
+    assert entry.versions == ["run:2:1", "run:2:2"]
+
+
 def test_prompts_are_found_by_all_that_makes_them() -> None:
     prompts = Prompts(100)
     body = {"messages": [{"role": "user", "content": "q"}], "tools": None, "temperature": 1}
