@@ -1,4 +1,4 @@
-"""Shapes of runs beside the main path: several environments, several trainer nodes."""
+"""Shapes of runs beside the main path: several environments, several trainer nodes, rollouts without agents."""
 
 import json
 from typing import Any
@@ -10,6 +10,18 @@ from tests.support.runs import EXAMPLES, tiny_run
 
 MINUTES = 60
 _SAMPLES = "import urllib.request; print(urllib.request.urlopen('http://127.0.0.1:8080/samples').read().decode())"
+
+
+def _status(kubectl: Kubectl, pod: str, url: str) -> str:
+    """What a GET from inside a Gym server's pod ends in: the HTTP status, or the error's name."""
+    code = f"""
+import urllib.request
+try:
+    print(urllib.request.urlopen({url!r}, timeout=5).status)
+except Exception as error:
+    print(type(error).__name__)
+"""
+    return kubectl.run("exec", pod, "-c", "gym", "--", "python", "-S", "-c", code).strip()
 
 
 def _agents_of_samples(kubectl: Kubectl, run: str) -> set[str]:
@@ -30,6 +42,13 @@ def test_the_multi_environment_example_trains_on_both_environments(operator: Kub
     kubectl.apply(run)
     both = {"reasoning_gym_simple_agent", "mcqa_simple_agent"}
     eventually(lambda: _agents_of_samples(kubectl, "multi-environment") == both, "samples of both agents", 8 * MINUTES)
+
+    # A Gym server runs others' code: it reaches the gateway, and neither vLLM's control routes nor the trainer.
+    agent = kubectl.pods("multi-environment", role="gym", server="mcqa_simple_agent")[0]["metadata"]["name"]
+    assert _status(kubectl, agent, "http://multi-environment-gateway:8000/health") == "200"
+    for closed in ("inference-pods:8000/health", "inference:8000/health", "trainer:8080/healthz"):
+        assert "Error" in _status(kubectl, agent, f"http://multi-environment-{closed}"), f"{closed} is open"
+
     kubectl.wait_condition("multi-environment", "Complete", 5 * MINUTES)
 
 
@@ -46,3 +65,13 @@ def test_two_nodes_train_one_model(operator: Kubectl, kubectl: Kubectl) -> None:
     steps = [json.loads(line) for line in lines if line.startswith('{"event": "step"')]
     assert [step["step"] for step in steps] == [1, 2, 3], "rank 0 alone reports"
     assert {step["samples"] for step in steps} == {8}, "the batch is that of both nodes together"
+
+
+def test_mode_verify_trains_without_agents(operator: Kubectl, kubectl: Kubectl) -> None:
+    run = tiny_run("verify")
+    run["spec"]["rollout"]["mode"] = "Verify"
+    kubectl.apply(run)
+    kubectl.wait_condition("verify", "GymReady", 8 * MINUTES)
+    servers = {pod["metadata"]["labels"]["gymtrain.dev/server"] for pod in kubectl.pods("verify", role="gym")}
+    assert servers == {"head_server", "policy_model", "reasoning_gym"}
+    kubectl.wait_condition("verify", "Complete", 5 * MINUTES)
