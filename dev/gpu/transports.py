@@ -10,6 +10,7 @@ difference of log-probabilities between vLLM and this process before (other weig
 import argparse
 import json
 import os
+import re
 import statistics
 import sys
 import tempfile
@@ -64,6 +65,9 @@ def main() -> int:
                 _RESULTS[f"{name}_error"] = f"{type(error).__name__}: {error}"[-1500:]
                 _RESULTS[f"{name}_log"] = _tail(work / f"{name}.log")
             _RESULTS[f"{name}_phase_seconds"] = round(time.monotonic() - began, 1)
+    for found in _RESULTS.values():
+        if isinstance(found, dict):
+            found.pop("phases", None)
     print(json.dumps(_RESULTS), flush=True)
     return 0
 
@@ -84,6 +88,9 @@ def _http(work: Path, model: Any, syncs: int) -> None:
     transfer = f'--weight-transfer-config={{"backend":"{PULL_BACKEND}"}}'
     with serving(work / "model", work / "httpfull.log", transfer, "--load-format=dummy") as port:
         _measured(_our_http(work), port, model)(syncs)
+    found = re.findall(r"fetched in ([0-9.]+) s, loaded in ([0-9.]+) s", (work / "httpfull.log").read_text())
+    for name, seconds in zip(("fetch", "load"), zip(*found, strict=True), strict=False):
+        _RESULTS["httpfull"][f"median_{name}"] = statistics.median(map(float, seconds))
 
 
 def _lora(work: Path, model: Any, syncs: int) -> None:
@@ -129,6 +136,7 @@ def _measured(kind: Kind, port: int, model: Any) -> Callable[[int], None]:
                 key: round(statistics.median(one[key] for one in found["phases"]), 4) for key in found["phases"][0]
             }
             found["fastest"], found["slowest"] = min(found["seconds"]), max(found["seconds"])
+            found["count"] = len(found["seconds"])
 
     return run
 

@@ -8,6 +8,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from concurrent.futures import Future
 
 import aiohttp
 
@@ -60,6 +61,7 @@ class PodTransport(ABC):
         self._parity = parity
         self._observer = observer or (lambda _: None)
         self._background: Background | None = None
+        self._watcher: Future[None] | None = None
         self._session: aiohttp.ClientSession | None = None
         self._fleet: Fleet | None = None
         self._turn: asyncio.Lock | None = None  # one push at a time: a sync or a repair
@@ -74,6 +76,8 @@ class PodTransport(ABC):
         """Ends the thread. The pods keep what they have."""
         with self._lifecycle:
             if self._background is not None:
+                if self._watcher is not None:
+                    self._watcher.cancel()
                 self._background.run(self._close())
                 self._background.stop()
                 self._background = None
@@ -112,7 +116,7 @@ class PodTransport(ABC):
             if self._background is None:
                 self._background = Background("weights")
                 self._background.run(self._open())
-                self._background.submit(self._watch())
+                self._watcher = self._background.submit(self._watch())
             return self._background
 
     async def _open(self) -> None:

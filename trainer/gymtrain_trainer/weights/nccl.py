@@ -12,15 +12,12 @@ Every call and the collective have a deadline. A pod that may hold half an updat
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from gymtrain_api.transports import Transport
 from gymtrain_api.wiring import SERVED_MODEL_NAME
@@ -30,23 +27,18 @@ from gymtrain_trainer.weights.errors import PodError, WeightsError, WeightSyncEr
 from gymtrain_trainer.weights.fingerprint import Fingerprint
 from gymtrain_trainer.weights.fleet import UNSYNCED
 from gymtrain_trainer.weights.hosts import Pod
-from gymtrain_trainer.weights.nccl_watchdog import deadline
+from gymtrain_trainer.weights.nccl_broadcast import Broadcast, on_all
 from gymtrain_trainer.weights.packing import Packer, describe
 from gymtrain_trainer.weights.parity_watch import ParityWatch
 from gymtrain_trainer.weights.probe import wait_for_servers
-from gymtrain_trainer.weights.push import PullCarrier, forget_caches, open_update, resume_quietly
+from gymtrain_trainer.weights.push import PullCarrier, resume_quietly
 from gymtrain_trainer.weights.settings import SyncSettings
 from gymtrain_trainer.weights.stats import SyncEvent
 
 if TYPE_CHECKING:
-    import torch
-
-    from gymtrain_trainer.weights.pod_client import PodClient
     from gymtrain_trainer.weights.protocol import NamedTensors, Parameters
 
 logger = logging.getLogger(__name__)
-
-_DISOWN_SECONDS = 10.0
 
 
 class NCCL(PodTransport):
@@ -115,9 +107,9 @@ class NCCL(PodTransport):
     def _pause_group(self) -> None:
         group = self._ready_group()
         try:
-            self._all(group, lambda client: client.pause())
+            on_all(self._start(), group, lambda client: client.pause())
         except WeightSyncError:
-            self._start().run(_gather(resume_quietly(member.client) for member in group.members))
+            on_all(self._start(), group, resume_quietly)
             raise
 
     def send_weights(self, iterator: NamedTensors) -> None:
@@ -142,7 +134,7 @@ class NCCL(PodTransport):
             WeightParityError: vLLM computes something else than the trainer.
         """
         if self._group is not None:
-            self._all(self._group, lambda client: client.resume())
+            on_all(self._start(), self._group, lambda client: client.resume())
         self.stats.last_pause_seconds = time.monotonic() - self._paused_at
         self._let_go()
         if self._unchecked:
@@ -223,65 +215,21 @@ class NCCL(PodTransport):
             raise WeightSyncError("send_weights without pause: there is no NCCL group")
         if self._packer is None:
             self._packer = Packer(describe(self._parameters(), self._dtype), group.communicator.device)
-        packer, abort, seconds = self._packer, group.communicator.abort, self.settings.timeout_seconds
         fleet, _ = self._parts()
+        broadcast = Broadcast(group, self._packer, self._start(), self.settings.timeout_seconds)
         try:
-            with deadline(seconds, abort, "the weight sync"):
-                # The first message is packed while the pods make ready.
-                opened = [self._start().submit(_open(member.client)) for member in group.members]
-                updates: list[Future[None]] = []
-
-                def broadcast(message: torch.Tensor) -> None:
-                    if not updates:
-                        for ready in opened:
-                            ready.result(seconds)
-                        updates.extend(self._announce(group, packer, abort))
-                    group.communicator.broadcast(message)
-
-                packer.send(iterator, broadcast)
-                group.communicator.wait()
-                for update in updates:
-                    update.result(seconds)
-                self._all(group, lambda client: client.finish_update(label))
+            broadcast.send(iterator, label)
         except BaseException as error:  # SIGTERM too: no pod may serve half an update under its old label
-            abort("the weight sync failed")
-            self._disown(group)
+            group.communicator.abort("the weight sync failed")
+            self._group, self._looked_at = None, -math.inf
+            fleet.known.update(dict.fromkeys(group.pods, UNSYNCED))
+            broadcast.disown()
+            self._let_go()
             if not isinstance(error, (PodError, WeightsError, TimeoutError, RuntimeError)):
                 raise
             raise WeightSyncError(f"the broadcast of {label} failed: {error}") from error
-        for pod in group.pods:
-            fleet.known[pod] = label
-        return packer.total_bytes
-
-    def _announce(self, group: nccl_group.Group, packer: Packer, abort: Callable[[str], None]) -> list[Future[None]]:
-        """Lets every pod wait for the broadcast; one that can't ends it for all."""
-        seconds = self.settings.timeout_seconds
-        updates = [
-            self._start().submit(member.client.update(member.update_info(packer.tensors), seconds))
-            for member in group.members
-        ]
-        for update in updates:
-            update.add_done_callback(lambda done: abort(str(done.exception())) if done.exception() else None)
-        return updates
-
-    def _disown(self, group: nccl_group.Group) -> None:
-        """Takes the label from pods that may hold half an update, then lets them go on: they get no traffic."""
-        self._group, self._looked_at = None, -math.inf
-
-        async def disown(client: PodClient) -> None:
-            with contextlib.suppress(TimeoutError):  # a worker that waits in the broadcast answers nothing
-                async with asyncio.timeout(_DISOWN_SECONDS):
-                    with contextlib.suppress(PodError):
-                        await client.relabel(UNSYNCED)  # no such route before 0.28: there the label is our own note
-                    with contextlib.suppress(PodError):
-                        await client.finish_update()
-                    await resume_quietly(client)
-
-        fleet, _ = self._parts()
-        for pod in group.pods:
-            fleet.known[pod] = UNSYNCED
-        self._start().run(_gather(disown(member.client) for member in group.members))
-        self._let_go()
+        fleet.known.update(dict.fromkeys(group.pods, label))
+        return self._packer.total_bytes
 
     def _hold(self) -> None:
         """Keeps the watcher from resuming pods that this sync pauses."""
@@ -297,13 +245,6 @@ class NCCL(PodTransport):
     async def _release(self) -> None:
         self._parts()[1].release()
 
-    def _all(self, group: nccl_group.Group, call: Callable[[PodClient], Coroutine[Any, Any, None]]) -> None:
-        """One call to every pod, all at once."""
-        try:
-            self._start().run(_gather(call(member.client) for member in group.members))
-        except PodError as error:
-            raise WeightSyncError(str(error)) from error
-
     async def _look(self) -> None:
         fleet, turn = self._parts()
         held = await fleet.versions()
@@ -315,12 +256,3 @@ class NCCL(PodTransport):
         self._lost = frozenset(pod for pod, label in held.items() if label not in (None, current))
         self._seen, self._looked_at = frozenset(pod for pod, label in held.items() if label), time.monotonic()
         self.stats.unreachable = sorted(pod.url for pod, label in held.items() if label is None)
-
-
-async def _open(client: PodClient) -> None:
-    await forget_caches(client)  # nothing computes new ones before the pause ends
-    await open_update(client)
-
-
-async def _gather(calls: Any) -> None:
-    await asyncio.gather(*calls)

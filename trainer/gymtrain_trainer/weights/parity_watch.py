@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
@@ -110,6 +111,7 @@ async def _collect(
     clients: Mapping[str, PodClient], check: ParityCheck, model: str, seconds: float
 ) -> dict[str, list[Sample]]:
     try:
-        return {url: await sample(client, check, seconds, model) for url, client in clients.items()}
+        found = await asyncio.gather(*(sample(client, check, seconds, model) for client in clients.values()))
     except PodError as error:
         raise WeightSyncError(f"parity check after a sync: {error}") from error
+    return dict(zip(clients, found, strict=True))
