@@ -62,7 +62,6 @@ def _choose(seen: Observation, run: RunContext) -> transports.Choice:
         lora=spec.model.lora if spec.model.lora is not None else False,
         max_staleness=spec.rollout.max_staleness,
         shared_volume=spec.trainer.checkpoint is not None,
-        shared_volume=spec.trainer.checkpoint is not None,
         trainer_gpus=spec.trainer.gpus,
         inference_gpus=spec.inference.gpus,
     )
