@@ -54,7 +54,7 @@ class Prompts:
 def prompt_key(body: Mapping[str, Any]) -> str:
     """Digest of all in a request that makes the prompt. The last answer's tokens have those of earlier ones in them."""
     messages = body["messages"]
-    last = next((one for one in reversed(messages) if one.get("prompt_token_ids")), {})
+    last: Mapping[str, Any] = next((one for one in reversed(messages) if one.get("prompt_token_ids")), {})
     parts = [
         last.get("prompt_token_ids"),
         last.get("generation_token_ids"),

@@ -85,7 +85,7 @@ async def test_tries_have_a_limit(start: Start) -> None:
     bench = await start(pod)
     status, document, _ = await bench.post(CHAT, request())
     assert status == 502
-    assert "failed 4 times" in document["error"]["message"]
+    assert "failed 3 times" in document["error"]["message"]
     assert "engine died" in document["error"]["message"]
 
 
