@@ -3,8 +3,8 @@
     python -m benchmarks.gateway_open_rollouts --open 16384
 
 Gateway, a stand-in for vLLM, and the client are processes of their own. The stand-in answers nobody until all are open.
-An open request is two connections of the gateway: where the kernel doesn't allow one process so many, several share them,
-as replicas do.
+An open request is two connections of the gateway: where the kernel doesn't allow one process so many, several gateways
+share them, as replicas do.
 Prints JSON; exits with 1 if a request was lost.
 """
 
