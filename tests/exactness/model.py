@@ -11,6 +11,7 @@ import importlib.util
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 _BUILD = Path(__file__).resolve().parents[2] / "images" / "model-tiny" / "build.py"
 _MARKERS = ["<think>", "</think>", "<tool_call>", "</tool_call>"]
@@ -25,7 +26,7 @@ def main() -> None:
     spec = importlib.util.spec_from_file_location("build", _BUILD)
     assert spec is not None
     assert spec.loader is not None
-    build = importlib.util.module_from_spec(spec)
+    build: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(build)
     build.SPECIAL = [*build.SPECIAL, *_MARKERS]
     tokenizer = build.build_tokenizer()
