@@ -111,7 +111,7 @@ class Chat:
         decoded = bool(request.get("logprobs")) and not request.get("return_tokens_as_token_ids")
         response = completion.to_derender(generated, prompt.tokens, decoded)
         body = derender_request(plain_request(request), response, prompt.tokens)
-        return await self._upstream.post(lease.pod, DERENDER, body, deadline)
+        return await self._upstream.ask(lease.pod, DERENDER, body, deadline)
 
     async def _versions(self, lease: Lease, generated: Generated) -> list[str]:
         """Weights that sampled the answer, oldest first."""

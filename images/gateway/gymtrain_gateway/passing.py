@@ -64,7 +64,7 @@ class Passing:
 
         async def work(lease: Lease) -> web.StreamResponse:
             mine = self._pods.request_for(lease.pod, lease.version, body)
-            answer = await self._upstream.post(lease.pod, "/tokenize", mine, deadline)
+            answer = await self._upstream.ask(lease.pod, "/tokenize", mine, deadline)
             if _asks_for_a_prompt(mine):
                 tokens = await self._chat.prompt_of(mine, lease, deadline)
                 if tokens is not None:

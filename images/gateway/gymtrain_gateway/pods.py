@@ -33,6 +33,7 @@ class Pods:
         self._asked: dict[str, float] = {}  # when a pod answered last
         self._statement: Statement | None = None
         self._stated = float("-inf")
+        self._trainer = ""  # the pod of it that answered last
         self._trainer_look: asyncio.Task[None] | None = None
         self._watches: dict[str, asyncio.Task[None]] = {}
         self.verdicts: dict[str, Verdict] = {}
@@ -128,7 +129,9 @@ class Pods:
         if not self._settings.rules.synced:
             return
         urls = await self._find(self._settings.trainer_host, self._settings.trainer_port) or []
-        said = [one for one in await asyncio.gather(*(ask_trainer(self._http, url) for url in urls)) if one]
+        said = await self._ask_trainers([self._trainer] if self._trainer in urls else []) or (
+            await self._ask_trainers(urls)
+        )
         if said:
             latest = newest((one.version for one in said), self._settings.rules.run)
             label = latest.label(self._settings.rules.run) if latest else None
@@ -136,6 +139,13 @@ class Pods:
             self._stated = time.monotonic()
         elif time.monotonic() - self._stated > _TRUST_SECONDS:
             self._statement = None
+
+    async def _ask_trainers(self, urls: list[str]) -> list[Statement]:
+        """What those of a training job's pods say that say something: the first one, as a rule."""
+        answers = await asyncio.gather(*(ask_trainer(self._http, url) for url in urls))
+        found = {url: one for url, one in zip(urls, answers, strict=True) if one is not None}
+        self._trainer = next(iter(found), "")
+        return list(found.values())
 
     async def _look_at_trainer_anew(self) -> None:
         """One look that began after this call; callers at the same time share it."""

@@ -45,7 +45,7 @@ class Prompter:
         """
         answers = turns(body["messages"])
         plain = plain_request(body)
-        rendered = await self._upstream.post(pod, RENDER, plain, deadline)
+        rendered = await self._upstream.ask(pod, RENDER, plain, deadline)
         full = [int(token) for token in rendered["token_ids"]]
         if not answers:
             return Prompt(rendered, full, "first")
@@ -81,7 +81,7 @@ class Prompter:
             spliced = splice(full, head, linked, tail)
             if isinstance(spliced, Fork):
                 return spliced
-            text = await self._upstream.post(pod, DETOKENIZE, {"model": plain.get("model"), "tokens": head}, deadline)
+            text = await self._upstream.ask(pod, DETOKENIZE, {"model": plain.get("model"), "tokens": head}, deadline)
         except RefusedError as error:
             return Fork("refused", f"vLLM can't render the history on its own: {error}")
         return dropped(str(text["prompt"]), linked) or spliced
@@ -90,7 +90,7 @@ class Prompter:
         self, pod: str, plain: Mapping[str, Any], messages: list[dict[str, Any]], deadline: Deadline
     ) -> list[int]:
         body = {**plain, "messages": messages, "add_generation_prompt": False, "continue_final_message": False}
-        return [int(token) for token in (await self._upstream.post(pod, RENDER, body, deadline))["token_ids"]]
+        return [int(token) for token in (await self._upstream.ask(pod, RENDER, body, deadline))["token_ids"]]
 
     async def _tail(self, pod: str, plain: Mapping[str, Any], deadline: Deadline) -> list[int]:
         """What this template writes after an answer: known from two conversations that differ in the answer alone."""
@@ -133,7 +133,7 @@ class Prompter:
         choice = {"index": 0, "token_ids": output, "finish_reason": "stop"}
         response = {"request_id": "history", "choices": [choice], "prompt_token_ids": prompt}
         request = derender_request(plain, response, prompt)
-        message = (await self._upstream.post(pod, DERENDER, request, deadline))["choices"][0]["message"]
+        message = (await self._upstream.ask(pod, DERENDER, request, deadline))["choices"][0]["message"]
         if plain.get("parallel_tool_calls") is False:
             message["tool_calls"] = (message.get("tool_calls") or [])[:1]
         return said(message)

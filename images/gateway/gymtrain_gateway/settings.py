@@ -11,9 +11,9 @@ from gymtrain_gateway.errors import StartError
 from gymtrain_gateway.versions import Rules
 
 BODY_BYTES = 64 * 1024 * 1024  # of one request: a long conversation carries each turn's token ids
-LEDGER_ENTRIES = 131_072  # some 64 MiB; the oldest calls are forgotten
+LEDGER_ENTRIES = 131_072  # some 96 MiB; the oldest calls are forgotten
 PROMPT_TOKENS = 4_194_304  # of recent prompts kept for /tokenize: 16 MiB
-TRIES = 4  # of one call, over all pods
+TRIES = 3  # of one call, over all pods: few, for a call may be what kills them
 
 
 @dataclass(frozen=True)

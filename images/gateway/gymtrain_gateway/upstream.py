@@ -1,6 +1,8 @@
 """One HTTP call to one vLLM pod."""
 
+import asyncio
 import json
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +11,8 @@ import aiohttp
 from gymtrain_gateway.deadline import Deadline
 from gymtrain_gateway.errors import MissingRouteError, PodFailedError, RefusedError, TooLateError
 
-CONNECT_SECONDS = 5.0
+CONNECT_SECONDS = 30.0  # the pods are looked at all the time: a dead one is known sooner
+_SHORT_CALLS = 64  # of one pod at once; more would not be faster, and each opens a connection
 _KEEP_SECONDS = 3.0  # vLLM closes idle connections after 5 s; a request must not meet that
 _TEXT_LIMIT = 2000  # characters of a pod's error kept
 
@@ -25,6 +28,24 @@ class Upstream:
 
     def __init__(self, http: aiohttp.ClientSession) -> None:
         self.http = http
+        self._short: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_SHORT_CALLS))
+
+    async def ask(self, pod: str, path: str, body: Mapping[str, Any], deadline: Deadline) -> dict[str, Any]:
+        """The answer to a call without generation. Many at once take turns: no storm of connections hits the pod.
+
+        Raises:
+            CallError: as `post`.
+        """
+        gate = self._short[pod]
+        try:
+            async with asyncio.timeout(deadline.left()):
+                await gate.acquire()
+        except TimeoutError:
+            raise TooLateError(f"POST {pod}{path}: not begun within {deadline.seconds:.0f} s") from None
+        try:
+            return await self.post(pod, path, body, deadline)
+        finally:
+            gate.release()
 
     async def post(self, pod: str, path: str, body: Mapping[str, Any], deadline: Deadline) -> dict[str, Any]:
         """The pod's answer.

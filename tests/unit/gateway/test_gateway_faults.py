@@ -63,8 +63,9 @@ async def test_a_pod_that_fails_is_left_for_another(start: Start) -> None:
     bad, good = FakeVLLM(), FakeVLLM()
     bad.fail_with = 500
     bench = await start(bad, good)
-    answers = [await bench.post(CHAT, request(f"q{number}")) for number in range(6)]
-    assert [status for status, _, _ in answers] == [200] * 6
+    # so many that the hash gives some to each pod
+    answers = [await bench.post(CHAT, request(f"q{number}")) for number in range(24)]
+    assert [status for status, _, _ in answers] == [200] * 24
     assert "generate" in bad.calls
     assert 'retries_total{reason="status"}' in (await bench.get("/metrics"))[1]
 
@@ -85,7 +86,7 @@ async def test_tries_have_a_limit(start: Start) -> None:
     bench = await start(pod)
     status, document, _ = await bench.post(CHAT, request())
     assert status == 502
-    assert "failed 4 times" in document["error"]["message"]
+    assert "failed 3 times" in document["error"]["message"]
     assert "engine died" in document["error"]["message"]
 
 
