@@ -113,11 +113,11 @@ def test_dns_gone_for_a_minute(operator: Kubectl, kubectl: Kubectl) -> None:
 def test_the_operator_away(operator: Kubectl, kubectl: Kubectl) -> None:
     _start(kubectl, "away", max_steps=200)
     at = step(kubectl, "away")
-    scale(kubectl, "gymtrain-system", "gymtrain", 0)
+    scale(kubectl, "gymtrain-system", "gymtrain-operator", 0)
     try:
         time.sleep(OPERATOR_AWAY_SECONDS)
     finally:
-        scale(kubectl, "gymtrain-system", "gymtrain", 1)
+        scale(kubectl, "gymtrain-system", "gymtrain-operator", 1)
     eventually(lambda: step(kubectl, "away") > at + 10, "training went on meanwhile", 2 * MINUTES)
     _finish(kubectl, "away")
 
