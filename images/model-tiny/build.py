@@ -47,7 +47,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
         eos_token=END,
         pad_token=PADDING,
         additional_special_tokens=[START],
-        model_max_length=1024,
+        model_max_length=4096,
     )
     fast.chat_template = CHAT_TEMPLATE
     return fast
@@ -63,7 +63,7 @@ def build_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=32,  # vLLM's CPU attention takes multiples of 32
-        max_position_embeddings=1024,
+        max_position_embeddings=4096,
         tie_word_embeddings=True,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,

@@ -25,7 +25,7 @@ def test_the_torch_tests_pass_in_the_trainers_image(kubectl: Kubectl) -> None:
     }
     kubectl.apply(pod)
     ended = ("Succeeded", "Failed")
-    eventually(lambda: kubectl.get("pod", "torch-tests")["status"]["phase"] in ended, "the tests end", 300)
+    eventually(lambda: kubectl.get("pod", "torch-tests")["status"]["phase"] in ended, "the tests end", 600)
     log = kubectl.logs("torch-tests", "tests")
     assert kubectl.get("pod", "torch-tests")["status"]["phase"] == "Succeeded", log
     assert " passed" in log, "no test ran"
