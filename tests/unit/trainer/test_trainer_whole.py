@@ -22,13 +22,12 @@ from gymtrain_trainer import train as train_module  # noqa: E402
 from gymtrain_trainer.algorithm import checkpoints  # noqa: E402
 from gymtrain_trainer.algorithm.checkpoints import last_checkpoint  # noqa: E402
 from gymtrain_trainer.context import Context  # noqa: E402
-from gymtrain_trainer.errors import StorageError  # noqa: E402
 from gymtrain_trainer.progress import ProgressBoard  # noqa: E402
 from gymtrain_trainer.rollouts.guard import Versions  # noqa: E402
 from gymtrain_trainer.stopping import StopSignal  # noqa: E402
 from gymtrain_trainer.train import starting_board, train  # noqa: E402
 from gymtrain_trainer.versions import SyncNumbers  # noqa: E402
-from gymtrain_trainer.weights import SyncSettings, SyncStats, WeightStore  # noqa: E402
+from gymtrain_trainer.weights import SyncSettings, SyncStats, TransportNeeds, WeightStore  # noqa: E402
 from tests.unit.trainer.test_trainer_entry import context  # noqa: E402
 from tests.unit.trainer.test_trainer_trl import tiny_model  # noqa: E402, F401
 from tests.unit.trainer.test_trainer_worker import AgentThread  # noqa: E402
@@ -85,14 +84,16 @@ class VLLM:
         reward = sum(token < 20 for token in output) / 5
         return web.json_response({"reward": reward, "response": {"output": [item]}})
 
-    def transport(self, settings: SyncSettings, store: WeightStore, **_: Any) -> "Transport":
+    def transport(self, settings: SyncSettings, needs: TransportNeeds) -> "Transport":
         return Transport(settings, self)
 
 
 class Transport:
     """Numbers and labels its syncs as the real ones do."""
 
-    transport_reason = "a test"
+    name = "HTTPFull"
+    reason = "a test"
+    wants_resend = False
 
     def __init__(self, settings: SyncSettings, vllm: VLLM) -> None:
         self.stats = SyncStats()
@@ -147,7 +148,7 @@ def process(
         vllm = VLLM(tiny_model)
         vllm.stale_from = stale_from
         served.agent.behaviour = vllm.answer
-        monkeypatch.setattr("gymtrain_trainer.lead.HTTPFull", vllm.transport)
+        monkeypatch.setattr("gymtrain_trainer.lead.ChosenTransport", vllm.transport)
         made = context(tmp_path, trainer={"config": CONFIG | config, "checkpoint": {"claimName": "ck"}})
         made.paths.data_index.parent.mkdir(parents=True, exist_ok=True)
         if not made.paths.model.exists():
@@ -203,8 +204,8 @@ def test_a_process_that_goes_on_with_an_attempt_uses_labels_of_its_own(process: 
     assert int(second.labels[0].rpartition(":")[2]) == used + 1
 
 
-def test_a_full_disk_at_the_checkpoint_ends_the_attempt_by_name_and_the_next_goes_on(
-    process: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_a_full_disk_at_a_checkpoint_costs_that_checkpoint_alone(
+    process: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = checkpoints.write_state
 
@@ -214,11 +215,15 @@ def test_a_full_disk_at_the_checkpoint_ends_the_attempt_by_name_and_the_next_goe
         real(folder, state)
 
     monkeypatch.setattr("gymtrain_trainer.algorithm.saving.write_state", full)
-    with pytest.raises(StorageError, match=r"PersistentVolumeClaim ck.*No space left on device"):
-        process()
-    monkeypatch.setattr("gymtrain_trainer.algorithm.saving.write_state", real)
-    found = last_checkpoint(tmp_path / "checkpoints", "")
+    _, board, made = process()
+    assert board.snapshot().step == 4
+    (alarm,) = [alarm for alarm in board.snapshot().alarms if alarm.reason == "CheckpointFailed"]
+    assert "PersistentVolumeClaim ck" in alarm.message
+    found = last_checkpoint(made.run_folder, made.run.uid)
     assert found is not None
     assert found.state.step == 2
+
+    monkeypatch.setattr("gymtrain_trainer.algorithm.saving.write_state", real)
     _, board, _ = process(max_steps=6)
     assert board.snapshot().step == 6
+    assert "CheckpointFailed" not in [alarm.reason for alarm in board.snapshot().alarms]
