@@ -16,7 +16,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import urljoin
@@ -156,15 +156,22 @@ def _read(step: Callable[[], int], url: str, deadline: float) -> int:
         raise FetchError(f"{url}: {error}") from error
 
 
+@cache
+def _opener() -> urllib.request.OpenerDirector:
+    """Made once: it reads the machine's certificates, which takes longer than to fetch a file.
+
+    No proxy: the trainer is in the cluster, whatever the environment says of the world outside.
+    """
+    return urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
 @contextmanager
 def _open(url: str, deadline: float) -> Iterator[http.client.HTTPResponse]:
     left = deadline - time.monotonic()
     if left <= 0:
         raise FetchError(f"{url}: not reached before the deadline")
     try:
-        # No proxy: the trainer is in the cluster, whatever the environment says of the world outside.
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        response = opener.open(url, timeout=min(_STALL_SECONDS, left))
+        response = _opener().open(url, timeout=min(_STALL_SECONDS, left))
     except (OSError, http.client.HTTPException, urllib.error.URLError) as error:
         raise FetchError(f"{url}: {error}") from error
     with response:
