@@ -21,7 +21,9 @@ demo: ## Start a cluster, install the operator, train the quickstart, draw its r
 	@dev/demo.sh
 
 .PHONY: test
-test: lint test-unit test-api test-e2e ## All test rings, and lint
+test: lint test-unit cluster-up images ## All test rings, and lint
+	@# Both rings wait most of the time, for pods and for each other's timers: together they take as long as the longer one.
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=line test-api test-e2e
 
 ##@ parts of the tests
 .PHONY: lint
