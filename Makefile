@@ -23,7 +23,7 @@ demo: ## Start a cluster, install the operator, train the quickstart, draw its r
 .PHONY: test
 test: lint test-unit cluster-up images ## All test rings, and lint
 	@# Both rings wait most of the time, for pods and for each other's timers: together they take as long as the longer one.
-	$(MAKE) --no-print-directory --jobs=2 --output-sync=line test-api test-e2e
+	$(MAKE) --no-print-directory --jobs=2 test-api test-e2e
 
 ##@ parts of the tests
 .PHONY: lint
