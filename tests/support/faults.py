@@ -95,8 +95,10 @@ def scale(kubectl: Kubectl, namespace: str, deployment: str, replicas: int) -> N
 def trainer_events(kubectl: Kubectl, run: str, kind: str) -> list[dict[str, Any]]:
     """JSON lines of one kind in the logs of the run's trainer pods, of all attempts that are still there."""
     lines: list[dict[str, Any]] = []
-    for pod in kubectl.pods(run, role="trainer"):
-        log = kubectl.run("logs", pod["metadata"]["name"], "-c", "trainer", check=False)
+    pods = kubectl.pods(run, role="trainer")
+    assert pods, f"{run} has no trainer pod to read a log of"
+    for pod in pods:
+        log = kubectl.logs(pod["metadata"]["name"], "trainer")
         lines += [json.loads(x) for x in log.splitlines() if x.startswith('{"event": "' + kind + '"')]
     return lines
 

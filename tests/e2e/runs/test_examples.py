@@ -5,6 +5,7 @@ from typing import Any
 
 import yaml
 
+from tests.support.faults import trainer_events
 from tests.support.kubectl import Kubectl, eventually
 from tests.support.runs import EXAMPLES, tiny_run
 
@@ -59,10 +60,8 @@ def test_two_nodes_train_one_model(operator: Kubectl, kubectl: Kubectl) -> None:
     del run["spec"]["trainer"]["config"]["save_steps"]
     kubectl.apply(run)
     kubectl.wait_condition("nodes", "Complete", 8 * MINUTES)
-    pods = kubectl.pods("nodes", role="trainer")
-    assert len(pods) == 2
-    lines = [line for pod in pods for line in kubectl.logs(pod["metadata"]["name"], "trainer").splitlines()]
-    steps = [json.loads(line) for line in lines if line.startswith('{"event": "step"')]
+    assert len(kubectl.pods("nodes", role="trainer")) == 2
+    steps = trainer_events(kubectl, "nodes", "step")
     assert [step["step"] for step in steps] == [1, 2, 3], "rank 0 alone reports"
     assert {step["samples"] for step in steps} == {8}, "the batch is that of both nodes together"
 

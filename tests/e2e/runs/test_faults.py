@@ -1,21 +1,10 @@
 """Servers die while a run trains; the run goes on and learns from no wrong sample."""
 
-import json
-from typing import Any
-
+from tests.support.faults import step, trainer_events
 from tests.support.kubectl import Kubectl, eventually
 from tests.support.runs import tiny_run
 
 MINUTES = 60
-
-
-def _step(kubectl: Kubectl, run: str) -> int:
-    return int(kubectl.get("gymtrainingrun", run).get("status", {}).get("progress", {}).get("step", 0))
-
-
-def _step_lines(kubectl: Kubectl, run: str) -> list[dict[str, Any]]:
-    pod = kubectl.pods(run, role="trainer")[0]["metadata"]["name"]
-    return [json.loads(x) for x in kubectl.logs(pod, "trainer").splitlines() if x.startswith('{"event": "step"')]
 
 
 def test_a_killed_gym_server_and_a_killed_vllm_pod_cost_time_but_no_wrong_sample(
@@ -23,17 +12,17 @@ def test_a_killed_gym_server_and_a_killed_vllm_pod_cost_time_but_no_wrong_sample
 ) -> None:
     run = tiny_run("faults", max_steps=40)
     kubectl.apply(run)
-    eventually(lambda: _step(kubectl, "faults") >= 2, "two steps are done", 8 * MINUTES)
+    eventually(lambda: step(kubectl, "faults") >= 2, "two steps are done", 8 * MINUTES)
 
     resources = kubectl.pods("faults", role="gym", server="reasoning_gym")[0]["metadata"]["name"]
     kubectl.run("delete", "pod", resources, "--grace-period=0", "--force")
-    at_kill = _step(kubectl, "faults")
-    eventually(lambda: _step(kubectl, "faults") >= at_kill + 4, "steps go on after the Gym server's death", 4 * MINUTES)
+    at_kill = step(kubectl, "faults")
+    eventually(lambda: step(kubectl, "faults") >= at_kill + 4, "steps go on after the Gym server's death", 4 * MINUTES)
 
     vllm = kubectl.pods("faults", role="inference")[0]["metadata"]["name"]
     kubectl.run("delete", "pod", vllm, "--grace-period=0", "--force")
-    at_kill = _step(kubectl, "faults")
-    eventually(lambda: _step(kubectl, "faults") >= at_kill + 6, "steps go on after vLLM's death", 6 * MINUTES)
+    at_kill = step(kubectl, "faults")
+    eventually(lambda: step(kubectl, "faults") >= at_kill + 6, "steps go on after vLLM's death", 6 * MINUTES)
 
     kubectl.wait_condition("faults", "Complete", 6 * MINUTES)
     status = kubectl.get("gymtrainingrun", "faults")["status"]
@@ -42,7 +31,7 @@ def test_a_killed_gym_server_and_a_killed_vllm_pod_cost_time_but_no_wrong_sample
     # Each sample that was trained on names the weights that made it; weights of no run never show up, and a
     # rollout that failed was dropped instead of counting as reward 0.
     group = run["spec"]["trainer"]["config"]["num_generations"]
-    for line in _step_lines(kubectl, "faults"):
+    for line in trainer_events(kubectl, "faults", "step"):
         assert all(version.startswith("faults:1:") for version in line["weight_versions"]), line
         assert line["samples"] % group == 0, line
 
@@ -51,12 +40,12 @@ def test_a_run_can_be_suspended_and_resumed_and_goes_on_from_its_checkpoint(
     operator: Kubectl, kubectl: Kubectl
 ) -> None:
     kubectl.apply(tiny_run("pausing", max_steps=24, save_steps=2))
-    eventually(lambda: _step(kubectl, "pausing") >= 4, "four steps are done", 8 * MINUTES)
+    eventually(lambda: step(kubectl, "pausing") >= 4, "four steps are done", 8 * MINUTES)
     kubectl.run("patch", "gtr", "pausing", "--type=merge", "-p", '{"spec":{"suspend":true}}')
     kubectl.wait_condition("pausing", "Suspended", 60)
     eventually(lambda: not kubectl.pods("pausing"), "a suspended run holds no pod", 90)
 
     kubectl.run("patch", "gtr", "pausing", "--type=merge", "-p", '{"spec":{"suspend":false}}')
     kubectl.wait_condition("pausing", "Complete", 8 * MINUTES)
-    first = _step_lines(kubectl, "pausing")[0]["step"]
+    first = trainer_events(kubectl, "pausing", "step")[0]["step"]
     assert first > 2, "the first step after resuming follows a checkpoint, not the start"
