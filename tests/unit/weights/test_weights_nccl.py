@@ -184,6 +184,16 @@ async def test_a_pod_that_restarted_gets_the_same_version_again_between_syncs(cl
     await on_main_thread(transport.destroy)
 
 
+async def test_what_was_missing_before_a_sync_is_not_missing_after_it(cluster: Any, model: Model) -> None:
+    await start(cluster, 1)
+    transport = await started(cluster, model)
+    await until(lambda: "default" in transport.held().pods.values())
+    await asyncio.sleep(3 * cluster.settings.repair_seconds)  # the watcher has looked
+    await on_main_thread(lambda: sync(transport, model))
+    assert not transport.wants_resend
+    await on_main_thread(transport.destroy)
+
+
 async def test_weights_that_changed_since_are_never_sent_under_the_old_label(cluster: Any, model: Model) -> None:
     lost, _ = await start(cluster, 1, 2)
     transport = await started(cluster, model)

@@ -81,6 +81,7 @@ class NCCL(PodTransport):
         self._lost: frozenset[Pod] = frozenset()
         self._seen: frozenset[Pod] = frozenset()  # pods that answered at the watcher's last look
         self._looked_at = -math.inf
+        self._turns = 0  # syncs begun: what the watcher asked for before the last one is out of date
 
     def init_weight_transfer(self) -> None:
         """Finds the pods and makes the group.
@@ -176,7 +177,6 @@ class NCCL(PodTransport):
         self.pause()
         self._transfer(iter(self._parameters()), version)
         self.resume()
-        self._lost = frozenset()
         self.stats.repairs += len(lost)
         self._observer(SyncEvent("repair", version, 0.0, 0, len(lost), f"{', '.join(lost)} had lost the weights"))
 
@@ -229,12 +229,14 @@ class NCCL(PodTransport):
                 raise
             raise WeightSyncError(f"the broadcast of {label} failed: {error}") from error
         fleet.known.update(dict.fromkeys(group.pods, label))
+        self._lost = frozenset()
         return self._packer.total_bytes
 
     def _hold(self) -> None:
         """Keeps the watcher from resuming pods that this sync pauses."""
         background = self._start()
         background.run(self._parts()[1].acquire())
+        self._turns += 1
         self._syncing.set()
 
     def _let_go(self) -> None:
@@ -247,12 +249,13 @@ class NCCL(PodTransport):
 
     async def _look(self) -> None:
         fleet, turn = self._parts()
+        turns = self._turns
         held = await fleet.versions()
-        if turn.locked():
+        if turn.locked() or turns != self._turns:
             return
         current = self.current_version
         async with turn:
             await fleet.unpause(pod for pod, label in held.items() if label == current)
-        self._lost = frozenset(pod for pod, label in held.items() if label not in (None, current))
-        self._seen, self._looked_at = frozenset(pod for pod, label in held.items() if label), time.monotonic()
+            self._lost = frozenset(pod for pod, label in held.items() if label not in (None, current))
+            self._seen, self._looked_at = frozenset(pod for pod, label in held.items() if label), time.monotonic()
         self.stats.unreachable = sorted(pod.url for pod, label in held.items() if label is None)
