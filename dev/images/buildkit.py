@@ -64,7 +64,10 @@ def start(settings: Settings) -> None:
             cgroup=CGROUP,
         ),
     )
-    daemon = Daemon(BUILD_DAEMON, [existing(settings, "buildkitd"), f"--config={config}"])
+    # It leaves empty folders there when it is stopped; cluster-down removes these.
+    temporary = settings.state / "tmp"
+    temporary.mkdir(mode=0o700, exist_ok=True)
+    daemon = Daemon(BUILD_DAEMON, [existing(settings, "buildkitd"), f"--config={config}"], {"TMPDIR": str(temporary)})
     processes.start(settings, daemon)
 
     def answers() -> str:
