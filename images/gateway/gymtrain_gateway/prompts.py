@@ -11,13 +11,13 @@ from gymtrain_gateway.deadline import Deadline
 from gymtrain_gateway.errors import BadCallError, RefusedError
 from gymtrain_gateway.history import Said, Turn, chain, said, turns, without_ids
 from gymtrain_gateway.lru import LRU
-from gymtrain_gateway.splice import Fork, continues, dropped, splice, tail_of
+from gymtrain_gateway.splice import Fork, continues, dropped, opening_of, splice, tail_of
 from gymtrain_gateway.upstream import Upstream
 
 RENDER = "/v1/chat/completions/render"
 DERENDER = "/v1/chat/completions/derender"
 DETOKENIZE = "/detokenize"
-_TEMPLATES = 256  # whose end of turn is kept
+_TEMPLATES = 256  # whose frame is kept
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,20 @@ class Prompt:
     fork: Fork | None = None
 
 
+@dataclass(frozen=True)
+class _Frame:
+    """What a template writes around an answer."""
+
+    opening: list[int]
+    tail: list[int]
+
+
 class Prompter:
     """Makes prompts on a pod."""
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
-        self._tails: LRU[str, list[int]] = LRU(_TEMPLATES)
+        self._frames: LRU[str, _Frame] = LRU(_TEMPLATES)
 
     async def prepare(self, pod: str, body: Mapping[str, Any], deadline: Deadline) -> Prompt:
         """The prompt of `body`, whose messages may carry token ids.
@@ -72,13 +80,13 @@ class Prompter:
         last = linked[-1]
         upto = plain["messages"][: last.index + 1]
         try:
-            tail = await self._tail(pod, plain, deadline)
+            frame = await self._frame(pod, plain, deadline)
             head, same = await asyncio.gather(
-                self._render_closed(pod, plain, upto, deadline), self._says(pod, plain, last, tail, deadline)
+                self._render(pod, plain, upto, deadline), self._says(pod, plain, last, frame.tail, deadline)
             )
             if not same:
                 return Fork("edited", f"message {last.index} is not what the model's tokens say")
-            spliced = splice(full, head, linked, tail)
+            spliced = splice(full, head, linked, frame.tail, frame.opening)
             if isinstance(spliced, Fork):
                 return spliced
             text = await self._upstream.ask(pod, DETOKENIZE, {"model": plain.get("model"), "tokens": head}, deadline)
@@ -86,33 +94,37 @@ class Prompter:
             return Fork("refused", f"vLLM can't render the history on its own: {error}")
         return dropped(str(text["prompt"]), linked) or spliced
 
-    async def _render_closed(
-        self, pod: str, plain: Mapping[str, Any], messages: list[dict[str, Any]], deadline: Deadline
+    async def _render(
+        self,
+        pod: str,
+        plain: Mapping[str, Any],
+        messages: list[dict[str, Any]],
+        deadline: Deadline,
+        *,
+        ask: bool = False,
     ) -> list[int]:
-        body = {**plain, "messages": messages, "add_generation_prompt": False, "continue_final_message": False}
+        body = {**plain, "messages": messages, "add_generation_prompt": ask, "continue_final_message": False}
         return [int(token) for token in (await self._upstream.ask(pod, RENDER, body, deadline))["token_ids"]]
 
-    async def _tail(self, pod: str, plain: Mapping[str, Any], deadline: Deadline) -> list[int]:
-        """What this template writes after an answer: known from two conversations that differ in the answer alone."""
+    async def _frame(self, pod: str, plain: Mapping[str, Any], deadline: Deadline) -> _Frame:
+        """What this template writes around an answer: known from two conversations that differ in the answer alone,
+        and from one that asks for an answer."""
         parts = [plain.get(name) for name in ("model", "chat_template", "chat_template_kwargs")]
         key = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
-        tail = self._tails.get(key)
-        if tail is None:
+        frame = self._frames.get(key)
+        if frame is None:
             small = {name: value for name, value in plain.items() if name not in ("tools", "tool_choice")}
-            one, other = await asyncio.gather(
-                *(
-                    self._render_closed(
-                        pod,
-                        small,
-                        [{"role": "user", "content": "a"}, {"role": "assistant", "content": answer}],
-                        deadline,
-                    )
-                    for answer in ("b", "c")
-                )
+            question = {"role": "user", "content": "a"}
+            one, other = ([question, {"role": "assistant", "content": answer}] for answer in ("b", "c"))
+            answered, differently, closed, asked = await asyncio.gather(
+                self._render(pod, small, one, deadline),
+                self._render(pod, small, other, deadline),
+                self._render(pod, small, [question], deadline),
+                self._render(pod, small, [question], deadline, ask=True),
             )
-            tail = tail_of(one, other)
-            self._tails.put(key, tail)
-        return tail
+            frame = _Frame(opening_of(asked, closed), tail_of(answered, differently))
+            self._frames.put(key, frame)
+        return frame
 
     async def _says(self, pod: str, plain: dict[str, Any], last: Turn, tail: list[int], deadline: Deadline) -> bool:
         """Whether the message of the last answer says what its tokens say, as vLLM's own parsers read them."""

@@ -31,6 +31,14 @@ def tail_of(one: Sequence[int], other: Sequence[int]) -> list[int]:
     return list(one[len(one) - size :])
 
 
+def opening_of(asked: Sequence[int], closed: Sequence[int]) -> list[int]:
+    """What the template writes before an answer: how a conversation that asks for one differs from one that doesn't.
+
+    Often more than what stands before the answer in a history, such as an empty block of reasoning.
+    """
+    return list(asked[len(closed) :]) if list(asked[: len(closed)]) == list(closed) else []
+
+
 def missing_tail(known: Sequence[int], tail: Sequence[int]) -> list[int]:
     """The part of the template's end of turn that the model did not sample: all of it where it was cut short."""
     for size in range(len(tail), 0, -1):
@@ -44,7 +52,9 @@ def continues(full: Sequence[int], known: Sequence[int]) -> bool:
     return list(full[: len(known)]) == list(known)
 
 
-def splice(full: list[int], head: list[int], linked: Sequence[Turn], tail: list[int]) -> list[int] | Fork:
+def splice(
+    full: list[int], head: list[int], linked: Sequence[Turn], tail: list[int], opening: Sequence[int] = ()
+) -> list[int] | Fork:
     """The prompt.
 
     Args:
@@ -52,28 +62,37 @@ def splice(full: list[int], head: list[int], linked: Sequence[Turn], tail: list[
         head: its tokens up to the last answer of the model, without it.
         linked: the answers of the model that follow each other exactly, the last one last.
         tail: what the template writes after an answer.
+        opening: what it writes before one that it asks for.
     """
     if not tail or head[-len(tail) :] != tail:
         return Fork("no_end_of_turn", "the end of the model's last turn can't be found in the template's tokens")
     if full[: len(head)] != head:
         return Fork("rewritten", "what came after the model's last turn makes the template write that turn differently")
-    if not _aligned(head, linked):
+    if not _aligned(head, linked, list(opening)):
         return Fork("changed", "what the model was given before its last turn is no longer what the conversation says")
     known = linked[-1].known
     return known + missing_tail(known, tail) + full[len(head) :]
 
 
-def _aligned(head: list[int], linked: Sequence[Turn]) -> bool:
+def _aligned(head: list[int], linked: Sequence[Turn], opening: list[int]) -> bool:
     """Whether all that the model did not write stands in the template's tokens, in order.
 
-    The last token of each part is left out: it may merge with what the template writes next.
+    The opening of an answer is nobody's words, and a history may have another. The last token of each part is left
+    out: it may merge with what the template writes next.
     """
     position = 0
     before = 0
     for turn in linked:
         given = turn.prompt[before:]
+        if opening and given[-len(opening) :] == opening:
+            given = given[: -len(opening)]
         part = given[:-1] or given
-        found = _find(head, part, position) if before else _find(head[: len(part)], part, 0)
+        if not part:
+            found = position
+        elif before:
+            found = _find(head, part, position)
+        else:
+            found = _find(head[: len(part)], part, 0)
         if found < 0:
             return False
         position = found + len(part)

@@ -38,6 +38,7 @@ class FakeVLLM:
         self.answers: deque[str] = deque()  # texts to generate; "ok" where empty
         self.cut = False  # answers end without the end-of-turn token
         self.strip_thoughts = False  # the template leaves reasoning of earlier turns out
+        self.opening = "assistant\n"  # of an answer that is asked for; a history has "assistant\n"
         self.scale_out = True
         self.fail_with: int | None = None
         self.hang = asyncio.Event()
@@ -91,7 +92,7 @@ class FakeVLLM:
             calls = "".join(f"[{call['function']['name']}]" for call in message.get("tool_calls") or [])
             body = f"{message['role']}\n{thoughts}{message.get('content') or ''}{calls}"
             ids += [START, *tokens(body), END, *tokens("\n")]
-        return [*ids, START, *tokens("assistant\n")] if ask else ids
+        return [*ids, START, *tokens(self.opening)] if ask else ids
 
     async def _weight_info(self, request: web.Request) -> web.Response:
         if self.label is None:

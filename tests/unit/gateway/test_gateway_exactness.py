@@ -29,6 +29,17 @@ async def test_both_dialects_of_model_servers_get_exact_prefixes(start: Start, d
     assert report.thoughts
 
 
+async def test_an_empty_block_of_reasoning_that_only_the_last_turn_gets_is_no_fork(start: Start) -> None:
+    """As Qwen3's template does it with enable_thinking: false."""
+    pod = FakeVLLM()
+    pod.opening = "assistant\n<think></think>"
+    pod.answers.extend(["4"] * 12)
+    bench = await start(pod)
+    report = await play(bench.url)
+    assert report.passed, report.problems
+    assert (report.exact, report.forked) == (9, 0)
+
+
 async def test_forks_are_told_from_exact_turns(start: Start) -> None:
     pod = FakeVLLM()
     pod.answers.extend(["<think>hm</think>4"] * 12)

@@ -1,7 +1,7 @@
 """Prompts with the exact tokens of earlier turns."""
 
 from gymtrain_gateway.history import Turn
-from gymtrain_gateway.splice import Fork, continues, dropped, missing_tail, splice, tail_of
+from gymtrain_gateway.splice import Fork, continues, dropped, missing_tail, opening_of, splice, tail_of
 
 END, NL = 0, 5
 TAIL = [END, NL]
@@ -13,6 +13,11 @@ def turn(prompt: list[int], output: list[int], content: str = "x") -> Turn:
 
 def test_the_tail_is_where_two_answers_agree_again() -> None:
     assert tail_of([1, 2, 9, END, NL], [1, 2, 8, END, NL]) == TAIL
+
+
+def test_the_opening_is_what_asking_for_an_answer_adds() -> None:
+    assert opening_of([1, 2, 6, 7], [1, 2]) == [6, 7]
+    assert opening_of([1, 3, 6, 7], [1, 2]) == []  # a template that writes the conversation differently then
 
 
 def test_only_what_the_model_did_not_sample_of_the_end_is_added() -> None:
@@ -45,6 +50,20 @@ def test_the_last_token_given_may_merge_with_the_answer() -> None:
     first = turn([1, 2, 3], [81, END])
     head = [1, 2, 33, END, NL]
     assert splice([*head, 7], head, [first], TAIL) == [1, 2, 3, 81, END, NL, 7]
+
+
+def test_an_opening_that_the_history_has_not_is_no_change() -> None:
+    first = turn([1, 2, 3, 6, 7, 8], [81, END])
+    head = [1, 2, 3, 6, 90, END, NL]
+    full = [*head, 4, 6, 7, 8]
+    assert isinstance(splice(full, head, [first], TAIL), Fork)
+    assert splice(full, head, [first], TAIL, [6, 7, 8]) == [1, 2, 3, 6, 7, 8, 81, END, NL, 4, 6, 7, 8]
+
+
+def test_other_words_before_the_opening_are_a_change() -> None:
+    first = turn([1, 2, 3, 6, 7], [81, END])
+    head = [1, 9, 3, 6, 90, END, NL]
+    assert isinstance(splice([*head, 4, 6, 7], head, [first], TAIL, [6, 7]), Fork)
 
 
 def test_a_history_that_later_turns_change_is_a_fork() -> None:
