@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from dev.cluster import addons, containerd, control_plane, node, pki
@@ -23,7 +24,10 @@ def up(settings: Settings) -> None:
         say("the cluster is up already")
         return
     packages.ensure(settings)
-    programs = binaries.ensure(settings)
+    with ThreadPoolExecutor() as pool:  # debootstrap waits for the network, the compiler for the processors
+        base = pool.submit(rootfs.ensure, settings)
+        programs = binaries.ensure(settings)
+        base.result()
     if _complete(settings).exists() and _repair(settings, programs):
         return
     if found := leftovers(settings):
@@ -56,7 +60,6 @@ def _create(settings: Settings, programs: dict[str, Path]) -> None:
     for folder in (settings.state, settings.run, settings.logs, settings.pids):
         folder.mkdir(parents=True, exist_ok=True)
     settings.state.chmod(0o755)
-    rootfs.ensure(settings)
     network.raise_up(settings)
     ports = control_plane.choose_ports()
     with step("making certificates"):

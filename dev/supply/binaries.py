@@ -11,12 +11,13 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dev.report import DevError, say, step
 from dev.settings import KUBERNETES_VERSION, Settings
 from dev.shell import run_logged
+from dev.supply.modules import fetched_ahead
 from dev.supply.toolchain import GO_FOLDER, Go, find
 
 _MANIFEST = "checksums.json"
@@ -35,7 +36,7 @@ class BinarySet:
     """What one go.mod gives."""
 
     name: str
-    packages: Mapping[str, str]
+    packages: Mapping[str, str] = field(hash=False)
     """Program name to Go package."""
     ldflags: str = "-s -w"
 
@@ -83,16 +84,18 @@ def ensure(settings: Settings, names: Sequence[str] = ()) -> dict[str, Path]:
     sets = {binaries.name: binaries for binaries in SETS}
     if unknown := sorted(set(names) - sets.keys()):
         raise DevError(f"no such set of programs: {', '.join(unknown)}", fix=f"one of: {', '.join(sets)}")
-    programs: dict[str, Path] = {}
-    go: Go | None = None
-    for binaries in [sets[name] for name in names] or SETS:
-        folder = settings.cache / "bin-sets" / f"{binaries.name}-{binaries.key()}"
-        if not _is_whole(folder):
-            if folder.exists():
-                say(f"{folder} is damaged: building it anew")
-            go = go or find(settings)
-            _build(settings, go, binaries, folder)
-        programs |= {name: folder / name for name in binaries.packages}
+    wanted = [sets[name] for name in names] or list(SETS)
+    folders = {binaries: settings.cache / "bin-sets" / f"{binaries.name}-{binaries.key()}" for binaries in wanted}
+    missing = [binaries for binaries in wanted if not _is_whole(folders[binaries])]
+    if missing:
+        go = find(settings)
+        later = {binaries.folder: list(binaries.packages.values()) for binaries in missing[1:]}
+        with fetched_ahead(go, later, settings.cache / "logs" / "modules.log"):
+            for binaries in missing:
+                if folders[binaries].exists():
+                    say(f"{folders[binaries]} is damaged: building it anew")
+                _build(settings, go, binaries, folders[binaries])
+    programs = {name: folders[binaries] / name for binaries in wanted for name in binaries.packages}
     _link(settings, programs)
     return programs
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from dev.host.mounts import remove_tree
@@ -84,6 +85,8 @@ def ensure(settings: Settings) -> Path:
         finally:
             layer.unlink(missing_ok=True)
             remove_tree(root)
+            with suppress(OSError):  # so that nobody takes an empty folder for what an earlier cluster left
+                settings.state.rmdir()
     for stale in archive.parent.glob("debian-*.oci.tar*"):
         if stale != archive:
             stale.unlink()

@@ -47,14 +47,15 @@ def step_record(step: int, used: Sequence[Taken], seconds: float, now: float | N
 
 
 def step_line(
-    record: StepRecord, used: Sequence[Taken], version: Callable[[int], str], seconds: Mapping[str, float]
+    record: StepRecord, used: Sequence[Taken], version: Callable[[int], str], numbers: Mapping[str, float]
 ) -> str:
     """The step as one line of JSON for the pod's log, which `kubectl gymtrain curve` reads.
 
-    `version`: the label of a model version. `seconds`: where the step's time went.
+    `version`: the label of a model version. `numbers`: where the step's time went, and how far its samples are from the
+    weights.
     """
     versions = sorted({sample.version for sample in used})
-    more = {"samples": len(used), "weight_versions": [version(number) for number in versions], **seconds}
+    more = {"samples": len(used), "weight_versions": [version(number) for number in versions], **numbers}
     return json.dumps({"event": "step", **asdict(record), **more})
 
 

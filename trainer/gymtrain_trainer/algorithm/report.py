@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 # TRL's names of numbers that /metrics shows too
 _SHOWN = ("loss", "grad_norm", "learning_rate", "kl", "ratio", "entropy", "perf/rollout_wait_s", "perf/weight_sync_s")
-_SPENT = ("rollout_wait_s", "weight_sync_s")
+_TOLD = ("rollout_wait_s", "weight_sync_s", "kl", "ratio")  # in the line of a step
 
 
 class ReportCallback(TrainerCallback):  # type: ignore[misc]
@@ -83,8 +83,8 @@ class ReportCallback(TrainerCallback):  # type: ignore[misc]
         first, self._last_logged, self._step_ended = self._last_logged == self._first_step, state.global_step, now
         self._lead.rewards.append(record)
         numbers = {name.split("/")[-1]: float(logs[name]) for name in _SHOWN if isinstance(logs.get(name), int | float)}
-        spent: dict[str, float] = {name: numbers[name] for name in _SPENT if name in numbers}
-        print(step_line(record, used, self._lead.numbering.label, spent), flush=True)
+        told = {name: numbers[name] for name in _TOLD if name in numbers}
+        print(step_line(record, used, self._lead.numbering.label, told), flush=True)
         numbers |= {
             "reward_std": record.reward_std,
             "staleness": record.staleness,
