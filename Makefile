@@ -22,8 +22,8 @@ demo: ## Start a cluster, install the operator, train the quickstart, draw its r
 
 .PHONY: test
 test: lint test-unit cluster-up images ## All test rings, and lint
-	@# Both rings wait most of the time, for pods and for each other's timers: together they take as long as the longer one.
-	$(MAKE) --no-print-directory --jobs=2 test-api test-e2e
+	@# They wait most of the time, for pods and for each other's timers: together they take as long as the longest.
+	$(MAKE) --no-print-directory --jobs=3 test-gym test-api test-e2e
 
 ##@ parts of the tests
 .PHONY: lint
@@ -50,6 +50,9 @@ verify: ## Compare the generated files with what the types say
 .PHONY: test-unit
 test-unit: ## Unit tests: no cluster, seconds
 	$(RUN) pytest tests/unit -m "not gym and not torch" $(PYTEST_ARGS)
+
+.PHONY: test-gym
+test-gym: ## Unit tests of the Gym image: with NeMo Gym itself, two minutes
 	$(RUN_GYM) pytest tests/unit/gym -m gym $(PYTEST_ARGS)
 
 .PHONY: test-api
