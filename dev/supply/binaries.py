@@ -1,7 +1,7 @@
 """The cluster's programs, built from pinned Go modules and cached by what went into them.
 
-A set is one go.mod. Its cache folder is named by the hash of go.mod, go.sum, sources and flags, is filled under
-another name and renamed when complete, and holds checksums that are verified before a cluster starts from it.
+The cache folder of a set is named by the hash of its go.mod, go.sum, sources and flags, is filled under another name
+and renamed when complete, and holds checksums that are verified before a cluster starts from it.
 """
 
 from __future__ import annotations
@@ -33,26 +33,29 @@ def _version_flags(version: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BinarySet:
-    """What one go.mod gives."""
+    """Programs that are cached together."""
 
     name: str
     packages: Mapping[str, str] = field(hash=False)
     """Program name to Go package."""
     ldflags: str = "-s -w"
+    module: str = ""
+    """Folder of the go.mod; named as the set where empty."""
 
     @property
     def folder(self) -> Path:
         """Where its go.mod is."""
-        return GO_FOLDER / self.name
+        return GO_FOLDER / (self.module or self.name)
 
     def key(self) -> str:
         """Changes when anything that determines the result does."""
         digest = hashlib.sha256(f"{sorted(self.packages.items())}{self.ldflags}".encode())
-        for file in sorted(self.folder.iterdir()):
-            digest.update(file.name.encode() + b"\0" + file.read_bytes())
+        for file in sorted(path for path in self.folder.rglob("*") if path.is_file()):
+            digest.update(str(file.relative_to(self.folder)).encode() + b"\0" + file.read_bytes())
         return digest.hexdigest()[:12]
 
 
+_CLUSTER = "cluster"
 SETS = (
     BinarySet(
         "kubernetes",
@@ -66,16 +69,23 @@ SETS = (
             "kubectl": "k8s.io/kubernetes/cmd/kubectl",
         },
         ldflags=f"-s -w {_version_flags(KUBERNETES_VERSION)}",
+        module=_CLUSTER,
     ),
+    BinarySet(
+        "addons",
+        {
+            "coredns": "./coredns",
+            "kube-router": "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router",
+            "local-path-provisioner": "github.com/rancher/local-path-provisioner",
+        },
+        module=_CLUSTER,
+    ),
+    BinarySet("helm", {"helm": "helm.sh/helm/v3/cmd/helm"}, module=_CLUSTER),
     BinarySet("pause", {"pause": "."}),
-    BinarySet("coredns", {"coredns": "."}),
-    BinarySet("kube-router", {"kube-router": "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"}),
-    BinarySet("local-path-provisioner", {"local-path-provisioner": "github.com/rancher/local-path-provisioner"}),
     BinarySet(
         "buildkit",
         {"buildkitd": "github.com/moby/buildkit/cmd/buildkitd", "buildctl": "github.com/moby/buildkit/cmd/buildctl"},
     ),
-    BinarySet("helm", {"helm": "helm.sh/helm/v3/cmd/helm"}),
 )
 
 
@@ -89,7 +99,9 @@ def ensure(settings: Settings, names: Sequence[str] = ()) -> dict[str, Path]:
     missing = [binaries for binaries in wanted if not _is_whole(folders[binaries])]
     if missing:
         go = find(settings)
-        later = {binaries.folder: list(binaries.packages.values()) for binaries in missing[1:]}
+        later: dict[Path, list[str]] = {}
+        for binaries in missing[1:]:
+            later.setdefault(binaries.folder, []).extend(binaries.packages.values())
         with fetched_ahead(go, later, settings.cache / "logs" / "modules.log"):
             for binaries in missing:
                 if folders[binaries].exists():
