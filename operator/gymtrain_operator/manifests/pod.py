@@ -6,7 +6,7 @@ from typing import Any
 from gymtrain_api import labels, names, wiring
 from gymtrain_api.spec import PodSettings
 from gymtrain_operator.manifests.context import Object, RunContext
-from gymtrain_operator.manifests.merge import merge
+from gymtrain_api.merge import merge
 
 _USER = 65532
 
