@@ -154,8 +154,7 @@ async def measure(options: argparse.Namespace) -> dict[str, object]:
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=_PATIENCE + 30)) as http:
         if options.broker:
-            token = Path(options.token_file).read_text().strip()
-            client = Client(http, options.broker, token, options.image)
+            client = Client(http, options.broker, options.token, options.image)
             rates = [await at_rate(client, rate, options) for rate in options.rates]
             return {"where": options.broker, "rates": rates}
         async with broker_here(http, options) as url:
@@ -179,6 +178,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.broker and not options.token_file:
         parser.error("--broker needs --token-file")
+    options.token = Path(options.token_file).read_text().strip() if options.broker else _TOKEN
     report = asyncio.run(measure(options))
     print(json.dumps(report, indent=2))
     rates = report["rates"]

@@ -151,7 +151,7 @@ class Announcement(Document):
 
     tasks: list[AnnouncedTask] = Field(
         max_length=65536,
-        description="Tasks in the order in which they will be drawn; one entry for each sandbox that they will ask for.",
+        description="Tasks in the order of their drawing: one entry for each sandbox that will be asked for.",
     )
 
 

@@ -270,14 +270,16 @@ class WarmPool(Spec):
     """Sandboxes of one image that are ready before they are asked for."""
 
     image: str = Field(
-        pattern=IMAGE_PATTERN, max_length=512, description="Image, as the environment asks for it (before imageRewrites)."
+        pattern=IMAGE_PATTERN,
+        max_length=512,
+        description="Image, as the environment asks for it (before imageRewrites).",
     )
     replicas: int = Field(1, ge=0, le=4096, description="Free sandboxes to keep ready.")
     reuse: Literal["Never", "Restart"] = Field(
         "Never",
         description="What becomes of a sandbox after its task. Never: it is deleted. Restart: its container is started "
-        "anew with a fresh file system and serves another task, unless the kubelet would delay the restart: it does so for "
-        "containers that are restarted for a second time and ran for less than ten minutes. Those are deleted.",
+        "anew with a fresh file system and serves another task, unless the kubelet would delay the restart: it does "
+        "so for containers that are restarted for a second time and ran for less than ten minutes. Those are deleted.",
     )
 
 
@@ -390,8 +392,8 @@ class Sandboxes(Spec):
     pre_pull: PrePull = Field(default_factory=PrePull, description="Limits of making sandboxes ahead.")
     template: KubernetesObject | None = Field(
         None,
-        description="Partial PodTemplateSpec that is merged over sandbox pods, by strategic merge; the task's container "
-        "is called sandbox. What stays: its command, the restart policy, the deadline, no ServiceAccount token.",
+        description="Partial PodTemplateSpec that is merged over sandbox pods, by strategic merge; the task's "
+        "container is called sandbox. What stays: its command, restart policy, deadline, no ServiceAccount token.",
     )
 
 

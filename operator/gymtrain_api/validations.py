@@ -129,7 +129,8 @@ _COMBINATIONS = (
         at="spec.sandboxes.network",
         rule="self.mode == 'EgressAllowed' || ((!has(self.cidrs) || size(self.cidrs) == 0) && "
         "(!has(self.ports) || size(self.ports) == 0))",
-        message="cidrs and ports say what is open, but mode Closed opens nothing: set mode: EgressAllowed, or remove them",
+        message="cidrs and ports say what is open, but mode Closed opens nothing: set mode: EgressAllowed, or remove "
+        "them",
         field="mode",
     ),
     Rule(

@@ -83,7 +83,7 @@ class FakeCluster:
             ]
         )
         self._api = TestServer(api, host="127.0.0.1")
-        self._daemons = TestServer(daemons, host="0.0.0.0")  # noqa: S104  all of loopback
+        self._daemons = TestServer(daemons, host="0.0.0.0")
         await self._api.start_server(shutdown_timeout=0.1)
         await self._daemons.start_server(shutdown_timeout=0.1)
         return self

@@ -39,7 +39,7 @@ _STATUS = {
     SandboxState.CLOSED: HTTPStatus.GONE,
     SandboxState.FAILED: HTTPStatus.BAD_GATEWAY,
 }
-_FAILED_STATUS = {
+_FAILED_STATUS: dict[str, HTTPStatus] = {
     Reason.DEADLINE: HTTPStatus.GATEWAY_TIMEOUT,
     Reason.REJECTED: HTTPStatus.UNPROCESSABLE_ENTITY,
 }
@@ -132,7 +132,8 @@ class Api:
                 logger.warning("%s %s: %d: %s", request.method, request.path, error.status, error)
             return _refused(error)
         except web.HTTPException as error:
-            return _answer(Refusal(error=(error.reason or "").lower().replace(" ", "_"), message=error.text or ""), error)
+            code = (error.reason or "").lower().replace(" ", "_")
+            return _answer(Refusal(error=code, message=error.text or ""), error.status)
 
     def _authorize(self, request: web.Request) -> None:
         said = request.headers.get("Authorization", "").encode(errors="surrogateescape")
@@ -143,7 +144,7 @@ class Api:
 async def _read[Body: BaseModel](request: web.Request, kind: type[Body], most: int) -> Body:
     body = await request.read()
     if len(body) > most:
-        raise BadRequestError(f"the body has {len(body)} bytes, more than {most}: env and metadata are kept with the pod")
+        raise BadRequestError(f"the body has {len(body)} bytes, more than {most}: all of it is kept with the pod")
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
@@ -164,13 +165,13 @@ def _wait_seconds(request: web.Request) -> float:
 
 def _status(claim: Claim) -> HTTPStatus:
     if claim.state is SandboxState.FAILED:
-        return next((code for reason, code in _FAILED_STATUS.items() if reason == claim.reason), HTTPStatus.BAD_GATEWAY)
+        return _FAILED_STATUS.get(claim.reason, _STATUS[claim.state])
     return _STATUS[claim.state]
 
 
-def _answer(body: BaseModel, status: HTTPStatus | web.HTTPException = HTTPStatus.OK) -> web.Response:
+def _answer(body: BaseModel, status: int = HTTPStatus.OK) -> web.Response:
     text = body.model_dump_json(by_alias=True)
-    return web.Response(text=text, status=int(getattr(status, "status", status)), content_type="application/json")
+    return web.Response(text=text, status=status, content_type="application/json")
 
 
 def _refused(error: CallError) -> web.Response:

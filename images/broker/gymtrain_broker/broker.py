@@ -68,7 +68,8 @@ class Broker:
             claim = state.claims[known]
             if claim.request.image != request.image:
                 raise ConflictingKeyError(
-                    f"key {request.key} belongs to a sandbox of {claim.request.image}: use another key for {request.image}"
+                    f"key {request.key} belongs to a sandbox of {claim.request.image}: use another key for "
+                    f"{request.image}"
                 )
             return claim, False
         if request.user in _ROOT and not spec.root:
@@ -142,7 +143,7 @@ class Broker:
         if work is not None:
             await asyncio.wait([work], timeout=_CLOSE_SECONDS)
         if self._keeper.holds_on(claim):
-            raise UnavailableError(f"pod {claim.pod} could not be deleted yet: close the sandbox again, or leave it to us")
+            raise UnavailableError(f"pod {claim.pod} is not deleted yet: close the sandbox again, or leave it to us")
 
     def announce(self, announcement: Announcement) -> Announced:
         """Notes the tasks that come next."""

@@ -23,6 +23,7 @@ class Claim:
         turn_by: when it must have had its turn.
         pod: name of its pod; empty before its turn.
         confirmed: whether the API server has shown its pod with its lease; before, the pod's state says nothing of it.
+        released: whether its pod was deleted, or started anew, after its end.
         waiters: requests of its client that are open now.
         waited_at: when the last one ended.
         idle: seconds without a call, as its daemon said at `heard_at`.
@@ -45,6 +46,7 @@ class Claim:
     leased_at: float | None = None
     ready_at: float | None = None
     ended_at: float | None = None
+    released: bool = False
     waiters: int = 0
     waited_at: float = 0.0
     idle: float = 0.0

@@ -1,7 +1,7 @@
 """The only way from the broker to the API server: pods of one namespace, and a few verbs on them.
 
-Every call has a deadline. Every failure is one of `errors.ClusterError`. Writes that somebody waits for don't queue behind
-those that make sandboxes ahead.
+Every call has a deadline. Every failure is one of `errors.ClusterError`. Writes that somebody waits for don't queue
+behind those that make sandboxes ahead.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ import json
 import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -76,7 +77,7 @@ class Cluster:
                 token_file.read_text()
             except (OSError, ssl.SSLError) as error:
                 raise StartError(
-                    f"can't read the ServiceAccount's files: {error}. The broker's pod needs automountServiceAccountToken"
+                    f"can't read the ServiceAccount's files: {error}. Set automountServiceAccountToken in the pod"
                 ) from error
         # Connections are kept for a while: the first request of a burst doesn't wait for a TLS handshake.
         connector = aiohttp.TCPConnector(limit=_URGENT + _BACKGROUND + 8, ssl=tls, keepalive_timeout=90)
@@ -87,7 +88,7 @@ class Cluster:
         """Ends all connections."""
         await self._http.close()
 
-    async def list(self) -> tuple[list[Object], str]:
+    async def list_all(self) -> tuple[list[Object], str]:
         """All pods, and the resourceVersion to watch from."""
         found: list[Object] = []
         params = {"limit": str(_PAGE), "labelSelector": self._selector}
@@ -203,10 +204,8 @@ def _event(line: bytes) -> tuple[str, Object]:
 def _error(method: str, url: str, status: int, body: bytes) -> ClusterError:
     """The domain error of an answer that is none."""
     text = body.decode(errors="replace")
-    try:
+    with suppress(ValueError, AttributeError):
         text = str(json.loads(text).get("message", "")) or text
-    except (ValueError, AttributeError):
-        pass
     message = text[:2000] or f"{method} {url}: HTTP {status}"
     match status:
         case 404:

@@ -30,8 +30,6 @@ _SUFFIX = 10
 class Host(Protocol):
     """Whom the work reports to."""
 
-    clock: Callable[[], float]
-
     def seen(self, pod: dict[str, Any]) -> None:
         """A pod as the API server answered."""
 
@@ -101,7 +99,7 @@ class Hands:
     def delete(self, pod: SandboxPod, now: float, *, urgent: bool) -> None:
         """Deletes a pod that no claim holds."""
         self._state.busy[pod.name] = Busy(Doing.DELETING, now)
-        self._start(self._delete(pod, urgent=urgent))
+        self._start(self._remove(pod, urgent=urgent))
 
     async def _take(self, claim: Claim, pod: SandboxPod, lease: Lease) -> None:
         try:
@@ -115,6 +113,8 @@ class Hands:
             self._host.gone({"metadata": {"name": pod.name}})
         now_is = None if found is None else reading.read(found)
         if now_is is None or now_is.claim != claim.id or now_is.lost:
+            if now_is is not None:
+                self._state.put(now_is)
             if not claim.final:
                 self._host.requeue(claim)
         else:
@@ -167,20 +167,28 @@ class Hands:
         pod = self._state.pods.get(claim.pod)
         if pod is None or pod.claim != claim.id or pod.deleting:
             return
-        if keep:
+        if pod.leased is None and pod.clean:
+            return  # it has been started anew already
+        if keep and pod.leased is not None:
             self._state.busy[pod.name] = Busy(Doing.RESETTING, now, pod.restarts)
             if await self._daemons.reset(pod):
+                claim.released = True
                 self._metrics.resets.inc()
                 return
         self._state.busy[pod.name] = Busy(Doing.DELETING, now)
-        await self._delete(pod, urgent=True)
+        claim.released = await self._delete(pod, urgent=True)
 
-    async def _delete(self, pod: SandboxPod, *, urgent: bool) -> None:
+    async def _remove(self, pod: SandboxPod, *, urgent: bool) -> None:
+        await self._delete(pod, urgent=urgent)
+
+    async def _delete(self, pod: SandboxPod, *, urgent: bool) -> bool:
         try:
             await self._writes.delete(pod.name, pod.uid, urgent=urgent)
         except ClusterError as error:
             logger.warning("can't delete pod %s yet: %s", pod.name, error)
             self._state.busy.pop(pod.name, None)  # the next round tries again
+            return False
+        return True
 
     async def _delete_name(self, name: str) -> None:
         try:

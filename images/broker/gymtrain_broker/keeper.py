@@ -1,8 +1,8 @@
 """Sees to it that every claim gets its pod and its end, and that free pods are there before they are asked for.
 
-    watch ──► seen, gone ──► verdicts on the claim of that pod, at once
-    request ──► schedule ──► lease or make a pod, at once
-    every moment ──► step: deadlines, leftovers, refill
+watch ──► seen, gone ──► verdicts on the claim of that pod, at once
+request ──► schedule ──► lease or make a pod, at once
+every moment ──► step: deadlines, leftovers, refill
 """
 
 import asyncio
@@ -47,7 +47,6 @@ class Keeper:
         self._settings = settings
         self.state = state
         self._shapes = shapes
-        self.hands = hands
         self._metrics = metrics
         self.clock = clock
         self._pulls = Pulls(settings.spec.pre_pull.max_per_registry)
@@ -85,6 +84,7 @@ class Keeper:
         if claim is not None:
             claim.confirmed = claim.confirmed or found.claim == claim.id
             self._judge(claim)
+            self.ready_now(found.name)
         self.pulse.probe(found)
         self._wake.set()
 
@@ -144,7 +144,7 @@ class Keeper:
                 claim.start_seconds = claim.asked_at + claim.request.timeout_seconds - now
             state.active[claim.id] = claim
             self.hands.serve(claim, pod, now)
-        self._wake.set()
+            self._wake.set()
 
     def requeue(self, claim: Claim) -> None:
         """Somebody else has its pod: it is the next one again."""
@@ -179,7 +179,7 @@ class Keeper:
     def holds_on(self, claim: Claim) -> bool:
         """Whether a final claim's pod could not be freed yet."""
         pod = self.state.pods.get(claim.pod)
-        return pod is not None and pod.claim == claim.id and not pod.deleting and pod.name not in self.state.busy
+        return pod is not None and pod.claim == claim.id and not pod.deleting and not claim.released
 
     def wake(self) -> None:
         """There is something to decide."""
@@ -217,9 +217,8 @@ class Keeper:
         for claim in list(state.claims.values()):
             if not claim.final:
                 self._judge(claim)
-            elif now > (claim.ended_at or now) + self._settings.rhythm.remembered:
-                if claim.pod not in state.pods or state.pods[claim.pod].claim != claim.id:
-                    state.forget(claim)
+            elif now > (claim.ended_at or now) + self._settings.rhythm.remembered and not self.holds_on(claim):
+                state.forget(claim)
         for pod in list(state.pods.values()):
             busy = state.busy.get(pod.name)
             if busy and busy.doing is Doing.RESETTING and now > busy.since + self._settings.rhythm.reset:

@@ -1,7 +1,7 @@
 """Runs the broker until SIGTERM.
 
-Nothing has to be saved: what a broker knows stands on the pods. On SIGTERM requests that wait are answered with what is,
-writes that have begun are ended, and the next broker goes on.
+Nothing has to be saved: what a broker knows stands on the pods. On SIGTERM requests that wait are answered with what
+is, writes that have begun are ended, and the next broker goes on.
 Exits with 78 (EX_CONFIG) when its files can't be used, 1 when the port is taken.
 """
 

@@ -37,7 +37,10 @@ class Metrics:
             registry=registry,
         )
         self.ended = Counter(
-            "gymtrain_broker_ended_total", "Sandboxes and requests that ended, by reason.", ["reason"], registry=registry
+            "gymtrain_broker_ended_total",
+            "Sandboxes and requests that ended, by reason.",
+            ["reason"],
+            registry=registry,
         )
         self.wasted = Counter(
             "gymtrain_broker_wasted_total",
@@ -83,11 +86,15 @@ class _Now(Collector):
         state = self._state
         yield GaugeMetricFamily("gymtrain_broker_queued", "Requests that wait for their turn.", value=len(state.queue))
         claims = GaugeMetricFamily("gymtrain_broker_sandboxes", "Sandboxes by state.", labels=["state"])
-        for name, count in sorted(Count(claim.state for claim in state.claims.values() if not claim.final).items()):
-            claims.add_metric([str(name)], count)
+        for name, count in sorted(
+            Count(str(claim.state) for claim in state.claims.values() if not claim.final).items()
+        ):
+            claims.add_metric([name], count)
         yield claims
         pods = GaugeMetricFamily(
-            "gymtrain_broker_pods", "Sandbox pods: leased, free and ready, starting, resetting, ending.", labels=["state"]
+            "gymtrain_broker_pods",
+            "Sandbox pods: leased, free and ready, starting, resetting, ending.",
+            labels=["state"],
         )
         for name, count in sorted(Count(map(state.word, state.pods.values())).items()):
             pods.add_metric([name], count)

@@ -7,6 +7,7 @@ from http import HTTPStatus
 
 import aiohttp
 from aiohttp import web
+from yarl import URL
 
 from gymtrain_api.sandboxes import SandboxState
 from gymtrain_broker.broker import Broker
@@ -49,7 +50,7 @@ class Passing:
         answer: web.StreamResponse | None = None
         try:
             async with self._daemons.http.request(
-                request.method, f"{sandbox.url}/{path}{query}", data=body, headers=headers, timeout=timeout,
+                request.method, URL(f"{sandbox.url}/{path}{query}", encoded=True), data=body, headers=headers, timeout=timeout,
                 allow_redirects=False, auto_decompress=False,
             ) as response:  # fmt: skip
                 kept = {name: value for name, value in response.headers.items() if name.lower() not in _HOP}

@@ -40,7 +40,7 @@ def choose(free: Iterable[SandboxPod], ready: Collection[str], ttl: float, now: 
     """The free pod for a request: one that is ready, else one on its way; the oldest that lives long enough."""
     best: SandboxPod | None = None
     for pod in free:
-        if pod.hard_stop < now + ttl + _SPARE_SECONDS or pod.trouble is not None:
+        if pod.hard_stop < now + ttl + _SPARE_SECONDS or pod.trouble is not None or not pod.clean:
             continue
         if best is None or (pod.name not in ready, pod.created) < (best.name not in ready, best.created):
             best = pod
@@ -64,8 +64,8 @@ def _queued(claim: Claim, settings: Settings, now: float) -> Verdict | None:
     if now >= claim.turn_by:
         return _failed(
             Reason.DEADLINE,
-            f"no turn within {claim.turn_by - claim.asked_at:.0f} s: all {settings.spec.max_concurrent} places are taken; "
-            "raise spec.sandboxes.maxConcurrent or queueTimeoutSeconds, or close sandboxes sooner",
+            f"no turn within {claim.turn_by - claim.asked_at:.0f} s: all {settings.spec.max_concurrent} places are "
+            "taken; raise spec.sandboxes.maxConcurrent or queueTimeoutSeconds, or close sandboxes sooner",
         )
     return _abandoned(claim, now)
 
@@ -174,12 +174,15 @@ def starved(pods: Iterable[SandboxPod]) -> list[SandboxPod]:
 def making_room(free: Sequence[SandboxPod], ready: Collection[str], claimed: int) -> list[SandboxPod]:
     """Free pods to give up for so many requests that no node takes: first those that are furthest from ready."""
     order = sorted(free, key=lambda pod: (pod.name in ready, pod.running, -pod.created))
-    return order[:claimed]
+    return order[: max(0, claimed)]
 
 
 def surplus(
-    wanted: Mapping[str, Want], free: Mapping[str, Sequence[SandboxPod]], unwanted_since: Mapping[str, float],
-    settings: Settings, now: float,
+    wanted: Mapping[str, Want],
+    free: Mapping[str, Sequence[SandboxPod]],
+    unwanted_since: Mapping[str, float],
+    settings: Settings,
+    now: float,
 ) -> Iterator[SandboxPod]:
     """Free pods that nobody will need.
 
@@ -194,8 +197,8 @@ def surplus(
 
 
 def worn(pod: SandboxPod, settings: Settings, now: float) -> bool:
-    """Whether a free pod is of no use any more: ended, broken, or too near its own deadline for a lease."""
-    if pod.ended or (pod.trouble is not None and (pod.trouble.final or pod.trouble.image)):
+    """Whether a free pod is of no use any more: ended, broken, not wiped, or too near its own deadline for a lease."""
+    if pod.ended or not pod.clean or (pod.trouble is not None and (pod.trouble.final or pod.trouble.image)):
         return True
     if now > pod.created + settings.spec.start_timeout_seconds and not pod.running:
         return True

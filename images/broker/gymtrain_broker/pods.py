@@ -1,4 +1,4 @@
-"""The pod of a sandbox: the task's image, the daemon put in by an init container, and nothing to gain by breaking out."""
+"""The pod of a sandbox: the task's image, the daemon put in by an init container, and no more rights than it needs."""
 
 import copy
 import json

@@ -11,8 +11,8 @@ _FACTORS = {"": 1.0, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12} | {
 }
 _QUANTITY = re.compile(r"([0-9.]+)([a-zA-Z]*)")
 
-# What every sandbox has unless spec.sandboxes.resources says otherwise. Requests stand apart from limits: where they are
-# left out the API server takes the limits, and 64 sandboxes of 20Gi disk each would fit on no node.
+# What every sandbox has unless spec.sandboxes.resources says otherwise. Requests stand apart from limits: where they
+# are left out the API server takes the limits, and 64 sandboxes of 20Gi disk each would fit on no node.
 _DEFAULTS: Mapping[str, Mapping[str, str]] = {
     "requests": {"cpu": "100m", "memory": "128Mi", "ephemeral-storage": "256Mi"},
     "limits": {"memory": "4Gi", "ephemeral-storage": "20Gi"},
@@ -60,4 +60,5 @@ def requirements(spec: Mapping[str, Any] | None, asked: SandboxResources | None 
 
 def fits(asked: SandboxResources | None, limits: Mapping[str, Any]) -> bool:
     """Whether a sandbox with these limits has all that was asked for; what has no limit has no end."""
-    return all(name not in limits or number(value) <= number(limits[name]) for name, value in asked_limits(asked).items())
+    wanted = asked_limits(asked).items()
+    return all(name not in limits or number(value) <= number(limits[name]) for name, value in wanted)

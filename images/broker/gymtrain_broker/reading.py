@@ -87,6 +87,9 @@ class SandboxPod:
     request: SandboxRequest | None
     trouble: Trouble | None
     last: Trouble  # why the container before the present one ended
+    clean: (
+        bool  # nothing of an earlier lease is left: a reset wipes volumes that outlive the container, a crash doesn't
+    )
     disruption: str  # why the cluster deletes it; empty where it doesn't
 
     @property
@@ -138,6 +141,7 @@ def read(pod: Object) -> SandboxPod:
         request=_request(str(notes.get(labels.SANDBOX_REQUEST) or "")) if claim else None,
         trouble=trouble(pod),
         last=last_end(container),
+        clean=not container.get("restartCount") or _last_state(container).get("exitCode") == 0,
         disruption=_disruption(status),
     )
 
@@ -166,7 +170,7 @@ def trouble(pod: Object) -> Trouble | None:
 
 def last_end(container: Object) -> Trouble:
     """Why the container that ran before the present one ended."""
-    found = exited((container.get("lastState") or {}).get("terminated") or {})
+    found = exited(_last_state(container))
     if found.reason == Reason.EXITED:
         return Trouble(Reason.RESTARTED, f"{found.message}, and is started anew: all it held is gone", final=True)
     return found
@@ -200,6 +204,10 @@ def _waiting(one: Object, waiting: Object) -> Trouble:
         return Trouble(reason, message, final, throttled, image=True)
     fix = f"; {_FIXES[reason]}" if reason in _FIXES else ""
     return Trouble(reason, f"container {one.get('name', '')}: {said or reason}{fix}", final=reason in _FIXES)
+
+
+def _last_state(container: Object) -> Object:
+    return dict((container.get("lastState") or {}).get("terminated") or {})
 
 
 def _disruption(status: Object) -> str:

@@ -33,9 +33,7 @@ class Stock:
         self._hands = hands
         self._pulls = pulls
         self._metrics = metrics
-        self._pools = [
-            Want(shapes.of(pool.image), pool.replicas, MadeFor.POOL) for pool in settings.spec.warm_pools
-        ]
+        self._pools = [Want(shapes.of(pool.image), pool.replicas, MadeFor.POOL) for pool in settings.spec.warm_pools]
         self._unwanted: dict[str, float] = {}
 
     def wants_back(self, pod: SandboxPod, now: float) -> bool:
@@ -91,11 +89,7 @@ class Stock:
         return free
 
     def _drop_surplus(self, wanted: dict[str, Want], free: dict[str, list[SandboxPod]], now: float) -> None:
-        beyond = {
-            pod.name
-            for key, pods in free.items()
-            for pod in pods[wanted[key].count if key in wanted else 0 :]
-        }
+        beyond = {pod.name for key, pods in free.items() for pod in pods[wanted[key].count if key in wanted else 0 :]}
         self._unwanted = {name: self._unwanted.get(name, now) for name in beyond}
         for pod in list(plan.surplus(wanted, free, self._unwanted, self._settings, now)):
             free[pod.shape].remove(pod)

@@ -58,7 +58,7 @@ class Watching:
                 pause = min(pause * 2, _LONGEST_PAUSE)
 
     async def _list(self) -> None:
-        pods, version = await self._cluster.list()
+        pods, version = await self._cluster.list_all()
         self._metrics.relists.inc()
         self._viewer.listed(pods, version)
         self._version = version

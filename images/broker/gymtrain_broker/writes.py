@@ -92,7 +92,8 @@ class Writes:
         pause = _FIRST_PAUSE
         for left in reversed(range(_DELETE_TRIES)):
             try:
-                return await self._cluster.delete(name, uid, urgent=urgent)
+                await self._cluster.delete(name, uid, urgent=urgent)
+                break
             except UnreachableError:
                 if not left:
                     raise

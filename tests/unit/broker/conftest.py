@@ -111,7 +111,7 @@ async def start(cluster: FakeCluster) -> AsyncIterator[Start]:
         client = aiohttp.ClientSession()
         running = Running(config, api, http, metrics)
         server = TestServer(running.api.app(), host="127.0.0.1")
-        await server.start_server(handler_cancellation=True, shutdown_timeout=0.2)
+        await server.start_server(shutdown_timeout=0.2)
         running.start()
         stopped = False
 

@@ -270,12 +270,12 @@ async def test_root_in_a_run_without_root_is_refused_with_the_fix(start: Start) 
 async def test_calls_to_the_daemon_are_passed_on(start: Start, cluster: FakeCluster) -> None:
     bench = await start()
     _, found = await bench.ask()
-    path = f"/v1/sandboxes/{found['id']}/daemon/v1/file?path=%2Fa%20b"
+    path = f"/v1/sandboxes/{found['id']}/daemon/v1/file?path=/a%20b"
     headers = {"Authorization": f"Bearer {TOKEN}"}
     async with bench.http.put(bench.url + path, data=b"content", headers=headers) as answer:
         seen = await answer.json()
     assert seen == {"pod": found["podName"], "authorization": f"Bearer {found['token']}", "body": "content"}
-    assert cluster.calls == [("PUT", "/v1/file?path=%2Fa%20b", b"content")]
+    assert cluster.calls == [("PUT", "/v1/file?path=/a%20b", b"content")]
 
 
 async def test_calls_to_a_sandbox_that_does_not_run_are_refused(start: Start) -> None:

@@ -72,7 +72,12 @@ async def test_the_cluster_takes_the_node_away(start: Start, cluster: FakeCluste
     def drain(pod: str) -> None:
         def change(one: dict[str, Any]) -> None:
             one["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-            disruption = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI", "message": "m"}
+            disruption = {
+                "type": "DisruptionTarget",
+                "status": "True",
+                "reason": "EvictionByEvictionAPI",
+                "message": "m",
+            }
             one["status"]["conditions"].append(disruption)
 
         cluster.update(pod, change)
@@ -154,7 +159,9 @@ async def test_a_pod_that_the_api_server_refuses_can_never_be(start: Start, clus
 
 
 async def test_a_policy_that_forbids_the_pod_is_quoted(start: Start, cluster: FakeCluster) -> None:
-    cluster.refuse = lambda verb, _: _answer(403, 'violates PodSecurity "restricted:latest"') if verb == "POST" else None
+    cluster.refuse = lambda verb, _: (
+        _answer(403, 'violates PodSecurity "restricted:latest"') if verb == "POST" else None
+    )
     status, found = await (await start()).ask()
     assert (status, found["reason"]) == (422, "Rejected")
     assert "PodSecurity" in found["message"]

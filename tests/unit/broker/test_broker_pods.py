@@ -118,7 +118,10 @@ def test_a_template_changes_all_but_what_the_broker_relies_on() -> None:
 def test_a_reset_empties_what_outlives_the_container() -> None:
     template = {
         "spec": {
-            "volumes": [{"name": "work", "emptyDir": {}}, {"name": "data", "persistentVolumeClaim": {"claimName": "d"}}],
+            "volumes": [
+                {"name": "work", "emptyDir": {}},
+                {"name": "data", "persistentVolumeClaim": {"claimName": "d"}},
+            ],
             "containers": [
                 {
                     "name": "sandbox",

@@ -157,9 +157,7 @@ async def test_a_lease_that_can_t_be_read_does_not_leak_its_pod(start: Start, cl
     first = await start()
     _, found = await first.ask()
     await first.stop()
-    cluster.update(
-        found["podName"], lambda pod: pod["metadata"]["annotations"].update({labels.SANDBOX_REQUEST: "odd"})
-    )
+    cluster.update(found["podName"], lambda pod: pod["metadata"]["annotations"].update({labels.SANDBOX_REQUEST: "odd"}))
     await start()
     await first.until(lambda: not cluster.pods)
 

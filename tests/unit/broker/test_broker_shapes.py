@@ -41,7 +41,9 @@ def test_the_same_request_has_the_same_shape_and_another_has_another() -> None:
     shapes = Shapes(settings())
     small, large = SandboxResources(memory_mib=512), SandboxResources(memory_mib=1024)
     assert shapes.of("a:1", small).key == shapes.of("a:1", small).key
-    assert len({shapes.of("a:1").key, shapes.of("b:1").key, shapes.of("a:1", small).key, shapes.of("a:1", large).key}) == 4
+    assert (
+        len({shapes.of("a:1").key, shapes.of("b:1").key, shapes.of("a:1", small).key, shapes.of("a:1", large).key}) == 4
+    )
 
 
 def test_a_changed_spec_changes_the_shape() -> None:
@@ -62,7 +64,8 @@ def test_a_pool_serves_those_that_ask_for_no_more_than_it_has() -> None:
 
 def test_what_is_asked_for_replaces_the_limits_and_never_lies_below_the_requests() -> None:
     found = quantities.requirements(
-        {"requests": {"cpu": "2"}, "limits": {"nvidia.com/gpu": "1"}}, SandboxResources(cpu=0.5, memory_mib=64, disk_gib=1)
+        {"requests": {"cpu": "2"}, "limits": {"nvidia.com/gpu": "1"}},
+        SandboxResources(cpu=0.5, memory_mib=64, disk_gib=1),
     )
     assert found == {
         "requests": {"cpu": "500m", "memory": "64Mi", "ephemeral-storage": "256Mi"},
@@ -72,7 +75,15 @@ def test_what_is_asked_for_replaces_the_limits_and_never_lies_below_the_requests
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("250m", 0.25), ("2", 2), ("1.5", 1.5), ("4Gi", 4 * 1024**3), ("1k", 1000), ("odd", float("inf")), ("1..2", float("inf"))],
+    [
+        ("250m", 0.25),
+        ("2", 2),
+        ("1.5", 1.5),
+        ("4Gi", 4 * 1024**3),
+        ("1k", 1000),
+        ("odd", float("inf")),
+        ("1..2", float("inf")),
+    ],
 )
 def test_quantities_have_values(text: str, value: float) -> None:
     assert quantities.number(text) == value
