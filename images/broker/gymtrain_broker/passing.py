@@ -45,14 +45,20 @@ class Passing:
         headers["Authorization"] = f"Bearer {sandbox.token}"
         if (length := request.headers.get("Content-Length")) is not None:
             headers["Content-Length"] = length
+        target = URL(f"{sandbox.url}/{path}{query}", encoded=True)
         body = request.content.iter_chunked(_CHUNK) if request.can_read_body else None
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SILENCE_SECONDS)
         answer: web.StreamResponse | None = None
         try:
             async with self._daemons.http.request(
-                request.method, URL(f"{sandbox.url}/{path}{query}", encoded=True), data=body, headers=headers, timeout=timeout,
-                allow_redirects=False, auto_decompress=False,
-            ) as response:  # fmt: skip
+                request.method,
+                target,
+                data=body,
+                headers=headers,
+                timeout=timeout,
+                allow_redirects=False,
+                auto_decompress=False,
+            ) as response:
                 kept = {name: value for name, value in response.headers.items() if name.lower() not in _HOP}
                 answer = web.StreamResponse(status=response.status, headers=kept)
                 await answer.prepare(request)

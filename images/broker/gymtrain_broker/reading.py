@@ -117,6 +117,7 @@ def read(pod: Object) -> SandboxPod:
     created = seconds(meta.get("creationTimestamp")) or 0.0
     begin = seconds(status.get("startTime")) or created
     claim = str(notes.get(labels.SANDBOX_CLAIM) or "")
+    lease = leases.from_json(str(notes.get(labels.SANDBOX_LEASE) or "")) if claim else None
     version = str(meta.get("resourceVersion") or "")
     return SandboxPod(
         name=meta["name"],
@@ -137,11 +138,12 @@ def read(pod: Object) -> SandboxPod:
         restarts=int(container.get("restartCount") or 0),
         pulled=bool(container.get("imageID")),
         claim=claim,
-        lease=leases.from_json(str(notes.get(labels.SANDBOX_LEASE) or "")) if claim else None,
+        lease=lease,
         request=_request(str(notes.get(labels.SANDBOX_REQUEST) or "")) if claim else None,
         trouble=trouble(pod),
         last=last_end(container),
-        clean=not container.get("restartCount") or _last_state(container).get("exitCode") == 0,
+        clean=not (claim and lease is None)
+        and (not container.get("restartCount") or _last_state(container).get("exitCode") == 0),
         disruption=_disruption(status),
     )
 

@@ -4,7 +4,9 @@ import asyncio
 import json
 
 from gymtrain_api import labels
-from gymtrain_api.sandboxes import SandboxState
+from gymtrain_api.sandboxes import SandboxRequest, SandboxState
+from gymtrain_broker.leases import Found, Lease
+from gymtrain_broker.pods import lease_annotations
 from tests.support.fake_pods import FakeCluster
 from tests.unit.broker.conftest import Bench, Start
 
@@ -88,7 +90,9 @@ async def test_a_pod_that_another_broker_took_is_replaced(start: Start, cluster:
     await bench.until(bench.free_ready)
     (pod,) = bench.free_ready()
     # As if the watch had not told yet.
-    cluster.pods[pod]["metadata"]["annotations"][labels.SANDBOX_CLAIM] = "sb-other"
+    other = Lease("sb-other", 0.0, 0.0, 60.0, 60.0, 0, Found.READY)
+    notes = lease_annotations(other, SandboxRequest(image="task:1"))
+    cluster.pods[pod]["metadata"]["annotations"].update(notes)
     status, found = await bench.ask()
     assert status == 201
     assert found["podName"] != pod

@@ -141,7 +141,8 @@ async def test_those_that_wait_in_the_queue_are_prepared_first(start: Start, clu
     _, first = await bench.ask("a:1")
     _, queued = await bench.ask("b:1", wait=0)
     await bench.until(lambda: _images(cluster)["b:1"] == 1)
-    await bench.until(lambda: len(bench.free_ready()) >= 1)
+    pods = bench.running.keeper.state.pods
+    await bench.until(lambda: any(pods[name].image == "b:1" for name in bench.free_ready()))
     await bench.close(first["id"])
     assert (await bench.get(queued["id"], wait=5))["warm"]
 
@@ -219,7 +220,7 @@ async def test_a_request_that_no_node_takes_gets_the_place_of_one_made_ahead(
     cluster.full = True
     cluster.deletion_seconds = 0.2
     _, asked = await bench.ask("b:1", wait=0)
-    await bench.until(lambda: len(cluster.pods) == 2)
+    await bench.until(lambda: _images(cluster) == {"a:1": 1, "b:1": 1})
     cluster.full = False
     cluster.retry()
     assert (await bench.get(asked["id"], wait=5))["state"] == "Running"
