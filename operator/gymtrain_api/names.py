@@ -57,6 +57,11 @@ def inference_pods(run: str) -> str:
     return f"{run}-inference-pods"
 
 
+def sandbox(run: str, suffix: str) -> str:
+    """Pod of one sandbox."""
+    return f"{run}-sb-{suffix}"
+
+
 def trainer(run: str) -> str:
     """Headless Service of the trainer's pods."""
     return f"{run}-trainer"

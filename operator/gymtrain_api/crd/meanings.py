@@ -62,9 +62,11 @@ REASONS: Mapping[Reason, str] = {
 
 # On objects and pods of a run; select on them.
 LABELS: Mapping[str, str] = {
-    labels.MANAGED_BY: f"Always `{labels.MANAGED_BY_VALUE}`: the object belongs to a run.",
+    labels.MANAGED_BY: f"`{labels.MANAGED_BY_VALUE}`: the object belongs to a run; `{labels.BROKER_VALUE}` on sandbox "
+    "pods, which the run's broker makes and deletes.",
     labels.RUN: "Name of the run.",
     labels.ROLE: f"Part of the run: {', '.join(f'`{role}`' for role in labels.Role)}.",
     labels.SERVER: "Name of the Gym server.",
     labels.ATTEMPT: "Attempt that the trainer's pods belong to.",
+    labels.SANDBOX_SHAPE: "Sandbox pods with the same value are the same but for their names.",
 }

@@ -1,13 +1,13 @@
 """Deployment and Service of each Gym server, the head among them."""
 
 from gymtrain_api import labels, names, wiring
+from gymtrain_api.merge import merge
 from gymtrain_api.spec import GymServer
 from gymtrain_operator.manifests.broker import broker_url, client_env, token_mount, token_volume
 from gymtrain_operator.manifests.config_maps import GYM_CONFIG_MOUNT, gym_config_volume, hosted_config
 from gymtrain_operator.manifests.context import GymServers, Object, RunContext
 from gymtrain_operator.manifests.deployments import deployment
 from gymtrain_operator.manifests.hashes import settings as hashed
-from gymtrain_operator.manifests.merge import merge
 from gymtrain_operator.manifests.pod import container, pod_template, shared_memory
 from gymtrain_operator.manifests.services import service
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from gymtrain_api import labels, names, wiring
+from gymtrain_api.merge import merge
 from gymtrain_api.spec import PodSettings
 from gymtrain_operator.manifests.context import Object, RunContext
-from gymtrain_operator.manifests.merge import merge
 
 _USER = 65532
 
