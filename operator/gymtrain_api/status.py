@@ -48,7 +48,9 @@ class ServerStatus(Status):
     """One server of the run."""
 
     name: str = Field(description="Name in the Gym config, gateway, broker, or inference.")
-    kind: Literal["agent", "resources", "model", "head", "gateway", "broker", "inference"] = Field(description="What it is.")
+    kind: Literal["agent", "resources", "model", "head", "gateway", "broker", "inference"] = Field(
+        description="What it is."
+    )
     url: str = Field(description="URL inside the cluster.")
     ready: str = Field(description="Ready pods of wanted pods, such as 2/2.")
 

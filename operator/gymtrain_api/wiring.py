@@ -13,7 +13,7 @@ Files in the pods (all read-only but the scratch folders):
 | /gymtrain/data | trainer, preflight | `DataIndex` in index.json, and the files that it names |
 | /gymtrain/checkpoints | trainer | checkpoints, TensorBoard files, rewards.csv, state of the rollout worker |
 | /gymtrain/checkpoints | vLLM, where adapters go over it | the same volume, read-only |
-| /etc/gymtrain/broker/token | agents, resources servers, trainer, broker of a run with sandboxes | the broker's bearer token |
+| /etc/gymtrain/broker/token | broker, Gym servers, trainer | the bearer token of the sandbox broker |
 | /gymtrain/scratch | all pods | writable, empty at start; HOME, HF_HOME and TMPDIR are below it |
 
 Preflight prints one line on stdout: `PREFLIGHT_MARK` and a `GymPreflight` or `TrainerPreflight` as JSON.
@@ -31,7 +31,7 @@ RUN_CONFIG_DIR = "/etc/gymtrain/run"
 RUN_CONFIG_FILE = "/etc/gymtrain/run/run.json"
 GYM_CONFIG_DIR = "/etc/gymtrain/gym"
 GYM_CONFIG_FILE = "/etc/gymtrain/gym/config.yaml"
-BROKER_TOKEN_DIR = "/etc/gymtrain/broker"
+BROKER_TOKEN_DIR = "/etc/gymtrain/broker"  # noqa: S105 - a path
 BROKER_TOKEN_FILE = "/etc/gymtrain/broker/token"  # noqa: S105 - a path
 MODEL_DIR = "/gymtrain/model"
 SOURCES_DIR = "/gymtrain/sources"

@@ -1,5 +1,7 @@
 """The sandbox broker: Deployment, Service, identity and rights; and what its clients mount."""
 
+from typing import Any
+
 from gymtrain_api import labels, names, wiring
 from gymtrain_operator.manifests.context import Object, RunContext
 from gymtrain_operator.manifests.deployments import deployment
@@ -115,7 +117,7 @@ def _deployment(run: RunContext) -> Object:
         livenessProbe=health | {"periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 6},
     )
     pull = [{"name": secret.name} for secret in sandboxes.image_pull_secrets]
-    secrets = {"imagePullSecrets": pull} if pull else {}
+    secrets: dict[str, Any] = {"imagePullSecrets": pull} if pull else {}
     template = pod_template(
         run,
         labels.Role.BROKER,

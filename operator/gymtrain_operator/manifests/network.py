@@ -29,9 +29,7 @@ _FENCED = [*_INNER, labels.Role.BROKER, labels.Role.SANDBOX]
 def network_policies(run: RunContext) -> list[Object]:
     """All fences. Traffic out of other pods than sandboxes is open: judge models, the model hub."""
     outer = _ingress(run, _pods(run, "NotIn", _FENCED), [_pods(run, "NotIn", [labels.Role.SANDBOX]), _OPERATOR])
-    inner = _ingress(
-        run, _pods(run, "In", _INNER), [_pods(run, "In", [labels.Role.GATEWAY, *_INNER]), _OPERATOR]
-    )
+    inner = _ingress(run, _pods(run, "In", _INNER), [_pods(run, "In", [labels.Role.GATEWAY, *_INNER]), _OPERATOR])
     policies = [
         _policy(run, names.network_policy(run.name), outer),
         _policy(run, names.inner_network_policy(run.name), inner),

@@ -19,7 +19,9 @@ class ServerState:
     trouble: str
 
 
-def server_state(name: str, kind: str, url: str, deployment: Object | None, wanted: int, pods: list[Object]) -> ServerState:
+def server_state(
+    name: str, kind: str, url: str, deployment: Object | None, wanted: int, pods: list[Object]
+) -> ServerState:
     status = (deployment or {}).get("status") or {}
     ready = min(int(status.get("readyReplicas", 0)), wanted)
     trouble = first_trouble(pods)

@@ -144,6 +144,6 @@ def _broker_state(seen: Observation, run: RunContext) -> ServerState:
 
 
 def _new_identity(seen: Observation, run: RunContext) -> list[Object]:
-    """What the broker needs before it can be made: written until its Deployment is there, since it can't be looked at."""
+    """What the broker needs first: written until its Deployment is there, since it can't be looked at."""
     there = seen.children.get("Deployment", names.broker(run.name))
     return [] if there else broker_identity(run)

@@ -12,8 +12,8 @@ from tests.support.world import World
 INNER = {Role.INFERENCE, Role.TRAINER}
 OPEN = {Role.PREFLIGHT, Role.GYM, Role.GATEWAY}
 MAY_REACH = {
-    **dict.fromkeys(INNER, {Role.GATEWAY, Role.INFERENCE, Role.TRAINER}),
-    **dict.fromkeys(OPEN, set(Role) - {Role.SANDBOX}),
+    **{role: {Role.GATEWAY, Role.INFERENCE, Role.TRAINER} for role in INNER},
+    **{role: set(Role) - {Role.SANDBOX} for role in OPEN},
     Role.BROKER: {Role.GYM, Role.TRAINER},
     Role.SANDBOX: {Role.GYM, Role.BROKER},
 }
