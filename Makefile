@@ -31,7 +31,7 @@ lint: ## Format, lint, types, import contracts, generated files
 	$(RUN) ruff format --check .
 	$(RUN) ruff check .
 	$(RUN) mypy
-	PYTHONPATH=operator:trainer:images/gateway $(RUN) lint-imports
+	PYTHONPATH=operator:trainer:images/gateway:images/broker $(RUN) lint-imports
 	$(MAKE) --no-print-directory verify
 
 .PHONY: format

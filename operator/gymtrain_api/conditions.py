@@ -10,6 +10,7 @@ class ConditionType(StrEnum):
     GYM_READY = "GymReady"
     INFERENCE_READY = "InferenceReady"
     GATEWAY_READY = "GatewayReady"
+    SANDBOXES_READY = "SandboxesReady"
     WEIGHT_SYNC_READY = "WeightSyncReady"
     PROGRESSING = "Progressing"
     HEALTHY = "Healthy"

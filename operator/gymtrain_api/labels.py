@@ -19,6 +19,17 @@ SERVER = f"{GROUP}/server"
 ATTEMPT = f"{GROUP}/attempt"
 CONFIG_HASH = f"{GROUP}/config-hash"
 
+# On sandbox pods. The broker holds no state of its own: what it knows after a restart stands here.
+BROKER_VALUE = "gymtrain-broker"  # of MANAGED_BY on sandbox pods
+SANDBOX_SHAPE = f"{GROUP}/sandbox-shape"  # label: pods with the same value are the same but for their names
+SANDBOX_IMAGE = f"{GROUP}/sandbox-image"  # as it was asked for, before imageRewrites
+SANDBOX_MADE_FOR = f"{GROUP}/sandbox-made-for"  # Claim, Pool or LookAhead
+SANDBOX_CLAIM = f"{GROUP}/sandbox-claim"  # id of the sandbox that the pod is leased to; empty while it is free
+SANDBOX_LEASE = f"{GROUP}/sandbox-lease"  # JSON: since when, for how long, at which restartCount of the container
+SANDBOX_REQUEST = f"{GROUP}/sandbox-request"  # JSON: what was asked for
+SANDBOX_TASK = f"{GROUP}/sandbox-task"
+SANDBOX_EXPIRES_AT = f"{GROUP}/sandbox-expires-at"  # RFC 3339; a leased pod has no business to live longer
+
 
 class Role(StrEnum):
     """Value of the role label: which part of the run a pod is."""
@@ -28,6 +39,8 @@ class Role(StrEnum):
     GATEWAY = "gateway"
     INFERENCE = "inference"
     TRAINER = "trainer"
+    BROKER = "broker"
+    SANDBOX = "sandbox"
 
 
 def run_labels(run: str, role: Role | None = None) -> dict[str, str]:

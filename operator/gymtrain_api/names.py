@@ -57,6 +57,11 @@ def inference_pods(run: str) -> str:
     return f"{run}-inference-pods"
 
 
+def sandbox(run: str, suffix: str) -> str:
+    """Pod of one sandbox."""
+    return f"{run}-sb-{suffix}"
+
+
 def trainer(run: str) -> str:
     """Headless Service of the trainer's pods."""
     return f"{run}-trainer"
@@ -77,6 +82,12 @@ def checkpoint_volume(run: str) -> str:
     return f"{run}-checkpoints"
 
 
+def broker(run: str) -> str:
+    """Deployment and Service of the sandbox broker, its ServiceAccount, Role and RoleBinding, and the Secret with its
+    token."""
+    return f"{run}-broker"
+
+
 def network_policy(run: str) -> str:
     """NetworkPolicy around the pods of the run that all others of it may reach."""
     return f"{run}"
@@ -85,3 +96,13 @@ def network_policy(run: str) -> str:
 def inner_network_policy(run: str) -> str:
     """NetworkPolicy around the vLLM and trainer pods, which Gym servers may not reach."""
     return f"{run}-training"
+
+
+def sandbox_network_policy(run: str) -> str:
+    """NetworkPolicy around the sandboxes."""
+    return f"{run}-sandboxes"
+
+
+def broker_network_policy(run: str) -> str:
+    """NetworkPolicy around the broker, which sandboxes may not reach."""
+    return f"{run}-broker"

@@ -47,8 +47,10 @@ class Progress(Status):
 class ServerStatus(Status):
     """One server of the run."""
 
-    name: str = Field(description="Name in the Gym config, gateway, or inference.")
-    kind: Literal["agent", "resources", "model", "head", "gateway", "inference"] = Field(description="What it is.")
+    name: str = Field(description="Name in the Gym config, gateway, broker, or inference.")
+    kind: Literal["agent", "resources", "model", "head", "gateway", "broker", "inference"] = Field(
+        description="What it is."
+    )
     url: str = Field(description="URL inside the cluster.")
     ready: str = Field(description="Ready pods of wanted pods, such as 2/2.")
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 from gymtrain_api.names import MAX_RUN_NAME
 from gymtrain_api.sources import DATA_SOURCE_PATTERN, MODEL_SOURCE_PATTERN
-from gymtrain_api.spec import DECIMAL_PATTERN, SIZE_PATTERN
+from gymtrain_api.spec import CIDR_PATTERN, DECIMAL_PATTERN, IMAGE_PATTERN, SIZE_PATTERN
 
 # A field's pattern is checked by a CEL rule with this message, which follows the value: the API
 # server's own message for a `pattern` shows nothing but the expression.
@@ -21,6 +21,8 @@ PATTERN_MESSAGES = {
     "or gym://PATH (a file in the Gym image)",
     DECIMAL_PATTERN: "is no decimal number such as 0.05: write it in quotes",
     SIZE_PATTERN: "is no size such as 20Gi or 500Mi",
+    CIDR_PATTERN: "is no address range such as 10.0.0.0/8 or 0.0.0.0/0",
+    IMAGE_PATTERN: "is no image such as docker.io/library/debian:trixie",
 }
 
 
@@ -122,6 +124,21 @@ _COMBINATIONS = (
         rule="self.stallTimeoutSeconds >= self.timeoutSeconds",
         message="stallTimeoutSeconds must be at least timeoutSeconds: otherwise one slow rollout fails the attempt",
         field="stallTimeoutSeconds",
+    ),
+    Rule(
+        at="spec.sandboxes.network",
+        rule="self.mode == 'EgressAllowed' || ((!has(self.cidrs) || size(self.cidrs) == 0) && "
+        "(!has(self.ports) || size(self.ports) == 0))",
+        message="cidrs and ports say what is open, but mode Closed opens nothing: set mode: EgressAllowed, or remove "
+        "them",
+        field="mode",
+    ),
+    Rule(
+        at="spec.sandboxes.network",
+        rule="self.mode != 'EgressAllowed' || (has(self.cidrs) && size(self.cidrs) > 0)",
+        message="EgressAllowed opens the ranges of cidrs: name them ([0.0.0.0/0] is every IPv4 address)",
+        field="cidrs",
+        reason="FieldValueRequired",
     ),
 )
 

@@ -13,6 +13,7 @@ Files in the pods (all read-only but the scratch folders):
 | /gymtrain/data | trainer, preflight | `DataIndex` in index.json, and the files that it names |
 | /gymtrain/checkpoints | trainer | checkpoints, TensorBoard files, rewards.csv, state of the rollout worker |
 | /gymtrain/checkpoints | vLLM, where adapters go over it | the same volume, read-only |
+| /etc/gymtrain/broker/token | broker, Gym servers, trainer | the bearer token of the sandbox broker |
 | /gymtrain/scratch | all pods | writable, empty at start; HOME, HF_HOME and TMPDIR are below it |
 
 Preflight prints one line on stdout: `PREFLIGHT_MARK` and a `GymPreflight` or `TrainerPreflight` as JSON.
@@ -30,6 +31,8 @@ RUN_CONFIG_DIR = "/etc/gymtrain/run"
 RUN_CONFIG_FILE = "/etc/gymtrain/run/run.json"
 GYM_CONFIG_DIR = "/etc/gymtrain/gym"
 GYM_CONFIG_FILE = "/etc/gymtrain/gym/config.yaml"
+BROKER_TOKEN_DIR = "/etc/gymtrain/broker"  # noqa: S105 - a path
+BROKER_TOKEN_FILE = "/etc/gymtrain/broker/token"  # noqa: S105 - a path
 MODEL_DIR = "/gymtrain/model"
 SOURCES_DIR = "/gymtrain/sources"
 DATA_DIR = "/gymtrain/data"
@@ -42,12 +45,19 @@ TERMINATION_LOG = "/dev/termination-log"
 GYM_PORT = 8000
 INFERENCE_PORT = 8000
 GATEWAY_PORT = 8000
+BROKER_PORT = 8000
+SANDBOX_PORT = 8787  # of the daemon in each sandbox
 TRAINER_PORT = 8080  # /healthz /progress /samples /metrics /weights/...
 RENDEZVOUS_PORT = 29500
 
 # Environment of Gym server pods.
 ENV_GYM_SERVER = "GYMTRAIN_GYM_SERVER"  # top-level key of the server; "head_server" for the head
 ENV_DRAIN_SECONDS = "GYMTRAIN_DRAIN_SECONDS"  # time to finish what is in flight; below the pod's grace period
+# Environment of pods that use sandboxes.
+ENV_BROKER_URL = "GYMTRAIN_BROKER_URL"
+ENV_BROKER_TOKEN_FILE = "GYMTRAIN_BROKER_TOKEN_FILE"  # noqa: S105 - a name
+# Environment of the broker.
+ENV_SANDBOX_IMAGE = "GYMTRAIN_SANDBOX_IMAGE"  # of the daemon that is put into every sandbox
 # Environment of trainer pods.
 ENV_ATTEMPT = "GYMTRAIN_ATTEMPT"
 ENV_NODES = "GYMTRAIN_NODES"
@@ -94,6 +104,7 @@ class RunConfig(Document):
     inference_pods_host: str  # headless: one A record per vLLM pod, ready or not
     gateway_url: str = ""  # of the gateway's Service: what Gym servers and the trainer generate with
     gateway_pods_host: str = ""  # headless: one A record per gateway pod
+    broker_url: str = ""  # of the sandbox broker's Service; empty where the run has no sandboxes
     trainer_host: str  # headless; pod N of attempt A is <job>-N.<trainer_host>
     agents: dict[str, str] = Field(default_factory=dict)  # URL by agent server; empty during preflight
     verifiers: dict[str, VerifyRoute] = Field(default_factory=dict)  # by agent server, in mode Verify

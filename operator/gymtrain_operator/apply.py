@@ -1,6 +1,7 @@
 """Carrying out a plan: deletions, writes, scalings. Never on an object that isn't the run's."""
 
 import asyncio
+import secrets
 from collections.abc import Iterable
 
 from gymtrain_operator import kinds
@@ -10,9 +11,11 @@ from gymtrain_operator.kinds import Kind
 from gymtrain_operator.reconcile.observation import Object, Observation, Rejection, name_of, uid_of
 from gymtrain_operator.reconcile.plan import Plan
 
-_FIRST = {kinds.CONFIG_MAP.name, kinds.CLAIM.name, kinds.POLICY.name}
+_BLIND = {kind.name for kind in kinds.CREATED_ONLY}
+_FIRST = {kinds.CONFIG_MAP.name, kinds.CLAIM.name, kinds.POLICY.name} | _BLIND
 # Written once, so plain creation does, and it fails by itself where the name is taken.
-_CREATED = {kinds.POD.name, kinds.JOB.name, kinds.CLAIM.name}
+_CREATED = {kinds.POD.name, kinds.JOB.name, kinds.CLAIM.name} | _BLIND
+_TOKEN_BYTES = 32
 
 
 async def carry_out(cluster: Cluster, seen: Observation, plan: Plan) -> tuple[Rejection, ...]:
@@ -65,9 +68,13 @@ async def _write(cluster: Cluster, seen: Observation, manifest: Object) -> Rejec
 
 
 async def _create(cluster: Cluster, kind: Kind, manifest: Object) -> None:
+    if kind is kinds.SECRET:  # chance is no part of a plan
+        manifest = manifest | {"stringData": {key: secrets.token_hex(_TOKEN_BYTES) for key in manifest["stringData"]}}
     try:
         await cluster.create(kind, manifest)
     except ConflictError:
+        if kind.name in _BLIND:
+            return
         await _refuse_foreign(cluster, kind, manifest)
 
 

@@ -28,7 +28,13 @@ EVENT = Kind("Event", "api/v1", "events")
 DEPLOYMENT = Kind("Deployment", "apis/apps/v1", "deployments")
 JOB = Kind("Job", "apis/batch/v1", "jobs")
 POLICY = Kind("NetworkPolicy", "apis/networking.k8s.io/v1", "networkpolicies")
+SECRET = Kind("Secret", "api/v1", "secrets")
+SERVICE_ACCOUNT = Kind("ServiceAccount", "api/v1", "serviceaccounts")
+ROLE = Kind("Role", "apis/rbac.authorization.k8s.io/v1", "roles")
+ROLE_BINDING = Kind("RoleBinding", "apis/rbac.authorization.k8s.io/v1", "rolebindings")
 LEASE = Kind("Lease", "apis/coordination.k8s.io/v1", "leases")
 
 CHILDREN = (POD, SERVICE, CONFIG_MAP, CLAIM, DEPLOYMENT, JOB, POLICY)
-BY_NAME = {kind.name: kind for kind in CHILDREN}
+# Created and never read: the operator has no right to look at a Secret. Owner references collect them.
+CREATED_ONLY = (SECRET, SERVICE_ACCOUNT, ROLE, ROLE_BINDING)
+BY_NAME = {kind.name: kind for kind in (*CHILDREN, *CREATED_ONLY)}

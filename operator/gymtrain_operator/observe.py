@@ -98,6 +98,9 @@ class Observer:
         selector = f"{labels.MANAGED_BY}={labels.MANAGED_BY_VALUE},{labels.RUN}={run.name}"
         lists = await asyncio.gather(*(self._cluster.list(kind, run.namespace, selector) for kind in kinds.CHILDREN))
         by_kind = {kind.name: items for kind, items in zip(kinds.CHILDREN, lists, strict=True)}
+        if _sweeps(run):
+            left = f"{labels.RUN}={run.name},{labels.ROLE}={labels.Role.SANDBOX}"
+            by_kind["Pod"] += await self._cluster.list(kinds.POD, run.namespace, left)
         jobs = {uid_of(job) for job in by_kind["Job"] if _owned_by(job, {run.uid})}
         return Children(
             {
@@ -188,6 +191,12 @@ def read_run(found: Object) -> Run:
         spec_error=error,
         deleting=is_deleting(found),
     )
+
+
+def _sweeps(run: Run) -> bool:
+    """Whether sandboxes are looked for: there may be thousands, and while the run goes on they are the broker's."""
+    over = has_ended(run.status) or run.spec is None or run.spec.suspend
+    return over and (run.spec is None or run.spec.sandboxes is not None)
 
 
 def _is_ours(item: Object, kind: str, run_uid: str, jobs: set[str]) -> bool:

@@ -117,6 +117,26 @@ RULE_CASES: dict[str, tuple[dict[str, Any], str]] = {
         'spec.rollout.stallTimeoutSeconds: Invalid value: "object": stallTimeoutSeconds must be at least '
         "timeoutSeconds: otherwise one slow rollout fails the attempt",
     ),
+    "ranges in a closed network": (
+        smallest_run(sandboxes={"network": {"cidrs": ["10.0.0.0/8"]}}),
+        'spec.sandboxes.network.mode: Invalid value: "object": cidrs and ports say what is open, but mode Closed opens '
+        "nothing: set mode: EgressAllowed, or remove them",
+    ),
+    "an open network without ranges": (
+        smallest_run(sandboxes={"network": {"mode": "EgressAllowed"}}),
+        "spec.sandboxes.network.cidrs: Required value: EgressAllowed opens the ranges of cidrs: name them ([0.0.0.0/0] "
+        "is every IPv4 address)",
+    ),
+    "address range": (
+        smallest_run(sandboxes={"network": {"mode": "EgressAllowed", "cidrs": ["10.0.0.1"]}}),
+        'spec.sandboxes.network.cidrs[0]: Invalid value: "string": 10.0.0.1 is no address range such as 10.0.0.0/8 or '
+        "0.0.0.0/0",
+    ),
+    "image of a pool": (
+        smallest_run(sandboxes={"warmPools": [{"image": "my image"}]}),
+        'spec.sandboxes.warmPools[0].image: Invalid value: "string": my image is no image such as '
+        "docker.io/library/debian:trixie",
+    ),
 }
 
 # What the schema says by itself; the words are Kubernetes'.
@@ -177,6 +197,20 @@ ALLOWED: dict[str, dict[str, Any]] = {
         weightSync={"transport": "NCCL"}, inference={"gpus": 1}, trainer={"gpus": 1, "processesPerNode": 1}
     ),
     "no agents": smallest_run(rollout={"mode": "Verify"}, gateway={"replicas": 2}),
+    "sandboxes": smallest_run(sandboxes={}),
+    "sandboxes with all": smallest_run(
+        sandboxes={
+            "warmPools": [{"image": "a:1", "replicas": 2, "reuse": "Restart"}, {"image": "b:1"}],
+            "lookAhead": {"tasks": 8},
+            "network": {"mode": "EgressAllowed", "cidrs": ["10.0.0.0/8", "fd00::/8"], "ports": [443]},
+            "root": True,
+            "hostUsers": False,
+            "imagePullSecrets": [{"name": "registry"}],
+            "imageRewrites": [{"from": "docker.io/", "to": "mirror.local/"}],
+            "resources": {"limits": {"memory": "8Gi"}},
+            "template": {"spec": {"nodeSelector": {"pool": "sandboxes"}}},
+        }
+    ),
     "datasets of both kinds": _data({"source": "configmap://rows/a.jsonl"}, {"reasoningGym": REASONING_GYM}),
 }
 

@@ -65,4 +65,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") 
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [get, list, create, patch, delete]
+# A run with sandboxes: its broker's token, which the operator makes and can't read, and the broker's own rights, which
+# are a part of those on pods above.
+- apiGroups: [""]
+  resources: [secrets, serviceaccounts]
+  verbs: [create]
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [roles, rolebindings]
+  verbs: [create]
 {{- end -}}

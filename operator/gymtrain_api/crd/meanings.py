@@ -14,6 +14,7 @@ CONDITIONS: Mapping[ConditionType, str] = {
     ConditionType.GYM_READY: "Every Gym server has a ready pod for each replica.",
     ConditionType.INFERENCE_READY: "The vLLM servers answer.",
     ConditionType.GATEWAY_READY: "Every gateway pod answers and knows a vLLM pod that holds the run's weights.",
+    ConditionType.SANDBOXES_READY: "The sandbox broker answers. Only on runs with spec.sandboxes.",
     ConditionType.WEIGHT_SYNC_READY: "A weight transport was chosen that every vLLM server proved to offer.",
     ConditionType.PROGRESSING: "The run goes forward. The message says what it does or waits for.",
     ConditionType.HEALTHY: "What the trainer measures of its samples and its pace is as it should be. False names the "
@@ -62,9 +63,11 @@ REASONS: Mapping[Reason, str] = {
 
 # On objects and pods of a run; select on them.
 LABELS: Mapping[str, str] = {
-    labels.MANAGED_BY: f"Always `{labels.MANAGED_BY_VALUE}`: the object belongs to a run.",
+    labels.MANAGED_BY: f"`{labels.MANAGED_BY_VALUE}`: the object belongs to a run; `{labels.BROKER_VALUE}` on sandbox "
+    "pods, which the run's broker makes and deletes.",
     labels.RUN: "Name of the run.",
     labels.ROLE: f"Part of the run: {', '.join(f'`{role}`' for role in labels.Role)}.",
     labels.SERVER: "Name of the Gym server.",
     labels.ATTEMPT: "Attempt that the trainer's pods belong to.",
+    labels.SANDBOX_SHAPE: "Sandbox pods with the same value are the same but for their names.",
 }

@@ -8,6 +8,7 @@ import yaml
 
 from gymtrain_api import names, wiring
 from gymtrain_api.labels import CONFIG_HASH
+from gymtrain_operator.manifests.broker import broker_url
 from gymtrain_operator.manifests.context import GymServers, Object, RunContext
 from gymtrain_operator.manifests.hashes import digest
 from gymtrain_operator.manifests.metadata import metadata, stamped
@@ -37,6 +38,7 @@ def run_config(run: RunContext, gym: GymServers | None) -> wiring.RunConfig:
         inference_pods_host=names.inference_pods(run.name),
         gateway_url=gateway_url(run),
         gateway_pods_host=names.gateway_pods(run.name),
+        broker_url=broker_url(run),
         trainer_host=names.trainer(run.name),
         agents={agent: gym_url(run, agent) for agent in agents},
         verifiers=verifiers(run, gym) if gym else {},

@@ -15,7 +15,7 @@ class Defaults:
     """The operator's own settings that reach the pods of a run.
 
     Attributes:
-        gym, gateway, inference, inference_gpu, trainer: images where the spec names none.
+        gym, gateway, inference, inference_gpu, trainer, broker, sandbox: images where the spec names none.
         pull_policy: imagePullPolicy of all containers.
         operator_namespace: where the operator runs, so that it may call the run's pods; None where it
             runs outside of the cluster.
@@ -26,6 +26,8 @@ class Defaults:
     inference: str = "gymtrain/inference:dev"
     inference_gpu: str = "gymtrain/inference:dev"
     trainer: str = "gymtrain/trainer:dev"
+    broker: str = "gymtrain/broker:dev"
+    sandbox: str = "gymtrain/sandbox:dev"
     pull_policy: str = "IfNotPresent"
     operator_namespace: str | None = None
 

@@ -3,9 +3,9 @@
 from typing import Any
 
 from gymtrain_api import labels
+from gymtrain_api.merge import merge
 from gymtrain_operator.manifests.context import Object, RunContext
 from gymtrain_operator.manifests.hashes import digest
-from gymtrain_operator.manifests.merge import merge
 from gymtrain_operator.manifests.metadata import metadata, stamped
 
 

@@ -1,12 +1,13 @@
 """Deployment and Service of each Gym server, the head among them."""
 
 from gymtrain_api import labels, names, wiring
+from gymtrain_api.merge import merge
 from gymtrain_api.spec import GymServer
+from gymtrain_operator.manifests.broker import broker_url, client_env, token_mount, token_volume
 from gymtrain_operator.manifests.config_maps import GYM_CONFIG_MOUNT, gym_config_volume, hosted_config
 from gymtrain_operator.manifests.context import GymServers, Object, RunContext
 from gymtrain_operator.manifests.deployments import deployment
 from gymtrain_operator.manifests.hashes import settings as hashed
-from gymtrain_operator.manifests.merge import merge
 from gymtrain_operator.manifests.pod import container, pod_template, shared_memory
 from gymtrain_operator.manifests.services import service
 
@@ -69,15 +70,25 @@ def _service(run: RunContext, name: str, *, sticky: bool) -> Object:
 def _deployment(run: RunContext, gym: GymServers, name: str, kind: str) -> Object:
     settings = gym_settings(run, name)
     uses_ray = any(server.needs_ray for server in gym.servers if server.name == name)
-    shm_volume, shm_mount = shared_memory()  # where Ray keeps its objects
+    uses_sandboxes = kind in {"agent", "resources"}
+    mounts, volumes = [GYM_CONFIG_MOUNT], [gym_config_volume(run)]
+    if uses_ray:  # its objects are kept in shared memory
+        shm_volume, shm_mount = shared_memory()
+        mounts, volumes = [*mounts, shm_mount], [*volumes, shm_volume]
+    if uses_sandboxes:
+        mounts, volumes = [*mounts, *token_mount(run)], [*volumes, *token_volume(run)]
     check = {"httpGet": {"path": "/", "port": wiring.GYM_PORT}, "timeoutSeconds": 5}
     server = container(
         run,
         "gym",
         settings.image or run.gym_image,
         ["python", "-m", "gymtrain_gym.launcher"],
-        mounts=[GYM_CONFIG_MOUNT, shm_mount] if uses_ray else [GYM_CONFIG_MOUNT],
-        env=[{"name": wiring.ENV_GYM_SERVER, "value": name}, *run.spec.gym.env],
+        mounts=mounts,
+        env=[
+            {"name": wiring.ENV_GYM_SERVER, "value": name},
+            *(client_env(run) if uses_sandboxes else []),
+            *run.spec.gym.env,
+        ],
         requests=_RAY_REQUESTS if uses_ray else _REQUESTS[kind],
         settings=settings,
         ports=[{"name": "http", "containerPort": wiring.GYM_PORT}],
@@ -92,7 +103,7 @@ def _deployment(run: RunContext, gym: GymServers, name: str, kind: str) -> Objec
         run,
         labels.Role.GYM,
         containers=[server],
-        volumes=[gym_config_volume(run), shm_volume] if uses_ray else [gym_config_volume(run)],
+        volumes=volumes,
         pod_labels=server_label(name),
         grace_seconds=_DRAIN_SECONDS,
         template=settings.template,
@@ -110,8 +121,5 @@ def _deployment(run: RunContext, gym: GymServers, name: str, kind: str) -> Objec
 
 def _inputs(run: RunContext, settings: GymServer) -> object:
     """What of the spec the pods of a server are made from."""
-    return (
-        hashed(settings, without=frozenset({"replicas"})),
-        run.spec.gym.env,
-        run.spec.service_account_name,
-    )
+    own = (hashed(settings, without=frozenset({"replicas"})), run.spec.gym.env, run.spec.service_account_name)
+    return own if run.spec.sandboxes is None else (*own, broker_url(run))

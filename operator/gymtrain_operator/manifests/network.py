@@ -1,18 +1,20 @@
 """The fences around a run: NeMo Gym's, vLLM's and the trainer's servers have no authentication.
 
-    Gym servers, gateway, preflight   ◄── all pods of the run, the operator
+    Gym servers, gateway, preflight   ◄── all pods of the run but sandboxes, the operator
     vLLM, trainer                     ◄── gateway, vLLM, trainer, the operator
+    broker                            ◄── Gym servers, trainer, the operator
+    sandboxes                         ◄── Gym servers, broker; and they reach nothing, or what the spec opens
 
 The inner fence keeps out the Gym servers, which run others' code: whoever reaches vLLM can pause it or give it other
 weights, and whoever reaches the trainer's rendezvous can take it over. Gym servers generate through the gateway.
 vLLM pods reach each other since they are ranks of one group where NCCL carries the weights.
 
-A policy only adds to what others let in, so each pod is selected by one of the two.
+A policy only adds to what others let in, so each pod is selected by one of them.
 """
 
 from typing import Any
 
-from gymtrain_api import labels, names
+from gymtrain_api import labels, names, wiring
 from gymtrain_operator.manifests.context import Object, RunContext
 from gymtrain_operator.manifests.hashes import digest
 from gymtrain_operator.manifests.metadata import metadata, stamped
@@ -20,32 +22,82 @@ from gymtrain_operator.manifests.metadata import metadata, stamped
 # Labels that the chart gives the operator's pods.
 OPERATOR_LABELS = {"app.kubernetes.io/name": "gymtrain", "app.kubernetes.io/component": "operator"}
 
-_INNER = [str(role) for role in (labels.Role.INFERENCE, labels.Role.TRAINER)]
-_LET_IN = [str(labels.Role.GATEWAY), *_INNER]
+_INNER = [labels.Role.INFERENCE, labels.Role.TRAINER]
+_FENCED = [*_INNER, labels.Role.BROKER, labels.Role.SANDBOX]
 
 
 def network_policies(run: RunContext) -> list[Object]:
-    """Both fences. Traffic out is open: judge models, the model hub."""
+    """All fences. Traffic out of other pods than sandboxes is open: judge models, the model hub."""
+    outer = _ingress(run, _pods(run, "NotIn", _FENCED), [_pods(run, "NotIn", [labels.Role.SANDBOX]), _OPERATOR])
+    inner = _ingress(run, _pods(run, "In", _INNER), [_pods(run, "In", [labels.Role.GATEWAY, *_INNER]), _OPERATOR])
+    policies = [
+        _policy(run, names.network_policy(run.name), outer),
+        _policy(run, names.inner_network_policy(run.name), inner),
+    ]
+    if run.spec.sandboxes is None:
+        return policies
+    clients = [labels.Role.GYM, labels.Role.TRAINER]
+    broker = _ingress(run, _pods(run, "In", [labels.Role.BROKER]), [_pods(run, "In", clients), _OPERATOR])
     return [
-        _policy(run, names.network_policy(run.name), _pods(run, "NotIn", _INNER), _pods(run)),
-        _policy(run, names.inner_network_policy(run.name), _pods(run, "In", _INNER), _pods(run, "In", _LET_IN)),
+        *policies,
+        _policy(run, names.broker_network_policy(run.name), broker),
+        _policy(run, names.sandbox_network_policy(run.name), _around_sandboxes(run)),
     ]
 
 
-def _pods(run: RunContext, operator: str = "", roles: list[str] | None = None) -> Object:
+def _around_sandboxes(run: RunContext) -> Object:
+    """Only the daemon's port is open, since all else goes through it; out goes what the spec says."""
+    sandboxes = run.spec.sandboxes
+    assert sandboxes is not None
+    callers = _pods(run, "In", [labels.Role.GYM, labels.Role.BROKER])
+    daemon = [{"port": wiring.SANDBOX_PORT, "protocol": "TCP"}]
+    network = sandboxes.network
+    egress: list[Object] = []
+    if network.mode == "EgressAllowed":
+        rule: Object = {"to": [{"ipBlock": {"cidr": cidr}} for cidr in network.cidrs]}
+        ports = [{"port": port, "protocol": "TCP"} for port in network.ports]
+        egress = [rule | ({"ports": ports} if ports else {}), _DNS]
+    return {
+        "podSelector": _pods(run, "In", [labels.Role.SANDBOX]),
+        "policyTypes": ["Ingress", "Egress"],
+        "ingress": [{"from": [{"podSelector": callers}], "ports": daemon}],
+        "egress": egress,
+    }
+
+
+def _pods(run: RunContext, operator: str, roles: list[labels.Role]) -> Object:
     """Selector of the run's pods, narrowed by role."""
-    selector: Object = {"matchLabels": {labels.RUN: run.name}}
-    if operator:
-        selector["matchExpressions"] = [{"key": labels.ROLE, "operator": operator, "values": roles}]
-    return selector
+    values = [str(role) for role in roles]
+    return {
+        "matchLabels": {labels.RUN: run.name},
+        "matchExpressions": [{"key": labels.ROLE, "operator": operator, "values": values}],
+    }
 
 
-def _policy(run: RunContext, name: str, around: Object, let_in: Object) -> Object:
-    peers: list[Any] = [{"podSelector": let_in}]
-    if run.defaults.operator_namespace:
-        namespace = {"kubernetes.io/metadata.name": run.defaults.operator_namespace}
-        peers.append({"namespaceSelector": {"matchLabels": namespace}, "podSelector": {"matchLabels": OPERATOR_LABELS}})
-    spec = {"podSelector": around, "policyTypes": ["Ingress"], "ingress": [{"from": peers}]}
+_OPERATOR: Object = {"matchLabels": OPERATOR_LABELS}
+_DNS: Object = {
+    "to": [
+        {
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
+            "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
+        }
+    ],
+    "ports": [{"port": 53, "protocol": protocol} for protocol in ("UDP", "TCP")],
+}
+
+
+def _ingress(run: RunContext, around: Object, let_in: list[Object]) -> Object:
+    peers: list[Any] = []
+    for selector in let_in:
+        if selector is not _OPERATOR:
+            peers.append({"podSelector": selector})
+        elif run.defaults.operator_namespace:
+            namespace = {"kubernetes.io/metadata.name": run.defaults.operator_namespace}
+            peers.append({"namespaceSelector": {"matchLabels": namespace}, "podSelector": selector})
+    return {"podSelector": around, "policyTypes": ["Ingress"], "ingress": [{"from": peers}]}
+
+
+def _policy(run: RunContext, name: str, spec: Object) -> Object:
     manifest = {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",

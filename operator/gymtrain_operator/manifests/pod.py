@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from gymtrain_api import labels, names, wiring
+from gymtrain_api.merge import merge
 from gymtrain_api.spec import PodSettings
 from gymtrain_operator.manifests.context import Object, RunContext
-from gymtrain_operator.manifests.merge import merge
 
 _USER = 65532
 
@@ -79,6 +79,7 @@ def pod_template(
     volumes: Sequence[Object] = (),
     pod_labels: dict[str, str] | None = None,
     grace_seconds: int = 30,
+    service_account: str | None = None,
     template: dict[str, Any] | None = None,
     **more: Any,
 ) -> dict[str, Any]:
@@ -109,8 +110,8 @@ def pod_template(
     }
     if init:
         spec["initContainers"] = list(init)
-    if run.spec.service_account_name:
-        spec["serviceAccountName"] = run.spec.service_account_name
+    if account := service_account or run.spec.service_account_name:
+        spec["serviceAccountName"] = account
     merged = merge({"metadata": {"labels": own}, "spec": spec}, template or {})
     merged["metadata"]["labels"] = merged["metadata"].get("labels", {}) | own
     merged["spec"]["automountServiceAccountToken"] = False

@@ -3,10 +3,10 @@
 from typing import Any
 
 from gymtrain_api import labels, names
+from gymtrain_api.merge import merge
 from gymtrain_operator.manifests.context import Object, RunContext
 from gymtrain_operator.manifests.data import INDEX_MOUNT, INDEX_VOLUME, data_sources
 from gymtrain_operator.manifests.hashes import digest
-from gymtrain_operator.manifests.merge import merge
 from gymtrain_operator.manifests.metadata import metadata, stamped
 from gymtrain_operator.manifests.model import model_in_preflight, token_env
 from gymtrain_operator.manifests.pod import container, pod_template

@@ -1,6 +1,7 @@
 """The training Job of one attempt, and the Service that names its pods."""
 
 from gymtrain_api import labels, names, wiring
+from gymtrain_operator.manifests.broker import client_env, token_mount, token_volume
 from gymtrain_operator.manifests.checkpoints import checkpoint_mount, checkpoint_volume
 from gymtrain_operator.manifests.config_maps import GYM_CONFIG_MOUNT, gym_config_volume
 from gymtrain_operator.manifests.context import Object, RunContext
@@ -44,11 +45,13 @@ def trainer_job(run: RunContext, attempt: int) -> Object:
             GYM_CONFIG_MOUNT,
             checkpoint_mount(run),
             shm_mount,
+            *token_mount(run),
             *sources.mounts,  # of a dataset on a volume only the index is made; its rows are read where they are
         ],
         env=[
             {"name": wiring.ENV_ATTEMPT, "value": str(attempt)},
             {"name": wiring.ENV_NODES, "value": str(trainer.nodes)},
+            *client_env(run),  # it tells the broker which tasks come next
             *token_env(run),
         ],
         requests=_REQUESTS,
@@ -71,6 +74,7 @@ def trainer_job(run: RunContext, attempt: int) -> Object:
             gym_config_volume(run),
             checkpoint_volume(run),
             shm_volume,
+            *token_volume(run),
             *sources.volumes,
         ],
         pod_labels=attempt_label,

@@ -1,6 +1,6 @@
 """The life of a run around its training: suspension, deadlines, the end, and what comes after it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gymtrain_api import labels
 from gymtrain_api.conditions import ConditionType, Reason
@@ -12,6 +12,7 @@ from gymtrain_operator.reconcile.pods import condition, phase
 from gymtrain_operator.reconcile.steps import Changes, Deletion, Failure
 from gymtrain_operator.reconcile.times import to_seconds, to_text
 
+SWEEP_SECONDS = 2.0
 # Failures that another spec can mend before anything has run.
 _MENDABLE = {Reason.PREFLIGHT_FAILED, Reason.PREFLIGHT_ERROR, Reason.INVALID_SPEC}
 
@@ -78,14 +79,21 @@ def suspension_claim(before: GymTrainingRunStatus, *, suspend: bool) -> Claim:
 def stop_all(seen: Observation) -> Changes:
     """Suspension: everything that has pods goes. Volumes, Services and ConfigMaps stay."""
     objects = seen.children.of("Deployment") + seen.children.of("Job")
-    return _deletions(objects + seen.children.pods(labels.Role.PREFLIGHT))
+    return _deletions(objects + seen.children.pods(labels.Role.PREFLIGHT)).and_then(sweep(seen))
+
+
+def sweep(seen: Observation) -> Changes:
+    """What the broker left behind: its sandboxes go, and are looked for until the broker itself is gone."""
+    sandboxes = seen.children.pods(labels.Role.SANDBOX)
+    left = sandboxes or seen.children.pods(labels.Role.BROKER)
+    return replace(_deletions(sandboxes), requeue_after=SWEEP_SECONDS if left else None)
 
 
 def release(seen: Observation) -> Changes:
     """The end of a run: servers go, and a trainer that still runs. What ended stays, for its log."""
     jobs = [job for job in seen.children.of("Job") if not _is_over(job)]
     preflight = [p for p in seen.children.pods(labels.Role.PREFLIGHT) if phase(p) not in {"Succeeded", "Failed"}]
-    return _deletions(seen.children.of("Deployment") + jobs + preflight)
+    return _deletions(seen.children.of("Deployment") + jobs + preflight).and_then(sweep(seen))
 
 
 def seconds_to_live(seen: Observation, run: RunContext, before: GymTrainingRunStatus) -> float | None:

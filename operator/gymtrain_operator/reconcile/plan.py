@@ -13,6 +13,7 @@ Pure: the same observation always gives the same plan.
 from dataclasses import dataclass, replace
 
 from gymtrain_api.conditions import ConditionType, Reason
+from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_operator.manifests.context import Defaults, RunContext
 from gymtrain_operator.reconcile import health, lifecycle, preflight, servers, training, weight_sync
@@ -70,7 +71,8 @@ def _after_the_end(seen: Observation, run: RunContext, before: GymTrainingRunSta
     status = before.model_copy(update={"observed_generation": seen.run.generation})
     if left is not None and left <= 0:
         return Plan(status, delete_run=True)
-    return Plan(status, delete=lifecycle.release(seen).delete, requeue_after=left)
+    changes = lifecycle.release(seen)
+    return Plan(status, delete=changes.delete, requeue_after=sooner(left, changes.requeue_after))
 
 
 def _suspended(seen: Observation, before: GymTrainingRunStatus) -> Plan:
@@ -84,6 +86,8 @@ def _suspended(seen: Observation, before: GymTrainingRunStatus) -> Plan:
         lacks(ConditionType.WEIGHT_SYNC_READY, Reason.SUSPENDED, waiting),
         lacks(ConditionType.PROGRESSING, Reason.SUSPENDED, waiting),
     ]
+    if seen.run.spec and seen.run.spec.sandboxes:
+        claims.append(lacks(ConditionType.SANDBOXES_READY, Reason.SUSPENDED, waiting))
     if passed is not None and passed.status == "True":
         claims.append(Claim(ConditionType.PREFLIGHT_PASSED, "True", Reason(passed.reason), passed.message))
     facts = Facts(
@@ -158,5 +162,10 @@ def _ended(seen: Observation, before: GymTrainingRunStatus, facts: Facts, failur
         status,
         delete=lifecycle.release(seen).delete,
         events=events_between(seen.run.status, status),
-        requeue_after=1.0 if seen.run.spec and seen.run.spec.ttl_seconds_after_finished is not None else None,
+        requeue_after=1.0 if seen.run.spec and _looks_again(seen.run.spec) else None,
     )
+
+
+def _looks_again(spec: GymTrainingRunSpec) -> bool:
+    """Whether something is left to do about an ended run."""
+    return spec.ttl_seconds_after_finished is not None or spec.sandboxes is not None

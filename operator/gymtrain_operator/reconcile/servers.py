@@ -1,11 +1,11 @@
-"""The servers of a run: the Gym servers, the gateway and vLLM."""
+"""The servers of a run: the Gym servers, the gateway, vLLM and the sandbox broker."""
 
 from dataclasses import dataclass
-from typing import Literal, cast
 
 from gymtrain_api import labels, names
-from gymtrain_api.conditions import ConditionType, Reason
+from gymtrain_api.conditions import ConditionType
 from gymtrain_api.status import GymTrainingRunStatus, ServerStatus, WeightSyncStatus
+from gymtrain_operator.manifests.broker import broker_identity, broker_objects, broker_url
 from gymtrain_operator.manifests.checkpoints import holds_on_one_node, is_shared_with_vllm
 from gymtrain_operator.manifests.config_maps import (
     gateway_url,
@@ -23,13 +23,14 @@ from gymtrain_operator.manifests.network import network_policies
 from gymtrain_operator.manifests.trainer import trainer_service
 from gymtrain_operator.manifests.volumes import volume_claims
 from gymtrain_operator.reconcile import weight_sync
-from gymtrain_operator.reconcile.conditions import Claim, find, holds, is_true, lacks
 from gymtrain_operator.reconcile.observation import Object, Observation, Verdict, name_of
-from gymtrain_operator.reconcile.pods import condition, first_trouble, has_started, node_of
+from gymtrain_operator.reconcile.pods import has_started, node_of
+from gymtrain_operator.reconcile.readiness import ServerState, readiness, server_state
 from gymtrain_operator.reconcile.steps import Changes, Failure
 
 INFERENCE = "inference"
 GATEWAY = "gateway"
+BROKER = "broker"
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,8 @@ def step(seen: Observation, run: RunContext, verdict: Verdict, before: GymTraini
         gym_config_map(run, gym, verdict.hash, documents),
         *network_policies(run),
         *volume_claims(run),
+        *_new_identity(seen, run),
+        *broker_objects(run),
         trainer_service(run),
         *inference_objects(run),
         *gateway_objects(run),
@@ -71,50 +74,44 @@ def step(seen: Observation, run: RunContext, verdict: Verdict, before: GymTraini
     gym_states = [_gym_state(seen, run, name, kind) for name, kind in gym_server_kinds(run, gym).items()]
     inference = _inference_state(seen, run)
     gateway = _gateway_state(seen, run)
+    brokers = [_broker_state(seen, run)] if run.spec.sandboxes else []
     sync = weight_sync.step(seen, run, before)
-    claims = (
-        _readiness(ConditionType.GYM_READY, gym_states, "Gym servers", before),
-        _readiness(ConditionType.INFERENCE_READY, [inference], "vLLM", before),
-        _readiness(ConditionType.GATEWAY_READY, [gateway], "gateway", before),
-        sync.claim,
-    )
-    waiting = [claim.message for claim in claims[:3] if claim.status != "True"]
+    claims = [
+        readiness(ConditionType.GYM_READY, gym_states, "Gym servers", before),
+        readiness(ConditionType.INFERENCE_READY, [inference], "vLLM", before),
+        readiness(ConditionType.GATEWAY_READY, [gateway], "gateway", before),
+        *(readiness(ConditionType.SANDBOXES_READY, [broker], "sandbox broker", before) for broker in brokers),
+    ]
+    waiting = [claim.message for claim in claims if claim.status != "True"]
     return ServersStep(
-        Changes(apply=objects, claims=claims),
-        tuple(state.status for state in [*gym_states, gateway, inference]),
+        Changes(apply=objects, claims=(*claims, sync.claim)),
+        tuple(state.status for state in [*gym_states, gateway, *brokers, inference]),
         sync.status,
         "; ".join(waiting),
         sync.failure,
     )
 
 
-@dataclass(frozen=True)
-class _ServerState:
-    status: ServerStatus
-    ready: bool
-    trouble: str
-
-
-def _gym_state(seen: Observation, run: RunContext, name: str, kind: str) -> _ServerState:
+def _gym_state(seen: Observation, run: RunContext, name: str, kind: str) -> ServerState:
     deployment = seen.children.get("Deployment", names.gym_server(run.name, name))
     pods = seen.children.servers(labels.Role.GYM, server_label(name))
     wanted = gym_settings(run, name).replicas
-    return _state(name, kind, gym_url(run, name), deployment, wanted, pods)
+    return server_state(name, kind, gym_url(run, name), deployment, wanted, pods)
 
 
-def _inference_state(seen: Observation, run: RunContext) -> _ServerState:
+def _inference_state(seen: Observation, run: RunContext) -> ServerState:
     deployment = seen.children.get("Deployment", names.inference(run.name))
     pods = seen.children.servers(labels.Role.INFERENCE)
     wanted = run.spec.inference.replicas
-    state = _state(INFERENCE, INFERENCE, inference_url(run), deployment, wanted, pods)
+    state = server_state(INFERENCE, INFERENCE, inference_url(run), deployment, wanted, pods)
     apart = _apart(seen, run, pods)
     if apart and not state.ready:
-        return _ServerState(state.status, False, apart)
+        return ServerState(state.status, False, apart)
     started = sum(has_started(pod, INFERENCE_CONTAINER) for pod in pods)
     if state.ready or state.trouble or not started:
         return state
     text = f"{started} of {wanted} vLLM pods are up and wait for the trainer's first weights"
-    return _ServerState(state.status, False, text)
+    return ServerState(state.status, False, text)
 
 
 def _apart(seen: Observation, run: RunContext, pods: list[Object]) -> str:
@@ -134,38 +131,19 @@ def _apart(seen: Observation, run: RunContext, pods: list[Object]) -> str:
     return ""
 
 
-def _gateway_state(seen: Observation, run: RunContext) -> _ServerState:
+def _gateway_state(seen: Observation, run: RunContext) -> ServerState:
     deployment = seen.children.get("Deployment", names.gateway(run.name))
     pods = seen.children.servers(labels.Role.GATEWAY)
-    return _state(GATEWAY, GATEWAY, gateway_url(run), deployment, run.spec.gateway.replicas, pods)
+    return server_state(GATEWAY, GATEWAY, gateway_url(run), deployment, run.spec.gateway.replicas, pods)
 
 
-def _state(name: str, kind: str, url: str, deployment: Object | None, wanted: int, pods: list[Object]) -> _ServerState:
-    status = (deployment or {}).get("status") or {}
-    ready = min(int(status.get("readyReplicas", 0)), wanted)
-    trouble = first_trouble(pods)
-    if deployment is not None and not trouble:
-        failed = condition(deployment, "ReplicaFailure")
-        trouble = f"no pod can be made: {failed.get('message', '')}" if failed.get("status") == "True" else ""
-    shown = ServerStatus(
-        name=name,
-        kind=cast(Literal["agent", "resources", "model", "head", "gateway", "inference"], kind),
-        url=url,
-        ready=f"{ready}/{wanted}",
-    )
-    return _ServerState(shown, deployment is not None and ready >= wanted, trouble)
+def _broker_state(seen: Observation, run: RunContext) -> ServerState:
+    deployment = seen.children.get("Deployment", names.broker(run.name))
+    pods = seen.children.servers(labels.Role.BROKER)
+    return server_state(BROKER, BROKER, broker_url(run), deployment, 1, pods)
 
 
-def _readiness(kind: ConditionType, states: list[_ServerState], what: str, before: GymTrainingRunStatus) -> Claim:
-    waiting = [state for state in states if not state.ready]
-    if not waiting:
-        count = sum(int(state.status.ready.split("/")[0]) for state in states)
-        return holds(kind, Reason.ALL_READY, f"{what}: all {count} pods are ready")
-    # Once ready, a server that is not is news; before that it is the way up.
-    old = find(before, kind)
-    was_ready = is_true(before, kind) or (old is not None and old.reason == Reason.PODS_NOT_READY)
-    names_text = ", ".join(f"{state.status.name} ({state.status.ready})" for state in waiting)
-    text = f"{what}: waiting for {names_text}"
-    trouble = next((state.trouble for state in waiting if state.trouble), "")
-    reason = Reason.PODS_NOT_READY if was_ready else Reason.PODS_STARTING
-    return lacks(kind, reason, f"{text}: {trouble}" if trouble else text)
+def _new_identity(seen: Observation, run: RunContext) -> list[Object]:
+    """What the broker needs first: written until its Deployment is there, since it can't be looked at."""
+    there = seen.children.get("Deployment", names.broker(run.name))
+    return [] if there else broker_identity(run)

@@ -1,5 +1,6 @@
 """The status, computed once from what the steps of the plan found."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from gymtrain_api.conditions import ConditionType, Reason
@@ -51,7 +52,7 @@ def build(before: GymTrainingRunStatus, facts: Facts, generation: int, now: floa
     claims[ConditionType.PREFLIGHT_PASSED] = Claim(ConditionType.PREFLIGHT_PASSED, "Unknown", Reason.PREFLIGHT_RUNNING)
     claims |= {claim.type: claim for claim in facts.claims}
     if facts.end is not None:
-        claims |= {claim.type: claim for claim in _last_words(facts.end, facts.progress)}
+        claims |= {claim.type: claim for claim in _last_words(facts.end, facts.progress, claims)}
     disrupted = before.disrupted_attempts if facts.disrupted_attempts is None else facts.disrupted_attempts
     conditions = settle(before, claims.values(), generation, to_text(now))
     return GymTrainingRunStatus(
@@ -70,7 +71,7 @@ def build(before: GymTrainingRunStatus, facts: Facts, generation: int, now: floa
     )
 
 
-def _last_words(end: Failure | bool, progress: Progress | None) -> list[Claim]:
+def _last_words(end: Failure | bool, progress: Progress | None, said: Collection[ConditionType]) -> list[Claim]:
     over = "the run has ended: its servers are removed"
     claims = [
         lacks(ConditionType.GYM_READY, Reason.FINISHED, over),
@@ -78,6 +79,8 @@ def _last_words(end: Failure | bool, progress: Progress | None) -> list[Claim]:
         lacks(ConditionType.GATEWAY_READY, Reason.FINISHED, over),
         lacks(ConditionType.PROGRESSING, Reason.FINISHED, over),
     ]
+    if ConditionType.SANDBOXES_READY in said:
+        claims.append(lacks(ConditionType.SANDBOXES_READY, Reason.FINISHED, over))
     if isinstance(end, Failure):
         return [*claims, holds(ConditionType.FAILED, end.reason, end.message)]
     steps = f"{progress.step} steps" if progress else "training ended"

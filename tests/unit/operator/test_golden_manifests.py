@@ -43,6 +43,13 @@ CASES: dict[str, dict[str, Any]] = {
         "inference": {"gpus": 1},
         "trainer": {"gpus": 1, "checkpoint": {"claimName": "checkpoints"}},
     },
+    "sandboxes": {
+        "sandboxes": {
+            "warmPools": [{"image": "tasks/one:1", "replicas": 4, "reuse": "Restart"}],
+            "network": {"mode": "EgressAllowed", "cidrs": ["10.9.0.0/16"], "ports": [443]},
+            "imagePullSecrets": [{"name": "registry"}],
+        },
+    },
     "offline": {
         "model": {"source": "oci://models/tiny:1"},
         "trainer": {"checkpoint": {"size": "1Gi"}, "config": {"max_steps": 4}},

@@ -1,5 +1,7 @@
 """Who of a run reaches whom."""
 
+from typing import Any
+
 import pytest
 
 from gymtrain_api import labels
@@ -8,26 +10,70 @@ from tests.support.policies import lets_in
 from tests.support.world import World
 
 INNER = {Role.INFERENCE, Role.TRAINER}
-MAY_REACH_INNER = {Role.GATEWAY, Role.INFERENCE, Role.TRAINER}
+OPEN = {Role.PREFLIGHT, Role.GYM, Role.GATEWAY}
+MAY_REACH = {
+    **{role: {Role.GATEWAY, Role.INFERENCE, Role.TRAINER} for role in INNER},
+    **{role: set(Role) - {Role.SANDBOX} for role in OPEN},
+    Role.BROKER: {Role.GYM, Role.TRAINER},
+    Role.SANDBOX: {Role.GYM, Role.BROKER},
+}
+
+
+def _with_sandboxes(**network: Any) -> list[dict[str, Any]]:
+    world = World(sandboxes={"network": network} if network else {})
+    return list(world.to_servers().objects["NetworkPolicy"].values())
 
 
 @pytest.mark.parametrize("source", list(Role))
 @pytest.mark.parametrize("target", list(Role))
-def test_gym_servers_reach_everything_of_the_run_but_vllm_and_the_trainer(source: Role, target: Role) -> None:
-    policies = list(World().to_servers().objects["NetworkPolicy"].values())
-    expected = target not in INNER or source in MAY_REACH_INNER
+def test_each_part_is_reached_by_those_that_need_it_and_sandboxes_reach_nothing(source: Role, target: Role) -> None:
+    expected = source in MAY_REACH[target]
+    policies = _with_sandboxes()
     assert lets_in(policies, labels.run_labels("run", source), labels.run_labels("run", target)) is expected
+
+
+def test_only_the_daemon_of_a_sandbox_can_be_reached() -> None:
+    fence = next(p for p in _with_sandboxes() if p["metadata"]["name"] == "run-sandboxes")
+    assert fence["spec"]["ingress"][0]["ports"] == [{"port": 8787, "protocol": "TCP"}]
+
+
+def test_closed_sandboxes_may_not_send_anything_out() -> None:
+    fence = next(p for p in _with_sandboxes() if p["metadata"]["name"] == "run-sandboxes")
+    assert fence["spec"]["policyTypes"] == ["Ingress", "Egress"]
+    assert fence["spec"]["egress"] == []
+
+
+def test_egress_opens_what_the_spec_names_and_dns_and_no_more() -> None:
+    policies = _with_sandboxes(mode="EgressAllowed", cidrs=["10.9.0.0/16"], ports=[443])
+    fence = next(p for p in policies if p["metadata"]["name"] == "run-sandboxes")
+    assert fence["spec"]["egress"] == [
+        {
+            "to": [{"ipBlock": {"cidr": "10.9.0.0/16"}}],
+            "ports": [{"port": 443, "protocol": "TCP"}],
+        },
+        {
+            "to": [
+                {
+                    "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
+                    "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
+                }
+            ],
+            "ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}],
+        },
+    ]
 
 
 @pytest.mark.parametrize("target", list(Role))
 def test_pods_of_another_run_reach_nothing(target: Role) -> None:
-    policies = list(World().to_servers().objects["NetworkPolicy"].values())
+    policies = _with_sandboxes()
     stranger = labels.run_labels("other", Role.TRAINER)
     assert not lets_in(policies, stranger, labels.run_labels("run", target))
 
 
-def test_the_operator_is_let_in_everywhere() -> None:
-    for policy in World().to_servers().objects["NetworkPolicy"].values():
+def test_the_operator_is_let_in_everywhere_but_in_sandboxes() -> None:
+    policies = [policy for policy in _with_sandboxes() if policy["metadata"]["name"] != "run-sandboxes"]
+    assert len(policies) == 3
+    for policy in policies:
         peers = policy["spec"]["ingress"][0]["from"]
         assert peers[-1]["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "gymtrain-system"}
 

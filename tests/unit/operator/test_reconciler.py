@@ -204,3 +204,37 @@ def test_pods_of_another_runs_job_are_not_ours() -> None:
     assert not observing._is_ours(pod, "Pod", "run-uid", {"job-uid"})
     owner["uid"] = "job-uid"
     assert observing._is_ours(pod, "Pod", "run-uid", {"job-uid"})
+
+
+async def test_the_brokers_token_is_made_when_its_secret_is_created_and_never_read(bench: Bench) -> None:
+    bench.add_run(sandboxes={})
+    await bench.pass_preflight()
+    secret = bench.cluster.objects["Secret", "ns", "run-broker"]
+    assert len(secret["stringData"]["token"]) == 64
+    bench.now += 700
+    bench.reconciler.event(KEY)
+    assert not [call for call in await bench.reconcile() if "Secret" in call]
+
+
+async def test_a_broker_that_comes_back_keeps_its_token(bench: Bench) -> None:
+    bench.add_run(sandboxes={})
+    await bench.pass_preflight()
+    before = bench.cluster.objects["Secret", "ns", "run-broker"]
+    del bench.cluster.objects["Deployment", "ns", "run-broker"]
+    bench.reconciler.event(KEY)
+    assert "APPLY Deployment/run-broker" in await bench.reconcile()
+    assert bench.cluster.objects["Secret", "ns", "run-broker"] == before
+
+
+async def test_sandboxes_are_read_only_when_they_have_to_go(bench: Bench) -> None:
+    bench.add_run(sandboxes={})
+    await bench.pass_preflight()
+    owner = {"apiVersion": labels.API_VERSION, "kind": labels.KIND, "name": "run", "uid": "run-uid", "controller": True}
+    own = labels.run_labels("run", labels.Role.SANDBOX) | {labels.MANAGED_BY: labels.BROKER_VALUE}
+    meta = {"name": "run-sb-1", "namespace": "ns", "labels": own, "ownerReferences": [owner]}
+    bench.cluster.put(kinds.POD, {"kind": "Pod", "metadata": meta})
+    bench.reconciler.event(KEY)
+    assert "DELETE Pod/run-sb-1" not in await bench.reconcile()
+    bench.run["spec"]["suspend"] = True
+    bench.reconciler.event(KEY)
+    assert "DELETE Pod/run-sb-1" in await bench.reconcile()

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gymtrain_operator.manifests.merge import merge
+from gymtrain_api.merge import merge
 
 BASE: dict[str, Any] = {
     "spec": {

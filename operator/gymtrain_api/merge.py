@@ -1,4 +1,4 @@
-"""Strategic merge of a partial PodTemplateSpec (`template` of the spec) over a pod template.
+"""Strategic merge of a partial PodTemplateSpec (a `template` of the spec) over a pod template.
 
 The rules are those of `kubectl patch --type=strategic` for the fields that pods have:
 

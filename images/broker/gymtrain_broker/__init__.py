@@ -1,0 +1,1 @@
+"""The broker: hands out sandboxes, one pod each."""

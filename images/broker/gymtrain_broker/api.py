@@ -1,0 +1,181 @@
+"""The broker's routes."""
+
+import asyncio
+import hmac
+import logging
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+
+from aiohttp import web
+from pydantic import BaseModel, ValidationError
+
+from gymtrain_api.sandboxes import (
+    MAX_WAIT_SECONDS,
+    REQUEST_BYTES,
+    Announcement,
+    Reason,
+    Refusal,
+    SandboxRequest,
+    SandboxState,
+)
+from gymtrain_broker.broker import Broker
+from gymtrain_broker.claims import Claim
+from gymtrain_broker.errors import BadRequestError, CallError, QueueFullError, UnauthorizedError, UnavailableError
+from gymtrain_broker.metrics import Metrics
+from gymtrain_broker.openapi import document
+from gymtrain_broker.passing import Passing
+
+logger = logging.getLogger(__name__)
+
+type Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+_OPEN = {"/healthz", "/readyz", "/metrics", "/openapi.json"}
+_BODY_BYTES = 16 * 1024 * 1024  # of an announcement
+_RETRY_SECONDS = "5"
+_STATUS = {
+    SandboxState.RUNNING: HTTPStatus.CREATED,
+    SandboxState.QUEUED: HTTPStatus.ACCEPTED,
+    SandboxState.STARTING: HTTPStatus.ACCEPTED,
+    SandboxState.CLOSED: HTTPStatus.GONE,
+    SandboxState.FAILED: HTTPStatus.BAD_GATEWAY,
+}
+_FAILED_STATUS: dict[str, HTTPStatus] = {
+    Reason.DEADLINE: HTTPStatus.GATEWAY_TIMEOUT,
+    Reason.REJECTED: HTTPStatus.UNPROCESSABLE_ENTITY,
+}
+
+
+class Api:
+    """HTTP in front of the broker."""
+
+    def __init__(
+        self, broker: Broker, passing: Passing, metrics: Metrics, run_token: str, ready: Callable[[], str]
+    ) -> None:
+        """`ready` says why it can't work now; empty where it can."""
+        self._broker = broker
+        self._passing = passing
+        self._metrics = metrics
+        self._expected = f"Bearer {run_token}".encode()
+        self._ready = ready
+        self._openapi = document()
+
+    def app(self) -> web.Application:
+        """The web application."""
+        app = web.Application(client_max_size=_BODY_BYTES, middlewares=[self._guarded])
+        app.add_routes(
+            [
+                web.post("/v1/sandboxes", self._create),
+                web.get("/v1/sandboxes", self._list),
+                web.get("/v1/sandboxes/{id}", self._show),
+                web.delete("/v1/sandboxes/{id}", self._close),
+                web.post("/v1/announce", self._announce),
+                web.route("*", "/v1/sandboxes/{id}/daemon/{path:.*}", self._passing.handle),
+                web.get("/healthz", self._health),
+                web.get("/readyz", self._readiness),
+                web.get("/metrics", self._show_metrics),
+                web.get("/openapi.json", self._show_openapi),
+            ]
+        )
+        return app
+
+    async def _create(self, request: web.Request) -> web.Response:
+        wanted = await _read(request, SandboxRequest, REQUEST_BYTES)
+        seconds = _wait_seconds(request)
+        claim, new = await self._broker.ask(wanted)
+        try:
+            await self._broker.wait(claim, seconds)
+        except asyncio.CancelledError:
+            if new and wanted.key is None:
+                # Its client has gone and never learned its name.
+                await asyncio.shield(self._broker.close(claim.id))
+            raise
+        return _answer(self._broker.document(claim), _status(claim))
+
+    async def _show(self, request: web.Request) -> web.Response:
+        claim = self._broker.find(request.match_info["id"])
+        await self._broker.wait(claim, _wait_seconds(request))
+        return _answer(self._broker.document(claim))
+
+    async def _list(self, request: web.Request) -> web.Response:
+        return _answer(self._broker.listing())
+
+    async def _close(self, request: web.Request) -> web.Response:
+        await self._broker.close(request.match_info["id"])
+        return web.Response(status=HTTPStatus.NO_CONTENT)
+
+    async def _announce(self, request: web.Request) -> web.Response:
+        return _answer(self._broker.announce(await _read(request, Announcement, _BODY_BYTES)))
+
+    async def _health(self, request: web.Request) -> web.Response:
+        return web.Response(text="ok")
+
+    async def _readiness(self, request: web.Request) -> web.Response:
+        why_not = self._ready()
+        if why_not:
+            return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, text=why_not)
+        return web.Response(text="ready")
+
+    async def _show_metrics(self, request: web.Request) -> web.Response:
+        return web.Response(body=self._metrics.text(), content_type="text/plain", charset="utf-8")
+
+    async def _show_openapi(self, request: web.Request) -> web.Response:
+        return web.json_response(self._openapi)
+
+    @web.middleware
+    async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            if request.path not in _OPEN:
+                self._authorize(request)
+            return await handler(request)
+        except CallError as error:
+            if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+                logger.warning("%s %s: %d: %s", request.method, request.path, error.status, error)
+            return _refused(error)
+        except web.HTTPException as error:
+            code = (error.reason or "").lower().replace(" ", "_")
+            return _answer(Refusal(error=code, message=error.text or ""), error.status)
+
+    def _authorize(self, request: web.Request) -> None:
+        said = request.headers.get("Authorization", "").encode(errors="surrogateescape")
+        if not hmac.compare_digest(said, self._expected):
+            raise UnauthorizedError("send the run's token: Authorization: Bearer TOKEN")
+
+
+async def _read[Body: BaseModel](request: web.Request, kind: type[Body], most: int) -> Body:
+    body = await request.read()
+    if len(body) > most:
+        raise BadRequestError(f"the body has {len(body)} bytes, more than {most}: all of it is kept with the pod")
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        faults = "; ".join(f"{'.'.join(map(str, one['loc'])) or 'body'}: {one['msg']}" for one in error.errors())
+        raise BadRequestError(f"{faults} (GET /openapi.json has all fields)") from error
+
+
+def _wait_seconds(request: web.Request) -> float:
+    text = request.query.get("wait", "0")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= MAX_WAIT_SECONDS:
+        raise BadRequestError(f"wait={text}: must be a number of seconds from 0 to {MAX_WAIT_SECONDS:.0f}")
+    return seconds
+
+
+def _status(claim: Claim) -> HTTPStatus:
+    if claim.state is SandboxState.FAILED:
+        return _FAILED_STATUS.get(claim.reason, _STATUS[claim.state])
+    return _STATUS[claim.state]
+
+
+def _answer(body: BaseModel, status: int = HTTPStatus.OK) -> web.Response:
+    text = body.model_dump_json(by_alias=True)
+    return web.Response(text=text, status=status, content_type="application/json")
+
+
+def _refused(error: CallError) -> web.Response:
+    answer = _answer(Refusal(error=error.code, message=str(error)), error.status)
+    if isinstance(error, QueueFullError | UnavailableError):
+        answer.headers["Retry-After"] = _RETRY_SECONDS
+    return answer

@@ -1,0 +1,211 @@
+"""Answers what clients ask."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from gymtrain_api.sandboxes import (
+    Announced,
+    Announcement,
+    Reason,
+    Sandbox,
+    SandboxList,
+    SandboxRequest,
+    SandboxState,
+)
+from gymtrain_broker.claims import Claim, new_id
+from gymtrain_broker.daemon import Daemons
+from gymtrain_broker.errors import (
+    ConflictingKeyError,
+    NeverError,
+    QueueFullError,
+    UnavailableError,
+    UnknownError,
+)
+from gymtrain_broker.keeper import Keeper
+from gymtrain_broker.leases import Found
+from gymtrain_broker.plan import Verdict
+from gymtrain_broker.settings import Settings
+from gymtrain_broker.shapes import Shapes
+from gymtrain_broker.state import Coming
+from gymtrain_broker.times import rfc3339
+
+_SYNC_SECONDS = 10.0
+_CLOSE_SECONDS = 20.0
+_ROOT = {"root", "0", "0:0", "root:root"}
+
+
+class Broker:
+    """The requests of clients."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        shapes: Shapes,
+        keeper: Keeper,
+        daemons: Daemons,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings = settings
+        self._shapes = shapes
+        self._keeper = keeper
+        self._state = keeper.state
+        self._daemons = daemons
+        self._clock = clock
+        self._stopping = False
+
+    async def ask(self, request: SandboxRequest) -> tuple[Claim, bool]:
+        """The claim of a request, and whether it is new.
+
+        Raises:
+            ConflictingKeyError, NeverError, QueueFullError: it can't be taken.
+            UnavailableError: the pods are not known yet, so neither are the keys that they carry.
+        """
+        await self._synced()
+        state, spec, now = self._state, self._settings.spec, self._clock()
+        if request.key is not None and (known := state.keys.get(request.key)) is not None:
+            claim = state.claims[known]
+            if claim.request.image != request.image:
+                raise ConflictingKeyError(
+                    f"key {request.key} belongs to a sandbox of {claim.request.image}: use another key for "
+                    f"{request.image}"
+                )
+            return claim, False
+        if request.user in _ROOT and not spec.root:
+            raise NeverError(
+                "sandboxes of this run have no root user: set spec.sandboxes.root: true, or leave user out"
+            )
+        if len(state.queue) >= spec.max_queued and len(state.active) >= spec.max_concurrent:
+            raise QueueFullError(
+                f"{len(state.queue)} requests wait already (spec.sandboxes.maxQueued): ask again later, or raise "
+                "maxConcurrent"
+            )
+        both = request.timeout_seconds
+        claim = Claim(
+            id=new_id(),
+            request=request,
+            shape=self._shapes.of(request.image, request.resources),
+            asked_at=now,
+            ttl=min(request.ttl_seconds or spec.timeout_seconds, spec.timeout_seconds),
+            turn_by=now + (both or spec.queue_timeout_seconds),
+            start_seconds=both or spec.start_timeout_seconds,
+            waited_at=now,
+        )
+        self._drawn(claim)
+        state.add(claim)
+        state.queue.put(claim.id, claim.group)
+        self._keeper.schedule()
+        return claim, True
+
+    async def wait(self, claim: Claim, seconds: float) -> None:
+        """Until it is neither Queued nor Starting, or that time has passed."""
+        settled = asyncio.Event()
+        claim.listeners.add(settled.set)
+        claim.waiters += 1
+        try:
+            if seconds > 0 and claim.waiting and not self._stopping:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(seconds):
+                        await settled.wait()
+        finally:
+            claim.waiters -= 1
+            claim.listeners.discard(settled.set)
+            claim.waited_at = self._clock()
+
+    def find(self, id_: str) -> Claim:
+        """The claim of that id.
+
+        Raises:
+            UnknownError: there is none.
+        """
+        claim = self._state.claims.get(id_)
+        if claim is None:
+            raise UnknownError(
+                f"there is no sandbox {id_}: it has been gone for a while, or the broker was restarted while it was "
+                "queued. Ask for it again with the same key"
+            )
+        return claim
+
+    async def close(self, id_: str) -> None:
+        """Ends a sandbox; one that is unknown or closed already is no error.
+
+        Raises:
+            UnavailableError: its pod could not be released yet; the broker goes on trying.
+        """
+        await self._synced()
+        claim = self._state.claims.get(id_)
+        if claim is None:
+            return
+        if not claim.final:
+            self._keeper.finish(claim, Verdict(SandboxState.CLOSED, Reason.CLOSED, "closed by its client"))
+        work = self._keeper.release(claim)
+        if work is not None:
+            await asyncio.wait([work], timeout=_CLOSE_SECONDS)
+        if self._keeper.holds_on(claim):
+            raise UnavailableError(f"pod {claim.pod} is not deleted yet: close the sandbox again, or leave it to us")
+
+    def announce(self, announcement: Announcement) -> Announced:
+        """Notes the tasks that come next."""
+        self._state.announced = [
+            Coming(one.task, self._shapes.of(one.image, one.resources)) for one in announcement.tasks
+        ]
+        self._keeper.wake()
+        ahead = min(len(announcement.tasks), self._settings.spec.look_ahead.tasks)
+        return Announced(accepted=len(announcement.tasks), ahead=ahead)
+
+    def document(self, claim: Claim) -> Sandbox:
+        """What clients see of a claim."""
+        request, pod = claim.request, self._state.pods.get(claim.pod)
+        running = claim.state is SandboxState.RUNNING and pod is not None
+        reason, message = claim.reason, claim.message
+        if claim.state is SandboxState.STARTING and pod is not None and pod.trouble is not None:
+            reason, message = pod.trouble.reason, pod.trouble.message
+        return Sandbox(
+            id=claim.id,
+            state=claim.state,
+            position=self._state.queue.position(claim.id),
+            reason=reason,
+            message=message,
+            image=request.image,
+            task=request.task,
+            key=request.key,
+            workdir=request.workdir,
+            env=request.env,
+            user=request.user,
+            entrypoint=request.entrypoint,
+            ports=request.ports,
+            metadata=request.metadata,
+            url=self._daemons.url(pod) if running and pod else None,
+            token=self._daemons.token(claim.pod) if running else None,
+            warm=claim.found is Found.READY,
+            created_at=rfc3339(claim.asked_at),
+            ready_at=None if claim.ready_at is None else rfc3339(claim.ready_at),
+            expires_at=None if claim.expires_at is None else rfc3339(claim.expires_at),
+            pod_name=claim.pod or None,
+        )
+
+    def listing(self) -> SandboxList:
+        """All that are not final."""
+        open_ = sorted((one for one in self._state.claims.values() if not one.final), key=lambda one: one.asked_at)
+        return SandboxList(sandboxes=[self.document(one) for one in open_])
+
+    def stop(self) -> None:
+        """Answers all that wait with what is; they ask the next broker."""
+        self._stopping = True
+        for claim in self._state.claims.values():
+            claim.settle()
+
+    def _drawn(self, claim: Claim) -> None:
+        """An announced task has come."""
+        for place, coming in enumerate(self._state.announced):
+            if coming.task == claim.request.task and coming.shape.key == claim.shape.key:
+                del self._state.announced[place]
+                return
+
+    async def _synced(self) -> None:
+        try:
+            async with asyncio.timeout(_SYNC_SECONDS):
+                await self._keeper.synced.wait()
+        except TimeoutError:
+            raise UnavailableError("the broker has no answer from the API server yet: ask again in a moment") from None

@@ -1,0 +1,130 @@
+"""Runs the broker until SIGTERM.
+
+Nothing has to be saved: what a broker knows stands on the pods. On SIGTERM requests that wait are answered with what
+is, writes that have begun are ended, and the next broker goes on.
+Exits with 78 (EX_CONFIG) when its files can't be used, 1 when the port is taken.
+"""
+
+import asyncio
+import logging
+import signal
+import sys
+import time
+from contextlib import suppress
+
+import aiohttp
+from aiohttp import web
+
+from gymtrain_broker import place, pods, settings
+from gymtrain_broker.api import Api
+from gymtrain_broker.broker import Broker
+from gymtrain_broker.cluster import Cluster
+from gymtrain_broker.daemon import Daemons
+from gymtrain_broker.errors import PortError, StartError
+from gymtrain_broker.keeper import Keeper
+from gymtrain_broker.metrics import Metrics
+from gymtrain_broker.passing import Passing
+from gymtrain_broker.settings import Settings
+from gymtrain_broker.shapes import Shapes
+from gymtrain_broker.state import State
+from gymtrain_broker.watching import Watching
+from gymtrain_broker.writes import Writes
+
+logger = logging.getLogger(__name__)
+
+_BACKLOG = 4096
+_EX_CONFIG = 78
+_CURRENT_SECONDS = 150.0  # two watches
+_SETTLE_SECONDS = 10.0
+
+
+class Running:
+    """All parts of one broker, put together."""
+
+    def __init__(self, config: Settings, cluster: Cluster, http: aiohttp.ClientSession, metrics: Metrics) -> None:
+        state, shapes = State(), Shapes(config)
+        metrics.watch(state)
+        daemons = Daemons(http, config)
+        self.keeper = Keeper(config, state, shapes, Writes(cluster), daemons, metrics)
+        self.broker = Broker(config, shapes, self.keeper, daemons)
+        self.watching = Watching(cluster, self.keeper, metrics)
+        self.api = Api(self.broker, Passing(self.broker, daemons), metrics, config.run_token, self.why_not_ready)
+        self.failed = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begins to work."""
+        for work in (self.watching.run(), self.keeper.run(), self.keeper.pulse.poll()):
+            task = asyncio.create_task(work)
+            task.add_done_callback(self._ended)
+            self._tasks.append(task)
+
+    async def stop(self) -> None:
+        """Ends what has begun."""
+        await self.keeper.hands.settle(_SETTLE_SECONDS)
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with suppress(asyncio.CancelledError, Exception):
+                await task
+
+    def why_not_ready(self) -> str:
+        """Why requests should not come now; empty where they should."""
+        if not self.keeper.synced.is_set():
+            return "the pods have not been listed yet"
+        silent = time.monotonic() - self.watching.heard_at
+        return f"the API server has said nothing for {silent:.0f} s" if silent > _CURRENT_SECONDS else ""
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Without one of its parts the broker would go on with what it knew: better a restart."""
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("a part of the broker broke", exc_info=task.exception())
+            self.failed.set()
+
+
+async def serve(config: Settings) -> bool:
+    """Serves until SIGTERM or SIGINT. False where a part broke.
+
+    Raises:
+        StartError: there is no access to the cluster, or the port can't be bound.
+    """
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    metrics = Metrics()
+    cluster = Cluster.connect(config.namespace, pods.selector(config.run), metrics)
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30)
+    async with aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as http:
+        running = Running(config, cluster, http, metrics)
+        runner = web.AppRunner(
+            running.api.app(), handler_cancellation=True, access_log=None, shutdown_timeout=_SETTLE_SECONDS
+        )
+        await runner.setup()
+        try:
+            try:
+                await web.TCPSite(runner, None, config.port, backlog=_BACKLOG).start()
+            except OSError as error:
+                raise PortError(f"can't listen on port {config.port}: {error}") from error
+            running.start()
+            logger.info("listening on port %d for run %s/%s", config.port, config.namespace, config.run)
+            waits = [asyncio.create_task(event.wait()) for event in (stop, running.failed)]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for wait in waits:
+                wait.cancel()
+            logger.info("stopping")
+        finally:
+            running.broker.stop()
+            await runner.cleanup()
+            await running.stop()
+            await cluster.close()
+    return not running.failed.is_set()
+
+
+def main() -> int:
+    """Returns the exit code."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        return 0 if asyncio.run(serve(settings.read(place.run_config(), place.token_file()))) else 1
+    except StartError as error:
+        print(f"gymtrain: {error}", file=sys.stderr, flush=True)
+        return 1 if isinstance(error, PortError) else _EX_CONFIG

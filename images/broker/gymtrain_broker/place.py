@@ -1,0 +1,63 @@
+"""Files, addresses and images of this pod: the wiring contract's, or what the environment names.
+
+| variable | default |
+|---|---|
+| GYMTRAIN_RUN_CONFIG | /etc/gymtrain/run/run.json |
+| GYMTRAIN_BROKER_TOKEN_FILE | /etc/gymtrain/broker/token |
+| GYMTRAIN_BROKER_PORT | 8000 |
+| GYMTRAIN_SANDBOX_IMAGE | gymtrain/sandbox:dev |
+| GYMTRAIN_SANDBOX_PULL_POLICY | IfNotPresent |
+| GYMTRAIN_API_URL | the cluster's own API server, as the kubelet's variables name it |
+| GYMTRAIN_API_TOKEN_FILE, GYMTRAIN_API_CA_FILE | those of the pod's ServiceAccount |
+"""
+
+import os
+from pathlib import Path
+
+from gymtrain_api import sandboxes, wiring
+
+_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+
+def run_config() -> Path:
+    """`RunConfig` as JSON."""
+    return Path(os.environ.get("GYMTRAIN_RUN_CONFIG", wiring.RUN_CONFIG_FILE))
+
+
+def token_file() -> Path:
+    """The run's token, which clients send."""
+    return Path(os.environ.get("GYMTRAIN_BROKER_TOKEN_FILE", sandboxes.BROKER_TOKEN_FILE))
+
+
+def port() -> int:
+    """Where the broker listens."""
+    return int(os.environ.get("GYMTRAIN_BROKER_PORT", sandboxes.BROKER_PORT))
+
+
+def sandbox_image() -> str:
+    """Image that brings the daemon."""
+    return os.environ.get("GYMTRAIN_SANDBOX_IMAGE", "gymtrain/sandbox:dev")
+
+
+def pull_policy() -> str:
+    """imagePullPolicy of that image."""
+    return os.environ.get("GYMTRAIN_SANDBOX_PULL_POLICY", "IfNotPresent")
+
+
+def api_url() -> str:
+    """Address of the API server; empty where the environment names none."""
+    if url := os.environ.get("GYMTRAIN_API_URL", ""):
+        return url.rstrip("/")
+    host, port = (os.environ.get(f"KUBERNETES_SERVICE_{part}", "") for part in ("HOST", "PORT"))
+    bracketed = f"[{host}]" if ":" in host else host
+    return f"https://{bracketed}:{port or 443}" if host else ""
+
+
+def api_token_file() -> Path:
+    """Token for the API server; the kubelet renews it."""
+    return Path(os.environ.get("GYMTRAIN_API_TOKEN_FILE", f"{_ACCOUNT}/token"))
+
+
+def api_ca_file() -> Path:
+    """Who may sign the API server's certificate."""
+    return Path(os.environ.get("GYMTRAIN_API_CA_FILE", f"{_ACCOUNT}/ca.crt"))

@@ -1,0 +1,205 @@
+"""Decisions: which request gets which pod, which pods are made, reset and deleted. Pure: time is an argument."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from gymtrain_api.sandboxes import ABANDONED_SECONDS, Reason, SandboxState
+from gymtrain_broker.claims import Claim
+from gymtrain_broker.leases import MadeFor
+from gymtrain_broker.pulls import Pulls
+from gymtrain_broker.reading import SandboxPod, Trouble
+from gymtrain_broker.settings import Settings
+from gymtrain_broker.shapes import Shape
+
+# The kubelet starts a container anew at once if it is the first time, or if the container ran for longer than twice its
+# longest back-off (5 min). Else it waits for 10 s and more, and a new pod is faster.
+_STABLE_SECONDS = 615.0
+_SPARE_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a claim ends."""
+
+    state: SandboxState
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Want:
+    """Free sandboxes of one shape that should be there."""
+
+    shape: Shape
+    count: int
+    made_for: MadeFor
+
+
+def choose(free: Iterable[SandboxPod], ready: Collection[str], ttl: float, now: float) -> SandboxPod | None:
+    """The free pod for a request: one that is ready, else one on its way; the oldest that lives long enough."""
+    best: SandboxPod | None = None
+    for pod in free:
+        if pod.hard_stop < now + ttl + _SPARE_SECONDS or pod.trouble is not None or not pod.clean:
+            continue
+        if best is None or (pod.name not in ready, pod.created) < (best.name not in ready, best.created):
+            best = pod
+    return best
+
+
+def verdict(claim: Claim, pod: SandboxPod | None, settings: Settings, now: float) -> Verdict | None:
+    """Whether and how a claim ends now."""
+    if claim.state is SandboxState.QUEUED:
+        return _queued(claim, settings, now)
+    if claim.confirmed and (over := _pod_over(pod)):
+        return over
+    if claim.state is SandboxState.STARTING:
+        return _starting(claim, pod, settings, now)
+    if claim.state is SandboxState.RUNNING:
+        return _running(claim, settings, now)
+    return None
+
+
+def _queued(claim: Claim, settings: Settings, now: float) -> Verdict | None:
+    if now >= claim.turn_by:
+        return _failed(
+            Reason.DEADLINE,
+            f"no turn within {claim.turn_by - claim.asked_at:.0f} s: all {settings.spec.max_concurrent} places are "
+            "taken; raise spec.sandboxes.maxConcurrent or queueTimeoutSeconds, or close sandboxes sooner",
+        )
+    return _abandoned(claim, now)
+
+
+def _pod_over(pod: SandboxPod | None) -> Verdict | None:
+    """What the end of its pod means for a claim."""
+    if pod is None:
+        return _failed(Reason.POD_DELETED, "its pod was deleted by somebody else")
+    if pod.leased is None:
+        return _of(pod.last)
+    if pod.trouble is not None and pod.trouble.final:
+        return _of(pod.trouble)
+    if pod.deleting:
+        return _failed(Reason.POD_DELETED, f"its pod is being deleted: {pod.disruption or 'by somebody else'}")
+    if pod.ended:
+        return _failed(Reason.EXITED, "its pod has ended")
+    return None
+
+
+def _starting(claim: Claim, pod: SandboxPod | None, settings: Settings, now: float) -> Verdict | None:
+    begin = claim.leased_at if claim.leased_at is not None else claim.asked_at
+    if now >= begin + claim.start_seconds:
+        why = pod.trouble.message if pod and pod.trouble else claim.message or _silence(pod, settings)
+        return _failed(Reason.DEADLINE, f"not running within {claim.start_seconds:.0f} s: {why}")
+    return _abandoned(claim, now)
+
+
+def _running(claim: Claim, settings: Settings, now: float) -> Verdict | None:
+    spec = settings.spec
+    begin = claim.ready_at or now
+    if now >= begin + claim.ttl:
+        return _closed(Reason.EXPIRED, f"it has run for {claim.ttl:.0f} s (ttlSeconds, spec.sandboxes.timeoutSeconds)")
+    limit = spec.idle_timeout_seconds
+    if claim.idle >= limit:
+        return _closed(Reason.IDLE, f"no call for {limit} s (spec.sandboxes.idleTimeoutSeconds)")
+    if now - max(begin, claim.heard_at) >= limit + 2 * settings.idle_poll:
+        return _closed(Reason.IDLE, f"its daemon has not answered for {limit} s (spec.sandboxes.idleTimeoutSeconds)")
+    return None
+
+
+def _silence(pod: SandboxPod | None, settings: Settings) -> str:
+    if pod is None:
+        return "the API server has not made the pod"
+    if not pod.running:
+        return "the container has not been started; its image may still be on its way (startTimeoutSeconds)"
+    return f"the daemon at {pod.ip}:{settings.daemon_port} doesn't answer the broker: look for NetworkPolicies"
+
+
+def _abandoned(claim: Claim, now: float) -> Verdict | None:
+    if claim.waiters or now < claim.waited_at + ABANDONED_SECONDS:
+        return None
+    return _closed(Reason.ABANDONED, f"nobody has asked for it for {ABANDONED_SECONDS:.0f} s")
+
+
+def _of(trouble: Trouble) -> Verdict:
+    return _failed(trouble.reason, trouble.message)
+
+
+def _failed(reason: str, message: str) -> Verdict:
+    return Verdict(SandboxState.FAILED, reason, message)
+
+
+def _closed(reason: str, message: str) -> Verdict:
+    return Verdict(SandboxState.CLOSED, reason, message)
+
+
+def resettable(pod: SandboxPod, settings: Settings, now: float) -> bool:
+    """Whether the pod can serve another request soon, after its container was started anew."""
+    if not pod.reusable or pod.lost or not pod.running:
+        return False
+    if pod.hard_stop < now + settings.spec.timeout_seconds + _SPARE_SECONDS:
+        return False
+    return pod.restarts == 0 or now - (pod.started or now) > _STABLE_SECONDS
+
+
+def wants(pools: Sequence[Want], announced: Iterable[Shape], ahead: int) -> dict[str, Want]:
+    """Free sandboxes that should be there, by shape, in the order of their making: pools, then tasks as they come."""
+    found = {want.shape.key: want for want in pools}
+    coming = Counter[str]()
+    for shape, _ in zip(announced, range(ahead), strict=False):
+        coming[shape.key] += 1
+        known = found.get(shape.key)
+        if known is None or known.count < coming[shape.key]:
+            made_for = known.made_for if known else MadeFor.LOOK_AHEAD
+            found[shape.key] = Want(shape, coming[shape.key], made_for)
+    return found
+
+
+def missing(
+    wanted: Mapping[str, Want], free: Mapping[str, int], pulls: Pulls, under_way: dict[str, set[str]], now: float
+) -> Iterator[Want]:
+    """What to make ahead, one by one: a Want a pod. `under_way` grows with it."""
+    for key, want in wanted.items():
+        for _ in range(want.count - free.get(key, 0)):
+            if not pulls.allows(want.shape.image, under_way, now):
+                break
+            under_way.setdefault(want.shape.registry, set()).add(want.shape.image)
+            yield want
+
+
+def starved(pods: Iterable[SandboxPod]) -> list[SandboxPod]:
+    """Pods that no node takes."""
+    return [pod for pod in pods if pod.trouble is not None and pod.trouble.reason == Reason.UNSCHEDULABLE]
+
+
+def making_room(free: Sequence[SandboxPod], ready: Collection[str], claimed: int) -> list[SandboxPod]:
+    """Free pods to give up for so many requests that no node takes: first those that are furthest from ready."""
+    order = sorted(free, key=lambda pod: (pod.name in ready, pod.running, -pod.created))
+    return order[: max(0, claimed)]
+
+
+def surplus(
+    wanted: Mapping[str, Want],
+    free: Mapping[str, Sequence[SandboxPod]],
+    unwanted_since: Mapping[str, float],
+    settings: Settings,
+    now: float,
+) -> Iterator[SandboxPod]:
+    """Free pods that nobody will need.
+
+    One that an announcement no longer names stays for a while: the trainer draws a task and announces the next ones
+    before the agent asks for the sandbox.
+    """
+    for key, pods in free.items():
+        keep = wanted[key].count if key in wanted else 0
+        for pod in list(pods)[keep:]:
+            if now - unwanted_since.get(pod.name, now) >= settings.rhythm.grace:
+                yield pod
+
+
+def worn(pod: SandboxPod, settings: Settings, now: float) -> bool:
+    """Whether a free pod is of no use any more: ended, broken, not wiped, or too near its own deadline for a lease."""
+    if pod.ended or not pod.clean or (pod.trouble is not None and (pod.trouble.final or pod.trouble.image)):
+        return True
+    if now > pod.created + settings.spec.start_timeout_seconds and not pod.running:
+        return True
+    return pod.hard_stop < now + settings.spec.timeout_seconds + _SPARE_SECONDS

@@ -1,0 +1,215 @@
+"""The pod of a sandbox: the task's image, the daemon put in by an init container, and no more rights than it needs."""
+
+import copy
+import json
+from typing import Any
+
+from gymtrain_api import labels
+from gymtrain_api.merge import merge
+from gymtrain_api.sandboxes import (
+    DAEMON,
+    DAEMON_DIR,
+    ENV_DAEMON_PORT,
+    ENV_DAEMON_TOKEN_SHA256,
+    ENV_DAEMON_WIPE,
+    SandboxRequest,
+    SandboxResources,
+    sandbox_token,
+    token_digest,
+)
+from gymtrain_broker import quantities
+from gymtrain_broker.leases import Lease, MadeFor
+from gymtrain_broker.settings import Settings
+from gymtrain_broker.times import rfc3339
+
+type Object = dict[str, Any]
+
+CONTAINER = "sandbox"
+_INSTALLER = "sandboxd"
+_VOLUME = "gymtrain"
+_USER = 65532
+_SLACK_SECONDS = 300  # the broker ends sandboxes; the pod's own deadline is for when nobody else does
+_ROOT_CAPABILITIES = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "SETUID", "SETGID", "KILL"]
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108  a mount of the pod: it outlives the container
+
+
+def body(settings: Settings, image: str, resources: SandboxResources | None, *, reuse: bool) -> Object:
+    """Spec of all pods of one shape, with the user's template merged over it."""
+    spec = settings.spec
+    wanted = quantities.requirements(spec.resources, resources)
+    made: Object = {
+        "enableServiceLinks": False,  # their variables would tell commands what runs in the namespace
+        "terminationGracePeriodSeconds": 2,  # nothing in a sandbox is worth saving
+        "securityContext": _pod_security(root=spec.root),
+        "initContainers": [_installer(settings)],
+        "containers": [_container(image, wanted, root=spec.root)],
+        "volumes": [{"name": _VOLUME, "emptyDir": {"sizeLimit": "64Mi"}}],
+    }
+    if spec.network.mode == "Closed":
+        # A lookup that no policy lets out ends after many seconds; without a name server it ends at once.
+        made |= {"dnsPolicy": "None", "dnsConfig": {"nameservers": ["127.0.0.1"]}}
+    optional = {
+        "runtimeClassName": spec.runtime_class_name,
+        "hostUsers": spec.host_users,
+        "serviceAccountName": settings.service_account,
+        "imagePullSecrets": [{"name": secret.name} for secret in spec.image_pull_secrets] or None,
+    }
+    made |= {name: value for name, value in optional.items() if value is not None}
+    template = spec.template or {}
+    merged = merge({"metadata": {}, "spec": made}, template)
+    return {
+        "metadata": {key: merged["metadata"].get(key) or {} for key in ("labels", "annotations")},
+        "spec": _kept(merged["spec"], reuse=reuse),
+    }
+
+
+def pod(
+    settings: Settings,
+    shape_key: str,
+    image: str,
+    shape_body: Object,
+    name: str,
+    *,
+    made_for: MadeFor,
+    lease: Lease | None = None,
+    request: SandboxRequest | None = None,
+) -> Object:
+    """The manifest of one pod. With a lease it belongs to that request from its first moment."""
+    spec = copy.deepcopy(shape_body["spec"])
+    task = next(one for one in spec["containers"] if one["name"] == CONTAINER)
+    digest = token_digest(sandbox_token(settings.run_token, name))
+    own_env = [
+        {"name": ENV_DAEMON_TOKEN_SHA256, "value": digest},
+        {"name": ENV_DAEMON_PORT, "value": str(settings.daemon_port)},
+        {"name": ENV_DAEMON_WIPE, "value": ":".join(_outliving(spec, task))},
+    ]
+    taken = {one["name"] for one in own_env}
+    task["env"] = [one for one in task.get("env") or [] if one.get("name") not in taken] + own_env
+    spec["activeDeadlineSeconds"] = _deadline(settings, None if spec["restartPolicy"] == "Always" else lease)
+    meta = shape_body["metadata"]
+    annotations = {labels.SANDBOX_IMAGE: image, labels.SANDBOX_MADE_FOR: str(made_for), labels.SANDBOX_CLAIM: ""}
+    if lease is not None and request is not None:
+        annotations |= lease_annotations(lease, request)
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": settings.namespace,
+            "labels": meta["labels"] | pod_labels(settings.run) | {labels.SANDBOX_SHAPE: shape_key},
+            "annotations": meta["annotations"] | annotations,
+            "ownerReferences": [
+                {
+                    "apiVersion": labels.API_VERSION,
+                    "kind": labels.KIND,
+                    "name": settings.run,
+                    "uid": settings.uid,
+                    "controller": True,
+                    "blockOwnerDeletion": False,
+                }
+            ],
+        },
+        "spec": spec,
+    }
+
+
+def pod_labels(run: str) -> dict[str, str]:
+    """Labels of every sandbox pod of a run."""
+    return labels.run_labels(run, labels.Role.SANDBOX) | {labels.MANAGED_BY: labels.BROKER_VALUE}
+
+
+def selector(run: str) -> str:
+    """The same, as a query; whoever made them."""
+    return f"{labels.RUN}={run},{labels.ROLE}={labels.Role.SANDBOX}"
+
+
+def lease_annotations(lease: Lease, request: SandboxRequest) -> dict[str, str]:
+    """What a leased pod carries: enough for a broker that was started a moment ago."""
+    return {
+        labels.SANDBOX_CLAIM: lease.id,
+        labels.SANDBOX_LEASE: lease.to_json(),
+        labels.SANDBOX_REQUEST: request.model_dump_json(by_alias=True, exclude_defaults=True),
+        labels.SANDBOX_TASK: request.task,
+        labels.SANDBOX_EXPIRES_AT: rfc3339(lease.at + lease.start_seconds + lease.ttl),
+    }
+
+
+def lease_patch(before: str, lease: Lease, request: SandboxRequest) -> list[Object]:
+    """JSON patch that leases a pod, if it is still leased to nobody but `before`."""
+    place = "/metadata/annotations/"
+    test = {"op": "test", "path": place + _escaped(labels.SANDBOX_CLAIM), "value": before}
+    values = lease_annotations(lease, request)
+    return [test, *({"op": "add", "path": place + _escaped(name), "value": text} for name, text in values.items())]
+
+
+def compact(manifest: Object) -> bytes:
+    """As it is sent."""
+    return json.dumps(manifest, separators=(",", ":")).encode()
+
+
+def _escaped(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+def _deadline(settings: Settings, lease: Lease | None) -> int:
+    """activeDeadlineSeconds. A pod that is leased later may be free as long as a lease before its turn comes."""
+    spec = settings.spec
+    if lease is not None:
+        return round(lease.start_seconds + lease.ttl) + _SLACK_SECONDS
+    return spec.start_timeout_seconds + 2 * spec.timeout_seconds + _SLACK_SECONDS
+
+
+def _pod_security(*, root: bool) -> Object:
+    seccomp = {"seccompProfile": {"type": "RuntimeDefault"}}
+    if root:
+        return {"runAsUser": 0, "runAsGroup": 0, **seccomp}
+    return {"runAsNonRoot": True, "runAsUser": _USER, "runAsGroup": _USER, "fsGroup": _USER, **seccomp}
+
+
+def _installer(settings: Settings) -> Object:
+    return {
+        "name": _INSTALLER,
+        "image": settings.daemon_image,
+        "imagePullPolicy": settings.pull_policy,
+        "command": [f"/{DAEMON}", "install", DAEMON_DIR],
+        "volumeMounts": [{"name": _VOLUME, "mountPath": DAEMON_DIR}],
+        "resources": {"requests": {"cpu": "1m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+
+
+def _container(image: str, resources: Object, *, root: bool) -> Object:
+    capabilities: Object = {"drop": ["ALL"]}
+    if root:
+        capabilities["add"] = _ROOT_CAPABILITIES
+    return {
+        "name": CONTAINER,
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "volumeMounts": [{"name": _VOLUME, "mountPath": DAEMON_DIR, "readOnly": True}],
+        "resources": resources,
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": capabilities},
+    }
+
+
+def _kept(spec: Object, *, reuse: bool) -> Object:
+    """What no template changes: the broker relies on it."""
+    containers = [dict(one) for one in spec["containers"]]
+    for one in containers:
+        if one["name"] == CONTAINER:
+            one["command"] = [f"{DAEMON_DIR}/{DAEMON}", "serve"]
+            one.pop("args", None)
+    kept = {"automountServiceAccountToken": False, "restartPolicy": "Always" if reuse else "Never"}
+    return spec | kept | {"containers": containers}
+
+
+def _outliving(spec: Object, task: Object) -> list[str]:
+    """Folders that the task can write and that a restart of its container leaves as they are."""
+    kept = {one["name"] for one in spec.get("volumes") or [] if "emptyDir" in one}
+    mounts = task.get("volumeMounts") or []
+    own = [one["mountPath"] for one in mounts if one.get("name") in kept and not one.get("readOnly")]
+    return [*own, *([] if _SHARED_MEMORY in own else [_SHARED_MEMORY])]

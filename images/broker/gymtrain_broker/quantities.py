@@ -1,0 +1,64 @@
+"""Kubernetes' quantities, such as 250m and 4Gi."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from gymtrain_api.sandboxes import SandboxResources
+
+_FACTORS = {"": 1.0, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12} | {
+    f"{letter}i": 1024.0**power for power, letter in enumerate("KMGT", start=1)
+}
+_QUANTITY = re.compile(r"([0-9.]+)([a-zA-Z]*)")
+
+# What every sandbox has unless spec.sandboxes.resources says otherwise. Requests stand apart from limits: where they
+# are left out the API server takes the limits, and 64 sandboxes of 20Gi disk each would fit on no node.
+_DEFAULTS: Mapping[str, Mapping[str, str]] = {
+    "requests": {"cpu": "100m", "memory": "128Mi", "ephemeral-storage": "256Mi"},
+    "limits": {"memory": "4Gi", "ephemeral-storage": "20Gi"},
+}
+
+
+def number(quantity: object) -> float:
+    """Its value; infinite where it is no quantity that we know: the API server judges those."""
+    found = _QUANTITY.fullmatch(str(quantity))
+    if found is None or found[2] not in _FACTORS:
+        return float("inf")
+    try:
+        return float(found[1]) * _FACTORS[found[2]]
+    except ValueError:
+        return float("inf")
+
+
+def asked_limits(asked: SandboxResources | None) -> dict[str, str]:
+    """What a request names, as limits."""
+    limits: dict[str, str] = {}
+    if asked is None:
+        return limits
+    if asked.cpu is not None:
+        limits["cpu"] = f"{max(1, round(asked.cpu * 1000))}m"
+    if asked.memory_mib is not None:
+        limits["memory"] = f"{asked.memory_mib}Mi"
+    if asked.disk_gib is not None:
+        limits["ephemeral-storage"] = f"{max(1, round(asked.disk_gib * 1024))}Mi"
+    return limits
+
+
+def requirements(spec: Mapping[str, Any] | None, asked: SandboxResources | None = None) -> dict[str, Any]:
+    """ResourceRequirements: the defaults, the spec over them, what was asked for as limits over both.
+
+    A request is never above its limit: the API server would refuse the pod.
+    """
+    own = spec or {}
+    limits = {**_DEFAULTS["limits"], **(own.get("limits") or {}), **asked_limits(asked)}
+    requests = {**_DEFAULTS["requests"], **(own.get("requests") or {})}
+    for name, value in requests.items():
+        if name in limits and number(value) > number(limits[name]):
+            requests[name] = limits[name]
+    return {**own, "requests": requests, "limits": limits}
+
+
+def fits(asked: SandboxResources | None, limits: Mapping[str, Any]) -> bool:
+    """Whether a sandbox with these limits has all that was asked for; what has no limit has no end."""
+    wanted = asked_limits(asked).items()
+    return all(name not in limits or number(value) <= number(limits[name]) for name, value in wanted)

@@ -1,0 +1,88 @@
+"""What the broker takes from the run, and the rhythm of its work."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from gymtrain_api import sandboxes
+from gymtrain_api.spec import Sandboxes
+from gymtrain_api.wiring import RunConfig
+from gymtrain_broker import place
+from gymtrain_broker.errors import StartError
+
+
+@dataclass(frozen=True)
+class Rhythm:
+    """Seconds between looks."""
+
+    step: float = 0.25  # at least, between two rounds of background decisions
+    round: float = 1.0  # at most: time passes without events
+    probe_first: float = 0.02  # between the first questions to a daemon that starts
+    probe_most: float = 0.5
+    reset: float = 30.0  # for a container to be back after its reset
+    grace: float = 120.0  # a sandbox made ahead stays this long when no announcement names it any more
+    remembered: float = 600.0  # final sandboxes can be asked about
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One broker."""
+
+    run: str
+    namespace: str
+    uid: str
+    spec: Sandboxes
+    run_token: str
+    service_account: str | None = None
+    port: int = sandboxes.BROKER_PORT
+    daemon_image: str = "gymtrain/sandbox:dev"
+    pull_policy: str = "IfNotPresent"
+    daemon_port: int = sandboxes.DAEMON_PORT
+    rhythm: Rhythm = field(default_factory=Rhythm)
+
+    @property
+    def idle_poll(self) -> float:
+        """Seconds between two questions to each daemon how long it has been idle."""
+        return min(30.0, max(1.0, self.spec.idle_timeout_seconds / 10))
+
+
+def from_run(run: RunConfig, run_token: str) -> Settings:
+    """The settings of the broker of `run`.
+
+    Raises:
+        StartError: the run has no spec.sandboxes.
+    """
+    if run.spec.sandboxes is None:
+        raise StartError("the run has no spec.sandboxes: there is nothing for a broker to do")
+    return Settings(
+        run=run.name,
+        namespace=run.namespace,
+        uid=run.uid,
+        spec=run.spec.sandboxes,
+        run_token=run_token,
+        service_account=run.spec.service_account_name,
+        port=place.port(),
+        daemon_image=place.sandbox_image(),
+        pull_policy=place.pull_policy(),
+    )
+
+
+def read(path: Path, token_file: Path) -> Settings:
+    """Reads run.json and the token.
+
+    Raises:
+        StartError: a file is missing, or holds something else.
+    """
+    try:
+        run = RunConfig.model_validate_json(path.read_bytes())
+        token = token_file.read_text().strip()
+    except OSError as error:
+        raise StartError(f"can't read the broker's files: {error}") from error
+    except ValidationError as error:
+        raise StartError(f"{path} is no run.json of this release: {error}") from error
+    if not token:
+        raise StartError(f"{token_file} is empty: it has to hold the run's token")
+    if not run.uid:
+        raise StartError(f"{path} has no uid: sandboxes need the run as their owner, or nothing would collect them")
+    return from_run(run, token)

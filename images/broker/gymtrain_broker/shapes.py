@@ -1,0 +1,80 @@
+"""What a sandbox is made from, so that one made ahead can serve a request that comes later."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gymtrain_api.sandboxes import SandboxResources
+from gymtrain_api.spec import ImageRewrite
+from gymtrain_broker import pods, quantities
+from gymtrain_broker.settings import Settings
+
+_CACHED = 4096
+_DEFAULT_REGISTRY = "docker.io"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Pods of one shape differ in their names only.
+
+    Attributes:
+        key: the same for the same pods; changes with the settings of the run, so that pods of old ones are replaced.
+        image: what is pulled.
+        asked: the image as the environment named it.
+        reuse: whether the container is started anew for another task.
+        body: spec of the pod.
+    """
+
+    key: str
+    image: str
+    asked: str
+    reuse: bool
+    body: dict[str, Any] = field(compare=False, hash=False)
+
+    @property
+    def registry(self) -> str:
+        """Where the image comes from."""
+        return registry(self.image)
+
+
+def rewritten(image: str, rewrites: Sequence[ImageRewrite]) -> str:
+    """The image that is pulled in its stead."""
+    for rewrite in rewrites:
+        if image.startswith(rewrite.from_):
+            return rewrite.to + image.removeprefix(rewrite.from_)
+    return image
+
+
+def registry(image: str) -> str:
+    """Host of an image's registry, by the rule that container runtimes follow."""
+    first, slash, _ = image.partition("/")
+    return first if slash and ("." in first or ":" in first or first == "localhost") else _DEFAULT_REGISTRY
+
+
+class Shapes:
+    """The shapes of one run."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._made: dict[tuple[str, SandboxResources | None], Shape] = {}
+        spec = settings.spec
+        self._limits = quantities.requirements(spec.resources)["limits"]
+        self._reuse = {rewritten(pool.image, spec.image_rewrites): pool.reuse == "Restart" for pool in spec.warm_pools}
+
+    def of(self, image: str, resources: SandboxResources | None = None) -> Shape:
+        """The shape that serves a request. Images with a pool have one, for all that ask for no more than it has."""
+        pulled = rewritten(image, self._settings.spec.image_rewrites)
+        pooled = pulled in self._reuse and quantities.fits(resources, self._limits)
+        key = (image, None if pooled else resources)
+        if key not in self._made:
+            if len(self._made) >= _CACHED:
+                self._made.clear()
+            self._made[key] = self._make(pulled, image, key[1], reuse=pooled and self._reuse[pulled])
+        return self._made[key]
+
+    def _make(self, pulled: str, asked: str, resources: SandboxResources | None, *, reuse: bool) -> Shape:
+        body = pods.body(self._settings, pulled, resources, reuse=reuse)
+        text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+        return Shape(hashlib.sha256(text.encode()).hexdigest()[:16], pulled, asked, reuse, body)

@@ -1,0 +1,123 @@
+"""What the broker knows. All of it but the queue and the announcement can be read from the pods."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gymtrain_broker.claims import Claim
+from gymtrain_broker.fairness import FairQueue
+from gymtrain_broker.reading import SandboxPod
+from gymtrain_broker.shapes import Shape
+
+
+class Doing(StrEnum):
+    """What is being done to a pod."""
+
+    LEASING = "leasing"
+    RESETTING = "resetting"
+    DELETING = "deleting"
+
+
+@dataclass(frozen=True)
+class Busy:
+    """A pod that nobody else may touch now."""
+
+    doing: Doing
+    since: float
+    restarts: int = 0  # of the container before its reset
+
+
+@dataclass(frozen=True)
+class Coming:
+    """An announced task."""
+
+    task: str
+    shape: Shape
+
+
+class State:
+    """Pods, claims, queue."""
+
+    def __init__(self) -> None:
+        self.pods: dict[str, SandboxPod] = {}
+        self.ready: dict[str, int] = {}  # restartCount at which the daemon of a pod answered
+        self.busy: dict[str, Busy] = {}
+        self.claims: dict[str, Claim] = {}
+        self.keys: dict[str, str] = {}  # claim by idempotency key
+        self.holders: dict[str, Claim] = {}  # claim by pod
+        self.active: dict[str, Claim] = {}  # Starting and Running
+        self.queue = FairQueue()
+        self.announced: list[Coming] = []
+        self._by_shape: dict[str, dict[str, SandboxPod]] = {}
+
+    def put(self, pod: SandboxPod) -> bool:
+        """A pod as just seen; False where a newer one is known."""
+        known = self.pods.get(pod.name)
+        if known is not None and pod.version and known.version > pod.version:
+            return False
+        self.pods[pod.name] = pod
+        self._by_shape.setdefault(pod.shape, {})[pod.name] = pod
+        return True
+
+    def drop(self, name: str) -> SandboxPod | None:
+        """A pod is gone."""
+        pod = self.pods.pop(name, None)
+        self.ready.pop(name, None)
+        self.busy.pop(name, None)
+        if pod is not None:
+            same = self._by_shape[pod.shape]
+            del same[name]
+            if not same:
+                del self._by_shape[pod.shape]
+        return pod
+
+    def is_ready(self, pod: SandboxPod) -> bool:
+        """Whether its daemon answered, in this life of its container."""
+        return pod.running and self.ready.get(pod.name) == pod.restarts
+
+    def is_free(self, pod: SandboxPod) -> bool:
+        """Whether it can be leased."""
+        held = pod.name in self.busy or pod.name in self.holders
+        return not held and not pod.lost and pod.leased is None
+
+    def free(self, shape: str) -> Iterator[SandboxPod]:
+        """Pods of a shape that can be leased."""
+        return (pod for pod in self._by_shape.get(shape, {}).values() if self.is_free(pod))
+
+    def ready_names(self, shape: str) -> set[str]:
+        """Names of the pods of a shape that are ready."""
+        return {name for name, pod in self._by_shape.get(shape, {}).items() if self.is_ready(pod)}
+
+    def add(self, claim: Claim) -> None:
+        """A claim is known from now on."""
+        self.claims[claim.id] = claim
+        if claim.request.key is not None:
+            self.keys[claim.request.key] = claim.id
+
+    def forget(self, claim: Claim) -> None:
+        """Nobody will ask for it any more."""
+        del self.claims[claim.id]
+        key = claim.request.key
+        if key is not None and self.keys.get(key) == claim.id:
+            del self.keys[key]
+
+    def hold(self, claim: Claim, pod: str) -> None:
+        """The pod is the claim's."""
+        claim.pod = pod
+        self.holders[pod] = claim
+
+    def let_go(self, claim: Claim) -> None:
+        """The claim has no pod."""
+        if self.holders.get(claim.pod) is claim:
+            del self.holders[claim.pod]
+
+    def word(self, pod: SandboxPod) -> str:
+        """State of a pod, for the metrics."""
+        busy = self.busy.get(pod.name)
+        if pod.lost or (busy and busy.doing is Doing.DELETING):
+            return "ending"
+        if busy and busy.doing is Doing.RESETTING:
+            return "resetting"
+        if pod.name in self.holders or pod.leased is not None:
+            return "leased"
+        return "ready" if self.is_ready(pod) else "starting"

@@ -1,0 +1,116 @@
+"""Writes to the API server that have to end well: tried again until they did, or until nobody wants them any more.
+
+A write whose answer got lost may have been done. So after such a failure the pod itself is asked.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from gymtrain_api import labels
+from gymtrain_api.sandboxes import SandboxRequest
+from gymtrain_broker.cluster import Cluster
+from gymtrain_broker.errors import ClusterError, LostError, MissingError, RejectedError, UnreachableError
+from gymtrain_broker.leases import Lease
+from gymtrain_broker.pods import lease_patch
+from gymtrain_broker.reading import SandboxPod
+
+type Object = dict[str, Any]
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+_DELETE_TRIES = 4
+
+
+class Writes:
+    """Leases, makes and deletes pods."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def lease(
+        self, pod: SandboxPod, lease: Lease, request: SandboxRequest, on_problem: Callable[[ClusterError], bool]
+    ) -> Object | None:
+        """The pod with the lease, or as it really is if somebody else was faster; None where it is gone.
+
+        `on_problem` is told of each failure that may pass, and says whether to go on.
+
+        Raises:
+            ClusterError: it was refused, or `on_problem` said no.
+        """
+        operations = lease_patch(pod.claim, lease, request)
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                return await self._cluster.patch(pod.name, operations)
+            except MissingError:
+                return None
+            except LostError:
+                return await self._found(pod.name)
+            except UnreachableError as error:
+                if not on_problem(error):
+                    raise
+            pause = await _rest(pause)
+
+    async def make(self, manifest: Object, on_problem: Callable[[ClusterError], bool]) -> Object:
+        """The pod that was made. For somebody who waits.
+
+        Raises:
+            ClusterError: as `lease`.
+        """
+        meta = manifest["metadata"]
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                return await self._cluster.create(manifest, urgent=True)
+            except LostError:
+                found = await self._found(meta["name"])
+                if found is None or not _same_claim(found, manifest):
+                    raise
+                return found  # made by a try whose answer got lost
+            except RejectedError as error:
+                if error.final or not on_problem(error):
+                    raise
+            except UnreachableError as error:
+                if not on_problem(error):
+                    raise
+            pause = await _rest(pause)
+
+    async def make_ahead(self, manifest: Object) -> Object:
+        """One try: there is always another round.
+
+        Raises:
+            ClusterError: it failed.
+        """
+        return await self._cluster.create(manifest, urgent=False)
+
+    async def delete(self, name: str, uid: str, *, urgent: bool) -> None:
+        """Deletes a pod.
+
+        Raises:
+            ClusterError: no try succeeded.
+        """
+        pause = _FIRST_PAUSE
+        for left in reversed(range(_DELETE_TRIES)):
+            try:
+                await self._cluster.delete(name, uid, urgent=urgent)
+                break
+            except UnreachableError:
+                if not left:
+                    raise
+            pause = await _rest(pause)
+
+    async def _found(self, name: str) -> Object | None:
+        try:
+            return await self._cluster.get(name)
+        except MissingError:
+            return None
+
+
+def _same_claim(one: Object, other: Object) -> bool:
+    first, second = ((each["metadata"].get("annotations") or {}).get(labels.SANDBOX_CLAIM) for each in (one, other))
+    return bool(first == second)
+
+
+async def _rest(pause: float) -> float:
+    await asyncio.sleep(pause)
+    return min(pause * 2, _LONGEST_PAUSE)

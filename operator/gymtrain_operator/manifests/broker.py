@@ -1,0 +1,139 @@
+"""The sandbox broker: Deployment, Service, identity and rights; and what its clients mount."""
+
+from typing import Any
+
+from gymtrain_api import labels, names, wiring
+from gymtrain_operator.manifests.context import Object, RunContext
+from gymtrain_operator.manifests.deployments import deployment
+from gymtrain_operator.manifests.hashes import settings
+from gymtrain_operator.manifests.metadata import metadata
+from gymtrain_operator.manifests.pod import container, pod_template
+from gymtrain_operator.manifests.services import service
+
+_TOKEN_KEY = "token"  # noqa: S105 - the name of a key
+_REQUESTS = {"cpu": "50m", "memory": "128Mi"}
+_GRACE_SECONDS = 15
+_RBAC = "rbac.authorization.k8s.io"
+_TOKEN_MOUNT: Object = {"name": "broker-token", "mountPath": wiring.BROKER_TOKEN_DIR, "readOnly": True}
+_IDENTITY_MOUNT: Object = {
+    "name": "identity",
+    "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount",
+    "readOnly": True,
+}
+# What kubelet would mount by itself, but into this container alone: no other part of a run talks to the API server.
+_IDENTITY_VOLUME: Object = {
+    "name": "identity",
+    "projected": {
+        "sources": [
+            {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}},
+            {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+            {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
+        ]
+    },
+}
+
+
+def broker_url(run: RunContext) -> str:
+    """URL of the broker; empty where the run has no sandboxes."""
+    return f"http://{names.broker(run.name)}:{wiring.BROKER_PORT}" if run.spec.sandboxes else ""
+
+
+def broker_objects(run: RunContext) -> list[Object]:
+    """Service and Deployment; none where the run has no sandboxes."""
+    if run.spec.sandboxes is None:
+        return []
+    ports = {"http": wiring.BROKER_PORT}
+    return [service(run, names.broker(run.name), labels.Role.BROKER, ports), _deployment(run)]
+
+
+def broker_identity(run: RunContext) -> list[Object]:
+    """What has to be there before the Deployment: token, ServiceAccount, and its rights on pods.
+
+    The Secret's value is made when it is created.
+    """
+    if run.spec.sandboxes is None:
+        return []
+    name = names.broker(run.name)
+    meta = metadata(run, name, labels.Role.BROKER)
+    rule = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "create", "patch", "delete"]}
+    return [
+        {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "type": "Opaque", "stringData": {_TOKEN_KEY: ""}},
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta, "automountServiceAccountToken": False},
+        {"apiVersion": f"{_RBAC}/v1", "kind": "Role", "metadata": meta, "rules": [rule]},
+        {
+            "apiVersion": f"{_RBAC}/v1",
+            "kind": "RoleBinding",
+            "metadata": meta,
+            "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": name},
+            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": run.namespace}],
+        },
+    ]
+
+
+def token_volume(run: RunContext) -> list[Object]:
+    """Volume of the broker's token in pods that use sandboxes; none where the run has no sandboxes."""
+    if run.spec.sandboxes is None:
+        return []
+    return [{"name": "broker-token", "secret": {"secretName": names.broker(run.name), "defaultMode": 0o440}}]
+
+
+def token_mount(run: RunContext) -> list[Object]:
+    """Mount of that volume."""
+    return [_TOKEN_MOUNT] if run.spec.sandboxes else []
+
+
+def client_env(run: RunContext) -> list[Object]:
+    """Environment of pods that use sandboxes."""
+    if run.spec.sandboxes is None:
+        return []
+    return [
+        {"name": wiring.ENV_BROKER_URL, "value": broker_url(run)},
+        {"name": wiring.ENV_BROKER_TOKEN_FILE, "value": wiring.BROKER_TOKEN_FILE},
+    ]
+
+
+def _deployment(run: RunContext) -> Object:
+    sandboxes = run.spec.sandboxes
+    assert sandboxes is not None
+    health = {"httpGet": {"path": "/healthz", "port": wiring.BROKER_PORT}, "timeoutSeconds": 5}
+    broker = container(
+        run,
+        "broker",
+        run.defaults.broker,
+        ["python", "-m", "gymtrain_broker"],
+        requests=_REQUESTS,
+        mounts=[_TOKEN_MOUNT, _IDENTITY_MOUNT],
+        env=[
+            {"name": wiring.ENV_SANDBOX_IMAGE, "value": run.defaults.sandbox},
+            {"name": wiring.ENV_BROKER_TOKEN_FILE, "value": wiring.BROKER_TOKEN_FILE},
+        ],
+        ports=[{"name": "http", "containerPort": wiring.BROKER_PORT}],
+        startupProbe=health | {"periodSeconds": 1, "failureThreshold": 120},
+        readinessProbe={
+            "httpGet": {"path": "/readyz", "port": wiring.BROKER_PORT},
+            "periodSeconds": 2,
+            "timeoutSeconds": 5,
+        },
+        livenessProbe=health | {"periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 6},
+    )
+    pull = [{"name": secret.name} for secret in sandboxes.image_pull_secrets]
+    secrets: dict[str, Any] = {"imagePullSecrets": pull} if pull else {}
+    template = pod_template(
+        run,
+        labels.Role.BROKER,
+        containers=[broker],
+        volumes=[*token_volume(run), _IDENTITY_VOLUME],
+        grace_seconds=_GRACE_SECONDS,
+        service_account=names.broker(run.name),
+        **secrets,
+    )
+    # Two brokers at once would fill the pools twice; clients ask again while there is none.
+    return deployment(
+        run,
+        names.broker(run.name),
+        labels.Role.BROKER,
+        template,
+        replicas=1,
+        inputs=settings(sandboxes),
+        recreate=True,
+    )

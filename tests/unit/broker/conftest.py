@@ -1,0 +1,140 @@
+"""A broker, a cluster without nodes, and a client."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp.test_utils import TestServer
+
+from gymtrain_api.sandboxes import SandboxState
+from gymtrain_api.spec import Sandboxes
+from gymtrain_broker import pods
+from gymtrain_broker.cluster import Cluster
+from gymtrain_broker.main import Running
+from gymtrain_broker.metrics import Metrics
+from gymtrain_broker.settings import Rhythm, Settings
+from tests.support.fake_pods import FakeCluster
+
+TOKEN = "run-token"
+RHYTHM = Rhythm(step=0.02, round=0.05, probe_first=0.01, probe_most=0.02, reset=0.5, grace=0.3, remembered=60.0)
+
+
+def settings(rhythm: Rhythm = RHYTHM, daemon_port: int = 8787, **spec: Any) -> Settings:
+    """Settings by the spec's wire names."""
+    return Settings(
+        run="run",
+        namespace="ns",
+        uid="run-uid",
+        spec=Sandboxes.model_validate(spec),
+        run_token=TOKEN,
+        daemon_port=daemon_port,
+        rhythm=rhythm,
+    )
+
+
+@dataclass
+class Bench:
+    """One broker process."""
+
+    running: Running
+    metrics: Metrics
+    url: str
+    http: aiohttp.ClientSession
+    cluster: FakeCluster
+    stop: Callable[[], Awaitable[None]]
+    opened: list[asyncio.Task[Any]] = field(default_factory=list)
+
+    async def call(self, method: str, path: str, body: Any = None, token: str = TOKEN) -> tuple[int, Any]:
+        """Status and document of an answer."""
+        headers = {"Authorization": f"Bearer {token}"}
+        async with self.http.request(method, self.url + path, json=body, headers=headers) as answer:
+            text = await answer.text()
+            return answer.status, await answer.json(content_type=None) if text.startswith(("{", "[")) else text
+
+    async def ask(self, image: str = "task:1", wait: float = 5, **more: Any) -> tuple[int, Any]:
+        """POST /v1/sandboxes."""
+        return await self.call("POST", f"/v1/sandboxes?wait={wait}", {"image": image, **more})
+
+    async def get(self, id_: str, wait: float = 0) -> Any:
+        """The sandbox as it is now."""
+        return (await self.call("GET", f"/v1/sandboxes/{id_}?wait={wait}"))[1]
+
+    async def close(self, id_: str) -> int:
+        """DELETE."""
+        return (await self.call("DELETE", f"/v1/sandboxes/{id_}"))[0]
+
+    async def until(self, met: Callable[[], object]) -> None:
+        """Waits for the background to do something."""
+        async with asyncio.timeout(10):
+            while not met():  # noqa: ASYNC110  the broker has no event to wait for
+                await asyncio.sleep(0.005)
+
+    async def until_state(self, id_: str, state: SandboxState) -> Any:
+        """Waits for a sandbox to come to a state."""
+        await self.until(lambda: self.running.broker.find(id_).state is state)
+        return await self.get(id_)
+
+    def free_ready(self) -> list[str]:
+        """Pods that can be leased at once."""
+        state = self.running.keeper.state
+        return [pod.name for pod in state.pods.values() if state.is_free(pod) and state.is_ready(pod)]
+
+    def value(self, name: str, **labels: str) -> float:
+        """A metric."""
+        return self.metrics.registry.get_sample_value(f"gymtrain_broker_{name}", labels) or 0.0
+
+
+type Start = Callable[..., Awaitable[Bench]]
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    """A cluster without nodes."""
+    fake = await FakeCluster().start()
+    yield fake
+    await fake.stop()
+
+
+@pytest.fixture
+async def start(cluster: FakeCluster) -> AsyncIterator[Start]:
+    """Starts a broker; settings by the spec's wire names."""
+    benches: list[Bench] = []
+
+    async def begin(rhythm: Rhythm = RHYTHM, synced: bool = True, **spec: Any) -> Bench:
+        config = replace(settings(rhythm, **spec), daemon_port=cluster.daemon_port)
+        metrics = Metrics()
+        api = Cluster(aiohttp.ClientSession(), cluster.url, "ns", pods.selector("run"), metrics)
+        http = aiohttp.ClientSession()
+        client = aiohttp.ClientSession()
+        running = Running(config, api, http, metrics)
+        server = TestServer(running.api.app(), host="127.0.0.1")
+        await server.start_server(shutdown_timeout=0.2)
+        running.start()
+        stopped = False
+
+        async def stop() -> None:
+            nonlocal stopped
+            if stopped:
+                return
+            stopped = True
+            await client.close()
+            running.broker.stop()
+            await server.close()
+            await running.stop()
+            await api.close()
+            await http.close()
+
+        bench = Bench(running, metrics, f"http://127.0.0.1:{server.port}", client, cluster, stop)
+        benches.append(bench)
+        if synced:
+            await bench.until(running.keeper.synced.is_set)
+        return bench
+
+    yield begin
+    for bench in benches:
+        for task in bench.opened:
+            task.cancel()
+        await bench.stop()

@@ -1,0 +1,153 @@
+"""The pods of sandboxes, as YAML, compared with the files in golden/.
+
+After a change on purpose, write them anew and read the difference:
+
+    GYMTRAIN_UPDATE_GOLDEN=1 python -m pytest tests/unit/broker/test_broker_pods.py
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gymtrain_api import labels
+from gymtrain_api.sandboxes import SandboxRequest, SandboxResources, sandbox_token, token_digest
+from gymtrain_broker import pods
+from gymtrain_broker.leases import Found, Lease, MadeFor
+from gymtrain_broker.shapes import Shapes
+from tests.unit.broker.conftest import TOKEN, settings
+
+_FOLDER = Path(__file__).parent / "golden"
+
+LEASE = Lease("sb-1", 1000.0, 1001.0, 600.0, 300.0, 0, Found.NONE)
+REQUEST = SandboxRequest(image="task:1", task="django-1", key="k", env={"A": "b"}, resources=SandboxResources(cpu=2))
+
+CASES: dict[str, dict[str, Any]] = {
+    "restricted": {},
+    "root": {
+        "root": True,
+        "hostUsers": False,
+        "runtimeClassName": "gvisor",
+        "network": {"mode": "EgressAllowed", "cidrs": ["10.0.0.0/8"]},
+        "imagePullSecrets": [{"name": "registry"}],
+        "imageRewrites": [{"from": "task", "to": "mirror.local/task"}],
+        "resources": {"limits": {"memory": "8Gi"}},
+        "template": {"spec": {"nodeSelector": {"pool": "sandboxes"}}, "metadata": {"labels": {"team": "rl"}}},
+    },
+}
+
+
+def _pod(*, lease: bool = True, image: str = "task:1", **spec: Any) -> dict[str, Any]:
+    config = settings(**spec)
+    shape = Shapes(config).of(image, REQUEST.resources if lease else None)
+    return pods.pod(
+        config,
+        shape.key,
+        image,
+        shape.body,
+        "run-sb-abc",
+        made_for=MadeFor.CLAIM if lease else MadeFor.POOL,
+        lease=LEASE if lease else None,
+        request=REQUEST if lease else None,
+    )
+
+
+def _container(pod: dict[str, Any]) -> dict[str, Any]:
+    return next(one for one in pod["spec"]["containers"] if one["name"] == "sandbox")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_pod_is_as_recorded(case: str) -> None:
+    text = yaml.safe_dump(_pod(**CASES[case]), sort_keys=True, width=120)
+    file = _FOLDER / f"{case}.yaml"
+    if os.environ.get("GYMTRAIN_UPDATE_GOLDEN"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+    assert text == file.read_text(), "see this file's docstring for how to record the new pods"
+
+
+def test_the_run_owns_the_pod() -> None:
+    (owner,) = _pod()["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"], owner["uid"]) == ("GymTrainingRun", "run", "run-uid")
+
+
+def test_the_pod_knows_only_the_digest_of_its_token() -> None:
+    pod = _pod()
+    token = sandbox_token(TOKEN, "run-sb-abc")
+    text = str(pod)
+    assert token_digest(token) in text
+    assert token not in text
+    assert TOKEN not in text
+
+
+def test_the_environment_of_a_request_is_not_set_in_the_pod() -> None:
+    assert "A" not in {one["name"] for one in _container(_pod())["env"]}
+
+
+def test_a_template_changes_all_but_what_the_broker_relies_on() -> None:
+    template = {
+        "metadata": {"labels": {labels.RUN: "other"}},
+        "spec": {
+            "automountServiceAccountToken": True,
+            "restartPolicy": "Always",
+            "tolerations": [{"key": "x"}],
+            "containers": [
+                {
+                    "name": "sandbox",
+                    "command": ["sh"],
+                    "args": ["-c"],
+                    "env": [{"name": "GYMTRAIN_SANDBOX_TOKEN_SHA256", "value": "0"}, {"name": "B", "value": "c"}],
+                }
+            ],
+        },
+    }
+    pod = _pod(template=template)
+    assert pod["metadata"]["labels"][labels.RUN] == "run"
+    assert pod["spec"]["automountServiceAccountToken"] is False
+    assert pod["spec"]["restartPolicy"] == "Never"
+    assert pod["spec"]["tolerations"] == [{"key": "x"}]
+    assert _container(pod)["command"] == ["/gymtrain/gymtrain-sandboxd", "serve"]
+    assert "args" not in _container(pod)
+    env = {one["name"]: one["value"] for one in _container(pod)["env"]}
+    assert env["B"] == "c"
+    assert env["GYMTRAIN_SANDBOX_TOKEN_SHA256"] == token_digest(sandbox_token(TOKEN, "run-sb-abc"))
+
+
+def test_a_reset_empties_what_outlives_the_container() -> None:
+    template = {
+        "spec": {
+            "volumes": [
+                {"name": "work", "emptyDir": {}},
+                {"name": "data", "persistentVolumeClaim": {"claimName": "d"}},
+            ],
+            "containers": [
+                {
+                    "name": "sandbox",
+                    "volumeMounts": [{"name": "work", "mountPath": "/work"}, {"name": "data", "mountPath": "/data"}],
+                }
+            ],
+        }
+    }
+    env = {one["name"]: one["value"] for one in _container(_pod(template=template))["env"]}
+    assert env["GYMTRAIN_SANDBOX_WIPE"] == "/work:/dev/shm"
+
+
+def test_a_pod_made_ahead_lives_long_enough_for_a_late_lease() -> None:
+    spec: dict[str, Any] = {"timeoutSeconds": 1000, "startTimeoutSeconds": 100}
+    assert _pod(lease=False, **spec)["spec"]["activeDeadlineSeconds"] >= 2000
+    assert _pod(**spec)["spec"]["activeDeadlineSeconds"] == 600 + 300 + 300
+
+
+def test_only_pools_that_say_so_restart() -> None:
+    pools = [{"image": "task:1", "reuse": "Restart"}, {"image": "task:2"}]
+    assert _pod(lease=False, warmPools=pools)["spec"]["restartPolicy"] == "Always"
+    assert _pod(lease=False, image="task:2", warmPools=pools)["spec"]["restartPolicy"] == "Never"
+
+
+def test_a_lease_is_one_patch_that_fails_where_another_was_faster() -> None:
+    test, *adds = pods.lease_patch("before", LEASE, REQUEST)
+    assert test == {"op": "test", "path": "/metadata/annotations/gymtrain.dev~1sandbox-claim", "value": "before"}
+    assert {one["op"] for one in adds} == {"add"}
+    assert adds[0]["value"] == "sb-1"
