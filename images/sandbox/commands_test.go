@@ -83,10 +83,10 @@ func TestCommandsThatCannotStartSayWhy(t *testing.T) {
 func TestATimeoutKillsWhatTheCommandStarted(t *testing.T) {
 	t.Parallel()
 	cases := map[string]string{
-		"its children":                      "sleep 7001 & sleep 7001",
-		"one in another session":            "setsid sleep 7002 & sleep 7002",
-		"an orphan in another session":      "(setsid sleep 7003 >/dev/null 2>&1 &); sleep 7003",
-		"those that ignore TERM":            "trap '' TERM; (trap '' TERM; setsid sleep 7005 &) ; sleep 7005; sleep 7005",
+		"its children":                 "sleep 7001 & sleep 7001",
+		"one in another session":       "setsid sleep 7002 & sleep 7002",
+		"an orphan in another session": "(setsid sleep 7003 >/dev/null 2>&1 &); sleep 7003",
+		"those that ignore TERM":       "trap '' TERM; (trap '' TERM; setsid sleep 7005 &) ; sleep 7005; sleep 7005",
 	}
 	for name, text := range cases {
 		t.Run(name, func(t *testing.T) {
