@@ -30,6 +30,7 @@ test: lint test-unit cluster-up images ## All test rings, and lint
 lint: ## Format, lint, types, import contracts, generated files
 	$(RUN) ruff format --check .
 	$(RUN) ruff check .
+	dev/run go-format
 	$(RUN) mypy
 	PYTHONPATH=operator:trainer:images/gateway:images/broker $(RUN) lint-imports
 	$(MAKE) --no-print-directory verify
@@ -38,6 +39,7 @@ lint: ## Format, lint, types, import contracts, generated files
 format: ## Format and mend what lint can mend
 	$(RUN) ruff format .
 	$(RUN) ruff check --fix .
+	dev/run go-format --write
 
 .PHONY: generate
 generate: ## Regenerate the CRD, the chart's copy of it and the reference
@@ -54,6 +56,7 @@ test-unit: ## Unit tests: no cluster, seconds
 .PHONY: test-gym
 test-gym: ## Unit tests of the Gym image: with NeMo Gym itself, two minutes
 	$(RUN_GYM) pytest tests/unit/gym -m gym $(PYTEST_ARGS)
+	dev/run go-test
 
 .PHONY: test-api
 test-api: ## Tests against a real kube-apiserver and etcd

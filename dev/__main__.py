@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 
+from dev import go_checks
 from dev.cluster.addons import is_up, kubectl
 from dev.cluster.down import leftovers
 from dev.host import processes
@@ -46,6 +47,16 @@ def _binaries(settings: Settings, arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _go_format(settings: Settings, arguments: argparse.Namespace) -> int:
+    (go_checks.write_format if arguments.write else go_checks.check_format)(settings)
+    return 0
+
+
+def _go_test(settings: Settings, _: argparse.Namespace) -> int:
+    go_checks.test(settings)
+    return 0
+
+
 def _leftovers(settings: Settings, _: argparse.Namespace) -> int:
     found = leftovers(settings)
     print("\n".join(found), end="\n" if found else "")
@@ -74,6 +85,8 @@ _COMMANDS: dict[str, tuple[Callable[[Settings, argparse.Namespace], int], str]] 
     "status": (_status, "show the daemons and pods"),
     "leftovers": (_leftovers, "print what of the cluster is on the machine; nothing and status 0 when clean"),
     "binaries": (_binaries, "build the programs (all, or the sets named) without a cluster; print their folder"),
+    "go-format": (_go_format, "check the format of the Go programs of images/"),
+    "go-test": (_go_test, "vet and test the Go programs of images/"),
 }
 
 
@@ -85,6 +98,8 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(function=function)
         if name in ("images", "binaries"):
             command.add_argument("names", nargs="*", metavar="NAME")
+        if name == "go-format":
+            command.add_argument("--write", action="store_true", help="mend it instead")
         if name == "cluster-down":
             command.add_argument("--check", action="store_true", help="only print what is left, like `leftovers`")
     return parser

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestTheSandboxSurvivesItsCommands(t *testing.T) {
+	t.Parallel()
+	d := asFirst(t)
+	cases := map[string]struct{ shell, signal string }{
+		"kill -9 of all":         {"sleep 100 & kill -9 -1; kill -9 $$", "KILL"},
+		"kill -9 of the first":   {"kill -9 1; kill -9 $$", "KILL"},
+		"TERM to all":            {"kill -TERM -1; kill -9 $$", "KILL"},
+		"QUIT to the first":      {"kill -QUIT 1; kill -9 $$", "KILL"},
+		"SEGV to the first":      {"kill -SEGV 1; kill -9 $$", "KILL"},
+		"ABRT to the first":      {"kill -ABRT 1; kill -9 $$", "KILL"},
+		"any signal, one by one": {"for s in $(seq 1 64); do kill -$s 1 2>/dev/null; done; kill -HUP $$", "HUP"},
+	}
+	for name, one := range cases {
+		t.Run(name, func(t *testing.T) {
+			if got := d.shell(one.shell); got.last.signal() != one.signal || got.last.Code < 128 {
+				t.Fatal(got)
+			}
+			if got := d.shell("echo alive"); string(got.out) != "alive\n" || got.last.Code != 0 {
+				t.Fatal("afterwards: ", got)
+			}
+		})
+	}
+}
+
+func TestOneCommandsKillEndsTheOthersAndTheirCallersHear(t *testing.T) {
+	t.Parallel()
+	d := asFirst(t)
+	for one := range d.lines(map[string]any{"command": []string{"sleep", "100"}}) {
+		switch one.Type {
+		case "start":
+			d.shell("kill -9 -1")
+		case "exit":
+			if one.signal() != "KILL" || one.Code != 137 || one.TimedOut {
+				t.Fatalf("%+v", one)
+			}
+			return
+		}
+	}
+	t.Fatal("no exit line")
+}
+
+func TestOrphansAreCollected(t *testing.T) {
+	t.Parallel()
+	d := asFirst(t)
+	for range 20 {
+		d.shell("(sh -c 'exit 3' & ) ; (setsid sh -c 'exit 4' & )")
+	}
+	d.eventually("no zombies", func() bool {
+		got := d.shell("cat /proc/[0-9]*/stat")
+		return !strings.Contains(string(got.out), ") Z 1 ")
+	})
+}
+
+func TestResetKillsEverythingAndWipes(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	d := asFirst(t, "GYMTRAIN_SANDBOX_WIPE="+folder)
+	d.shell("mkdir -p " + folder + "/a/b; echo x > " + folder + "/a/b/c; setsid sleep 100 >/dev/null 2>&1 &")
+	var last line
+	asked := false
+	for one := range d.lines(map[string]any{"command": []string{"sleep", "100"}}) {
+		last = one
+		if one.Type == "start" {
+			status, body := d.call("POST", "/v1/reset", nil)
+			asked = status == 202
+			if !asked {
+				t.Fatal(status, body)
+			}
+		}
+	}
+	if last.Type != "exit" || last.signal() != "KILL" {
+		t.Fatalf("the running command's caller heard %+v", last)
+	}
+	if err := <-d.ended; err != nil {
+		t.Fatal("the daemon ended with ", err)
+	}
+	d.ended <- nil
+	if left, _ := filepath.Glob(folder + "/*"); len(left) > 0 {
+		t.Fatalf("left: %q", left)
+	}
+}
+
+func TestWhatACrashLeftIsWipedBeforeTheFirstCall(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	if err := os.WriteFile(filepath.Join(folder, "old"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := asAny(t, "GYMTRAIN_SANDBOX_WIPE="+folder)
+	if got := d.exec(map[string]any{"command": []string{"ls", "-A", folder}}); len(got.out) > 0 {
+		t.Fatal(got)
+	}
+}

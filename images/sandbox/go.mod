@@ -1,0 +1,3 @@
+module gymtrain.dev/sandboxd
+
+go 1.24

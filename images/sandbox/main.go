@@ -1,0 +1,36 @@
+// The daemon of a sandbox: runs commands, moves files and forwards ports for callers that hold the sandbox's token.
+// As the first process of its container it also collects every process that ends there.
+package main
+
+import (
+	"fmt"
+	"os"
+)
+
+// version is set by the linker.
+var version = "dev"
+
+const usage = `usage:
+  gymtrain-sandboxd serve        run the daemon (configured by GYMTRAIN_SANDBOX_* variables)
+  gymtrain-sandboxd install DIR  copy this program to DIR/gymtrain-sandboxd
+  gymtrain-sandboxd version      print the version`
+
+func main() {
+	arguments := os.Args[1:]
+	var err error
+	switch {
+	case len(arguments) == 1 && arguments[0] == "serve":
+		err = serve()
+	case len(arguments) == 2 && arguments[0] == "install":
+		err = install(arguments[1])
+	case len(arguments) == 1 && arguments[0] == "version":
+		fmt.Println(version)
+	default:
+		fmt.Fprintln(os.Stderr, usage)
+		os.Exit(2)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "gymtrain-sandboxd:", err)
+		os.Exit(1)
+	}
+}

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net/http"
+	"os"
+	"time"
+
+	"gymtrain.dev/sandboxd/internal/config"
+	"gymtrain.dev/sandboxd/internal/execs"
+	"gymtrain.dev/sandboxd/internal/files"
+	"gymtrain.dev/sandboxd/internal/host"
+	"gymtrain.dev/sandboxd/internal/procs"
+	"gymtrain.dev/sandboxd/internal/server"
+)
+
+// farewell is how long running calls get to tell their callers that everything was killed.
+const farewell = time.Second
+
+// serve runs until a reset, or, where it isn't the first process, until it is told to end.
+func serve() error {
+	settings, err := config.FromEnvironment(os.LookupEnv)
+	if err != nil {
+		return err
+	}
+	environment := config.WithoutOwn(os.Environ())
+	host.Prepare()
+	// After a crash nobody has emptied them.
+	if err := files.Wipe(settings.Wipe); err != nil {
+		return fmt.Errorf("a folder of GYMTRAIN_SANDBOX_WIPE still holds what an earlier use left: %w", err)
+	}
+	table := procs.NewTable()
+	told := host.Watch(table.Reap)
+	runner := execs.NewRunner(table, environment, settings.MaxOutput)
+	reset := make(chan struct{}, 1)
+	handler := server.New(server.Options{Version: version, Token: settings.Token, Runner: runner, Reset: reset})
+	listener, err := host.Listen(settings.Port)
+	if err != nil {
+		return err
+	}
+	daemon := &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       5 * time.Minute,
+		MaxHeaderBytes:    16 << 10,
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- daemon.Serve(listener) }()
+	log.Printf("gymtrain-sandboxd %s listens on %s", version, listener.Addr())
+	select {
+	case err := <-failed:
+		return err
+	case <-told:
+		log.Print("told to end")
+	case <-reset:
+		log.Print("reset: killing everything")
+	}
+	return end(daemon, table, settings.Wipe)
+}
+
+// end leaves nothing running and nothing behind. Its callers' streams end with what happened to their commands.
+func end(daemon *http.Server, table *procs.Table, wipe []string) error {
+	if err := table.KillAll(); err != nil {
+		log.Print(err)
+	}
+	limit, cancel := context.WithTimeout(context.Background(), farewell)
+	defer cancel()
+	if err := daemon.Shutdown(limit); errors.Is(err, context.DeadlineExceeded) {
+		daemon.Close()
+	}
+	if err := files.Wipe(wipe); err != nil {
+		// The next start tries again, and doesn't listen before it succeeded.
+		log.Print(err)
+	}
+	return nil
+}
