@@ -52,11 +52,11 @@ verify: ## Compare the generated files with what the types say
 .PHONY: test-unit
 test-unit: ## Unit tests: no cluster, seconds
 	$(RUN) pytest tests/unit -m "not gym and not torch" $(PYTEST_ARGS)
+	dev/run go-test
 
 .PHONY: test-gym
 test-gym: ## Unit tests of the Gym image: with NeMo Gym itself, two minutes
 	$(RUN_GYM) pytest tests/unit/gym -m gym $(PYTEST_ARGS)
-	dev/run go-test
 
 .PHONY: test-api
 test-api: ## Tests against a real kube-apiserver and etcd
