@@ -16,3 +16,10 @@ def tiny_run(name: str, **trainer_config: Any) -> dict[str, Any]:
     run["metadata"] = {"name": name}
     run["spec"]["trainer"]["config"].update(trainer_config)
     return run
+
+
+def swe_run(name: str) -> dict[str, Any]:
+    """examples/swe/swe.yaml under another name."""
+    (run,) = (d for d in yaml.safe_load_all((EXAMPLES / "swe/swe.yaml").read_text()) if d["kind"] == "GymTrainingRun")
+    found: dict[str, Any] = run | {"metadata": {"name": name}}
+    return found

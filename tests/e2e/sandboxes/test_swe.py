@@ -1,0 +1,112 @@
+"""The SWE tasks of examples/swe by upstream's own agent, in sandboxes of the cluster."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support.kubectl import Kubectl, eventually
+from tests.support.runs import EXAMPLES, swe_run
+from tests.support.sandboxes import AGENT
+
+MINUTES = 60
+SUPPORT = Path(__file__).parents[2] / "support"
+
+# Runs in the agent's pod: all rows of stdin, four at a time. Prints the reward of each task.
+PLAY = """
+import asyncio, json, sys
+import aiohttp
+
+async def main():
+    turn, rewards = asyncio.Semaphore(4), {}
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=900)) as http:
+        async def one(row):
+            async with turn, http.post("http://127.0.0.1:8000/run", json=row) as answer:
+                body = await answer.json()
+                rewards[row["instance_id"]] = body.get("reward", str(body)[:2000])
+        await asyncio.gather(*(one(json.loads(line)) for line in sys.stdin if line.strip()))
+    print(json.dumps(rewards))
+
+asyncio.run(main())
+"""
+
+
+def _pod(name: str, spec: dict[str, Any], labels: dict[str, str] | None = None) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels or {}}, "spec": spec}
+
+
+def _scripted_policy(run: Kubectl, play: str, image: str) -> str:
+    """A pod that plays the policy; its address."""
+    files = {"fake_policy.py": "tests/support/fake_policy.py", "scripted_policy.py": "tests/support/scripted_policy.py"}
+    command = ["python", "-m", "tests.support.scripted_policy", "/tasks/tasks.jsonl", "--play", play]
+    container = {
+        "name": "main",
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": command,
+        "workingDir": "/src",
+        "env": [{"name": "PYTHONPATH", "value": "/src"}],
+        "volumeMounts": [{"name": "code", "mountPath": "/src"}, {"name": "tasks", "mountPath": "/tasks"}],
+        "readinessProbe": {"tcpSocket": {"port": 8000}, "periodSeconds": 1},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
+    items = [{"key": key, "path": path} for key, path in files.items()]
+    volumes = [
+        {"name": "code", "configMap": {"name": "scripted-policy", "items": items}},
+        {"name": "tasks", "configMap": {"name": "swe-tasks"}},
+    ]
+    secure = {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}}
+    spec = {"automountServiceAccountToken": False, "securityContext": secure, "containers": [container]}
+    run.apply(_pod(f"policy-{play}", spec | {"volumes": volumes}))
+    run.run("wait", "--for=condition=Ready", f"pod/policy-{play}", "--timeout=60s", timeout=90)
+    return str(run.get("pod", f"policy-{play}")["status"]["podIP"])
+
+
+def _agent_with(run: Kubectl, play: str, policy: str) -> str:
+    """The run's agent once more, with another address of the policy in its config; the pod's name."""
+    config = run.get("configmap", "boxes-gym")["data"]
+    gym = yaml.safe_load(config["config.yaml"])
+    (server,) = gym["policy_model"]["responses_api_models"].values()
+    server["host"] = policy
+    data = {**config, "config.yaml": yaml.safe_dump(gym)}
+    name = f"agent-{play}"
+    run.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data})
+    template = copy.deepcopy(run.get("deployment", "boxes-gym-mini-swe-agent-2")["spec"]["template"])
+    for volume in template["spec"]["volumes"]:
+        if volume.get("configMap", {}).get("name") == "boxes-gym":
+            volume["configMap"]["name"] = name
+    own = template["metadata"]["labels"] | {"gymtrain.dev/server": name}
+    run.apply(_pod(name, template["spec"], own))
+    run.run("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=180s", timeout=210)
+    return name
+
+
+@pytest.mark.parametrize(("play", "reward"), [("gold", 1.0), ("empty", 0.0)])
+def test_the_fix_earns_the_reward_and_no_patch_earns_none(run: Kubectl, play: str, reward: float) -> None:
+    """Upstream's agent plays all tasks through /run; the policy is a script that applies the fix, or does nothing."""
+    run.run(
+        "create",
+        "configmap",
+        "scripted-policy",
+        *(f"--from-file={SUPPORT / name}" for name in ("fake_policy.py", "scripted_policy.py")),
+        check=False,  # it exists the second time
+    )
+    image = run.pods("boxes", role="gym", server=AGENT)[0]["spec"]["containers"][0]["image"]
+    agent = _agent_with(run, play, _scripted_policy(run, play, image))
+    rows = (EXAMPLES / "swe/tasks.jsonl").read_text()
+    done = run.run("exec", "-i", agent, "-c", "gym", "--", "python", "-c", PLAY, stdin=rows, timeout=15 * MINUTES)
+    rewards = json.loads(done.strip().splitlines()[-1])
+    assert len(rewards) >= 8
+    assert rewards == dict.fromkeys(rewards, reward), run.run("logs", agent, "--tail=200")
+    run.run("delete", "pod", agent, f"policy-{play}", "--wait=false")
+    eventually(lambda: not run.pods("boxes", role="sandbox"), "the agent has closed its sandboxes", 60)
+
+
+def test_a_whole_run_on_the_tasks_completes_and_leaves_no_sandbox(namespace: Kubectl, operator: Kubectl) -> None:
+    """The random model mends nothing, but its conversations become training steps."""
+    namespace.apply(swe_run("swe"))
+    namespace.wait_condition("swe", "Complete", 15 * MINUTES)
+    eventually(lambda: not namespace.pods("swe", role="sandbox"), "no sandbox is left", 60)
