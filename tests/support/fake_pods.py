@@ -8,7 +8,6 @@ address that was called. What a real cluster does slowly or by chance happens he
 """
 
 import asyncio
-import copy
 import json
 import time
 from collections import Counter
@@ -53,7 +52,7 @@ class FakeCluster:
         self.deletion_seconds = 0.0
         self._version = 100
         self._oldest = 0
-        self._history: list[tuple[int, str, Object]] = []
+        self._history: list[tuple[int, bytes]] = []  # version, line of a watch
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._api: TestServer | None = None
@@ -115,7 +114,7 @@ class FakeCluster:
 
     def update(self, name: str, change: Callable[[Object], None]) -> None:
         """Changes a pod as a part of the cluster would."""
-        pod = copy.deepcopy(self.pods[name])
+        pod = _copied(self.pods[name])
         change(pod)
         self._store(pod, "MODIFIED")
 
@@ -223,7 +222,8 @@ class FakeCluster:
         pod["metadata"]["resourceVersion"] = str(self._version)
         if kind != "DELETED":
             self.pods[pod["metadata"]["name"]] = pod
-        self._history.append((self._version, kind, copy.deepcopy(pod)))
+        line = json.dumps({"type": "ADDED" if kind == "NEW" else kind, "object": pod}).encode() + b"\n"
+        self._history.append((self._version, line))
         self._notify()
 
     def _notify(self) -> None:
@@ -248,7 +248,7 @@ class FakeCluster:
             return _refusal(410, "too old resource version")
         answer = web.StreamResponse(headers={"Content-Type": "application/json"})
         await answer.prepare(request)
-        next_index = sum(version <= place for version, _, _ in self._history)
+        next_index = sum(version <= place for version, _ in self._history)
         deadline = time.monotonic() + float(request.query.get("timeoutSeconds", "60"))
         while not self.down and time.monotonic() < deadline:
             if place < self._oldest:
@@ -256,8 +256,8 @@ class FakeCluster:
                 await answer.write(json.dumps(gone).encode() + b"\n")
                 return answer
             changed, lines = self._changed, []
-            for version, kind, pod in self._history[next_index:]:
-                lines.append(json.dumps({"type": "ADDED" if kind == "NEW" else kind, "object": pod}).encode() + b"\n")
+            for version, line in self._history[next_index:]:
+                lines.append(line)
                 next_index, place = next_index + 1, version
             if lines:
                 await answer.write(b"".join(lines))
@@ -284,7 +284,7 @@ class FakeCluster:
         meta |= {"uid": f"uid-{self._version}", "creationTimestamp": now()}
         pod["status"] = {"phase": "Pending"}
         self._store(pod, "NEW")
-        made = copy.deepcopy(pod)
+        made = _copied(pod)
         if self.starts:
             self._spawn(self._begin(meta["name"]))
         return self._answered("POST", _json(made, 201))
@@ -296,7 +296,7 @@ class FakeCluster:
         name = request.match_info["name"]
         if name not in self.pods:
             return _refusal(404, "no such pod")
-        pod = copy.deepcopy(self.pods[name])
+        pod = _copied(self.pods[name])
         for one in operations:
             *path, last = (part.replace("~1", "/").replace("~0", "~") for part in one["path"].split("/")[1:])
             target = pod
@@ -379,6 +379,10 @@ def _status_of(pod: Object) -> Object:
     statuses = pod["status"].get("containerStatuses")
     image = pod["spec"]["containers"][0]["image"]
     return dict(statuses[0]) if statuses else {"name": _SANDBOX, "image": image, "restartCount": 0, "state": {}}
+
+
+def _copied(pod: Object) -> Object:
+    return dict(json.loads(json.dumps(pod)))  # several times as fast as copy.deepcopy
 
 
 def _json(body: Object, status: int = 200) -> web.Response:

@@ -1,6 +1,5 @@
 """The pod of a sandbox: the task's image, the daemon put in by an init container, and no more rights than it needs."""
 
-import copy
 import json
 from typing import Any
 
@@ -75,7 +74,8 @@ def pod(
     request: SandboxRequest | None = None,
 ) -> Object:
     """The manifest of one pod. With a lease it belongs to that request from its first moment."""
-    spec = copy.deepcopy(shape_body["spec"])
+    spec = dict(shape_body["spec"])
+    spec["containers"] = [dict(one) for one in spec["containers"]]
     task = next(one for one in spec["containers"] if one["name"] == CONTAINER)
     digest = token_digest(sandbox_token(settings.run_token, name))
     own_env = [

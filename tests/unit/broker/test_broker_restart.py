@@ -77,8 +77,7 @@ async def test_a_new_broker_takes_no_request_before_it_knows_the_pods(start: Sta
 async def test_two_brokers_never_lease_one_pod_twice(start: Start, cluster: FakeCluster) -> None:
     pools = [{"image": "task:1", "replicas": 8}]
     benches: list[Bench] = [await start(warmPools=pools) for _ in range(2)]
-    for bench in benches:
-        await bench.until(lambda bench=bench: len(bench.free_ready()) >= 8)
+    await benches[0].until(lambda: all(len(bench.free_ready()) >= 8 for bench in benches))
     answers = await asyncio.gather(*(bench.ask() for bench in benches for _ in range(8)))
     assert {status for status, _ in answers} == {201}
     assert len({found["podName"] for _, found in answers}) == 16

@@ -157,7 +157,7 @@ async def test_what_an_announcement_no_longer_names_stays_for_a_while_and_counts
     await bench.until(lambda: _images(cluster)["b:1"] == 1)
     assert _images(cluster)["a:1"] == 1
     await bench.until(lambda: not _images(cluster)["a:1"])
-    assert bench.value("wasted_total", made_for="LookAhead") == 1
+    await bench.until(lambda: bench.value("wasted_total", made_for="LookAhead") == 1)
 
 
 async def test_a_sandbox_that_was_used_is_no_waste(start: Start) -> None:
@@ -224,7 +224,7 @@ async def test_a_request_that_no_node_takes_gets_the_place_of_one_made_ahead(
     cluster.full = False
     cluster.retry()
     assert (await bench.get(asked["id"], wait=5))["state"] == "Running"
-    assert bench.value("wasted_total", made_for="Pool") == 1
+    await bench.until(lambda: bench.value("wasted_total", made_for="Pool") == 1)
 
 
 async def test_nothing_is_made_ahead_while_nodes_are_full(start: Start, cluster: FakeCluster) -> None:
