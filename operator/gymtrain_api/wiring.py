@@ -8,6 +8,7 @@ Files in the pods (all read-only but the scratch folders):
 |---|---|---|
 | /etc/gymtrain/run/run.json | all pods | `RunConfig` |
 | /etc/gymtrain/gym/config.yaml | Gym servers | the resolved Gym config, hosts are Service names |
+| /etc/gymtrain/broker/token | broker, Gym agents, trainer | the run's token for the sandbox broker |
 | /gymtrain/model | vLLM, trainer, preflight | the policy model (a Hugging Face folder) |
 | /gymtrain/sources/N | trainer, preflight | dataset N of the spec where it is a volume or a ConfigMap |
 | /gymtrain/data | trainer, preflight | `DataIndex` in index.json, and the files that it names |
@@ -32,6 +33,8 @@ GYM_CONFIG_DIR = "/etc/gymtrain/gym"
 GYM_CONFIG_FILE = "/etc/gymtrain/gym/config.yaml"
 MODEL_DIR = "/gymtrain/model"
 SOURCES_DIR = "/gymtrain/sources"
+BROKER_TOKEN_DIR = "/etc/gymtrain/broker"  # noqa: S105 - a place, no token
+BROKER_TOKEN_FILE = "/etc/gymtrain/broker/token"  # noqa: S105
 DATA_DIR = "/gymtrain/data"
 DATA_INDEX_FILE = "/gymtrain/data/index.json"
 CHECKPOINT_DIR = "/gymtrain/checkpoints"
@@ -42,12 +45,16 @@ TERMINATION_LOG = "/dev/termination-log"
 GYM_PORT = 8000
 INFERENCE_PORT = 8000
 GATEWAY_PORT = 8000
+BROKER_PORT = 8000
 TRAINER_PORT = 8080  # /healthz /progress /samples /metrics /weights/...
 RENDEZVOUS_PORT = 29500
 
 # Environment of Gym server pods.
 ENV_GYM_SERVER = "GYMTRAIN_GYM_SERVER"  # top-level key of the server; "head_server" for the head
 ENV_DRAIN_SECONDS = "GYMTRAIN_DRAIN_SECONDS"  # time to finish what is in flight; below the pod's grace period
+# Environment of pods that use the sandbox broker.
+ENV_BROKER_URL = "GYMTRAIN_BROKER_URL"
+ENV_BROKER_TOKEN_FILE = "GYMTRAIN_BROKER_TOKEN_FILE"  # noqa: S105
 # Environment of trainer pods.
 ENV_ATTEMPT = "GYMTRAIN_ATTEMPT"
 ENV_NODES = "GYMTRAIN_NODES"
@@ -94,6 +101,7 @@ class RunConfig(Document):
     inference_pods_host: str  # headless: one A record per vLLM pod, ready or not
     gateway_url: str = ""  # of the gateway's Service: what Gym servers and the trainer generate with
     gateway_pods_host: str = ""  # headless: one A record per gateway pod
+    broker_url: str = ""  # of the sandbox broker's Service; empty where the run has no sandboxes
     trainer_host: str  # headless; pod N of attempt A is <job>-N.<trainer_host>
     agents: dict[str, str] = Field(default_factory=dict)  # URL by agent server; empty during preflight
     verifiers: dict[str, VerifyRoute] = Field(default_factory=dict)  # by agent server, in mode Verify
