@@ -20,8 +20,14 @@ def without_ray() -> None:
     _replace(lambda: None)
 
 
-def local_ray(folder: Path) -> None:
-    """Makes NeMo Gym start a Ray of this pod alone, with files below `folder`."""
+def local_ray(folder: Path, tasks: int = 1) -> None:
+    """Makes NeMo Gym start a Ray of this pod alone, with files below `folder`.
+
+    Args:
+        folder: writable; its path is short, since sockets are in it.
+        tasks: how many the server wants to have running at once. Ray counts a CPU for each, although agents mostly wait:
+            without this, two CPUs would mean two rollouts.
+    """
 
     def start() -> None:
         import ray
@@ -29,7 +35,7 @@ def local_ray(folder: Path) -> None:
         if ray.is_initialized():
             return
         options: dict[str, Any] = {
-            "num_cpus": cpus(),
+            "num_cpus": max(cpus(), tasks),
             "include_dashboard": False,
             "object_store_memory": OBJECT_STORE_BYTES,
             "_temp_dir": str(folder),
@@ -38,6 +44,8 @@ def local_ray(folder: Path) -> None:
         # A pod's /dev/shm holds 64 MiB by default, less than the object store.
         ray.init(**options, _plasma_directory=str(folder))
 
+    # Worker processes start when they are needed, not one for every CPU at once.
+    os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
     folder.mkdir(parents=True, exist_ok=True)
     _replace(start)
 
