@@ -12,7 +12,7 @@ import aiohttp
 from nemo_gym.sandbox import SandboxSpec
 
 from gymtrain_gym.sandbox import lease as leases
-from gymtrain_gym.sandbox.errors import BrokerRefusedError, SandboxUnavailableError
+from gymtrain_gym.sandbox.errors import BrokerRefusedError, SandboxError, SandboxUnavailableError
 from gymtrain_gym.sandbox.lease import Lease
 from gymtrain_gym.sandbox.sessions import Sessions
 from gymtrain_gym.sandbox.settings import Settings
@@ -29,6 +29,7 @@ _PAUSE_LIMIT_SECONDS = 10.0
 _QUOTED = 400  # characters of an error's body
 _AGAIN = frozenset({429, 500, 502, 503})
 NOT_FOUND, TIMED_OUT = 404, 504
+REFUSED = range(400, 429)  # what was asked for can't be had: nothing was made
 
 
 class Broker:
@@ -56,13 +57,16 @@ class Broker:
             raise
         return lease
 
-    async def get(self, id: str, env: Mapping[str, str], workdir: str | None, wait: float = 0.0) -> Lease:
+    async def get(
+        self, id: str, env: Mapping[str, str], workdir: str | None, wait: float = 0.0, patience: float = 10.0
+    ) -> Lease:
         """The sandbox now, or after up to `wait` seconds in which it left queue and start.
 
         Raises:
-            BrokerRefusedError: there is none (404), or the broker didn't answer for too long.
+            BrokerRefusedError: there is none (404), or the broker didn't answer for `patience` seconds.
         """
-        return leases.parse(await self._ask("GET", f"/v1/sandboxes/{id}?wait={wait:g}", wait), env, workdir)
+        path, end = f"/v1/sandboxes/{id}?wait={wait:g}", time.monotonic() + patience
+        return leases.parse(await self._ask("GET", path, wait, end), env, workdir)
 
     async def close(self, id: str) -> None:
         """Ends the sandbox, or its wait in the queue.
@@ -102,7 +106,7 @@ class Broker:
         wait = max(0.0, min(_WAIT_SECONDS, end - time.monotonic()))
         try:
             if lease is not None:
-                return await self.get(lease.id, lease.env, lease.workdir, wait)
+                return await self.get(lease.id, lease.env, lease.workdir, wait, PATIENCE_SECONDS)
         except BrokerRefusedError as error:
             if error.status != NOT_FOUND:
                 raise SandboxUnavailableError(str(error)) from error
@@ -118,8 +122,9 @@ class Broker:
             async with asyncio.timeout(_ABANDON_SECONDS):
                 left = leases.parse(await self._once("POST", f"{self._url}/v1/sandboxes?wait=0", 0.0, body), {}, None)
                 await self.close(left.id)
-        except (BrokerRefusedError, SandboxUnavailableError, TimeoutError) as error:
-            log.warning("a sandbox of %s may be left to its idle limit: %s", spec.image, error)
+        except (SandboxError, TimeoutError) as error:
+            if not isinstance(error, BrokerRefusedError) or error.status not in REFUSED:
+                log.warning("a sandbox of %s may be left to its idle limit: %s", spec.image, error)
 
     async def _ask(
         self, method: str, path: str, wait: float, end: float = float("inf"), body: dict[str, Any] | None = None

@@ -8,12 +8,13 @@ from urllib.parse import urlencode
 
 import aiohttp
 
-from gymtrain_gym.sandbox.daemon import PAUSE_LIMIT_SECONDS, PAUSE_SECONDS, RETRY_SECONDS, bearer, lost, quoted
+from gymtrain_gym.sandbox.daemon import CONNECT_SECONDS, PAUSE_LIMIT_SECONDS, PAUSE_SECONDS, RETRY_SECONDS, bearer, lost, quoted
 from gymtrain_gym.sandbox.errors import SandboxFileError
 from gymtrain_gym.sandbox.lease import Lease
 from gymtrain_gym.sandbox.sessions import Sessions
 
 _FILE_SECONDS = 600.0  # of one try
+_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=120.0)
 _CHUNK = 1 << 20
 
 
@@ -28,7 +29,9 @@ async def put(sessions: Sessions, lease: Lease, path: str, content: Path | bytes
 
     async def attempt(session: aiohttp.ClientSession) -> bool:
         data = content if isinstance(content, bytes) else _chunks(content)
-        async with session.put(f"{lease.url}/v1/file?{query}", data=data, headers=bearer(lease)) as response:
+        async with session.put(
+            f"{lease.url}/v1/file?{query}", data=data, headers=bearer(lease), timeout=_TIMEOUT
+        ) as response:
             if response.status == 404:
                 return False
             await _expect(response, f"{path} can't be written in sandbox {lease.id}")
@@ -48,7 +51,9 @@ async def get(sessions: Sessions, lease: Lease, path: str, target: Path) -> None
     query = urlencode({"path": path})
 
     async def attempt(session: aiohttp.ClientSession) -> None:
-        async with session.get(f"{lease.url}/v1/file?{query}", headers=bearer(lease)) as response:
+        async with session.get(
+            f"{lease.url}/v1/file?{query}", headers=bearer(lease), timeout=_TIMEOUT
+        ) as response:
             await _expect(response, f"{path} can't be read from sandbox {lease.id}")
             with part.open("wb") as file:
                 async for chunk in response.content.iter_chunked(_CHUNK):
