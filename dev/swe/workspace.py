@@ -87,4 +87,6 @@ class Workspace:
             check=False,
         )
         if done.returncode:
-            raise DevError(f"{name} {' '.join(map(str, arguments))} failed: {done.stderr[-2000:] or done.stdout[-2000:]}")
+            raise DevError(
+                f"{name} {' '.join(map(str, arguments))} failed: {done.stderr[-2000:] or done.stdout[-2000:]}"
+            )

@@ -92,6 +92,12 @@ class FakeSandboxes:
         """As the operator sets it."""
         return {"GYMTRAIN_BROKER_URL": self.url, "GYMTRAIN_BROKER_TOKEN_FILE": str(self.token_file)}
 
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Returns once the condition holds."""
+        async with asyncio.timeout(20):
+            while not condition():  # noqa: ASYNC110 - tests look at lists
+                await asyncio.sleep(0.002)
+
     def open(self) -> list[Box]:
         """Sandboxes that nobody closed."""
         return [box for box in self.boxes.values() if box.state not in ("Closed", "Failed")]
@@ -202,18 +208,22 @@ class FakeSandboxes:
         return response
 
     async def _put(self, request: web.Request) -> web.Response:
-        path = Path(request.query["path"])
-        if not path.parent.is_dir():
-            return _error(404, "not_found", f"there is no folder {path.parent}")
-        path.write_bytes(await request.read())
-        path.chmod(int(request.query["mode"], 8))
-        return web.Response(status=204)
+        path, mode, data = Path(request.query["path"]), int(request.query["mode"], 8), await request.read()
+        return await asyncio.to_thread(_write, path, mode, data)
 
     async def _read(self, request: web.Request) -> web.StreamResponse:
         path = Path(request.query["path"])
-        if not path.is_file():
+        if not await asyncio.to_thread(path.is_file):
             return _error(404, "not_found", f"there is no file {path}")
         return web.FileResponse(path)
+
+
+def _write(path: Path, mode: int, data: bytes) -> web.Response:
+    if not path.parent.is_dir():
+        return _error(404, "not_found", f"there is no folder {path.parent}")
+    path.write_bytes(data)
+    path.chmod(mode)
+    return web.Response(status=204)
 
 
 def _line(event: dict[str, Any]) -> bytes:

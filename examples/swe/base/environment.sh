@@ -3,7 +3,8 @@
 #
 #   environment.sh ROOT REQUIREMENTS
 #
-# REQUIREMENTS are installed by hash. Afterwards pip never asks an index: a sandbox has no network.
+# REQUIREMENTS are installed by hash. Afterwards pip never asks an index: a sandbox has no network. (pip reads the option
+# no-build-isolation of a file the wrong way round: false switches the isolation off.)
 set -eu
 root=$1 requirements=$2
 "$(dirname "$0")/conda.sh" "$root"
@@ -13,7 +14,7 @@ python3 -m venv "$root/envs/testbed"
 cat > "$root/envs/testbed/pip.conf" <<EOF
 [global]
 no-index = true
-no-build-isolation = true
+no-build-isolation = false
 disable-pip-version-check = true
 root-user-action = ignore
 EOF

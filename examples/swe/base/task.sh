@@ -24,6 +24,6 @@ GIT_AUTHOR_DATE='2000-01-01T00:00:00Z' GIT_COMMITTER_DATE='2000-01-01T00:00:00Z'
   GIT_AUTHOR_NAME=gymtrain GIT_AUTHOR_EMAIL=gymtrain@localhost \
   GIT_COMMITTER_NAME=gymtrain GIT_COMMITTER_EMAIL=gymtrain@localhost \
   git -c commit.gpgsign=false -c core.hooksPath=/dev/null commit --quiet --message "$release"
-"$root/envs/testbed/bin/pip" install --quiet --no-deps --editable .
+"$root/envs/testbed/bin/pip" install --quiet --no-deps --no-build-isolation --editable .
 # Any user may work on it: which one a sandbox has is the cluster's choice.
 chmod -R a+rwX "$folder" "$root/envs/testbed"

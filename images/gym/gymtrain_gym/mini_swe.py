@@ -1,9 +1,9 @@
 """Token ids in the answers of mini_swe_agent_2, which nemo-gym 0.4 leaves out.
 
-The agent keeps a trajectory of chat messages and turns them into the items of its answer. What the policy's model server
-says about tokens stays behind in them, and a call without a valid tool call isn't even in the trajectory: only the
-complaint about it is. Here both are kept: an item for every call of the model, with the tokens of that call. What the
-model is asked, and what is run, stays as it is.
+The agent keeps a trajectory of chat messages and turns them into the items of its answer. What the policy's model
+server says about tokens stays behind in them, and a call without a valid tool call isn't even in the trajectory: only
+the complaint about it is. Here both are kept: an item for every call of the model, with the tokens of that call. What
+the model is asked, and what is run, stays as it is.
 """
 
 from collections.abc import Callable, Mapping

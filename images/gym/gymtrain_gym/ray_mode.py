@@ -25,8 +25,8 @@ def local_ray(folder: Path, tasks: int = 1) -> None:
 
     Args:
         folder: writable; its path is short, since sockets are in it.
-        tasks: how many the server wants to have running at once. Ray counts a CPU for each, although agents mostly wait:
-            without this, two CPUs would mean two rollouts.
+        tasks: how many the server wants to have running at once. Ray counts a CPU for each, although agents mostly
+            wait: without this, two CPUs would mean two rollouts.
     """
 
     def start() -> None:

@@ -44,7 +44,9 @@ def test_images_of_tasks_come_after_what_they_share() -> None:
 
 def test_a_task_with_an_unknown_field_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "tasks.yaml"
-    path.write_text("- {name: a, base: {version: '1', sha256: x}, fix: {version: '2', sha256: y}, source: [], tests: []}")
+    path.write_text(
+        "- {name: a, base: {version: '1', sha256: x}, fix: {version: '2', sha256: y}, source: [], tests: []}"
+    )
     with pytest.raises(DevError, match="task a"):
         tasks.read(path)
 

@@ -19,7 +19,8 @@ def resolved(
     *, has_sandboxes: bool = True, root: bool = True, paths: list[str] | None = None, **overrides: Any
 ) -> tuple[DictConfig | None, list[str]]:
     findings = Findings()
-    gym = Gym(config_paths=paths or [SWE], overrides=overrides)
+    env = [{"name": "OPENSANDBOX_API_KEY", "value": "x"}]
+    gym = Gym(config_paths=paths or [SWE], overrides=overrides, env=env)
     config = resolve(
         gym, "http://run-gateway:8000", findings, has_sandboxes=has_sandboxes, root_sandboxes=root and has_sandboxes
     )
@@ -58,9 +59,7 @@ def test_a_run_without_sandboxes_is_told_to_add_them(overrides: dict[str, Any]) 
 
 
 def test_a_config_without_agents_in_sandboxes_is_left_alone() -> None:
-    config, found = resolved(
-        has_sandboxes=False, paths=["resources_servers/reasoning_gym/configs/reasoning_gym.yaml"]
-    )
+    config, found = resolved(has_sandboxes=False, paths=["resources_servers/reasoning_gym/configs/reasoning_gym.yaml"])
     assert found == []
     assert config is not None
     assert "sandbox" not in config
@@ -69,8 +68,8 @@ def test_a_config_without_agents_in_sandboxes_is_left_alone() -> None:
 def test_an_unknown_block_names_the_nearest() -> None:
     _, found = resolved(**agent(sandbox_provider="sandbux"), sandbox={"gymtrain": {}})
     assert found == [
-        "config key mini_swe_agent_2.sandbox_provider: names the sandbox 'sandbux', which the config lacks: the nearest "
-        "is 'sandbox'"
+        "config key mini_swe_agent_2.sandbox_provider: names the sandbox 'sandbux', which the config lacks: "
+        "the nearest is 'sandbox'"
     ]
 
 
@@ -82,8 +81,8 @@ def test_a_block_with_two_providers_is_refused() -> None:
 def test_an_agent_that_wants_root_is_told_when_sandboxes_are_not() -> None:
     _, found = resolved(root=False)
     assert found == [
-        "config key mini_swe_agent_2.responses_api_agents.mini_swe_agent_2.sandbox_environment_kwargs.user: is root, but "
-        "the run's sandboxes are not: set it to null in spec.gym.overrides (the user of the image), or "
+        "config key mini_swe_agent_2.responses_api_agents.mini_swe_agent_2.sandbox_environment_kwargs.user: is root, "
+        "but the run's sandboxes are not: set it to null in spec.gym.overrides (the user of the image), or "
         "spec.sandboxes.root to true"
     ]
 

@@ -24,7 +24,9 @@ def tasks_of(folder: Path, rows: list[dict[str, Any]]) -> Tasks:
 
 
 def swe_rows(count: int) -> list[dict[str, Any]]:
-    return [question(n) | {"instance_id": f"lib__Repo-{n}", "image_name": f"gymtrain/swe-{n}:dev"} for n in range(count)]
+    return [
+        question(n) | {"instance_id": f"lib__Repo-{n}", "image_name": f"gymtrain/swe-{n}:dev"} for n in range(count)
+    ]
 
 
 @pytest_asyncio.fixture
@@ -33,10 +35,8 @@ async def broker(tmp_path: Path) -> AsyncIterator[FakeSandboxes]:
         yield fake
 
 
-async def until_announced(broker: FakeSandboxes, times: int = 1) -> None:
-    async with asyncio.timeout(10):
-        while len(broker.announced) < times:
-            await asyncio.sleep(0.005)
+async def until_announced(broker: FakeSandboxes) -> None:
+    await broker.until(lambda: bool(broker.announced))
 
 
 async def test_the_next_tasks_are_announced_in_order_once_for_every_rollout(
@@ -47,9 +47,7 @@ async def test_the_next_tasks_are_announced_in_order_once_for_every_rollout(
         announcer.drawn([3, 4])
         await until_announced(broker)
     expected = [tasks.at(position).row for position in (3, 3, 4, 4)]
-    assert broker.announced == [
-        [{"image": row["image_name"], "task": row["instance_id"].lower()} for row in expected]
-    ]
+    assert broker.announced == [[{"image": row["image_name"], "task": row["instance_id"].lower()} for row in expected]]
 
 
 async def test_of_many_draws_at_once_the_last_is_announced(tmp_path: Path, broker: FakeSandboxes) -> None:
@@ -78,9 +76,7 @@ async def test_a_broker_that_fails_is_told_the_next_time(
     async with Announcer(broker.url, tasks, 1, broker.token_file) as announcer:
         for position in range(3):
             announcer.drawn([position])
-            async with asyncio.timeout(10):
-                while len(broker.requests) <= position:
-                    await asyncio.sleep(0.005)
+            await broker.until(lambda count=position: len(broker.requests) > count)
         await until_announced(broker)
     assert len([record for record in caplog.records if "was not told" in record.message]) == 1
 

@@ -1,7 +1,7 @@
 """Which sandboxes the next rows of the draw order will need. Pure.
 
-A row says so as SWE-bench's rows do: `image_name`, or `instance_id` and `subset` by which NeMo Gym's SWE agents find the
-image. Rows without them need no sandbox.
+A row says so as SWE-bench's rows do: `image_name`, or `instance_id` and `subset` by which NeMo Gym's SWE agents find
+the image. Rows without them need no sandbox.
 """
 
 from collections.abc import Mapping

@@ -41,8 +41,8 @@ class Broker:
         self._url = settings.broker_url
 
     async def create(self, spec: SandboxSpec, key: str) -> Lease:
-        """A running sandbox. Waits in the broker's queue as long as the run's spec allows; `spec.ready_timeout_s` counts
-        from the moment that it left the queue. What a failed or cancelled creation leaves is closed.
+        """A running sandbox. Waits in the broker's queue as long as the run's spec allows; `spec.ready_timeout_s`
+        counts from the moment that it left the queue. What a failed or cancelled creation leaves is closed.
 
         Raises:
             SandboxUnavailableError: it was refused, it failed, or a deadline passed.
@@ -91,12 +91,13 @@ class Broker:
                 started = started or now
             if started and spec.ready_timeout_s and now - started > spec.ready_timeout_s:
                 raise SandboxUnavailableError(
-                    f"sandbox {lease.id} of {spec.image} wasn't ready {spec.ready_timeout_s:g} s after it left the queue "
-                    f"(sandbox_spec.ready_timeout_s): {lease.account}"
+                    f"sandbox {lease.id} of {spec.image} wasn't ready {spec.ready_timeout_s:g} s after it left the "
+                    f"queue (sandbox_spec.ready_timeout_s): {lease.account}"
                 )
             if now > end:
                 raise SandboxUnavailableError(
-                    f"no sandbox of {spec.image} within {limit:g} s (sandbox.gymtrain.create_timeout_s): {lease.account}"
+                    f"no sandbox of {spec.image} within {limit:g} s (sandbox.gymtrain.create_timeout_s): "
+                    f"{lease.account}"
                 )
             lease = await self._step(spec, body, lease, end)
         return lease
@@ -139,9 +140,9 @@ class Broker:
             except BrokerRefusedError as error:
                 if error.status and error.status not in _AGAIN:
                     raise
-                limit = end if error.status == 429 else min(end, patience)
-                pause = error.retry_after if isinstance(error, _BusyError) else pause
-                if time.monotonic() + pause > limit:
+                if isinstance(error, _BusyError):  # it is there: only the queue is full
+                    patience, pause = time.monotonic() + PATIENCE_SECONDS, error.retry_after
+                if time.monotonic() + pause > min(end, patience):
                     raise
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads the tries of many agents
             pause = min(_PAUSE_LIMIT_SECONDS, 2 * pause)

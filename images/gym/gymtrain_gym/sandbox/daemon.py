@@ -41,9 +41,7 @@ class Finished:
     message: str = ""
 
 
-async def execute(
-    sessions: Sessions, lease: Lease, body: dict[str, Any], timeout_seconds: float | None
-) -> Finished:
+async def execute(sessions: Sessions, lease: Lease, body: dict[str, Any], timeout_seconds: float | None) -> Finished:
     """Runs a command to its end.
 
     Raises:

@@ -8,7 +8,15 @@ from urllib.parse import urlencode
 
 import aiohttp
 
-from gymtrain_gym.sandbox.daemon import CONNECT_SECONDS, PAUSE_LIMIT_SECONDS, PAUSE_SECONDS, RETRY_SECONDS, bearer, lost, quoted
+from gymtrain_gym.sandbox.daemon import (
+    CONNECT_SECONDS,
+    PAUSE_LIMIT_SECONDS,
+    PAUSE_SECONDS,
+    RETRY_SECONDS,
+    bearer,
+    lost,
+    quoted,
+)
 from gymtrain_gym.sandbox.errors import SandboxFileError
 from gymtrain_gym.sandbox.lease import Lease
 from gymtrain_gym.sandbox.sessions import Sessions
@@ -51,9 +59,7 @@ async def get(sessions: Sessions, lease: Lease, path: str, target: Path) -> None
     query = urlencode({"path": path})
 
     async def attempt(session: aiohttp.ClientSession) -> None:
-        async with session.get(
-            f"{lease.url}/v1/file?{query}", headers=bearer(lease), timeout=_TIMEOUT
-        ) as response:
+        async with session.get(f"{lease.url}/v1/file?{query}", headers=bearer(lease), timeout=_TIMEOUT) as response:
             await _expect(response, f"{path} can't be read from sandbox {lease.id}")
             with part.open("wb") as file:
                 async for chunk in response.content.iter_chunked(_CHUNK):
@@ -66,9 +72,7 @@ async def get(sessions: Sessions, lease: Lease, path: str, target: Path) -> None
         part.unlink(missing_ok=True)
 
 
-async def _repeated[T](
-    sessions: Sessions, lease: Lease, attempt: Callable[[aiohttp.ClientSession], Awaitable[T]]
-) -> T:
+async def _repeated[T](sessions: Sessions, lease: Lease, attempt: Callable[[aiohttp.ClientSession], Awaitable[T]]) -> T:
     end, pause = time.monotonic() + RETRY_SECONDS, PAUSE_SECONDS
     while True:
         try:

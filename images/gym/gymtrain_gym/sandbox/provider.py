@@ -60,7 +60,11 @@ class GymtrainProvider:
         Raises:
             SandboxUnavailableError: there is none to be had.
         """
-        return self._handle(await self._broker.create(spec, key=uuid.uuid4().hex))
+        try:
+            return self._handle(await self._broker.create(spec, key=uuid.uuid4().hex))
+        except BaseException:
+            await self._sessions.close()  # callers close only what they got a sandbox from
+            raise
 
     async def exec(
         self,
@@ -102,7 +106,7 @@ class GymtrainProvider:
             SandboxLostError: the sandbox went away.
         """
         lease: Lease = handle.raw
-        mode = source_path.stat().st_mode
+        mode = source_path.stat().st_mode  # noqa: ASYNC240 - a local disk
         if await files.put(self._sessions, lease, target_path, source_path, mode):
             return
         folder = str(PurePosixPath(target_path).parent)
