@@ -4,7 +4,7 @@ It does what `ng_run` does for a server (working directory, import path, the con
 NEMO_GYM_CONFIG_DICT, then app.py as __main__), in one process, plus what a pod needs:
 
 - the config comes from a file; the server's own host becomes the address to bind to;
-- no Ray, unless the server's code uses it (ray_mode);
+- no Ray, unless the server's code uses it (ray_mode), and then only where threads won't do (ray_threads);
 - a writable working directory (workspace);
 - on SIGTERM it finishes what is in flight (draining);
 - a rollout is never scored in a session that was lost (sessions);
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gymtrain_api.wiring import ENV_DRAIN_SECONDS, ENV_GYM_SERVER, GYM_CONFIG_FILE, SCRATCH_DIR
-from gymtrain_gym import code_scan, mini_swe, ray_mode, server_config, workspace
+from gymtrain_gym import code_scan, mini_swe, ray_mode, ray_threads, server_config, workspace
 from gymtrain_gym.errors import ConfigFileError, GymImageError, ServerStartError
 from gymtrain_gym.server_config import ServerConfig
 
@@ -81,8 +81,11 @@ def launch(name: str, config_file: Path, bind: str, drain_seconds: float) -> Non
     _enter_config(config, twin)
     if not code.needs_ray:
         ray_mode.without_ray()
+    elif not config.has_ray_address and config.implementation in ray_threads.IMPLEMENTATIONS:
+        ray_mode.without_ray()
+        ray_threads.install()
     elif not config.has_ray_address:
-        ray_mode.local_ray(scratch / "ray", config.concurrency)
+        ray_mode.local_ray(scratch / "ray")
     keeps_sessions = code.keeps_sessions and config.type == "resources_servers"
     _serve_from(listener, drain_seconds, guarded=name if keeps_sessions else None, config=config)
     runpy.run_path(str(twin / config.entrypoint), run_name="__main__")

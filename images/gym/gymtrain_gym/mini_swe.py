@@ -25,11 +25,11 @@ def install(module: dict[str, Any]) -> None:
 
 
 def run(original: Callable[..., Any], **params: Any) -> Any:
-    """Runs in a worker process: `original`, with the answers of failed calls kept."""
+    """`original`, with the answers of failed calls kept; in a worker of Ray, where the user brings a Ray cluster."""
     from minisweagent.models.litellm_model import LitellmModel
 
     parse = LitellmModel._parse_actions
-    if parse.__module__ != __name__:  # a worker runs one task after another
+    if parse.__module__ != __name__:  # once a process
         LitellmModel._parse_actions = lambda model, response: _parse(parse, model, response)
     return original(**params)
 

@@ -20,14 +20,8 @@ def without_ray() -> None:
     _replace(lambda: None)
 
 
-def local_ray(folder: Path, tasks: int = 1) -> None:
-    """Makes NeMo Gym start a Ray of this pod alone, with files below `folder`.
-
-    Args:
-        folder: writable; its path is short, since sockets are in it.
-        tasks: how many the server wants to have running at once. Ray counts a CPU for each, although agents mostly
-            wait: without this, two CPUs would mean two rollouts.
-    """
+def local_ray(folder: Path) -> None:
+    """Makes NeMo Gym start a Ray of this pod alone, with files below `folder`."""
 
     def start() -> None:
         import ray
@@ -35,7 +29,7 @@ def local_ray(folder: Path, tasks: int = 1) -> None:
         if ray.is_initialized():
             return
         options: dict[str, Any] = {
-            "num_cpus": max(cpus(), tasks),
+            "num_cpus": cpus(),
             "include_dashboard": False,
             "object_store_memory": OBJECT_STORE_BYTES,
             "_temp_dir": str(folder),
@@ -44,8 +38,6 @@ def local_ray(folder: Path, tasks: int = 1) -> None:
         # A pod's /dev/shm holds 64 MiB by default, less than the object store.
         ray.init(**options, _plasma_directory=str(folder))
 
-    # Worker processes start when they are needed, not one for every CPU at once.
-    os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
     folder.mkdir(parents=True, exist_ok=True)
     _replace(start)
 

@@ -1,5 +1,5 @@
-"""Upstream's mini_swe_agent_2 under the launcher, from /run to the reward: its own loop, Ray of its pod, the provider
-`gymtrain`, SWE-bench's own grading. A scripted policy plays; commands run in a folder that stands for the image."""
+"""Upstream's mini_swe_agent_2 under the launcher, from /run to the reward: its own loop, the provider `gymtrain`,
+SWE-bench's own grading. A scripted policy plays; commands run in a folder that stands for the image."""
 
 import asyncio
 import os
@@ -136,8 +136,8 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
     }
     async with FakeSandboxes(folder, image.execute) as sandboxes:
         cluster = GymCluster(folder, config)
-        environment = {"HOME": str(image.home), "LITELLM_LOCAL_MODEL_COST_MAP": "True", "TMPDIR": "/tmp"}
-        cluster.start(*names, **environment, **sandboxes.environment)  # Ray's sockets need a short path
+        environment = {"HOME": str(image.home), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+        cluster.start(*names, **environment, **sandboxes.environment)
         try:
             await cluster.ready(*names)
             yield World(cluster, policy, image, sandboxes)
