@@ -76,7 +76,8 @@ async def test_a_broker_that_fails_is_told_the_next_time(
     async with Announcer(broker.url, tasks, 1, broker.token_file) as announcer:
         for position in range(3):
             announcer.drawn([position])
-            await broker.until(lambda count=position: len(broker.requests) > count)
+            expected = position + 1
+            await broker.until(lambda: len(broker.requests) >= expected)  # noqa: B023 - awaited here
         await until_announced(broker)
     assert len([record for record in caplog.records if "was not told" in record.message]) == 1
 
