@@ -1,1 +1,1 @@
-"""Building images/*/Dockerfile into the cluster."""
+"""Building images/*/Dockerfile and examples/swe/*/Dockerfile into the cluster."""

@@ -15,9 +15,13 @@ _NAMING = ("FROM", "ARG", "COPY", "RUN")
 """Instructions that can name another image."""
 
 
+PLACES = {REPOSITORY / "images": "", REPOSITORY / "examples" / "swe": "swe-"}
+"""Folders whose subfolders with a Dockerfile are images, and what their names begin with."""
+
+
 @dataclass(frozen=True, slots=True)
 class Image:
-    """One folder of images/ that has a Dockerfile."""
+    """One folder that has a Dockerfile."""
 
     name: str
     dockerfile: Path
@@ -34,13 +38,14 @@ class Image:
         return f"{NAME}/{self.name}:dev"
 
 
-def discover(folder: Path = REPOSITORY / "images") -> list[Image]:
-    """All images, each after those that its Dockerfile names."""
-    found = [_read(path) for path in sorted(folder.glob("*/Dockerfile"))]
+def discover(*folders: Path) -> list[Image]:
+    """All images, each after those that its Dockerfile names. `folders` stand in for PLACES."""
+    places = dict.fromkeys(folders, "") or PLACES
+    found = [_read(path, prefix) for folder, prefix in places.items() for path in sorted(folder.glob("*/Dockerfile"))]
     images = {image.name: image for image in found}
     for image in found:
         for missing in sorted(image.needs - images.keys()):
-            raise DevError(f"{image.dockerfile} needs {NAME}/{missing}:dev, but {folder / missing} has no Dockerfile")
+            raise DevError(f"{image.dockerfile} needs {NAME}/{missing}:dev, but there is no Dockerfile of that image")
     try:
         order = list(graphlib.TopologicalSorter({image.name: image.needs for image in found}).static_order())
     except graphlib.CycleError as error:
@@ -65,8 +70,8 @@ def select(images: list[Image], names: list[str]) -> list[Image]:
     return [image for image in images if image.name in wanted]
 
 
-def _read(dockerfile: Path) -> Image:
-    name = dockerfile.parent.name
+def _read(dockerfile: Path, prefix: str) -> Image:
+    name = prefix + dockerfile.parent.name
     needs: set[str] = set()
     for line in dockerfile.read_text().replace("\\\n", " ").splitlines():
         if line.strip().upper().startswith(_NAMING):

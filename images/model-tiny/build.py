@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 VOCABULARY = 512
+POSITIONS = 32768  # a coding agent's instructions alone are 6,000 of these short tokens
 PADDING, START, END = SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -47,7 +48,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
         eos_token=END,
         pad_token=PADDING,
         additional_special_tokens=[START],
-        model_max_length=4096,
+        model_max_length=POSITIONS,
     )
     fast.chat_template = CHAT_TEMPLATE
     return fast
@@ -63,7 +64,7 @@ def build_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=32,  # vLLM's CPU attention takes multiples of 32
-        max_position_embeddings=4096,
+        max_position_embeddings=POSITIONS,
         tie_word_embeddings=True,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,

@@ -10,10 +10,13 @@ Service routes to another pod. Only a server that keeps sessions leaves connecti
 session has to reach the same process.
 """
 
+import asyncio
 import logging
 import signal
+import socket
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 
 import uvicorn
@@ -22,6 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 LIVENESS_PATH = "/"
 MIN_SECONDS = 3.0  # endpoints of a Service follow a pod's deletion with a delay
 QUIET_SECONDS = 2.0
+SPARE_THREADS = 8  # for what else a server does in threads
 
 logger = logging.getLogger("uvicorn.error")
 
@@ -98,9 +102,17 @@ class DrainingServer(uvicorn.Server):  # type: ignore[misc]  # uvicorn is not in
 
     should_exit: bool
 
-    def __init__(self, config: uvicorn.Config, drain: Drain) -> None:
+    def __init__(self, config: uvicorn.Config, drain: Drain, threads: int = 0) -> None:
+        """`threads`: as many calls may wait in threads at once. Python's default grows with the CPUs only, and agents
+        wait for their workers in threads."""
         super().__init__(config)
         self._drain = drain
+        self._threads = threads
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._threads > 1:
+            asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(self._threads + SPARE_THREADS))
+        await super().startup(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if sig == signal.SIGTERM and not self._drain.draining:

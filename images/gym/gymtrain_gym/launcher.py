@@ -4,10 +4,11 @@ It does what `ng_run` does for a server (working directory, import path, the con
 NEMO_GYM_CONFIG_DICT, then app.py as __main__), in one process, plus what a pod needs:
 
 - the config comes from a file; the server's own host becomes the address to bind to;
-- no Ray, unless the server's code uses it (ray_mode);
+- no Ray, unless the server's code uses it (ray_mode), and then only where threads won't do (ray_threads);
 - a writable working directory (workspace);
 - on SIGTERM it finishes what is in flight (draining);
 - a rollout is never scored in a session that was lost (sessions);
+- answers of mini_swe_agent_2 carry token ids (mini_swe);
 - one process: replicas of the pod stand in for uvicorn workers, which would split session state.
 
 Exits with 0 after a drain, 78 (EX_CONFIG) when the config can't be used, 1 on other errors; the last line on
@@ -26,7 +27,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gymtrain_api.wiring import ENV_DRAIN_SECONDS, ENV_GYM_SERVER, GYM_CONFIG_FILE, SCRATCH_DIR
-from gymtrain_gym import code_scan, ray_mode, server_config, workspace
+from gymtrain_gym import code_scan, mini_swe, ray_mode, ray_threads, server_config, workspace
 from gymtrain_gym.errors import ConfigFileError, GymImageError, ServerStartError
 from gymtrain_gym.server_config import ServerConfig
 
@@ -80,10 +81,13 @@ def launch(name: str, config_file: Path, bind: str, drain_seconds: float) -> Non
     _enter_config(config, twin)
     if not code.needs_ray:
         ray_mode.without_ray()
+    elif not config.has_ray_address and config.implementation in ray_threads.IMPLEMENTATIONS:
+        ray_mode.without_ray()
+        ray_threads.install()
     elif not config.has_ray_address:
         ray_mode.local_ray(scratch / "ray")
     keeps_sessions = code.keeps_sessions and config.type == "resources_servers"
-    _serve_from(listener, drain_seconds, guarded=name if keeps_sessions else None)
+    _serve_from(listener, drain_seconds, guarded=name if keeps_sessions else None, config=config)
     runpy.run_path(str(twin / config.entrypoint), run_name="__main__")
 
 
@@ -133,11 +137,13 @@ def _run_head(listener: socket.socket, drain_seconds: float) -> None:
     import uvicorn
     from nemo_gym.server_utils import HeadServer, ServerClient
 
-    _serve_from(listener, drain_seconds, guarded=None)
+    _serve_from(listener, drain_seconds, guarded=None, config=None)
     uvicorn.run(HeadServer(config=ServerClient.load_head_server_config()).setup_webserver())
 
 
-def _serve_from(listener: socket.socket, drain_seconds: float, guarded: str | None) -> None:
+def _serve_from(
+    listener: socket.socket, drain_seconds: float, guarded: str | None, config: ServerConfig | None
+) -> None:
     """Replaces uvicorn.run, which upstream's run_webserver calls, by one that drains, on our socket."""
     import uvicorn
 
@@ -147,8 +153,11 @@ def _serve_from(listener: socket.socket, drain_seconds: float, guarded: str | No
     def run(app: Any, **kwargs: Any) -> None:
         drain = Drain(drain_seconds, close_connections=guarded is None)
         app = app if guarded is None else SessionGuard(app, guarded)
+        if config is not None and config.implementation == mini_swe.IMPLEMENTATION:
+            mini_swe.install(vars(sys.modules["__main__"]))
         kwargs = {**kwargs, "host": None, "port": 0}
-        server = DrainingServer(uvicorn.Config(DrainMiddleware(app, drain), **kwargs), drain)
+        threads = config.concurrency if config is not None else 0
+        server = DrainingServer(uvicorn.Config(DrainMiddleware(app, drain), **kwargs), drain, threads)
         server.run(sockets=[listener])
 
     uvicorn.run = run

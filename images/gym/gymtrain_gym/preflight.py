@@ -26,7 +26,14 @@ def check(run: RunConfig, folders: Folders) -> GymPreflight:
     verdict = GymPreflight()
     where = "spec.gym"
     try:
-        config = resolve.resolve(run.spec.gym, run.gateway_url, findings)
+        sandboxes = getattr(run.spec, "sandboxes", None)
+        config = resolve.resolve(
+            run.spec.gym,
+            run.gateway_url,
+            findings,
+            has_sandboxes=sandboxes is not None,
+            root_sandboxes=bool(getattr(sandboxes, "root", False)),
+        )
         if config is not None:
             infos = servers.describe(config, run.spec.gym, findings)
             where = "spec.data"

@@ -1,8 +1,9 @@
 """Resolving spec.gym with NeMo Gym's own config parser.
 
-The config that comes out is the one `ng_run` would start its servers with, but for four things: secrets
+The config that comes out is the one `ng_run` would start its servers with, but for five things: secrets
 (`${oc.env:NAME}`) and other interpolations stay as they are, hosts and ports are placeholders that the operator
-replaces, keys that only upstream's CLI reads are left out, and the policy's model servers are set up for training.
+replaces, keys that only upstream's CLI reads are left out, the policy's model servers are set up for training, and
+agents that want sandboxes get the run's.
 """
 
 import os
@@ -18,7 +19,7 @@ from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseExceptio
 
 from gymtrain_api.spec import Gym
 from gymtrain_api.wiring import GYM_PORT, HEAD_SERVER, POLICY_MODEL_SERVER, SERVED_MODEL_NAME
-from gymtrain_gym import environment, merging, workspace
+from gymtrain_gym import environment, merging, sandboxes, workspace
 from gymtrain_gym.findings import Findings, nearest
 
 TRAINING_MODEL_CONFIG = "responses_api_models/vllm_model/configs/vllm_model_for_training.yaml"
@@ -87,13 +88,17 @@ class _Parser(GlobalConfigDictParser):  # type: ignore[misc]  # nemo_gym is not 
         return list(super().validate_and_populate_defaults(server_instance_configs, *args, **kwargs))
 
 
-def resolve(gym: Gym, gateway_url: str, findings: Findings) -> DictConfig | None:
+def resolve(
+    gym: Gym, gateway_url: str, findings: Findings, *, has_sandboxes: bool = False, root_sandboxes: bool = False
+) -> DictConfig | None:
     """The resolved config, or None where it can't be resolved; `findings` then say why.
 
     Args:
         gym: spec.gym.
         gateway_url: http://HOST:PORT of the run's gateway, which the policy answers behind.
         findings: what is wrong is added here.
+        has_sandboxes: the run has spec.sandboxes.
+        root_sandboxes: and they run as root.
     """
     os.environ.setdefault("WANDB_MODE", "disabled")  # upstream's parser would log in where the config has keys
     environment.provide_placeholders(gym)
@@ -140,6 +145,8 @@ def resolve(gym: Gym, gateway_url: str, findings: Findings) -> DictConfig | None
     merging.check_names(gym.overrides, server_names(config), findings)
     _set_addresses(config)
     _set_up_policy(config, gym, f"{gateway_url}/v1", findings)
+    sandboxes.set_up(config, provided=has_sandboxes, findings=findings)
+    sandboxes.check_users(config, root=root_sandboxes, findings=findings)
     environment.check_resolves(config, findings)
     return None if findings else config
 

@@ -30,6 +30,7 @@ class ServerConfig:
     port: int
     text: str  # the whole config as YAML, with this server's host replaced
     has_ray_address: bool  # the user brings a Ray cluster
+    concurrency: int = 1  # requests that the server works on at once, where its settings say so
 
     @property
     def folder(self) -> Path:
@@ -65,7 +66,17 @@ def read(file: Path, name: str, bind: str) -> ServerConfig:
     document.setdefault("dry_run", False)
     text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
     entrypoint = str(inner.get("entrypoint", "app.py"))
-    return ServerConfig(name, kind, implementation, entrypoint, port, text, bool(document.get("ray_head_node_address")))
+    concurrency = inner.get("concurrency")
+    return ServerConfig(
+        name,
+        kind,
+        implementation,
+        entrypoint,
+        port,
+        text,
+        has_ray_address=bool(document.get("ray_head_node_address")),
+        concurrency=concurrency if isinstance(concurrency, int) and concurrency > 0 else 1,
+    )
 
 
 def server_names(document: dict[str, Any]) -> list[str]:

@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from gymtrain_api.spec import Gym
 from gymtrain_api.wiring import HEAD_SERVER, GymServerInfo
-from gymtrain_gym import code_scan, workspace
+from gymtrain_gym import code_scan, ray_threads, workspace
 from gymtrain_gym.agents import AgentDirectory
 from gymtrain_gym.errors import ConfigFileError
 from gymtrain_gym.findings import Findings, nearest
@@ -31,7 +31,7 @@ def describe(config: DictConfig, gym: Gym, findings: Findings) -> list[GymServer
                 name=instance.name,
                 kind=KINDS[instance.SERVER_TYPE],
                 implementation=implementation,
-                needs_ray=code.needs_ray if code else False,
+                needs_ray=bool(code and code.needs_ray) and implementation not in ray_threads.IMPLEMENTATIONS,
                 references=sorted(references),
             )
         )

@@ -13,6 +13,8 @@ from typing import Any
 import aiohttp
 import yaml
 
+from gymtrain_gym.server_config import SERVER_TYPES
+
 START_SECONDS = 300
 
 
@@ -30,9 +32,12 @@ class GymCluster:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self.ports: dict[str, int] = {}
         for name, server in config.items():
-            if not isinstance(server, dict):
+            if name == "head_server":
+                inner = server
+            elif isinstance(server, dict) and any(kind in server for kind in SERVER_TYPES):
+                inner = next(iter(next(iter(server.values())).values()))
+            else:
                 continue
-            inner = server if name == "head_server" else next(iter(next(iter(server.values())).values()))
             self.ports[name] = free_port()
             inner.update(host="127.0.0.1", port=self.ports[name])
         self._config_file = folder / "config.yaml"

@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from gymtrain_api.spec import ReasoningGymTask
 from gymtrain_gym import generated, workspace
-from tests.unit.gym.fake_policy import FakePolicy, Message
+from tests.support.fake_policy import FakePolicy, Message
 from tests.unit.gym.gym_cluster import GymCluster, model_server, resources_server, simple_agent
 
 pytestmark = [pytest.mark.gym, pytest.mark.asyncio(loop_scope="module")]

@@ -26,13 +26,18 @@ class Pods:
         return {"http://vllm": "math:2:1"}
 
 
-def run(tmp_path: Path, *, gateway: str = "", **parts: Any) -> Context:
+def run(tmp_path: Path, *, gateway: str = "", broker: str = "", **parts: Any) -> Context:
     made = context(tmp_path, **parts)
     made.paths.data_index.parent.mkdir(parents=True, exist_ok=True)
     write_index(made.paths.data_index.parent, write_dataset(made.paths.data_index.parent, [question(1)]))
     route = VerifyRoute(model_url="http://model:8000", resources_url="http://resources:8000")
     config = made.run.model_copy(
-        update={"verifiers": {"adder": route}, "gateway_url": gateway, "gateway_pods_host": "gateways"}
+        update={
+            "verifiers": {"adder": route},
+            "gateway_url": gateway,
+            "gateway_pods_host": "gateways",
+            "broker_url": broker,
+        }
     )
     return Context(config, made.paths, made.attempt, made.nodes, made.node_rank, made.port)
 
@@ -66,3 +71,9 @@ def test_a_row_of_an_agent_that_nothing_stands_in_for_is_refused(tmp_path: Path)
 def test_only_a_run_with_a_gateway_asks_its_ledger(tmp_path: Path) -> None:
     assert parts(run(tmp_path)).ledger is None
     assert parts(run(tmp_path, gateway="http://math-gateway:8000")).ledger is not None
+
+
+async def test_only_a_run_with_sandboxes_announces_its_tasks(tmp_path: Path) -> None:
+    assert parts(run(tmp_path)).announcer is None
+    announcer = parts(run(tmp_path, broker="http://math-broker:8000")).announcer()
+    assert announcer._url == "http://math-broker:8000/v1/announce"

@@ -122,6 +122,7 @@ def make_worker(
     def make(rows: int = 50, **changes: Any) -> RolloutWorker:
         index = read_index(write_index(tmp_path, write_dataset(tmp_path, [question(n) for n in range(rows)])))
         rules = GroupRules(GENERATIONS, changes.pop("max_staleness", 4), Numbering("run", 1))
+        announcer = changes.pop("announcer", None)
         settings: dict[str, Any] = {"rules": rules, "ahead": 8, "max_concurrent": 16, "stall_timeout_seconds": 60.0}
         limits, sampling = RolloutLimits(16, 5.0, 2), Sampling(1.0, 1.0, 8)
         worker = RolloutWorker(
@@ -133,6 +134,7 @@ def make_worker(
                 ledger=None,
                 make_samples=plain_samples,
                 report=RolloutReport(board, masks_truncated=False),
+                announcer=announcer,
             ),
         )
         worker.update_model_version(1)
@@ -324,6 +326,32 @@ def test_a_row_that_is_always_too_slow_does_not_take_the_place_of_others_for_eve
         assert positions.draw() == position
         redraws += 1
     assert (redraws, positions.draw()) == (5, 1)
+
+
+class Announced:
+    """An announcer that only notes what it is told."""
+
+    rows_ahead = 3
+
+    def __init__(self) -> None:
+        self.upcoming: list[list[int]] = []
+
+    async def __aenter__(self) -> "Announced":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return
+
+    def drawn(self, upcoming: Sequence[int]) -> None:
+        self.upcoming.append(list(upcoming))
+
+
+def test_each_draw_announces_what_comes_after_it(make_worker: Callable[..., RolloutWorker]) -> None:
+    announced = Announced()
+    worker = make_worker(announcer=lambda: announced)
+    worker.start()
+    take(worker, 2 * GENERATIONS)
+    assert announced.upcoming[:3] == [[0, 1, 2], [1, 2, 3], [2, 3, 4]]
 
 
 def test_the_watchdog_can_see_what_is_in_flight(make_worker: Callable[..., RolloutWorker], served: AgentThread) -> None:

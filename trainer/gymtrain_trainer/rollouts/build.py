@@ -8,6 +8,7 @@ from gymtrain_trainer.context import Context
 from gymtrain_trainer.data.rows import Tasks, read_index
 from gymtrain_trainer.errors import RolloutError
 from gymtrain_trainer.progress import ProgressBoard
+from gymtrain_trainer.rollouts.announce import Announcer
 from gymtrain_trainer.rollouts.client import AgentSource
 from gymtrain_trainer.rollouts.group import GroupRules
 from gymtrain_trainer.rollouts.guard import Versions, WeightGuard
@@ -111,6 +112,7 @@ def make_worker(
                 mask_truncated=spec.mask_truncated,
             ),
             report=RolloutReport(board, masks_truncated=spec.mask_truncated),
+            announcer=(lambda: Announcer(run.broker_url, tasks, batch.num_generations)) if run.broker_url else None,
         ),
     )
 

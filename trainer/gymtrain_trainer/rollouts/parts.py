@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gymtrain_trainer.errors import RolloutError
+from gymtrain_trainer.rollouts.announce import Announcer
 from gymtrain_trainer.rollouts.group import GroupRules, SampleMaker
 from gymtrain_trainer.rollouts.guard import WeightGuard
 from gymtrain_trainer.rollouts.ledger import Ledger
@@ -31,3 +32,4 @@ class WorkerParts:
     ledger: Callable[[], Ledger] | None  # None where the run has no gateway
     make_samples: SampleMaker
     report: RolloutReport
+    announcer: Callable[[], Announcer] | None = None  # None where the run has no sandboxes

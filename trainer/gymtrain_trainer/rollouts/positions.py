@@ -29,6 +29,12 @@ class Positions:
             self._next += 1
             return self._next - 1
 
+    def upcoming(self, count: int) -> list[int]:
+        """The positions that come next, as far as is known now."""
+        with self._lock:
+            again = list(self._again)[:count]
+            return again + list(range(self._next, self._next + count - len(again)))
+
     def begin(self, position: int, agent: str) -> None:
         """A group runs."""
         with self._lock:

@@ -16,6 +16,7 @@ from gymtrain_trainer.errors import (
     WorkerDiedError,
 )
 from gymtrain_trainer.progress import InFlight
+from gymtrain_trainer.rollouts.announce import Announcer
 from gymtrain_trainer.rollouts.buffer import SampleBuffer
 from gymtrain_trainer.rollouts.group import GroupRunner
 from gymtrain_trainer.rollouts.pace import bound, failure_pause, may_start
@@ -44,6 +45,7 @@ class RolloutWorker:
         self._running: dict[int, asyncio.Task[None]] = {}  # by position
         self._waiting_since: float | None = None  # trainer found the buffer empty
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._announcer: Announcer | None = None
         self._wake = asyncio.Event()
         self._stopping = False
         self._fatal: BaseException | None = None
@@ -121,6 +123,9 @@ class RolloutWorker:
         async with AsyncExitStack() as stack:
             source = await stack.enter_async_context(self._parts.source(self._report.rollout_failed))
             ledger = await stack.enter_async_context(self._parts.ledger()) if self._parts.ledger else None
+            if self._parts.announcer is not None:
+                self._announcer = await stack.enter_async_context(self._parts.announcer())
+                self._announcer.drawn(self._positions.upcoming(self._announcer.rows_ahead))
             runner = GroupRunner(
                 self._settings.rules,
                 source,
@@ -164,6 +169,8 @@ class RolloutWorker:
         self._positions.begin(position, task.agent)
         group = self._running[position] = asyncio.create_task(self._group(task, runner))
         group.add_done_callback(lambda done: self._group_ended(position, done))
+        if self._announcer is not None:
+            self._announcer.drawn(self._positions.upcoming(self._announcer.rows_ahead))
 
     def _group_ended(self, position: int, done: asyncio.Task[None]) -> None:
         del self._running[position]

@@ -25,13 +25,13 @@ class FakePolicy:
         self.base_url = ""
         self._runner: web.AppRunner | None = None
 
-    async def start(self, host: str = "127.0.0.1") -> None:
+    async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
         app = web.Application()
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_post("/tokenize", self._tokenize)
         self._runner = web.AppRunner(app)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, host, 0)
+        site = web.TCPSite(self._runner, host, port)
         await site.start()
         port = self._runner.addresses[0][1]
         self.base_url = f"http://{host}:{port}/v1"

@@ -1,0 +1,1 @@
+"""Making and checking the tasks of examples/swe."""

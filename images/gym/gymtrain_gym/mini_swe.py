@@ -1,0 +1,86 @@
+"""Token ids in the answers of mini_swe_agent_2, which nemo-gym 0.4 leaves out.
+
+The agent keeps a trajectory of chat messages and turns them into the items of its answer. What the policy's model
+server says about tokens stays behind in them, and a call without a valid tool call isn't even in the trajectory: only
+the complaint about it is. Here both are kept: an item for every call of the model, with the tokens of that call. What
+the model is asked, and what is run, stays as it is.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+IMPLEMENTATION = "mini_swe_agent_2"
+TOKEN_KEYS = ("prompt_token_ids", "generation_token_ids", "generation_log_probs")
+
+type Split = Callable[[list[dict[str, Any]]], tuple[list[Any], list[dict[str, Any]], list[Any]]]
+
+
+def install(module: dict[str, Any]) -> None:
+    """Puts the functions below around those of the agent's module, where it is as 0.4 has it."""
+    runner, split = module.get("run_mini_swe_with_sandbox"), module.get("_split_trajectory_for_responses")
+    if runner is not None and split is not None:
+        module["run_mini_swe_with_sandbox"] = partial(run, runner)
+        module["_split_trajectory_for_responses"] = partial(split_with_tokens, split)
+
+
+def run(original: Callable[..., Any], **params: Any) -> Any:
+    """`original`, with the answers of failed calls kept; in a worker of Ray, where the user brings a Ray cluster."""
+    from minisweagent.models.litellm_model import LitellmModel
+
+    parse = LitellmModel._parse_actions
+    if parse.__module__ != __name__:  # once a process
+        LitellmModel._parse_actions = lambda model, response: _parse(parse, model, response)
+    return original(**params)
+
+
+def split_with_tokens(
+    original: Split, messages: list[dict[str, Any]]
+) -> tuple[list[Any], list[dict[str, Any]], list[Any]]:
+    """The trajectory as `original` splits it, with token ids on the last item of every call."""
+    given, _, responses = original(messages)
+    output: list[dict[str, Any]] = []
+    for message in messages:
+        items = original([message])[1] if message.get("role") not in ("system", "user") else []
+        if tokens := tokens_of(message):
+            items = items or [_text_item(message)]
+            items[-1] = items[-1] | tokens
+        output += items
+    return given, output, responses
+
+
+def tokens_of(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Token ids and log-probabilities of the call behind a message of the trajectory."""
+    answer = _answer(message)
+    found = {**answer, **(answer.get("provider_specific_fields") or {})}
+    return {key: found[key] for key in TOKEN_KEYS if found.get(key) is not None}
+
+
+def _answer(message: Mapping[str, Any]) -> dict[str, Any]:
+    """The model's own message, as the endpoint gave it."""
+    response = (message.get("extra") or {}).get("response") or {}
+    choices = response.get("choices") or [{}]
+    return choices[0].get("message") or {}
+
+
+def _text_item(message: Mapping[str, Any]) -> dict[str, Any]:
+    answer = _answer(message)
+    response = (message.get("extra") or {}).get("response") or {}
+    return {
+        "id": f"msg_{response.get('id', '')}",
+        "type": "message",
+        "role": "assistant",
+        "status": "completed",
+        "content": [{"type": "output_text", "text": answer.get("content") or "", "annotations": []}],
+    }
+
+
+def _parse(original: Callable[..., Any], model: Any, response: Any) -> Any:
+    """LitellmModel._parse_actions, whose complaint keeps the answer that it is about."""
+    from minisweagent.exceptions import FormatError
+
+    try:
+        return original(model, response)
+    except FormatError as error:
+        error.messages[0].setdefault("extra", {})["response"] = response.model_dump()
+        raise

@@ -1,0 +1,217 @@
+"""The provider that NeMo Gym finds by the entry point `gymtrain`."""
+
+import asyncio
+import logging
+import shlex
+import signal
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from nemo_gym.sandbox import SandboxExecResult, SandboxHandle, SandboxSpec, SandboxStatus
+
+from gymtrain_gym.sandbox import daemon, files, settings
+from gymtrain_gym.sandbox.broker import NOT_FOUND, Broker
+from gymtrain_gym.sandbox.daemon import Finished
+from gymtrain_gym.sandbox.errors import BrokerRefusedError, SandboxFileError, SandboxLostError, SandboxUnavailableError
+from gymtrain_gym.sandbox.lease import Lease
+from gymtrain_gym.sandbox.sessions import Sessions
+
+log = logging.getLogger(__name__)
+
+NOT_A_PROCESS = 125  # exit code of NeMo Gym's providers where no process gave one
+_MAX_ARGUMENT_BYTES = 96 * 1024  # the kernel refuses one argument over 128 KiB
+_STATES = {
+    "Queued": SandboxStatus.STARTING,
+    "Starting": SandboxStatus.STARTING,
+    "Running": SandboxStatus.RUNNING,
+    "Closed": SandboxStatus.STOPPED,
+    "Failed": SandboxStatus.ERROR,
+}
+
+
+class GymtrainProvider:
+    """Sandboxes of the run's broker. One instance may serve several event loops and threads."""
+
+    name = "gymtrain"
+
+    def __init__(
+        self,
+        *,
+        broker_url: str | None = None,
+        token_file: str | None = None,
+        route: str = "direct",
+        create_timeout_s: float | None = None,
+    ) -> None:
+        """Everything has a default from the pod's environment.
+
+        Raises:
+            SandboxSettingsError: no broker is known, or a value makes no sense.
+        """
+        self._settings = settings.read(broker_url, token_file, route, create_timeout_s)
+        self._sessions = Sessions()
+        self._broker = Broker(self._settings, self._sessions)
+
+    async def create(self, spec: SandboxSpec) -> SandboxHandle:
+        """A running sandbox; waits in the queue for it.
+
+        Raises:
+            SandboxUnavailableError: there is none to be had.
+        """
+        try:
+            return self._handle(await self._broker.create(spec, key=uuid.uuid4().hex))
+        except BaseException:
+            await self._sessions.close()  # callers close only what they got a sandbox from
+            raise
+
+    async def exec(
+        self,
+        handle: SandboxHandle,
+        command: str,
+        *,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        timeout_s: int | float | None = None,
+        user: str | int | None = None,
+    ) -> SandboxExecResult:
+        """Runs a shell command. A timeout is a result with error_type "timeout"; a command that could not be started
+        is one with error_type "sandbox".
+
+        Raises:
+            SandboxLostError: the sandbox went away.
+        """
+        lease: Lease = handle.raw
+        if len(command.encode()) > _MAX_ARGUMENT_BYTES:
+            command = await self._as_file(lease, command)
+        body = {
+            "shell": command,
+            "cwd": cwd or lease.workdir,
+            "env": {**lease.env, **(env or {})},
+            "user": None if user is None else str(user),
+            "timeoutSeconds": timeout_s,
+        }
+        try:
+            finished = await daemon.execute(self._sessions, lease, body, timeout_s)
+        except SandboxLostError as error:
+            raise SandboxLostError(f"{error}. {await self._account(lease)}") from error
+        return _result(finished, timeout_s)
+
+    async def upload_file(self, handle: SandboxHandle, source_path: Path, target_path: str) -> None:
+        """Writes a local file into the sandbox, and the folders above it.
+
+        Raises:
+            SandboxFileError: refused.
+            SandboxLostError: the sandbox went away.
+        """
+        lease: Lease = handle.raw
+        mode = source_path.stat().st_mode  # noqa: ASYNC240 - a local disk
+        if await files.put(self._sessions, lease, target_path, source_path, mode):
+            return
+        folder = str(PurePosixPath(target_path).parent)
+        made = await self.exec(handle, f"mkdir -p {shlex.quote(folder)}", timeout_s=60)
+        if made.return_code or not await files.put(self._sessions, lease, target_path, source_path, mode):
+            raise SandboxFileError(f"{folder} can't be made in sandbox {lease.id}: {made.stderr}")
+
+    async def download_file(self, handle: SandboxHandle, source_path: str, target_path: Path) -> None:
+        """Reads a file of the sandbox into a local one.
+
+        Raises:
+            SandboxFileError: missing, or not readable.
+            SandboxLostError: the sandbox went away.
+        """
+        target_path.parent.mkdir(parents=True, exist_ok=True)
+        await files.get(self._sessions, handle.raw, source_path, target_path)
+
+    async def status(self, handle: SandboxHandle) -> SandboxStatus:
+        """What the broker says of the sandbox."""
+        try:
+            lease = await self._broker.get(handle.sandbox_id, {}, None)
+        except BrokerRefusedError as error:
+            return SandboxStatus.STOPPED if error.status == NOT_FOUND else SandboxStatus.UNKNOWN
+        return _STATES.get(lease.state, SandboxStatus.UNKNOWN)
+
+    async def close(self, handle: SandboxHandle) -> None:
+        """Ends the sandbox. A broker that is away is no error: the result of the task is there, and the sandbox ends
+        by its idle limit."""
+        try:
+            await self._broker.close(handle.sandbox_id)
+        except BrokerRefusedError as error:
+            log.warning("sandbox %s is left to its idle limit: %s", handle.sandbox_id, error)
+
+    async def aclose(self) -> None:
+        """Closes the connections of the running event loop, once nothing uses them."""
+        await self._sessions.close()
+
+    async def endpoint(self, handle: SandboxHandle, port: int) -> Any:
+        """How to reach a port of the sandbox: newer than nemo-gym 0.4."""
+        from nemo_gym.sandbox.providers.base import SandboxEndpoint
+
+        lease: Lease = handle.raw
+        return SandboxEndpoint(f"{lease.url}/v1/ports/{port}", daemon.bearer(lease))
+
+    async def serialize_handle(self, handle: SandboxHandle, *, scope: str | None = None) -> dict[str, Any]:
+        """What another process needs to `connect`; no secrets: it has the run's token itself."""
+        lease: Lease = handle.raw
+        return {"sandbox_id": handle.sandbox_id, "workdir": lease.workdir, "env": dict(lease.env)}
+
+    async def connect(self, descriptor: Mapping[str, Any]) -> SandboxHandle:
+        """The handle of a sandbox that another process created.
+
+        Raises:
+            SandboxUnavailableError: it doesn't run any more.
+        """
+        id = str(descriptor["sandbox_id"])
+        try:
+            lease = await self._broker.get(id, descriptor.get("env") or {}, descriptor.get("workdir"))
+        except BrokerRefusedError as error:
+            raise SandboxUnavailableError(f"sandbox {id} can't be connected to: {error}") from error
+        if lease.state != "Running":
+            raise SandboxUnavailableError(f"sandbox {id} can't be connected to: {lease.account}")
+        return self._handle(lease)
+
+    def _handle(self, lease: Lease) -> SandboxHandle:
+        if self._settings.through_broker:
+            url = f"{self._settings.broker_url}/v1/sandboxes/{lease.id}/daemon"
+            lease = replace(lease, url=url, token=self._settings.token)
+        return SandboxHandle(sandbox_id=lease.id, provider_name=self.name, raw=lease)
+
+    async def _as_file(self, lease: Lease, command: str) -> str:
+        """A command that is too long for an argument, as one that runs it from a file."""
+        path = f"/tmp/gymtrain-{uuid.uuid4().hex}.sh"  # noqa: S108 - in the sandbox
+        await files.put(self._sessions, lease, path, f"rm -f {path}\n{command}".encode(), 0o644)
+        return f". {path}"
+
+    async def _account(self, lease: Lease) -> str:
+        """What the broker knows of a lost sandbox."""
+        try:
+            async with asyncio.timeout(10):
+                now = await self._broker.get(lease.id, {}, None)
+        except (BrokerRefusedError, TimeoutError) as error:
+            return f"The broker doesn't know more: {error}"
+        return f"The broker says: {now.account}"
+
+
+def _result(finished: Finished, timeout_s: float | None) -> SandboxExecResult:
+    notes = [
+        f"[{count} bytes of {stream} left out in the middle]"
+        for stream, count in zip(("stdout", "stderr"), finished.left_out, strict=True)
+        if count
+    ]
+    code, kind = finished.code, None
+    if finished.error:
+        notes.append(f"the command was not started: {finished.message or finished.error}")
+        code, kind = NOT_A_PROCESS, "sandbox"
+    elif finished.timed_out:
+        notes.append(f"the command was ended after {timeout_s:g} s" if timeout_s else "the command took too long")
+        code, kind = NOT_A_PROCESS, "timeout"
+    elif finished.signal:
+        number = getattr(signal, f"SIG{finished.signal.removeprefix('SIG')}", 0)
+        code = 128 + int(number)  # as shells have it
+    stderr = finished.stderr.decode(errors="replace")
+    if notes:
+        stderr = "\n".join([*([stderr.rstrip("\n")] if stderr else []), *notes])
+    return SandboxExecResult(
+        stdout=finished.stdout.decode(errors="replace"), stderr=stderr, return_code=code or 0, error_type=kind
+    )

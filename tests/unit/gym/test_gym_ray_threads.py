@@ -1,0 +1,53 @@
+"""What stands in for Ray where a server only waits in its workers."""
+
+import threading
+
+import pytest
+
+from gymtrain_gym import ray_threads
+
+pytestmark = pytest.mark.gym
+
+
+def test_calls_run_side_by_side() -> None:
+    barrier = threading.Barrier(3, timeout=20)
+
+    @ray_threads.remote(scheduling_strategy="SPREAD", runtime_env={})
+    def meet(number: int) -> int:
+        barrier.wait()
+        return number
+
+    assert ray_threads.get([meet.options(num_cpus=1).remote(number) for number in range(3)]) == [0, 1, 2]
+
+
+async def test_a_result_can_be_awaited() -> None:
+    @ray_threads.remote
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    assert await add.remote(1, b=2) == 3
+
+
+def test_an_error_reaches_whoever_asks() -> None:
+    @ray_threads.remote
+    def fail() -> None:
+        raise ValueError("as it was")
+
+    with pytest.raises(ValueError, match="as it was"):
+        ray_threads.get(fail.remote())
+
+
+def test_a_wait_has_its_deadline() -> None:
+    go_on = threading.Event()
+    waiting = ray_threads.remote(lambda: go_on.wait(20)).remote()
+    with pytest.raises(TimeoutError):
+        ray_threads.get(waiting, timeout=0.01)
+    go_on.set()
+
+
+def test_actors_are_refused_by_name() -> None:
+    with pytest.raises(TypeError, match="Counter is an actor of Ray"):
+
+        @ray_threads.remote
+        class Counter:
+            pass
