@@ -26,7 +26,7 @@ def run_config() -> Path:
 
 def token_file() -> Path:
     """The run's token, which clients send."""
-    return Path(os.environ.get("GYMTRAIN_BROKER_TOKEN_FILE", sandboxes.BROKER_TOKEN_FILE))
+    return Path(os.environ.get(wiring.ENV_BROKER_TOKEN_FILE, sandboxes.BROKER_TOKEN_FILE))
 
 
 def port() -> int:
@@ -36,12 +36,12 @@ def port() -> int:
 
 def sandbox_image() -> str:
     """Image that brings the daemon."""
-    return os.environ.get("GYMTRAIN_SANDBOX_IMAGE", "gymtrain/sandbox:dev")
+    return os.environ.get(wiring.ENV_SANDBOX_IMAGE, "gymtrain/sandbox:dev")
 
 
 def pull_policy() -> str:
     """imagePullPolicy of that image."""
-    return os.environ.get("GYMTRAIN_SANDBOX_PULL_POLICY", "IfNotPresent")
+    return os.environ.get(wiring.ENV_SANDBOX_PULL_POLICY, "IfNotPresent")
 
 
 def api_url() -> str:

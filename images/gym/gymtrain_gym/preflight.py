@@ -26,13 +26,13 @@ def check(run: RunConfig, folders: Folders) -> GymPreflight:
     verdict = GymPreflight()
     where = "spec.gym"
     try:
-        sandboxes = getattr(run.spec, "sandboxes", None)
+        sandboxes = run.spec.sandboxes
         config = resolve.resolve(
             run.spec.gym,
             run.gateway_url,
             findings,
             has_sandboxes=sandboxes is not None,
-            root_sandboxes=bool(getattr(sandboxes, "root", False)),
+            root_sandboxes=sandboxes is not None and sandboxes.root,
         )
         if config is not None:
             infos = servers.describe(config, run.spec.gym, findings)

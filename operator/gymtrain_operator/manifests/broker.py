@@ -105,6 +105,7 @@ def _deployment(run: RunContext) -> Object:
         mounts=[_TOKEN_MOUNT, _IDENTITY_MOUNT],
         env=[
             {"name": wiring.ENV_SANDBOX_IMAGE, "value": run.defaults.sandbox},
+            {"name": wiring.ENV_SANDBOX_PULL_POLICY, "value": run.defaults.pull_policy},
             {"name": wiring.ENV_BROKER_TOKEN_FILE, "value": wiring.BROKER_TOKEN_FILE},
         ],
         ports=[{"name": "http", "containerPort": wiring.BROKER_PORT}],
