@@ -12,7 +12,7 @@ pytestmark = pytest.mark.gym
 def test_calls_run_side_by_side() -> None:
     barrier = threading.Barrier(3, timeout=20)
 
-    @ray_threads.remote(scheduling_strategy="SPREAD", runtime_env={})
+    @ray_threads.remote(scheduling_strategy="SPREAD", runtime_env={})  # type: ignore[untyped-decorator]  # as upstream
     def meet(number: int) -> int:
         barrier.wait()
         return number
