@@ -360,3 +360,5 @@ replace (
 
 // kube-router enforces NetworkPolicy. The fork is the one k3s ships: the upstream path is not on the module proxy.
 replace github.com/cloudnativelabs/kube-router/v2 => github.com/k3s-io/kube-router/v2 v2.6.3-k3s1
+
+replace github.com/aws/aws-sdk-go-v2/service/ec2 => ./ec2
