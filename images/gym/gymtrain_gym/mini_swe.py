@@ -2,15 +2,18 @@
 
 The agent keeps a trajectory of chat messages and turns them into the items of its answer. What the policy's model
 server says about tokens stays behind in them, and a call without a valid tool call isn't even in the trajectory: only
-the complaint about it is. Here both are kept: an item for every call of the model, with the tokens of that call. What
-the model is asked, and what is run, stays as it is.
+the complaint about it is. Here both are kept: an item for every call of the model, with the tokens of that call. They
+also go back to the model on the messages of earlier turns, as NeMo Gym's other agents do it: that is how the gateway
+keeps a conversation's tokens exact. What the model is asked, and what is run, stays as it is.
 """
 
+import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 IMPLEMENTATION = "mini_swe_agent_2"
+_PATCHING = threading.Lock()
 TOKEN_KEYS = ("prompt_token_ids", "generation_token_ids", "generation_log_probs")
 
 type Split = Callable[[list[dict[str, Any]]], tuple[list[Any], list[dict[str, Any]], list[Any]]]
@@ -28,9 +31,11 @@ def run(original: Callable[..., Any], **params: Any) -> Any:
     """`original`, with the answers of failed calls kept; in a worker of Ray, where the user brings a Ray cluster."""
     from minisweagent.models.litellm_model import LitellmModel
 
-    parse = LitellmModel._parse_actions
-    if parse.__module__ != __name__:  # once a process
-        LitellmModel._parse_actions = lambda model, response: _parse(parse, model, response)
+    with _PATCHING:
+        parse, prepare = LitellmModel._parse_actions, LitellmModel._prepare_messages_for_api
+        if parse.__module__ != __name__:
+            LitellmModel._parse_actions = lambda model, response: _parse(parse, model, response)
+            LitellmModel._prepare_messages_for_api = lambda model, messages: _prepare(prepare, model, messages)
     return original(**params)
 
 
@@ -84,3 +89,13 @@ def _parse(original: Callable[..., Any], model: Any, response: Any) -> Any:
     except FormatError as error:
         error.messages[0].setdefault("extra", {})["response"] = response.model_dump()
         raise
+
+
+def _prepare(original: Callable[..., Any], model: Any, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """LitellmModel._prepare_messages_for_api, whose assistant messages carry their tokens."""
+    prepared: list[dict[str, Any]] = original(model, messages)
+    assert len(prepared) == len(messages)
+    return [
+        message | tokens_of(kept) if message.get("role") == "assistant" else message
+        for message, kept in zip(prepared, messages, strict=True)
+    ]

@@ -12,12 +12,12 @@ pytestmark = pytest.mark.gym
 def test_calls_run_side_by_side() -> None:
     barrier = threading.Barrier(3, timeout=20)
 
-    @ray_threads.remote(scheduling_strategy="SPREAD", runtime_env={})  # type: ignore[untyped-decorator]  # as upstream
     def meet(number: int) -> int:
         barrier.wait()
         return number
 
-    assert ray_threads.get([meet.options(num_cpus=1).remote(number) for number in range(3)]) == [0, 1, 2]
+    meeting = ray_threads.remote(scheduling_strategy="SPREAD", runtime_env={})(meet)
+    assert ray_threads.get([meeting.options(num_cpus=1).remote(number) for number in range(3)]) == [0, 1, 2]
 
 
 async def test_a_result_can_be_awaited() -> None:

@@ -1,17 +1,22 @@
 """Sandboxes in the resolved config: what users may leave out, and what they read when something is missing."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from omegaconf import DictConfig
 
 from gymtrain_api.spec import Gym
+from gymtrain_gym import servers
 from gymtrain_gym.findings import Findings
 from gymtrain_gym.resolve import resolve
+from gymtrain_gym.rows import RowReader, responses_schema
 
 pytestmark = pytest.mark.gym
 
 SWE = "responses_api_agents/mini_swe_agent_2/configs/mini_swe_agent_2.yaml"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "swe"
 OPENSANDBOX = "nemo_gym/sandbox/providers/opensandbox/configs/opensandbox.yaml"
 
 
@@ -89,3 +94,16 @@ def test_an_agent_that_wants_root_is_told_when_sandboxes_are_not() -> None:
 
 def test_an_agent_with_the_images_user_runs_without_root() -> None:
     assert resolved(root=False, **agent(sandbox_environment_kwargs={"user": None}))[1] == []
+
+
+def test_the_swe_example_passes_preflight() -> None:
+    example = yaml.safe_load((EXAMPLE / "swe.yaml").read_text())["spec"]
+    findings, gym = Findings(), Gym.model_validate(example["gym"])
+    config = resolve(gym, "http://run-gateway:8000", findings, has_sandboxes=True)
+    assert config is not None, findings.items
+    infos = servers.describe(config, gym, findings)
+    assert findings.items == []
+    assert {info.name: info.needs_ray for info in infos} == {"mini_swe_agent_2": False, "policy_model": False}
+    reader = RowReader({"mini_swe_agent_2"}, "mini_swe_agent_2", responses_schema())
+    for line in (EXAMPLE / "tasks.jsonl").read_bytes().splitlines():
+        assert reader.agent_of(line) == "mini_swe_agent_2"

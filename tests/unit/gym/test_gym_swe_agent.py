@@ -170,6 +170,16 @@ async def test_every_call_of_the_policy_carries_its_token_ids(world: World) -> N
     assert all(turn["prompt_token_ids"] for turn in turns)
 
 
+async def test_earlier_turns_go_back_with_their_token_ids(world: World) -> None:
+    body = await world.run("gold")
+    turns = [item for item in body["response"]["output"] if "generation_token_ids" in item]
+    history = [message for message in world.policy.requests[-1]["messages"] if message["role"] == "assistant"]
+    assert [message["generation_token_ids"] for message in history] == [
+        turn["generation_token_ids"] for turn in turns[:-1]
+    ]
+    assert all(message["prompt_token_ids"] for message in history)
+
+
 async def test_calls_without_a_tool_call_carry_theirs_too(world: World) -> None:
     script = Script([world.row], "empty")
 
