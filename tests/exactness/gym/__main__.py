@@ -26,8 +26,10 @@ import asyncio
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,7 @@ from tests.exactness.gym.rows import ENVIRONMENTS, Rows, read
 from tests.unit.gym.gym_cluster import GymCluster
 
 TEMPLATES = {one.name: one for one in (Template("hermes", thinks=False), Template("qwen3", thinks=True))}
+_FORGETTING_SHARE = 5  # of its conversations one in so many: each transition is the same fork
 GATEWAY, STOCK, FORGETTING = "gateway", "stock", "forgetting"  # model servers
 _ANSWERS_BY = {GATEWAY: "gateway", STOCK: "stock vLLM", FORGETTING: "gateway, reasoning not sent back"}
 
@@ -67,7 +70,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--gym-checkout", type=_absolute, help="a checkout of NeMo Gym whose servers are tried too")
     parser.add_argument("--template", action="append", choices=list(TEMPLATES), help="default: all")
     parser.add_argument("--environment", action="append", choices=ENVIRONMENTS, help="default: all")
-    parser.add_argument("--conversations", type=int, default=50, help="of each line of the table")
+    parser.add_argument("--conversations", type=int, default=50, help="of each line of the table but the forks'")
     parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--concurrent", type=int, default=8)
     parser.add_argument("--timeout", type=float, default=900, help="seconds of one conversation")
@@ -99,42 +102,49 @@ def _models(servers: Serving, template: Template, checkout: bool) -> dict[str, d
     return models
 
 
-async def _play(
-    options: argparse.Namespace,
-    cluster: GymCluster,
-    servers: Serving,
-    template: Template,
-    rows: Mapping[str, Rows],
-    models: Mapping[str, object],
-) -> list[tuple[str, str, Report]]:
-    """Environment, model server and report of each pair."""
-    done: list[tuple[str, str, Report]] = []
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=options.timeout)) as http:
+@dataclass(frozen=True)
+class _Round:
+    """Servers that run."""
 
-        async def one(environment: str, model: str) -> Report:
-            gateway = None if model == STOCK else servers.gateway
-            agent = cluster.url(agent_name(environment, model), "")
-            return await Player(http, agent, gateway, template.thinks).play(
-                rows[environment], options.conversations, options.concurrent
-            )
+    template: Template
+    source: str  # of NeMo Gym's servers
+    serving: Serving
+    cluster: GymCluster
+    models: Collection[str]  # model servers
 
-        async def counted() -> Mapping[str, int]:
-            async with http.get(servers.gateway + "/metrics") as response:
-                return forks(await response.text())
+    async def play(self, rows: Mapping[str, Rows], options: argparse.Namespace) -> list[Result]:
+        """Plays every environment with every model server; the gateway and stock vLLM at the same time."""
+        results = []
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=options.timeout)) as http:
+            for environment in rows:
+                for group in ([GATEWAY, STOCK], [FORGETTING]):
+                    models = [name for name in group if name in self.models]
+                    before = await self._forks(http)
+                    reports = await asyncio.gather(
+                        *(self._report(http, environment, name, rows[environment], options) for name in models)
+                    )
+                    new = await self._forks(http) - before
+                    for name, report in zip(models, reports, strict=True):
+                        report.fork_reasons = Counter() if name == STOCK else new
+                        results.append(self._result(environment, name, report))
+                        print(" | ".join(results[-1].cells()), file=sys.stderr, flush=True)
+        return results
 
-        for environment in rows:
-            for group in ([GATEWAY, STOCK], [FORGETTING]):
-                names = [name for name in group if name in models]
-                before = await counted()
-                reports = await asyncio.gather(*(one(environment, name) for name in names))
-                for name, report in zip(names, reports, strict=True):
-                    if name != STOCK:
-                        report.fork_reasons.update(await counted())
-                        report.fork_reasons.subtract(before)
-                        report.fork_reasons = +report.fork_reasons
-                    done.append((environment, name, report))
-                    print(f"{environment}, {template.name}, {name}: {vars(report)}", file=sys.stderr, flush=True)
-    return done
+    async def _report(
+        self, http: aiohttp.ClientSession, environment: str, model: str, rows: Rows, options: argparse.Namespace
+    ) -> Report:
+        share = _FORGETTING_SHARE if model == FORGETTING else 1
+        agent = self.cluster.url(agent_name(environment, model), "")
+        player = Player(http, agent, None if model == STOCK else self.serving.gateway, self.template.thinks)
+        return await player.play(rows, max(1, options.conversations // share), options.concurrent)
+
+    async def _forks(self, http: aiohttp.ClientSession) -> Counter[str]:
+        async with http.get(self.serving.gateway + "/metrics") as response:
+            return forks(await response.text())
+
+    def _result(self, environment: str, model: str, report: Report) -> Result:
+        setting = (environment, self.template.name, self.template.parsers, self.source, _ANSWERS_BY[model])
+        return Result(*setting, stock=model == STOCK, report=report)
 
 
 def _measure(options: argparse.Namespace, folder: Path) -> list[Result]:
@@ -151,12 +161,8 @@ def _measure(options: argparse.Namespace, folder: Path) -> list[Result]:
                 models = _models(servers, template, checkout=checkout is not None)
                 config = gym_config(list(rows), models, options.turns)
                 with gym_servers(pythons, folder / f"{template.name}-{source}", config) as cluster:
-                    played = asyncio.run(_play(options, cluster, servers, template, rows, models))
-                setting = (template.name, template.parsers, source)
-                results += [
-                    Result(environment, *setting, _ANSWERS_BY[name], stock=name == STOCK, report=report)
-                    for environment, name, report in played
-                ]
+                    played = _Round(template, source, servers, cluster, models)
+                    results += asyncio.run(played.play(rows, options))
     return results
 
 

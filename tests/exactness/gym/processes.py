@@ -19,9 +19,8 @@ from typing import Any
 import aiohttp
 
 from gymtrain_api.wiring import RunConfig
-from tests.support.fake_vllm import free_port
 from tests.support.specs import smallest_run
-from tests.unit.gym.gym_cluster import GymCluster, model_server, resources_server, simple_agent
+from tests.unit.gym.gym_cluster import GymCluster, free_port, model_server, resources_server, simple_agent
 
 ROOT = Path(__file__).resolve().parents[3]
 TEMPLATES = ROOT / "tests" / "exactness" / "templates"
@@ -133,13 +132,12 @@ def serving(pythons: Pythons, folder: Path, model: Path, template: Template) -> 
 def gym_servers(pythons: Pythons, folder: Path, config: dict[str, Any]) -> Iterator[GymCluster]:
     """All servers of `config`, each started by our launcher."""
     folder.mkdir()
-    names = ["head_server", *config]
     cluster = GymCluster(
         folder, {"head_server": {}, "dry_run": False, **config}, python=str(pythons.gym), python_path=pythons.gym_path()
     )
     try:
-        cluster.start(*names)
-        asyncio.run(cluster.ready(*names))
+        cluster.start(*config)  # none of these servers asks the head
+        asyncio.run(cluster.ready(*config))
         yield cluster
     finally:
         cluster.stop()
