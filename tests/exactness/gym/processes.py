@@ -25,7 +25,7 @@ from tests.unit.gym.gym_cluster import GymCluster, free_port, model_server, reso
 ROOT = Path(__file__).resolve().parents[3]
 TEMPLATES = ROOT / "tests" / "exactness" / "templates"
 CONTEXT = 16384
-START_SECONDS = 420
+START_SECONDS = 900  # a dozen servers on two cores, with other work beside them
 _VOCABULARY = 4096
 
 
@@ -137,7 +137,7 @@ def gym_servers(pythons: Pythons, folder: Path, config: dict[str, Any]) -> Itera
     )
     try:
         cluster.start(*config)  # none of these servers asks the head
-        asyncio.run(cluster.ready(*config))
+        asyncio.run(cluster.ready(*config, seconds=START_SECONDS))
         yield cluster
     finally:
         cluster.stop()

@@ -66,8 +66,8 @@ class GymCluster:
                     env={**os.environ, "PYTHONPATH": self._python_path, "TMPDIR": str(self._folder), **environment},
                 )
 
-    async def ready(self, *names: str) -> None:
-        async with aiohttp.ClientSession() as session, asyncio.timeout(START_SECONDS):
+    async def ready(self, *names: str, seconds: float = START_SECONDS) -> None:
+        async with aiohttp.ClientSession() as session, asyncio.timeout(seconds):
             for name in names:
                 while not await self._answers(session, name):
                     assert self._processes[name].poll() is None, self.log(name)
