@@ -25,10 +25,21 @@ def free_port() -> int:
 
 
 class GymCluster:
-    """Servers of one config. Their hosts are 127.0.0.1, their ports are free ones."""
+    """Servers of one config. Their hosts are 127.0.0.1, their ports are free ones.
 
-    def __init__(self, folder: Path, config: dict[str, Any]) -> None:
+    Args:
+        folder: of config and logs.
+        config: the resolved Gym config, without addresses.
+        python: with NeMo Gym; this one, with what it can import, if left out.
+        python_path: PYTHONPATH for it.
+    """
+
+    def __init__(
+        self, folder: Path, config: dict[str, Any], python: str = sys.executable, python_path: str | None = None
+    ) -> None:
         self._folder = folder
+        self._python = python
+        self._python_path = _python_path() if python_path is None else python_path
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self.ports: dict[str, int] = {}
         for name, server in config.items():
@@ -53,15 +64,15 @@ class GymCluster:
         for name in names:
             with (self._folder / f"{name}.log").open("wb") as log:
                 self._processes[name] = subprocess.Popen(
-                    [sys.executable, "-m", "gymtrain_gym.launcher", "--server", name, "--config", self._config_file],
+                    [self._python, "-m", "gymtrain_gym.launcher", "--server", name, "--config", self._config_file],
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     cwd=self._folder,
-                    env={**os.environ, "PYTHONPATH": _python_path(), "TMPDIR": str(self._folder), **environment},
+                    env={**os.environ, "PYTHONPATH": self._python_path, "TMPDIR": str(self._folder), **environment},
                 )
 
-    async def ready(self, *names: str) -> None:
-        async with aiohttp.ClientSession() as session, asyncio.timeout(START_SECONDS):
+    async def ready(self, *names: str, seconds: float = START_SECONDS) -> None:
+        async with aiohttp.ClientSession() as session, asyncio.timeout(seconds):
             for name in names:
                 while not await self._answers(session, name):
                     assert self._processes[name].poll() is None, self.log(name)
@@ -92,8 +103,8 @@ def _python_path() -> str:
     return os.pathsep.join(str(Path(folder).absolute()) for folder in sys.path if folder)
 
 
-def model_server(base_url: str) -> dict[str, Any]:
-    settings = {
+def model_server(base_url: str, **settings: Any) -> dict[str, Any]:
+    defaults = {
         "entrypoint": "app.py",
         "base_url": base_url,
         "api_key": "${oc.env:POLICY_API_KEY,dummy}",
@@ -101,7 +112,7 @@ def model_server(base_url: str) -> dict[str, Any]:
         "return_token_id_information": True,
         "uses_reasoning_parser": False,
     }
-    return {"responses_api_models": {"vllm_model": settings}}
+    return {"responses_api_models": {"vllm_model": {**defaults, **settings}}}
 
 
 def resources_server(implementation: str) -> dict[str, Any]:
