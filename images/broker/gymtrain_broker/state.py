@@ -4,10 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from gymtrain_api.sandboxes import SandboxResources
 from gymtrain_broker.claims import Claim
 from gymtrain_broker.fairness import FairQueue
 from gymtrain_broker.reading import SandboxPod
-from gymtrain_broker.shapes import Shape
+
+_FAMILIES = 1024
 
 
 class Doing(StrEnum):
@@ -32,7 +34,8 @@ class Coming:
     """An announced task."""
 
     task: str
-    shape: Shape
+    image: str
+    resources: SandboxResources | None
 
 
 class State:
@@ -48,6 +51,7 @@ class State:
         self.active: dict[str, Claim] = {}  # Starting and Running
         self.queue = FairQueue()
         self.announced: list[Coming] = []
+        self._asked: dict[str, SandboxResources | None] = {}  # by family of images, what the last request asked for
         self._by_shape: dict[str, dict[str, SandboxPod]] = {}
 
     def put(self, pod: SandboxPod) -> bool:
@@ -93,6 +97,19 @@ class State:
         self.claims[claim.id] = claim
         if claim.request.key is not None:
             self.keys[claim.request.key] = claim.id
+        if len(self._asked) >= _FAMILIES:
+            self._asked.clear()
+        self._asked[_family(claim.request.image)] = claim.request.resources
+
+    def resources_of(self, coming: Coming) -> SandboxResources | None:
+        """What an announced task will ask for. Who announces may not know: then what its like asked for last."""
+        return coming.resources or self._asked.get(_family(coming.image))
+
+    def drawn(self, claim: Claim) -> None:
+        """An announced task has come: its entry, or one for its image where the task is called otherwise."""
+        same = [one for one in self.announced if one.image == claim.request.image]
+        if same:
+            self.announced.remove(next((one for one in same if one.task == claim.request.task), same[0]))
 
     def forget(self, claim: Claim) -> None:
         """Nobody will ask for it any more."""
@@ -121,3 +138,8 @@ class State:
         if pod.name in self.holders or pod.leased is not None:
             return "leased"
         return "ready" if self.is_ready(pod) else "starting"
+
+
+def _family(image: str) -> str:
+    """Images of one environment lie in one place, and its tasks ask for the same."""
+    return image.rpartition("/")[0]

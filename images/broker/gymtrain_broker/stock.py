@@ -30,6 +30,7 @@ class Stock:
     ) -> None:
         self._settings = settings
         self._state = state
+        self._shapes = shapes
         self._hands = hands
         self._pulls = pulls
         self._metrics = metrics
@@ -66,7 +67,8 @@ class Stock:
         """The queue comes first: those that wait in it are the next to need a sandbox."""
         ahead = self._settings.spec.look_ahead.tasks
         queued = (self._state.claims[one].shape for one in self._state.queue) if ahead else ()
-        return plan.wants(self._pools, chain(queued, (one.shape for one in self._state.announced)), ahead)
+        coming = (self._shapes.of(one.image, self._state.resources_of(one)) for one in self._state.announced)
+        return plan.wants(self._pools, chain(queued, coming), ahead)
 
     def _usable(self, now: float) -> dict[str, list[SandboxPod]]:
         """Free pods by shape, those that are ready first; the others are deleted."""

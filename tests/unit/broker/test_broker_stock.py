@@ -119,6 +119,17 @@ async def test_announced_tasks_find_their_sandbox_ready(start: Start, cluster: F
     await bench.until(lambda: _images(cluster)["c:1"] == 1)
 
 
+async def test_who_announces_need_not_know_what_the_task_asks_for(start: Start, cluster: FakeCluster) -> None:
+    bench = await start(lookAhead={"tasks": 1})
+    resources = {"cpu": 2, "memoryMiB": 8192}
+    await bench.ask("hub/swe/a:1", resources=resources)
+    await _announce(bench, "hub/swe/b:1")
+    await bench.until(bench.free_ready)
+    _, found = await bench.ask("hub/swe/b:1", resources=resources, task="called otherwise")
+    assert found["warm"]
+    assert not bench.running.keeper.state.announced
+
+
 async def test_a_task_announced_twice_gets_two(start: Start, cluster: FakeCluster) -> None:
     bench = await start(lookAhead={"tasks": 3})
     await _announce(bench, "a:1", "a:1", "b:1")
