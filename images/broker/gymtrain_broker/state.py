@@ -9,7 +9,7 @@ from gymtrain_broker.claims import Claim
 from gymtrain_broker.fairness import FairQueue
 from gymtrain_broker.reading import SandboxPod
 
-_FAMILIES = 1024
+_REMEMBERED = 1024
 
 
 class Doing(StrEnum):
@@ -51,7 +51,8 @@ class State:
         self.active: dict[str, Claim] = {}  # Starting and Running
         self.queue = FairQueue()
         self.announced: list[Coming] = []
-        self._asked: dict[str, SandboxResources | None] = {}  # by family of images, what the last request asked for
+        self._asked: dict[str, SandboxResources | None] = {}  # what the last request for an image asked for
+        self._asked_of: dict[str, SandboxResources | None] = {}  # the same by family of images
         self._by_shape: dict[str, dict[str, SandboxPod]] = {}
 
     def put(self, pod: SandboxPod) -> bool:
@@ -97,13 +98,19 @@ class State:
         self.claims[claim.id] = claim
         if claim.request.key is not None:
             self.keys[claim.request.key] = claim.id
-        if len(self._asked) >= _FAMILIES:
-            self._asked.clear()
-        self._asked[_family(claim.request.image)] = claim.request.resources
+        image = claim.request.image
+        for known, name in ((self._asked, image), (self._asked_of, _family(image))):
+            if len(known) >= _REMEMBERED:
+                known.clear()
+            known[name] = claim.request.resources
+
+    def asked(self, image: str) -> SandboxResources | None:
+        """What requests for an image ask for, as far as is known."""
+        return self._asked.get(image)
 
     def resources_of(self, coming: Coming) -> SandboxResources | None:
         """What an announced task will ask for. Who announces may not know: then what its like asked for last."""
-        return coming.resources or self._asked.get(_family(coming.image))
+        return coming.resources or self.asked(coming.image) or self._asked_of.get(_family(coming.image))
 
     def drawn(self, claim: Claim) -> None:
         """An announced task has come: its entry, or one for its image where the task is called otherwise."""
