@@ -86,12 +86,8 @@ class State:
         return not held and not pod.lost and pod.leased is None
 
     def free(self, shape: str) -> Iterator[SandboxPod]:
-        """Pods of a shape that can be leased."""
+        """Pods of a shape that can be leased, the oldest first."""
         return (pod for pod in self._by_shape.get(shape, {}).values() if self.is_free(pod))
-
-    def ready_names(self, shape: str) -> set[str]:
-        """Names of the pods of a shape that are ready."""
-        return {name for name, pod in self._by_shape.get(shape, {}).items() if self.is_ready(pod)}
 
     def add(self, claim: Claim) -> None:
         """A claim is known from now on."""
