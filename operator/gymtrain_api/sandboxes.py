@@ -144,7 +144,9 @@ class AnnouncedTask(Document):
 
     image: str = Field(pattern=IMAGE_PATTERN, max_length=512, description="As the request for its sandbox will say.")
     task: str = Field("", max_length=512, description="As the request will say.")
-    resources: SandboxResources | None = Field(None, description="As the request will say.")
+    resources: SandboxResources | None = Field(
+        None, description="As the request will say; by default what the last request for an image of that place said."
+    )
 
 
 class Announcement(Document):

@@ -36,8 +36,8 @@ _STATUS = {
     SandboxState.RUNNING: HTTPStatus.CREATED,
     SandboxState.QUEUED: HTTPStatus.ACCEPTED,
     SandboxState.STARTING: HTTPStatus.ACCEPTED,
-    SandboxState.CLOSED: HTTPStatus.GONE,
-    SandboxState.FAILED: HTTPStatus.BAD_GATEWAY,
+    SandboxState.CLOSED: HTTPStatus.OK,
+    SandboxState.FAILED: HTTPStatus.OK,
 }
 _FAILED_STATUS: dict[str, HTTPStatus] = {
     Reason.DEADLINE: HTTPStatus.GATEWAY_TIMEOUT,

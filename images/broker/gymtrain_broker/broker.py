@@ -92,7 +92,7 @@ class Broker:
             start_seconds=both or spec.start_timeout_seconds,
             waited_at=now,
         )
-        self._drawn(claim)
+        state.drawn(claim)
         state.add(claim)
         state.queue.put(claim.id, claim.group)
         self._keeper.schedule()
@@ -147,9 +147,7 @@ class Broker:
 
     def announce(self, announcement: Announcement) -> Announced:
         """Notes the tasks that come next."""
-        self._state.announced = [
-            Coming(one.task, self._shapes.of(one.image, one.resources)) for one in announcement.tasks
-        ]
+        self._state.announced = [Coming(one.task, one.image, one.resources) for one in announcement.tasks]
         self._keeper.wake()
         ahead = min(len(announcement.tasks), self._settings.spec.look_ahead.tasks)
         return Announced(accepted=len(announcement.tasks), ahead=ahead)
@@ -195,13 +193,6 @@ class Broker:
         self._stopping = True
         for claim in self._state.claims.values():
             claim.settle()
-
-    def _drawn(self, claim: Claim) -> None:
-        """An announced task has come."""
-        for place, coming in enumerate(self._state.announced):
-            if coming.task == claim.request.task and coming.shape.key == claim.shape.key:
-                del self._state.announced[place]
-                return
 
     async def _synced(self) -> None:
         try:

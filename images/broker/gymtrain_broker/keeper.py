@@ -138,7 +138,7 @@ class Keeper:
         while len(state.queue) and len(state.active) < self._settings.spec.max_concurrent:
             claim = state.claims[state.queue.pop()]
             now = self.clock()
-            pod = plan.choose(state.free(claim.shape.key), state.ready_names(claim.shape.key), claim.ttl, now)
+            pod = plan.choose(state.free(claim.shape.key), state.is_ready, claim.ttl, now)
             claim.state, claim.leased_at = SandboxState.STARTING, now
             if claim.request.timeout_seconds is not None:
                 claim.start_seconds = claim.asked_at + claim.request.timeout_seconds - now

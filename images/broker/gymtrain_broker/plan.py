@@ -1,16 +1,17 @@
 """Decisions: which request gets which pod, which pods are made, reset and deleted. Pure: time is an argument."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gymtrain_api.sandboxes import ABANDONED_SECONDS, Reason, SandboxState
 from gymtrain_broker.claims import Claim
 from gymtrain_broker.leases import MadeFor
 from gymtrain_broker.pulls import Pulls
-from gymtrain_broker.reading import SandboxPod, Trouble
+from gymtrain_broker.reading import SandboxPod
 from gymtrain_broker.settings import Settings
 from gymtrain_broker.shapes import Shape
+from gymtrain_broker.troubles import Trouble
 
 # The kubelet starts a container anew at once if it is the first time, or if the container ran for longer than twice its
 # longest back-off (5 min). Else it waits for 10 s and more, and a new pod is faster.
@@ -36,15 +37,18 @@ class Want:
     made_for: MadeFor
 
 
-def choose(free: Iterable[SandboxPod], ready: Collection[str], ttl: float, now: float) -> SandboxPod | None:
-    """The free pod for a request: one that is ready, else one on its way; the oldest that lives long enough."""
-    best: SandboxPod | None = None
+def choose(
+    free: Iterable[SandboxPod], is_ready: Callable[[SandboxPod], bool], ttl: float, now: float
+) -> SandboxPod | None:
+    """The free pod for a request: the first that is ready, else the first on its way, that lives long enough."""
+    coming: SandboxPod | None = None
     for pod in free:
         if pod.hard_stop < now + ttl + _SPARE_SECONDS or pod.trouble is not None or not pod.clean:
             continue
-        if best is None or (pod.name not in ready, pod.created) < (best.name not in ready, best.created):
-            best = pod
-    return best
+        if is_ready(pod):
+            return pod
+        coming = coming or pod
+    return coming
 
 
 def verdict(claim: Claim, pod: SandboxPod | None, settings: Settings, now: float) -> Verdict | None:

@@ -71,7 +71,7 @@ class Shapes:
         if key not in self._made:
             if len(self._made) >= _CACHED:
                 self._made.clear()
-            self._made[key] = self._make(pulled, image, key[1], reuse=pooled and self._reuse[pulled])
+            self._made[key] = self._make(pulled, image, key[1], reuse=self._reuse.get(pulled, False))
         return self._made[key]
 
     def _make(self, pulled: str, asked: str, resources: SandboxResources | None, *, reuse: bool) -> Shape:

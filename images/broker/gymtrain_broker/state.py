@@ -4,10 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from gymtrain_api.sandboxes import SandboxResources
 from gymtrain_broker.claims import Claim
 from gymtrain_broker.fairness import FairQueue
 from gymtrain_broker.reading import SandboxPod
-from gymtrain_broker.shapes import Shape
+
+_REMEMBERED = 1024
 
 
 class Doing(StrEnum):
@@ -32,7 +34,8 @@ class Coming:
     """An announced task."""
 
     task: str
-    shape: Shape
+    image: str
+    resources: SandboxResources | None
 
 
 class State:
@@ -48,6 +51,8 @@ class State:
         self.active: dict[str, Claim] = {}  # Starting and Running
         self.queue = FairQueue()
         self.announced: list[Coming] = []
+        self._asked: dict[str, SandboxResources | None] = {}  # what the last request for an image asked for
+        self._asked_of: dict[str, SandboxResources | None] = {}  # the same by family of images
         self._by_shape: dict[str, dict[str, SandboxPod]] = {}
 
     def put(self, pod: SandboxPod) -> bool:
@@ -81,18 +86,33 @@ class State:
         return not held and not pod.lost and pod.leased is None
 
     def free(self, shape: str) -> Iterator[SandboxPod]:
-        """Pods of a shape that can be leased."""
+        """Pods of a shape that can be leased, the oldest first."""
         return (pod for pod in self._by_shape.get(shape, {}).values() if self.is_free(pod))
-
-    def ready_names(self, shape: str) -> set[str]:
-        """Names of the pods of a shape that are ready."""
-        return {name for name, pod in self._by_shape.get(shape, {}).items() if self.is_ready(pod)}
 
     def add(self, claim: Claim) -> None:
         """A claim is known from now on."""
         self.claims[claim.id] = claim
         if claim.request.key is not None:
             self.keys[claim.request.key] = claim.id
+        image = claim.request.image
+        for known, name in ((self._asked, image), (self._asked_of, _family(image))):
+            if len(known) >= _REMEMBERED:
+                known.clear()
+            known[name] = claim.request.resources
+
+    def asked(self, image: str) -> SandboxResources | None:
+        """What requests for an image ask for, as far as is known."""
+        return self._asked.get(image)
+
+    def resources_of(self, coming: Coming) -> SandboxResources | None:
+        """What an announced task will ask for. Who announces may not know: then what its like asked for last."""
+        return coming.resources or self.asked(coming.image) or self._asked_of.get(_family(coming.image))
+
+    def drawn(self, claim: Claim) -> None:
+        """An announced task has come: its entry, or one for its image where the task is called otherwise."""
+        same = [one for one in self.announced if one.image == claim.request.image]
+        if same:
+            self.announced.remove(next((one for one in same if one.task == claim.request.task), same[0]))
 
     def forget(self, claim: Claim) -> None:
         """Nobody will ask for it any more."""
@@ -121,3 +141,8 @@ class State:
         if pod.name in self.holders or pod.leased is not None:
             return "leased"
         return "ready" if self.is_ready(pod) else "starting"
+
+
+def _family(image: str) -> str:
+    """Images of one environment lie in one place, and its tasks ask for the same."""
+    return image.rpartition("/")[0]

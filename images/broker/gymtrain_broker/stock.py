@@ -30,15 +30,15 @@ class Stock:
     ) -> None:
         self._settings = settings
         self._state = state
+        self._shapes = shapes
         self._hands = hands
         self._pulls = pulls
         self._metrics = metrics
-        self._pools = [Want(shapes.of(pool.image), pool.replicas, MadeFor.POOL) for pool in settings.spec.warm_pools]
         self._unwanted: dict[str, float] = {}
 
     def wants_back(self, pod: SandboxPod, now: float) -> bool:
         """Whether a pod whose claim has ended is started anew instead of deleted."""
-        want = next((pool for pool in self._pools if pool.shape.key == pod.shape), None)
+        want = next((pool for pool in self._pools() if pool.shape.key == pod.shape), None)
         if want is None or not plan.resettable(pod, self._settings, now):
             return False
         resetting = sum(
@@ -62,11 +62,19 @@ class Stock:
         for want in plan.missing(wanted, counts, self._pulls, under_way, now):
             self._hands.make_ahead(want, partial(self._failed, want.shape.image, now))
 
+    def _pools(self) -> list[Want]:
+        """Pools follow what requests for their image ask for: a sandbox with less would serve none of them."""
+        return [
+            Want(self._shapes.of(pool.image, self._state.asked(pool.image)), pool.replicas, MadeFor.POOL)
+            for pool in self._settings.spec.warm_pools
+        ]
+
     def _wanted(self) -> dict[str, Want]:
         """The queue comes first: those that wait in it are the next to need a sandbox."""
         ahead = self._settings.spec.look_ahead.tasks
         queued = (self._state.claims[one].shape for one in self._state.queue) if ahead else ()
-        return plan.wants(self._pools, chain(queued, (one.shape for one in self._state.announced)), ahead)
+        coming = (self._shapes.of(one.image, self._state.resources_of(one)) for one in self._state.announced)
+        return plan.wants(self._pools(), chain(queued, coming), ahead)
 
     def _usable(self, now: float) -> dict[str, list[SandboxPod]]:
         """Free pods by shape, those that are ready first; the others are deleted."""

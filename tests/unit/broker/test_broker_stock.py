@@ -35,6 +35,20 @@ async def test_pools_are_filled_and_refilled(start: Start, cluster: FakeCluster)
     assert _images(cluster) == {"a:1": 3, "b:1": 1}
 
 
+async def test_a_pool_follows_what_its_requests_ask_for(start: Start, cluster: FakeCluster) -> None:
+    bench = await start(warmPools=[{"image": "a:1"}])
+    resources = {"memoryMiB": 8192}  # more than the default
+    _, first = await bench.ask("a:1", resources=resources)
+    assert not first["warm"]
+    limits = [pod["spec"]["containers"][0]["resources"]["limits"]["memory"] for pod in cluster.pods.values()]
+    assert "8192Mi" in limits
+    pods = bench.running.keeper.state.pods
+    large = pods[first["podName"]].shape
+    await bench.until(lambda: any(pods[name].shape == large for name in bench.free_ready()))
+    _, second = await bench.ask("a:1", resources=resources)
+    assert second["warm"]
+
+
 async def test_the_most_that_is_ready_is_what_was_asked_for(start: Start, cluster: FakeCluster) -> None:
     bench = await start(warmPools=[{"image": "a:1", "replicas": 3}])
     await bench.until(lambda: len(bench.free_ready()) == 3)
@@ -117,6 +131,17 @@ async def test_announced_tasks_find_their_sandbox_ready(start: Start, cluster: F
     _, found = await bench.ask("a:1", task="a:1")
     assert found["warm"]
     await bench.until(lambda: _images(cluster)["c:1"] == 1)
+
+
+async def test_who_announces_need_not_know_what_the_task_asks_for(start: Start, cluster: FakeCluster) -> None:
+    bench = await start(lookAhead={"tasks": 1})
+    resources = {"cpu": 2, "memoryMiB": 8192}
+    await bench.ask("hub/swe/a:1", resources=resources)
+    await _announce(bench, "hub/swe/b:1")
+    await bench.until(bench.free_ready)
+    _, found = await bench.ask("hub/swe/b:1", resources=resources, task="called otherwise")
+    assert found["warm"]
+    assert not bench.running.keeper.state.announced
 
 
 async def test_a_task_announced_twice_gets_two(start: Start, cluster: FakeCluster) -> None:
