@@ -36,7 +36,7 @@ def test(settings: Settings) -> None:
     for folder in modules():
         log = settings.cache / "logs" / f"go-test-{folder.name}.log"
         log.unlink(missing_ok=True)
-        for arguments in (["vet", "./..."], ["test", "./..."]):
+        for arguments in (["vet", "./..."], ["test", "-timeout=120s", "./..."]):
             what = f"go {' '.join(arguments)} in {folder.relative_to(REPOSITORY)}"
             run_logged([go.program, *arguments], log=log, deadline=_DEADLINE, what=what, env=env, cwd=folder)
         print(log.read_text(), end="")
