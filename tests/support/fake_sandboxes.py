@@ -76,6 +76,7 @@ class FakeSandboxes:
     execs: list[dict[str, Any]] = field(default_factory=list)
     polls: int = 0  # questions before a new sandbox runs
     answer_first: list[int] = field(default_factory=list)  # statuses of the next answers of the broker
+    refuse_exec: list[tuple[int, str, str]] = field(default_factory=list)  # errors that the daemon answers first
     break_exec: bool = False  # drop the connection while a command runs
     url: str = ""
     _runner: web.AppRunner | None = None
@@ -171,7 +172,14 @@ class FakeSandboxes:
         return web.Response(status=204)
 
     def _answer(self, box: Box) -> web.Response:
-        body = {"id": box.id, "state": box.state, "reason": box.reason, "message": box.message, "podName": "run-sb-x"}
+        body: dict[str, Any] = {
+            "id": box.id,
+            "state": box.state,
+            "reason": box.reason,
+            "message": box.message,
+            "podName": "run-sb-x",
+        }
+        body |= {name: box.request.get(name) for name in ("image", "task", "env", "workdir", "user")}
         if box.state == "Running":
             body |= {"url": f"{self.url}/box/{box.id}", "token": f"token of {box.id}"}
         return web.json_response(body, status=201 if box.state == "Running" else 202)
@@ -179,6 +187,8 @@ class FakeSandboxes:
     async def _exec(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         self.execs.append(body)
+        if self.refuse_exec:
+            return _error(*self.refuse_exec.pop(0))
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         await response.prepare(request)
         await response.write(_line({"t": "start", "pid": 7}))

@@ -28,7 +28,7 @@ IMAGE = "gymtrain/swe-x:dev"
 
 @pytest_asyncio.fixture
 async def sandboxes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeSandboxes]:
-    monkeypatch.setattr(daemon_module, "RETRY_SECONDS", 0.5)
+    monkeypatch.setattr(daemon_module, "RETRY_SECONDS", 3.0)
     monkeypatch.setattr(broker_module, "PATIENCE_SECONDS", 10.0)
     async with FakeSandboxes(tmp_path) as fake:
         for name, value in fake.environment.items():
@@ -165,6 +165,28 @@ async def test_a_killed_command_has_a_shells_exit_code(sandboxes: FakeSandboxes)
     async with await started() as sandbox:
         result = await sandbox.exec("kill -9 $$")
     assert (result.return_code, result.error_type) == (137, None)
+
+
+async def test_what_the_daemon_refuses_is_a_result_for_the_agent(sandboxes: FakeSandboxes) -> None:
+    sandboxes.refuse_exec = [(400, "bad_request", "a zero byte in the command")]
+    async with await started() as sandbox:
+        result = await sandbox.exec("echo x")
+    assert (result.return_code, result.error_type) == (125, "sandbox")
+    assert result.stderr == "the command was not started: a zero byte in the command"
+
+
+async def test_a_busy_daemon_is_asked_again(sandboxes: FakeSandboxes) -> None:
+    sandboxes.refuse_exec = [(429, "too_many", "256 commands run"), (503, "too_many_files", "end some")]
+    async with await started() as sandbox:
+        assert (await sandbox.exec("echo x")).stdout == "x\n"
+    assert len(sandboxes.execs) == 3
+
+
+async def test_commands_run_as_the_user_of_the_spec_unless_they_name_one(sandboxes: FakeSandboxes) -> None:
+    async with await started(provider_options={"user": 1000}) as sandbox:
+        await sandbox.exec("true")
+        await sandbox.exec("true", user="root")
+    assert [body["user"] for body in sandboxes.execs] == ["1000", "root"]
 
 
 async def test_a_connection_that_breaks_is_an_error_and_the_command_is_not_repeated(sandboxes: FakeSandboxes) -> None:

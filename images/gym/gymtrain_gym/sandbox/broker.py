@@ -5,7 +5,6 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Mapping
 from typing import Any
 
 import aiohttp
@@ -57,16 +56,14 @@ class Broker:
             raise
         return lease
 
-    async def get(
-        self, id: str, env: Mapping[str, str], workdir: str | None, wait: float = 0.0, patience: float = 10.0
-    ) -> Lease:
+    async def get(self, id: str, wait: float = 0.0, patience: float = 10.0) -> Lease:
         """The sandbox now, or after up to `wait` seconds in which it left queue and start.
 
         Raises:
             BrokerRefusedError: there is none (404), or the broker didn't answer for `patience` seconds.
         """
         path, end = f"/v1/sandboxes/{id}?wait={wait:g}", time.monotonic() + patience
-        return leases.parse(await self._ask("GET", path, wait, end), env, workdir)
+        return leases.parse(await self._ask("GET", path, wait, end))
 
     async def close(self, id: str) -> None:
         """Ends the sandbox, or its wait in the queue.
@@ -107,7 +104,7 @@ class Broker:
         wait = max(0.0, min(_WAIT_SECONDS, end - time.monotonic()))
         try:
             if lease is not None:
-                return await self.get(lease.id, lease.env, lease.workdir, wait, PATIENCE_SECONDS)
+                return await self.get(lease.id, wait, PATIENCE_SECONDS)
         except BrokerRefusedError as error:
             if error.status != NOT_FOUND:
                 raise SandboxUnavailableError(str(error)) from error
@@ -115,13 +112,13 @@ class Broker:
             answer = await self._ask("POST", f"/v1/sandboxes?wait={wait:g}", wait, end, body)
         except BrokerRefusedError as error:
             raise SandboxUnavailableError(f"no sandbox of {spec.image}: {error}") from error
-        return leases.parse(answer, spec.env, spec.workdir)
+        return leases.parse(answer)
 
     async def _abandon(self, spec: SandboxSpec, body: dict[str, Any]) -> None:
         """Closes what asking for a sandbox may have left. The key finds it, even where no answer came."""
         try:
             async with asyncio.timeout(_ABANDON_SECONDS):
-                left = leases.parse(await self._once("POST", f"{self._url}/v1/sandboxes?wait=0", 0.0, body), {}, None)
+                left = leases.parse(await self._once("POST", f"{self._url}/v1/sandboxes?wait=0", 0.0, body))
                 await self.close(left.id)
         except (SandboxError, TimeoutError) as error:
             if not isinstance(error, BrokerRefusedError) or error.status not in REFUSED:

@@ -1,7 +1,7 @@
 """Client of the exec daemon in a sandbox's pod: commands.
 
-Only what surely didn't run is tried again: a connection that was refused, and 429 (too many commands at once). A
-connection that breaks later may have run the command, so it is an error.
+Only what surely didn't run is tried again: a connection that was refused, and a daemon that is too busy. A connection
+that breaks later may have run the command, so it is an error.
 """
 
 import asyncio
@@ -24,6 +24,8 @@ PAUSE_SECONDS = 0.1  # doubled at each try
 PAUSE_LIMIT_SECONDS = 5.0
 _SILENCE_SECONDS = 45.0  # a command that says nothing still sends a sign of life every 10 s
 _GRACE_SECONDS = 30.0  # for the daemon to end a command whose time is up
+_BUSY = frozenset({429, 503})  # too many commands or open files: the sandbox's own doing
+_REFUSED = frozenset({400, 413, 422})  # what was asked for can't be run
 _QUOTED = 400  # characters of an error's body
 
 
@@ -67,9 +69,9 @@ async def execute(sessions: Sessions, lease: Lease, body: dict[str, Any], timeou
         except (aiohttp.ClientError, OSError) as error:
             lost(lease, f"the connection broke while a command ran: {type(error).__name__}: {error}")
         else:
-            if status == 422:
+            if status in _REFUSED or (status in _BUSY and time.monotonic() > end):
                 return Finished(error="refused", message=quoted(text))
-            if status != 429 or time.monotonic() > end:
+            if status not in _BUSY:
                 lost(lease, f"its daemon answered {status}: {quoted(text)}")
         await asyncio.sleep(pause)
         pause = min(PAUSE_LIMIT_SECONDS, 2 * pause)

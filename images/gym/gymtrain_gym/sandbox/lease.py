@@ -26,8 +26,9 @@ class Lease:
     message: str = ""
     position: int | None = None  # in the queue
     pod: str = ""
-    env: Mapping[str, str] = field(default_factory=dict)  # of every command
-    workdir: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)  # of every command, as it was asked for
+    workdir: str | None = None  # the same
+    user: str | None = None  # the same
 
     @property
     def waiting(self) -> bool:
@@ -40,8 +41,12 @@ class Lease:
         return " ".join(part for part in (self.state, self.reason and f"({self.reason})", self.message) if part)
 
 
-def parse(body: Any, env: Mapping[str, str], workdir: str | None) -> Lease:
-    """The broker's answer; `env` and `workdir` are the requester's."""
+def parse(body: Any) -> Lease:
+    """The broker's answer.
+
+    Raises:
+        SandboxUnavailableError: it is none about a sandbox.
+    """
     if not isinstance(body, dict) or not body.get("id") or not body.get("state"):
         raise SandboxUnavailableError(f"the broker answered no sandbox: {str(body)[:200]}")
     return Lease(
@@ -53,8 +58,9 @@ def parse(body: Any, env: Mapping[str, str], workdir: str | None) -> Lease:
         message=str(body.get("message") or ""),
         position=body.get("position"),
         pod=str(body.get("podName") or ""),
-        env=dict(env),
-        workdir=workdir,
+        env=dict(body.get("env") or {}),
+        workdir=body.get("workdir") or None,
+        user=body.get("user") or None,
     )
 
 
@@ -85,7 +91,7 @@ def request_body(spec: SandboxSpec, key: str, timeout_seconds: float | None) -> 
         "key": key,
         "workdir": spec.workdir,
         "env": dict(spec.env),
-        "user": options.get("user"),
+        "user": None if options.get("user") is None else str(options["user"]),
         "entrypoint": list(spec.entrypoint) if spec.entrypoint else None,
         "resources": {name: value for name, value in wanted.items() if value is not None} or None,
         "ports": list(getattr(spec, "ports", ())),  # newer than nemo-gym 0.4

@@ -89,7 +89,7 @@ class GymtrainProvider:
             "shell": command,
             "cwd": cwd or lease.workdir,
             "env": {**lease.env, **(env or {})},
-            "user": None if user is None else str(user),
+            "user": lease.user if user is None else str(user),
             "timeoutSeconds": timeout_s,
         }
         try:
@@ -127,7 +127,7 @@ class GymtrainProvider:
     async def status(self, handle: SandboxHandle) -> SandboxStatus:
         """What the broker says of the sandbox."""
         try:
-            lease = await self._broker.get(handle.sandbox_id, {}, None)
+            lease = await self._broker.get(handle.sandbox_id)
         except BrokerRefusedError as error:
             return SandboxStatus.STOPPED if error.status == NOT_FOUND else SandboxStatus.UNKNOWN
         return _STATES.get(lease.state, SandboxStatus.UNKNOWN)
@@ -154,7 +154,7 @@ class GymtrainProvider:
     async def serialize_handle(self, handle: SandboxHandle, *, scope: str | None = None) -> dict[str, Any]:
         """What another process needs to `connect`; no secrets: it has the run's token itself."""
         lease: Lease = handle.raw
-        return {"sandbox_id": handle.sandbox_id, "workdir": lease.workdir, "env": dict(lease.env)}
+        return {"sandbox_id": handle.sandbox_id, "workdir": lease.workdir}
 
     async def connect(self, descriptor: Mapping[str, Any]) -> SandboxHandle:
         """The handle of a sandbox that another process created.
@@ -164,7 +164,7 @@ class GymtrainProvider:
         """
         id = str(descriptor["sandbox_id"])
         try:
-            lease = await self._broker.get(id, descriptor.get("env") or {}, descriptor.get("workdir"))
+            lease = await self._broker.get(id)
         except BrokerRefusedError as error:
             raise SandboxUnavailableError(f"sandbox {id} can't be connected to: {error}") from error
         if lease.state != "Running":
@@ -187,7 +187,7 @@ class GymtrainProvider:
         """What the broker knows of a lost sandbox."""
         try:
             async with asyncio.timeout(10):
-                now = await self._broker.get(lease.id, {}, None)
+                now = await self._broker.get(lease.id)
         except (BrokerRefusedError, TimeoutError) as error:
             return f"The broker doesn't know more: {error}"
         return f"The broker says: {now.account}"

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import aiohttp
 
 # Below what servers keep: a request on a connection that its server just closed can't be told from a lost command.
-_KEEPALIVE_SECONDS = 5.0
+_KEEPALIVE_SECONDS = 60.0
 
 
 @dataclass
