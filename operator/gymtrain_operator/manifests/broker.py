@@ -12,7 +12,7 @@ from gymtrain_operator.manifests.services import service
 
 _TOKEN_KEY = "token"  # noqa: S105 - the name of a key
 _REQUESTS = {"cpu": "50m", "memory": "128Mi"}
-_GRACE_SECONDS = 15
+_GRACE_SECONDS = 40  # after SIGTERM it answers those who wait
 _RBAC = "rbac.authorization.k8s.io"
 _TOKEN_MOUNT: Object = {"name": "broker-token", "mountPath": wiring.BROKER_TOKEN_DIR, "readOnly": True}
 _IDENTITY_MOUNT: Object = {
