@@ -56,9 +56,11 @@ async def in_folder(folder: Path, body: dict[str, Any]) -> Ended:
     )
     try:
         stdout, stderr = await asyncio.wait_for(process.communicate(), body.get("timeoutSeconds"))
-    except TimeoutError:
+    except (TimeoutError, asyncio.CancelledError) as error:
         os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
+        if isinstance(error, asyncio.CancelledError):  # the caller went away
+            raise
         return Ended(-1, b"before\n", b"", timed_out=True)
     code = process.returncode or 0
     return Ended(code, stdout, stderr)
@@ -74,6 +76,7 @@ class FakeSandboxes:
     requests: list[str] = field(default_factory=list)  # "METHOD path", of the broker
     announced: list[list[dict[str, Any]]] = field(default_factory=list)
     execs: list[dict[str, Any]] = field(default_factory=list)
+    executing: int = 0  # commands that run now
     polls: int = 0  # questions before a new sandbox runs
     answer_first: list[int] = field(default_factory=list)  # statuses of the next answers of the broker
     refuse_exec: list[tuple[int, str, str]] = field(default_factory=list)  # errors that the daemon answers first
@@ -117,7 +120,7 @@ class FakeSandboxes:
                 web.post("/v1/sandboxes/{id}/daemon/v1/exec", self._exec),
             ]
         )
-        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
         await site.start()
@@ -196,7 +199,11 @@ class FakeSandboxes:
             assert request.transport is not None
             request.transport.abort()
             return response
-        ended = await (self.execute(body) if self.execute else in_folder(self.folder, body))
+        self.executing += 1
+        try:
+            ended = await (self.execute(body) if self.execute else in_folder(self.folder, body))
+        finally:
+            self.executing -= 1
         for kind, data in (("out", ended.stdout), ("err", ended.stderr)):
             for start in range(0, len(data), 100_000):
                 await response.write(_line({"t": kind, "d": base64.b64encode(data[start : start + 100_000]).decode()}))

@@ -31,6 +31,15 @@ def commands(row: dict[str, Any], play: Play) -> list[str]:
     ]
 
 
+def bash(command: str, step: int = 0) -> Message:
+    """A message that calls the agent's tool."""
+    function = {"name": "bash", "arguments": json.dumps({"command": command})}
+    return {
+        "content": f"Step {step + 1}.",
+        "tool_calls": [{"id": f"call_{step}", "type": "function", "function": function}],
+    }
+
+
 class Script:
     """Answers a conversation with its next command."""
 
@@ -46,11 +55,7 @@ class Script:
             return {"content": "I know no such task."}
         step = sum(message["role"] == "assistant" for message in messages)
         command = script[min(step, len(script) - 1)]
-        function = {"name": "bash", "arguments": json.dumps({"command": command})}
-        return {
-            "content": f"Step {step + 1}.",
-            "tool_calls": [{"id": f"call_{step}", "type": "function", "function": function}],
-        }
+        return bash(command, step)
 
 
 def _text(message: Message) -> str:

@@ -102,12 +102,21 @@ class DrainingServer(uvicorn.Server):  # type: ignore[misc]  # uvicorn is not in
 
     should_exit: bool
 
-    def __init__(self, config: uvicorn.Config, drain: Drain, threads: int = 0) -> None:
-        """`threads`: as many calls may wait in threads at once. Python's default grows with the CPUs only, and agents
-        wait for their workers in threads."""
+    def __init__(
+        self, config: uvicorn.Config, drain: Drain, threads: int = 0, on_stop: Callable[[], None] = lambda: None
+    ) -> None:
+        """
+        Args:
+            config: uvicorn's.
+            drain: says when to stop.
+            threads: as many calls may wait in threads at once. Python's default grows with the CPUs only, and agents
+                wait for their workers in threads.
+            on_stop: called when nothing is waited for any more.
+        """
         super().__init__(config)
         self._drain = drain
         self._threads = threads
+        self._on_stop = on_stop
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         if self._threads > 1:
@@ -125,3 +134,7 @@ class DrainingServer(uvicorn.Server):  # type: ignore[misc]  # uvicorn is not in
             logger.info("Stopping after the drain, %d requests in flight", self._drain.in_flight)
             self.should_exit = True
         return bool(await super().on_tick(counter))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._on_stop()
+        await super().shutdown(sockets)

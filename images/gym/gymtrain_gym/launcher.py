@@ -157,7 +157,9 @@ def _serve_from(
             mini_swe.install(vars(sys.modules["__main__"]))
         kwargs = {**kwargs, "host": None, "port": 0}
         threads = config.concurrency if config is not None else 0
-        server = DrainingServer(uvicorn.Config(DrainMiddleware(app, drain), **kwargs), drain, threads)
+        server = DrainingServer(
+            uvicorn.Config(DrainMiddleware(app, drain), **kwargs), drain, threads, ray_threads.abandon
+        )
         server.run(sockets=[listener])
 
     uvicorn.run = run

@@ -6,10 +6,12 @@ where that takes more than 30 s.
 """
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from typing import Any
+from weakref import WeakSet
 
 IMPLEMENTATIONS = frozenset({"mini_swe_agent_2"})
 
@@ -19,19 +21,31 @@ class Ref:
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self.future: Future[Any] = Future()
+        _running.add(self)
         # A daemon: what still runs when the server ends must not hold it up.
         threading.Thread(target=self._run, args=(call,), name="rollout", daemon=True).start()
 
     def _run(self, call: Callable[[], Any]) -> None:
-        try:
-            result = call()
-        except BaseException as error:
-            self.future.set_exception(error)
-        else:
-            self.future.set_result(result)
+        with contextlib.suppress(InvalidStateError):  # abandoned meanwhile
+            try:
+                result = call()
+            except BaseException as error:
+                self.future.set_exception(error)
+            else:
+                self.future.set_result(result)
 
     def __await__(self) -> Generator[Any, None, Any]:
         return asyncio.wrap_future(self.future).__await__()
+
+
+_running: WeakSet[Ref] = WeakSet()
+
+
+def abandon() -> None:
+    """The server stops: nobody waits any longer for calls that still run."""
+    for ref in list(_running):
+        with contextlib.suppress(InvalidStateError):
+            ref.future.set_exception(RuntimeError("the server was stopped before the call ended"))
 
 
 class RemoteFunction:

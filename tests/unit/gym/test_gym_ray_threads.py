@@ -51,3 +51,12 @@ def test_actors_are_refused_by_name() -> None:
         @ray_threads.remote
         class Counter:
             pass
+
+
+def test_a_server_that_stops_waits_for_no_call() -> None:
+    go_on = threading.Event()
+    waiting = ray_threads.remote(lambda: go_on.wait(20)).remote()
+    ray_threads.abandon()
+    with pytest.raises(RuntimeError, match="stopped before the call ended"):
+        ray_threads.get(waiting)
+    go_on.set()

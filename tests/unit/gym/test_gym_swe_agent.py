@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from tests.support.fake_policy import FakePolicy, Reply
 from tests.support.fake_sandboxes import Ended, FakeSandboxes, in_folder
-from tests.support.scripted_policy import Play, Script
+from tests.support.scripted_policy import Play, Script, bash
 from tests.unit.gym.gym_cluster import GymCluster, model_server
 
 pytestmark = [pytest.mark.gym, pytest.mark.asyncio(loop_scope="module")]
@@ -137,7 +137,7 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
     async with FakeSandboxes(folder, image.execute) as sandboxes:
         cluster = GymCluster(folder, config)
         environment = {"HOME": str(image.home), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-        cluster.start(*names, **environment, **sandboxes.environment)
+        cluster.start(*names, **environment, **sandboxes.environment, GYMTRAIN_DRAIN_SECONDS="4")
         try:
             await cluster.ready(*names)
             yield World(cluster, policy, image, sandboxes)
@@ -197,3 +197,13 @@ async def test_rollouts_run_side_by_side_and_leave_no_sandbox(world: World) -> N
     bodies = await asyncio.gather(*(world.run("empty") for _ in range(3)))
     assert [body["reward"] for body in bodies] == [0.0] * 3
     assert world.sandboxes.open() == []
+
+
+async def test_an_agent_that_is_stopped_ends_at_its_deadline_and_leaves_no_sandbox(world: World) -> None:
+    working = asyncio.create_task(world.post(lambda messages: bash("sleep 600")))
+    await world.sandboxes.until(lambda: bool(world.sandboxes.open()) and world.sandboxes.executing > 0)
+    world.cluster.terminate("swe")
+    assert await world.cluster.exit_code("swe", 40) == 0
+    assert world.sandboxes.open() == []
+    with pytest.raises((aiohttp.ClientError, AssertionError)):
+        await working

@@ -12,7 +12,7 @@ from typing import Any
 
 from nemo_gym.sandbox import SandboxExecResult, SandboxHandle, SandboxSpec, SandboxStatus
 
-from gymtrain_gym.sandbox import daemon, files, settings
+from gymtrain_gym.sandbox import daemon, files, leftovers, settings
 from gymtrain_gym.sandbox.broker import NOT_FOUND, Broker
 from gymtrain_gym.sandbox.daemon import Finished
 from gymtrain_gym.sandbox.errors import BrokerRefusedError, SandboxFileError, SandboxLostError, SandboxUnavailableError
@@ -61,10 +61,12 @@ class GymtrainProvider:
             SandboxUnavailableError: there is none to be had.
         """
         try:
-            return self._handle(await self._broker.create(spec, key=uuid.uuid4().hex))
+            lease = await self._broker.create(spec, key=uuid.uuid4().hex)
         except BaseException:
             await self._sessions.close()  # callers close only what they got a sandbox from
             raise
+        leftovers.opened(lease.id, self._settings)
+        return self._handle(lease)
 
     async def exec(
         self,
@@ -137,6 +139,7 @@ class GymtrainProvider:
         by its idle limit."""
         try:
             await self._broker.close(handle.sandbox_id)
+            leftovers.closed(handle.sandbox_id)
         except BrokerRefusedError as error:
             log.warning("sandbox %s is left to its idle limit: %s", handle.sandbox_id, error)
 
@@ -154,6 +157,7 @@ class GymtrainProvider:
     async def serialize_handle(self, handle: SandboxHandle, *, scope: str | None = None) -> dict[str, Any]:
         """What another process needs to `connect`; no secrets: it has the run's token itself."""
         lease: Lease = handle.raw
+        leftovers.closed(handle.sandbox_id)  # it may outlive this process now
         return {"sandbox_id": handle.sandbox_id, "workdir": lease.workdir}
 
     async def connect(self, descriptor: Mapping[str, Any]) -> SandboxHandle:
