@@ -72,7 +72,7 @@ def test_verdict_is_one_line_after_the_mark(
 def test_unexpected_exception_becomes_a_finding(
     make_run: MakeRun, folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*args: object) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
         raise RuntimeError("library surprise")
 
     monkeypatch.setattr(resolve, "resolve", fail)
