@@ -70,12 +70,16 @@ class Kubectl:
         return next((c for c in status.get("conditions", []) if c["type"] == kind), {})
 
     def wait_condition(self, run: str, kind: str, timeout: float) -> None:
-        """`kubectl wait --for=condition=KIND`; on failure the run's whole status is in the error."""
+        """Waits for the condition, or for the run's failure; the run's whole status is in the error."""
+
+        def over() -> bool:
+            return any(self.condition(run, one).get("status") == "True" for one in (kind, "Failed"))
+
         try:
-            self.run(
-                "wait", f"--for=condition={kind}", f"gtr/{run}", f"--timeout={int(timeout)}s", timeout=timeout + 30
-            )
-        except KubectlError as error:
+            eventually(over, f"run {run} is {kind}", timeout)
+            if self.condition(run, kind).get("status") != "True":
+                raise KubectlError(f"run {run} failed before it was {kind}")
+        except AssertionError as error:
             status = self.get("gymtrainingrun", run).get("status", {})
             raise KubectlError(f"{error}\nstatus: {json.dumps(status, indent=1)}\n{self.describe_pods(run)}") from error
 

@@ -59,8 +59,8 @@ def check_users(config: DictConfig, *, root: bool, findings: Findings) -> None:
         path = f"{instance.name}.{kind}.{implementation}.sandbox_environment_kwargs.user"
         findings.add(
             f"config key {path}",
-            "is root, but the run's sandboxes are not: set it to null in spec.gym.overrides (the user of the image), "
-            "or spec.sandboxes.root to true",
+            'is root, but the run\'s sandboxes are not: set it to "65532", their user, in spec.gym.overrides (kubectl '
+            "drops a null), or spec.sandboxes.root to true",
         )
 
 
