@@ -87,8 +87,9 @@ def test_an_agent_that_wants_root_is_told_when_sandboxes_are_not() -> None:
     _, found = resolved(root=False)
     assert found == [
         "config key mini_swe_agent_2.responses_api_agents.mini_swe_agent_2.sandbox_environment_kwargs.user: is root, "
-        'but the run\'s sandboxes are not: set it to "65532", their user, in spec.gym.overrides (kubectl drops a null), '
-        "or spec.sandboxes.root to true"
+        "but the run's sandboxes are not: "
+        'set it to "65532", their user, in spec.gym.overrides (kubectl drops a null), or '
+        "spec.sandboxes.root to true"
     ]
 
 
