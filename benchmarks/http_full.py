@@ -27,6 +27,7 @@ import torch
 from aiohttp import web
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
+from benchmarks.shapes import SMOLLM2_135M
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.wiring import RunConfig
 from gymtrain_trainer.serve import HttpServer
@@ -34,18 +35,9 @@ from gymtrain_trainer.weights import HTTPFull, SyncSettings, WeightStore, weight
 
 _PORT, _OWN_PORT = 8117, 8118
 _START_SECONDS = 300.0
-_TIMES = re.compile(r"fetched in ([\d.]+) s, loaded in ([\d.]+) s")
+_TIMES = re.compile(r"waited ([\d.]+) s for the last files, loaded in ([\d.]+) s")
 _SHAPES: dict[str, Any] = {
-    "0.1": LlamaConfig(
-        vocab_size=49152,
-        hidden_size=576,
-        intermediate_size=1536,
-        num_hidden_layers=30,
-        num_attention_heads=9,
-        num_key_value_heads=3,
-        max_position_embeddings=512,
-        tie_word_embeddings=True,
-    ),
+    "0.1": LlamaConfig(**SMOLLM2_135M, max_position_embeddings=512),
     "0.6": Qwen3Config(
         vocab_size=151936,
         hidden_size=1024,
@@ -157,7 +149,7 @@ def measure(size: str, syncs: int) -> dict[str, Any]:
                 transfer.send_weights(iter(model.named_parameters()))
                 transfer.resume()
                 seconds, stats = time.monotonic() - started, transfer.stats
-                fetched, loaded = map(float, _TIMES.findall(log.read_text(errors="replace"))[-1])
+                waited, loaded = map(float, _TIMES.findall(log.read_text(errors="replace"))[-1])
                 copied = _copy_seconds(root / "staged")
                 if number:  # the first one has all files to make
                     found.append(
@@ -165,7 +157,7 @@ def measure(size: str, syncs: int) -> dict[str, Any]:
                             "sync": seconds,
                             "staged": stats.last_stage_seconds,
                             "paused": stats.last_pause_seconds,
-                            "fetched": fetched,
+                            "waited": waited,
                             "loaded": loaded,
                             "copy": copied,
                             "times": seconds / (copied + loaded),

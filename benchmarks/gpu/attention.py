@@ -23,6 +23,7 @@ from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM, Trai
 from transformers.integrations.flash_attention import get_target_dtype
 from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
 
+from benchmarks.shapes import SMOLLM2_135M
 from gymtrain_trainer.algorithm import attention
 from gymtrain_trainer.algorithm.attention import TREE_ATTENTION, TreeAttention
 from gymtrain_trainer.algorithm.build import build_trainer
@@ -45,16 +46,7 @@ def _tokenizer() -> Any:
 
 def write_model(folder: Path) -> None:
     """SmolLM2-135M's shape, random weights."""
-    config = LlamaConfig(
-        vocab_size=49152,
-        hidden_size=576,
-        intermediate_size=1536,
-        num_hidden_layers=30,
-        num_attention_heads=9,
-        num_key_value_heads=3,
-        max_position_embeddings=8192,
-        tie_word_embeddings=True,
-    )
+    config = LlamaConfig(**SMOLLM2_135M, max_position_embeddings=8192)
     torch.manual_seed(0)
     LlamaForCausalLM(config).save_pretrained(folder)
     _tokenizer().save_pretrained(folder)

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-_VOCABULARY = 49152
+from benchmarks.shapes import SMOLLM2_135M
+
 _RANK, _ALPHA = 16, 32
 _TARGETS = ("q_proj", "v_proj")
 
@@ -20,14 +21,8 @@ def make_model(folder: Path) -> Any:
 
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=_VOCABULARY,
-        hidden_size=576,
-        intermediate_size=1536,
-        num_hidden_layers=30,
-        num_attention_heads=9,
-        num_key_value_heads=3,
+        **SMOLLM2_135M,
         max_position_embeddings=2048,
-        tie_word_embeddings=True,
         initializer_range=0.06,  # far from uniform, so that other weights give other log-probabilities
         bos_token_id=1,
         eos_token_id=2,
@@ -35,7 +30,7 @@ def make_model(folder: Path) -> Any:
     model = LlamaForCausalLM(config).to(torch.bfloat16)
     model.tie_weights()
     model.save_pretrained(folder)
-    words, first = {f"w{number}": number for number in range(_VOCABULARY)}, ("w0", "w1", "w2")
+    words, first = {f"w{number}": number for number in range(config.vocab_size)}, ("w0", "w1", "w2")
     tokenizer = Tokenizer(WordLevel(words, unk_token=first[0]))
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=first[1], eos_token=first[2]).save_pretrained(folder)
     return model.cuda().eval()

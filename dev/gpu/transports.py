@@ -88,8 +88,9 @@ def _http(work: Path, model: Any, syncs: int) -> None:
     transfer = f'--weight-transfer-config={{"backend":"{PULL_BACKEND}"}}'
     with serving(work / "model", work / "httpfull.log", transfer, "--load-format=dummy") as port:
         _measured(_our_http(work), port, model)(syncs)
-    found = re.findall(r"fetched in ([0-9.]+) s, loaded in ([0-9.]+) s", (work / "httpfull.log").read_text())
-    for name, seconds in zip(("fetch", "load"), zip(*found, strict=True), strict=False):
+    log = (work / "httpfull.log").read_text()
+    found = re.findall(r"waited ([0-9.]+) s for the last files, loaded in ([0-9.]+) s", log)
+    for name, seconds in zip(("wait", "load"), zip(*found, strict=True), strict=False):
         _RESULTS["httpfull"][f"median_{name}"] = statistics.median(map(float, seconds))
 
 

@@ -41,6 +41,7 @@ def serving(model: Path, log: Path, *arguments: str, **environment: str) -> Iter
         "CUDA_VISIBLE_DEVICES": "0",
         "VLLM_SERVER_DEV_MODE": "1",
         "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "INFO",  # TRL sets another one for this process, and so for those that it starts
         "HF_HUB_OFFLINE": "1",
         "NCCL_NVLS_ENABLE": "0",
     }

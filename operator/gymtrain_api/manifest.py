@@ -1,42 +1,54 @@
 """The pull transport's documents: what a trainer offers over HTTP and tells vLLM to fetch.
 
-    trainer                                          vLLM pod (backend `transports.PULL_BACKEND`)
-    GET /weights/7/manifest.json   <───────────────  POST /update_weights {"update_info": PullUpdate}
-    GET /weights/7/00000.safetensors  <────────────  fetch and verify every file, then load
+    trainer                                            vLLM pod (backend `transports.PULL_BACKEND`)
+    GET /weights/7/manifest  <───────────────────────  POST /update_weights {"update_info": PullUpdate, step "fetch"}
+    GET /weights/7/00000.safetensors, by ranges  <───  fetch and verify every part as it is announced
+                                                       POST /update_weights {..., step "load"}: wait for all, then load
 
-File names are relative to the manifest's URL. The tensors carry the names of the Hugging Face checkpoint.
+The manifest is a stream of JSON lines: `WeightHead`, a `WeightPart` as soon as it is written, `WeightEnd`. A pod may
+ask for it while the trainer still writes; one that breaks off before its end is no manifest. File names are relative
+to the manifest's URL, in the order of loading. The tensors carry the names of the Hugging Face checkpoint.
 """
+
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-MANIFEST_FILE = "manifest.json"
+MANIFEST_FILE = "manifest"
 
 # Written by the plugin in the scratch folder of a vLLM pod once it holds weights: the version, as text.
 HELD_VERSION_FILE = "held-weights"
 
 
-class WeightFile(BaseModel):
-    """One safetensors file."""
-
+class _Line(BaseModel):
     model_config = ConfigDict(frozen=True)
 
+    def line(self) -> bytes:
+        """As it stands in the manifest."""
+        return self.model_dump_json().encode() + b"\n"
+
+
+class WeightHead(_Line):
+    """The first line."""
+
+    version: str = Field(min_length=1)  # run:attempt:step
+    bytes: int = Field(ge=0)  # of all files, as far as the trainer knows beforehand: where to put them
+
+
+class WeightPart(_Line):
+    """A range of one safetensors file: the unit of writing, hashing and fetching."""
+
     name: str = Field(pattern=r"^[\w][\w.-]*$")
-    bytes: int = Field(ge=0)
+    size: int = Field(ge=0)  # of the whole file
+    offset: int = Field(ge=0)
+    bytes: int = Field(gt=0)
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
 
-class WeightManifest(BaseModel):
-    """All weights of one version."""
+class WeightEnd(_Line):
+    """The last line."""
 
-    model_config = ConfigDict(frozen=True)
-
-    version: str = Field(min_length=1)  # run:attempt:step
-    files: list[WeightFile] = Field(min_length=1)
-
-    @property
-    def total_bytes(self) -> int:
-        """Size of all files."""
-        return sum(file.bytes for file in self.files)
+    parts: int = Field(gt=0)  # that came before
 
 
 class PullUpdate(BaseModel):
@@ -47,3 +59,4 @@ class PullUpdate(BaseModel):
     manifest_url: str = Field(pattern=r"^https?://")
     version: str = Field(min_length=1)  # must be the manifest's
     timeout_seconds: float = Field(gt=0)  # deadline of the fetch
+    step: Literal["fetch", "load"] = "load"  # fetch: begin, and answer at once; load: what was fetched, or fetch now

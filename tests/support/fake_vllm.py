@@ -13,8 +13,8 @@ from aiohttp import web
 
 from gymtrain_api.manifest import PullUpdate
 from gymtrain_api.transports import LORA_ROUTES, NCCL_ROUTES, PULL_BACKEND
+from gymtrain_vllm.ahead import FetchAhead
 from gymtrain_vllm.errors import FetchError
-from gymtrain_vllm.fetch import fetch
 
 
 class FakeVLLM:
@@ -28,6 +28,9 @@ class FakeVLLM:
         self.backend: str | None = PULL_BACKEND
         self.loaded: list[str] = []  # versions, in order
         self.loaded_while_paused: list[bool] = []
+        self.begun: list[str] = []  # versions that it fetched ahead
+        self.begun_while_paused: list[bool] = []
+        self.ahead = FetchAhead(folder)
         self.resets = 0
         self.fail_updates = 0  # so many updates end in HTTP 500
         self.update_error = "something broke"
@@ -108,16 +111,24 @@ class FakeVLLM:
         return 200, {}
 
     async def do_update_weights(self, body: dict[str, Any]) -> tuple[int, Any]:
-        if self.fail_updates:
+        if not self.active:
+            return 500, {"error": "start_weight_update must be called before update_weights"}
+        pulls = self.backend != "nccl"
+        if self.fail_updates and not (pulls and body["update_info"].get("step") == "fetch"):
             self.fail_updates -= 1
             self.active = False
             return 500, {"error": self.update_error}
-        if self.backend == "nccl":
+        if not pulls:
             self.announced.append(body["update_info"])
             return 200, {}
         update = PullUpdate.model_validate(body["update_info"])
+        if update.step == "fetch":
+            self.begun.append(update.version)
+            self.begun_while_paused.append(self.paused)
+            self.ahead.begin(update)
+            return 200, {}
         try:
-            await asyncio.to_thread(fetch, update, self.folder)
+            await asyncio.to_thread(self.ahead.files, update)
         except FetchError as error:
             self.active = False
             return 500, {"error": str(error)}

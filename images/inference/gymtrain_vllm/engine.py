@@ -2,7 +2,8 @@
 
 vLLM's own engines begin to reload when an update starts, so a transfer that fails leaves the model without weights,
 and the next request kills the server. Here start is a no-op and nothing is touched until every file is fetched
-and verified: a failed fetch keeps the server serving what it has.
+and verified: a failed fetch keeps the server serving what it has. The fetch may begin long before the load, in threads
+of its own: the server goes on generating, and is paused for the load alone.
 """
 
 import logging
@@ -11,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,9 @@ from vllm.distributed.weight_transfer.base import (
 
 from gymtrain_api.manifest import PullUpdate
 from gymtrain_vllm import held
+from gymtrain_vllm.ahead import FetchAhead
 from gymtrain_vllm.errors import FetchError, LoadError
-from gymtrain_vllm.fetch import discard, fetch
+from gymtrain_vllm.fetch import discard
 from gymtrain_vllm.tensors import read_tensors
 
 logger = logging.getLogger("vllm.gymtrain")  # below vLLM's own logger, so that its handlers print it
@@ -47,6 +49,7 @@ class PullUpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
     manifest_url: str
     version: str
     timeout_seconds: float = 600.0
+    step: str = "load"
 
 
 class PullEngine(WeightTransferEngine[PullInitInfo, PullUpdateInfo]):  # type: ignore[misc]
@@ -57,6 +60,12 @@ class PullEngine(WeightTransferEngine[PullInitInfo, PullUpdateInfo]):  # type: i
     supports_draft_weight_update = False
 
     _received: str | None = None
+    _files: tuple[Path, ...] = ()  # that were loaded and not freed yet
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        """vLLM makes one in each worker process."""
+        super().__init__(*arguments, **more)
+        self._ahead = FetchAhead()
 
     def init_transfer_engine(self, init_info: PullInitInfo) -> None:
         """Nothing to set up."""
@@ -65,7 +74,7 @@ class PullEngine(WeightTransferEngine[PullInitInfo, PullUpdateInfo]):  # type: i
         """Nothing yet: see the module's text. (0.25 passes is_checkpoint_format.)"""
 
     def receive_weights(self, update_info: PullUpdateInfo, *_: Any, **__: Any) -> None:
-        """Fetches, verifies and loads one version.
+        """Begins to fetch one version, or loads it once it is fetched and verified.
 
         Raises:
             FetchError: the model was not touched.
@@ -73,43 +82,53 @@ class PullEngine(WeightTransferEngine[PullInitInfo, PullUpdateInfo]):  # type: i
         """
         started = time.monotonic()
         try:
-            update = PullUpdate(
-                manifest_url=update_info.manifest_url,
-                version=update_info.version,
-                timeout_seconds=update_info.timeout_seconds,
-            )
+            update = PullUpdate.model_validate(asdict(update_info))
         except ValidationError as error:
             raise FetchError(f"bad update_info: {error}") from error
-        files = fetch(update)
+        self._free()
+        if update.step == "fetch":
+            self._ahead.begin(update)
+            return
+        files = self._ahead.files(update)
         fetched = time.monotonic()
+        self._files = tuple(files)
         try:
             self._load(files)
         except Exception as error:
             held.forget()
+            self._free()
             _end_process_soon()
             raise LoadError(f"version {update.version} doesn't fit the model: {error}") from error
-        finally:
-            discard(files)
         self._received = update.version
         logger.info(
-            "weights %s: fetched in %.2f s, loaded in %.2f s",
+            "weights %s: waited %.3f s for the last files, loaded in %.3f s",
             update.version,
             fetched - started,
             time.monotonic() - fetched,
         )
 
     def finish_weight_update(self) -> None:
-        """Notes the version for the readiness probe; vLLM sets its own label after this."""
+        """Notes the version for the readiness probe; vLLM sets its own label after this.
+
+        All workers have loaded now: earlier, the files might go away under one that still reads them.
+        """
+        self._free()
         if self._received is not None:
             held.remember(self._received)
 
     def shutdown(self) -> None:
-        """Nothing to release."""
+        """Ends a fetch that is under way."""
+        self._free()
+        self._ahead.close()
 
     @staticmethod
     def trainer_send_weights(*_: Any, **__: Any) -> None:
         """Abstract in vLLM 0.25 only; our trainer doesn't use vLLM's classes."""
         raise NotImplementedError("gymtrain's trainer offers its weights over HTTP")
+
+    def _free(self) -> None:
+        files, self._files = self._files, ()
+        discard(list(files))
 
     def _load(self, files: list[Path]) -> None:
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload

@@ -1,15 +1,16 @@
 """Fetching weights: all verified, or nothing."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
+from threading import Event
 
 import pytest
 from aiohttp import web
 
-from gymtrain_api.manifest import PullUpdate, WeightFile, WeightManifest
+from gymtrain_api.manifest import MANIFEST_FILE, PullUpdate, WeightEnd, WeightHead, WeightPart
 from gymtrain_vllm.errors import FetchError
 from gymtrain_vllm.fetch import discard, fetch
 from tests.support.fake_vllm import free_port, serving
@@ -22,33 +23,58 @@ class Source:
         self.port = free_port()
         self.files = {f"{number}.safetensors": bytes([number]) * 1000 for number in range(6)}
         self.served = dict(self.files)
+        self.part_bytes = 400
         self.fail_first = 0
         self.slow = 0.0
+        self.cut = 0  # so many lines are missing at the end of the manifest
+        self.between: Callable[[int], Awaitable[None]] | None = None  # before each part is announced
         self.requests: list[str] = []
 
     def update(self, version: str = "demo:0:1", seconds: float = 5.0) -> PullUpdate:
-        url = f"http://127.0.0.1:{self.port}/weights/1/manifest.json"
+        url = f"http://127.0.0.1:{self.port}/weights/1/{MANIFEST_FILE}"
         return PullUpdate(manifest_url=url, version=version, timeout_seconds=seconds)
 
-    async def answer(self, request: web.Request) -> web.Response:
+    def parts(self) -> list[WeightPart]:
+        return [
+            WeightPart(
+                name=name,
+                size=len(content),
+                offset=offset,
+                bytes=len(piece := content[offset : offset + self.part_bytes]),
+                sha256=sha256(piece).hexdigest(),
+            )
+            for name, content in self.files.items()
+            for offset in range(0, len(content), self.part_bytes)
+        ]
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info["name"]
         self.requests.append(name)
-        if name == "manifest.json":
-            files = [
-                WeightFile(name=name, bytes=len(content), sha256=sha256(content).hexdigest())
-                for name, content in self.files.items()
-            ]
-            return web.Response(text=WeightManifest(version="demo:0:1", files=files).model_dump_json())
+        if name == MANIFEST_FILE:
+            return await self.manifest(request)
         await asyncio.sleep(self.slow)
         if self.fail_first:
             self.fail_first -= 1
             return web.Response(status=503)
-        return web.Response(body=self.served[name])
+        asked = request.http_range
+        status = 200 if asked.start is None else 206
+        return web.Response(status=status, body=self.served[name][asked.start : asked.stop])
+
+    async def manifest(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        parts = self.parts()
+        lines = [WeightHead(version="demo:0:1", bytes=6000), *parts, WeightEnd(parts=len(parts))]
+        for number, line in enumerate(lines[: len(lines) - self.cut]):
+            if self.between is not None:
+                await self.between(number)
+            await response.write(line.line())
+        return response
 
 
 @pytest.fixture
 async def source(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Source]:
-    monkeypatch.setattr("gymtrain_vllm.fetch.time.sleep", lambda _: None)
+    monkeypatch.setattr("gymtrain_vllm.download.time.sleep", lambda _: None)
     found = Source()
     app = web.Application()
     app.add_routes([web.get("/weights/1/{name}", found.answer)])
@@ -65,7 +91,8 @@ async def test_workers_of_one_pod_fetch_once(source: Source, tmp_path: Path) -> 
     with ThreadPoolExecutor(3) as workers:
         loop = asyncio.get_running_loop()
         await asyncio.gather(*(loop.run_in_executor(workers, fetch, source.update(), tmp_path) for _ in range(3)))
-    assert sorted(name for name in source.requests if name != "manifest.json") == sorted(source.files)
+    parts = [part.name for part in source.parts()]
+    assert sorted(name for name in source.requests if name != MANIFEST_FILE) == parts
 
 
 async def test_a_file_that_fails_once_is_fetched_again(source: Source, tmp_path: Path) -> None:
@@ -75,12 +102,59 @@ async def test_a_file_that_fails_once_is_fetched_again(source: Source, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [(b"\x03" * 999 + b"!", "sha256 is"), (b"short", "5 bytes, the manifest says 1000")]
+    ("content", "message"), [(b"\x03" * 999 + b"!", "sha256 is"), (b"short", "bytes came, the manifest says 400")]
 )
 async def test_a_damaged_file_is_refused(source: Source, tmp_path: Path, content: bytes, message: str) -> None:
     source.served["3.safetensors"] = content
     with pytest.raises(FetchError, match=message):
         await asyncio.to_thread(fetch, source.update(), tmp_path)
+
+
+async def test_parts_are_fetched_while_the_manifest_still_grows(source: Source, tmp_path: Path) -> None:
+    async def between(line: int) -> None:
+        if line == 2:  # the head and one part were sent
+            while len(source.requests) < 2:  # noqa: ASYNC110 - the fetch has no event to wait for
+                await asyncio.sleep(0.001)
+
+    source.between = between
+    async with asyncio.timeout(5):
+        files = await asyncio.to_thread(fetch, source.update(), tmp_path)
+    assert [file.read_bytes() for file in files] == list(source.files.values())
+
+
+async def test_a_manifest_that_breaks_off_is_refused(source: Source, tmp_path: Path) -> None:
+    source.cut = 1
+    with pytest.raises(FetchError, match="breaks off"):
+        await asyncio.to_thread(fetch, source.update(), tmp_path)
+
+
+async def test_a_file_of_which_no_part_was_announced_is_missed(source: Source, tmp_path: Path) -> None:
+    parts = source.parts()
+    source.parts = lambda: parts[:-1]  # type: ignore[method-assign]
+    with pytest.raises(FetchError, match=r"lacks parts of 5\.safetensors"):
+        await asyncio.to_thread(fetch, source.update(), tmp_path)
+
+
+async def test_files_that_were_verified_are_not_fetched_again(source: Source, tmp_path: Path) -> None:
+    source.served["3.safetensors"] = b"\x03" * 999 + b"!"
+    with pytest.raises(FetchError):
+        await asyncio.to_thread(fetch, source.update(), tmp_path)
+    source.served = dict(source.files)
+    source.requests.clear()
+    await asyncio.to_thread(fetch, source.update(), tmp_path)
+    assert set(source.requests) == {MANIFEST_FILE, "3.safetensors"}
+
+
+async def test_a_fetch_can_be_given_up(source: Source, tmp_path: Path) -> None:
+    stop = Event()
+
+    async def between(line: int) -> None:
+        if line == 1:
+            stop.set()
+
+    source.between = between
+    with pytest.raises(FetchError, match="given up"):
+        await asyncio.to_thread(fetch, source.update(), tmp_path, stop)
 
 
 async def test_another_version_than_asked_for_is_refused(source: Source, tmp_path: Path) -> None:
@@ -95,7 +169,7 @@ async def test_a_trainer_that_is_too_slow_ends_at_the_deadline(source: Source, t
 
 
 async def test_a_trainer_that_is_gone_is_an_error(tmp_path: Path) -> None:
-    update = PullUpdate(manifest_url=f"http://127.0.0.1:{free_port()}/m.json", version="v", timeout_seconds=2)
+    update = PullUpdate(manifest_url=f"http://127.0.0.1:{free_port()}/m", version="v", timeout_seconds=2)
     with pytest.raises(FetchError, match="refused"):
         await asyncio.to_thread(fetch, update, tmp_path)
 
@@ -115,4 +189,4 @@ async def test_discarded_weights_leave_nothing(source: Source, tmp_path: Path) -
 @pytest.mark.parametrize("name", ["../secret", "/etc/passwd", ".hidden", "a/b"])
 def test_a_manifest_cannot_name_files_elsewhere(name: str) -> None:
     with pytest.raises(ValueError, match="name"):
-        WeightFile(name=name, bytes=1, sha256="0" * 64)
+        WeightPart(name=name, size=1, offset=0, bytes=1, sha256="0" * 64)

@@ -20,6 +20,7 @@ torch = pytest.importorskip("torch")
 if find_spec("vllm") is None:
     pytest.skip("needs vLLM", allow_module_level=True)
 
+from gymtrain_api.manifest import WeightPart  # noqa: E402
 from gymtrain_trainer.weights import (  # noqa: E402
     HTTPFull,
     ParityCheck,
@@ -31,6 +32,7 @@ from gymtrain_trainer.weights import (  # noqa: E402
     model_logprobs,
     weight_routes,
 )
+from gymtrain_trainer.weights.announced import AnnouncedManifest  # noqa: E402
 from tests.support.real_vllm import Server, serving_tiny_model  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -132,20 +134,20 @@ def test_the_readiness_probe_sees_the_weights(server: Server, trainer: Trainer) 
 def test_damaged_weights_are_refused_and_the_server_goes_on_with_the_old_ones(
     server: Server, trainer: Trainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit = WeightStore.commit
+    add = AnnouncedManifest.add
 
-    def damage(store: WeightStore, number: int, manifest: Any) -> None:
-        commit(store, number, manifest)
-        path = store.find(str(number), "00000.safetensors")
-        assert path is not None
+    def damage(manifest: AnnouncedManifest, part: WeightPart) -> None:
+        path = trainer.store.weights(trainer.transfer.numbers.current + 1)[-1]
         content = bytearray(path.read_bytes())
-        content[-1] ^= 1
+        content[part.offset + part.bytes - 1] ^= 1
         path.write_bytes(content)
+        add(manifest, part)
 
     before = trainer.transfer.current_version
-    monkeypatch.setattr(WeightStore, "commit", damage)
-    with pytest.raises(WeightSyncError, match="sha256"):
-        trainer.sync()
+    with monkeypatch.context() as patch:
+        patch.setattr(AnnouncedManifest, "add", damage)
+        with pytest.raises(WeightSyncError, match="sha256"):
+            trainer.sync()
     assert server.complete() == 200
     assert asyncio.run(trainer.transfer.pod_versions()) == {f"http://127.0.0.1:{server.port}": before}
     assert server.difference(trainer.check) < SAME

@@ -10,13 +10,21 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from gymtrain_api.manifest import WeightFile, WeightManifest
+from gymtrain_api.manifest import WeightPart
 from gymtrain_trainer.weights import SyncSettings, WeightStore, weight_routes
 from gymtrain_trainer.weights.fleet import Fleet
 from gymtrain_trainer.weights.push import Version
+from gymtrain_trainer.weights.store import Draft
 from tests.support.fake_vllm import FakeVLLM, free_port, name_addresses, serving
 
 NAME = "demo-inference-pods"
+
+
+def publish(draft: Draft, content: bytes, name: str = "00000.safetensors") -> None:
+    """Writes and announces a file of one part."""
+    (draft.folder / name).write_bytes(content)
+    size = len(content)
+    draft.manifest.add(WeightPart(name=name, size=size, offset=0, bytes=size, sha256=sha256(content).hexdigest()))
 
 
 @dataclass
@@ -43,10 +51,9 @@ class Cluster:
     def stage(self, number: int, content: bytes = b"weights") -> Version:
         """Publishes a version of one file."""
         label = self.settings.version(number)
-        folder = self.store.begin(number)
-        (folder / "00000.safetensors").write_bytes(content)
-        file = WeightFile(name="00000.safetensors", bytes=len(content), sha256=sha256(content).hexdigest())
-        self.store.commit(number, WeightManifest(version=label, files=[file]))
+        draft = self.store.begin(number, label, len(content))
+        publish(draft, content)
+        draft.manifest.end()
         return Version(label, self.settings.manifest_url(number))
 
 

@@ -107,3 +107,23 @@ async def test_a_release_that_cannot_say_its_version_is_known_by_what_was_pushed
     pod.knows_version = False
     await cluster.fleet.bring(cluster.stage(1), 5.0)
     assert list((await cluster.fleet.versions()).values()) == ["demo:1:1"]
+
+
+async def test_an_answer_from_before_a_push_does_not_count_after_it(cluster: Any) -> None:
+    pod = await cluster.start_pod("127.0.0.1")
+    asked, pushed = asyncio.Event(), asyncio.Event()
+    answer = pod.do_weight_info
+
+    async def late(body: dict[str, Any]) -> tuple[int, Any]:
+        found: tuple[int, Any] = await answer(body)
+        asked.set()
+        await pushed.wait()
+        return found
+
+    pod.do_weight_info = late
+    look = asyncio.create_task(cluster.fleet.versions())
+    await asked.wait()
+    await cluster.fleet.bring(cluster.stage(1), 5.0)
+    pushed.set()
+    await look
+    assert list(cluster.fleet.known.values()) == ["demo:1:1"]

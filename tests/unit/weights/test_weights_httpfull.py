@@ -1,7 +1,8 @@
 """The transport as TRL drives it: from a thread without an event loop."""
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from gymtrain_trainer.weights import (  # noqa: E402
     HTTPFull,
     ParityCheck,
     ParityWatch,
+    StagingError,
     SyncEvent,
     WeightParityError,
     WeightSyncError,
@@ -127,6 +129,157 @@ async def test_parity_is_asked_after_the_first_sync(cluster: Any, logprob: float
         with pytest.raises(WeightParityError):
             await on_main_thread(lambda: transfer.send_weights(weights()))
     await on_main_thread(transfer.destroy)
+
+
+def slow_weights(pod: Any, version: str) -> Iterator[tuple[str, Any]]:
+    """The first tensor is a file of its own; the second one comes once the pod fetches the version."""
+    yield "a.weight", torch.ones(3 << 22)
+    deadline = time.monotonic() + 10
+    while version not in pod.begun and time.monotonic() < deadline:
+        time.sleep(0.001)
+    yield "b.weight", torch.ones(2, 2)
+
+
+async def test_pods_fetch_and_generate_while_the_trainer_still_writes(cluster: Any) -> None:
+    pod = await cluster.start_pod("127.0.0.1")
+    transfer = HTTPFull(cluster.settings, cluster.store)
+    await on_main_thread(transfer.init_weight_transfer)
+    await on_main_thread(lambda: transfer.send_weights(weights()))
+    await on_main_thread(lambda: transfer.send_weights(slow_weights(pod, "demo:1:2")))
+    assert pod.begun == ["demo:1:2"]  # the first version is announced when it is written
+    assert (pod.begun_while_paused, pod.loaded_while_paused) == ([False], [True, True])
+    assert pod.version == "demo:1:2"
+    await on_main_thread(transfer.destroy)
+
+
+async def test_a_pod_that_cannot_begin_gets_the_version_when_it_is_written(cluster: Any) -> None:
+    good, stuck = [await cluster.start_pod(f"127.0.0.{number}") for number in (1, 2)]
+    transfer = HTTPFull(cluster.settings, cluster.store)
+    await on_main_thread(transfer.init_weight_transfer)
+    await on_main_thread(lambda: transfer.send_weights(weights()))
+    update = stuck.do_update_weights
+
+    async def refuse(body: dict[str, Any]) -> tuple[int, Any]:
+        found: tuple[int, Any] = await update(body) if body["update_info"]["step"] == "load" else (500, {})
+        return found
+
+    stuck.do_update_weights = refuse
+    await on_main_thread(lambda: transfer.send_weights(slow_weights(good, "demo:1:2")))
+    assert [pod.version for pod in (good, stuck)] == ["demo:1:2"] * 2
+    await on_main_thread(transfer.destroy)
+
+
+async def test_a_version_that_cannot_be_written_is_withdrawn_and_the_pods_go_on(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod = await cluster.start_pod("127.0.0.1")
+    transfer = HTTPFull(cluster.settings, cluster.store)
+    await on_main_thread(transfer.init_weight_transfer)
+    await on_main_thread(lambda: transfer.send_weights(weights()))
+
+    def full(*_: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("gymtrain_trainer.weights.shard_file.os.pwrite", full)
+        with pytest.raises(StagingError, match="No space left"):
+            await on_main_thread(lambda: transfer.send_weights(weights()))
+    assert (pod.version, pod.paused, transfer.current_version) == ("demo:1:1", False, "demo:1:1")
+    await on_main_thread(lambda: transfer.send_weights(weights()))
+    assert pod.version == "demo:1:3"
+    await on_main_thread(transfer.destroy)
+
+
+class SlowLoad:
+    """Holds back a pod's loading."""
+
+    def __init__(self, pod: Any) -> None:
+        self.go_on = asyncio.Event()
+        self._update = pod.do_update_weights
+        pod.do_update_weights = self
+
+    async def __call__(self, body: dict[str, Any]) -> tuple[int, Any]:
+        if body["update_info"]["step"] == "load":
+            await self.go_on.wait()
+        found: tuple[int, Any] = await self._update(body)
+        return found
+
+
+async def test_the_trainer_goes_on_while_pods_load_where_rollouts_may_be_older(cluster: Any) -> None:
+    pod = await cluster.start_pod("127.0.0.1")
+    transfer = HTTPFull(cluster.settings, cluster.store, max_staleness=1)
+    await on_main_thread(transfer.init_weight_transfer)
+    await on_main_thread(lambda: transfer.send_weights(weights()))
+    assert pod.version == "demo:1:1"  # the first one is waited for
+    slow = SlowLoad(pod)
+    await on_main_thread(lambda: transfer.send_weights(weights()))
+    assert pod.version == "demo:1:1"
+    assert transfer.current_version == "demo:1:2"
+    assert transfer.held().version == "demo:1:1"  # until it is on the pods
+    slow.go_on.set()
+    await until(lambda: transfer.held().version == "demo:1:2")
+    assert pod.version == "demo:1:2"
+    assert transfer.stats.syncs == 2
+    await on_main_thread(transfer.destroy)
+
+
+async def test_the_next_sync_waits_for_the_one_before(cluster: Any) -> None:
+    pod = await cluster.start_pod("127.0.0.1")
+    transfer = HTTPFull(cluster.settings, cluster.store, max_staleness=1)
+    await on_main_thread(transfer.init_weight_transfer)
+    await on_main_thread(lambda: transfer.send_weights(weights()))
+    slow = SlowLoad(pod)
+    await on_main_thread(lambda: transfer.send_weights(weights()))
+    third = asyncio.create_task(on_main_thread(lambda: transfer.send_weights(weights())))
+    await until(lambda: pod.paused)
+    assert transfer.current_version == "demo:1:2"
+    slow.go_on.set()
+    await third
+    await until(lambda: pod.version == "demo:1:3")
+    assert pod.loaded == ["demo:1:1", "demo:1:2", "demo:1:3"]
+    await on_main_thread(transfer.destroy)
+
+
+@pytest.mark.parametrize("idle", [False, True])
+async def test_a_sync_that_fails_later_ends_the_next_one_or_the_wait_for_rollouts(cluster: Any, idle: bool) -> None:
+    pod = await cluster.start_pod("127.0.0.1")
+    transfer = HTTPFull(cluster.settings, cluster.store, max_staleness=1)
+    await on_main_thread(transfer.init_weight_transfer)
+    await on_main_thread(lambda: transfer.send_weights(weights()))
+    pod.fail_updates = 3
+    await on_main_thread(lambda: transfer.send_weights(weights()))
+    if idle:
+        await until(lambda: transfer.wants_resend)
+    with pytest.raises(WeightSyncError, match="something broke"):
+        await on_main_thread(transfer.resend if idle else lambda: transfer.send_weights(weights()))
+    assert not transfer.wants_resend
+    assert transfer.current_version == "demo:1:1"
+    await on_main_thread(transfer.destroy)
+
+
+async def test_a_sync_whose_parity_is_checked_is_waited_for(cluster: Any) -> None:
+    pod = await cluster.start_pod("127.0.0.1")
+    check = ParityCheck(lambda _, completion: [-1.0] * len(completion), [[1, 2]])
+    parity = ParityWatch(check, every_syncs=1, dtype="float32")
+    transfer = HTTPFull(cluster.settings, cluster.store, max_staleness=1, parity=parity)
+    await on_main_thread(transfer.init_weight_transfer)
+    for _ in range(2):
+        await on_main_thread(lambda: transfer.send_weights(weights()))
+    assert pod.version == "demo:1:2"
+    await on_main_thread(transfer.destroy)
+
+
+async def test_the_end_does_not_wait_for_a_pod_that_loads(cluster: Any) -> None:
+    pod = await cluster.start_pod("127.0.0.1")
+    transfer = HTTPFull(cluster.settings, cluster.store, max_staleness=1)
+    await on_main_thread(transfer.init_weight_transfer)
+    await on_main_thread(lambda: transfer.send_weights(weights()))
+    slow = SlowLoad(pod)
+    await on_main_thread(lambda: transfer.send_weights(weights()))
+    await until(lambda: pod.paused)
+    await on_main_thread(transfer.destroy)
+    assert not pod.paused
+    slow.go_on.set()
 
 
 async def test_the_end_frees_the_disk(cluster: Any) -> None:

@@ -44,7 +44,7 @@ def test_the_models_attention_and_mode_are_as_before(model: Any) -> None:
 
 def test_the_staged_files_compute_what_the_model_does(model: Any, tmp_path: Path) -> None:
     store = WeightStore(tmp_path)
-    stage(store, 1, "demo:0:1", iter(model.named_parameters()), None)
+    stage(store.begin(1, "demo:0:1"), iter(model.named_parameters()), None)
     copy = staged_logprobs(model.config, store.weights(1))
     assert copy(PROMPT, COMPLETION) == pytest.approx(model_logprobs(model)(PROMPT, COMPLETION), abs=1e-5)
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from gymtrain_trainer.weights.errors import PodRefusedError
+from gymtrain_trainer.weights.errors import PodRefusedError, PodUnreachableError
 from gymtrain_trainer.weights.hosts import Pod
-from gymtrain_trainer.weights.push import push
+from gymtrain_trainer.weights.push import PullCarrier, push
+from gymtrain_vllm.ahead import FetchAhead
 
 ADDRESS = "127.0.0.1"
 
@@ -78,3 +79,49 @@ async def test_damaged_weights_are_refused_and_the_label_stays(cluster: Any) -> 
     with pytest.raises(PodRefusedError, match="sha256"):
         await push(client_of(cluster), version, 2.0)
     assert pod.version == "default"
+
+
+async def test_a_pod_that_began_fetches_while_it_generates_and_loads_while_it_is_paused(cluster: Any) -> None:
+    pod = await cluster.start_pod(ADDRESS)
+    version, carrier = cluster.stage(1), PullCarrier()
+    await carrier.begin(client_of(cluster), version, 5.0)
+    assert not pod.paused
+    await carrier.push(client_of(cluster), version, 5.0)
+    assert (pod.begun_while_paused, pod.loaded_while_paused) == ([False], [True])
+    assert pod.calls.count("/start_weight_update") == 1
+    assert pod.version == "demo:1:1"
+
+
+async def test_a_pod_that_restarted_since_it_began_is_asked_for_all_at_the_next_try(cluster: Any) -> None:
+    pod = await cluster.start_pod(ADDRESS)
+    version, carrier = cluster.stage(1), PullCarrier()
+    await carrier.begin(client_of(cluster), version, 5.0)
+    pod.active, pod.ahead = False, FetchAhead(pod.folder)
+    with pytest.raises(PodRefusedError):
+        await carrier.push(client_of(cluster), version, 5.0)
+    await carrier.push(client_of(cluster), version, 5.0)
+    assert pod.loaded == ["demo:1:1"]
+
+
+async def test_what_was_begun_of_another_version_does_not_count(cluster: Any) -> None:
+    pod = await cluster.start_pod(ADDRESS)
+    carrier = PullCarrier()
+    first, second = cluster.stage(1), cluster.stage(2)
+    await carrier.begin(client_of(cluster), second, 5.0)
+    await carrier.push(client_of(cluster), first, 5.0)
+    assert pod.loaded == ["demo:1:1"]
+
+
+async def test_a_pod_that_did_not_answer_in_time_loses_its_label(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may hold the new weights by then, and would serve them under the old label."""
+    pod = await cluster.start_pod(ADDRESS)
+    await push(client_of(cluster), cluster.stage(1), 5.0)
+
+    async def slow(_: dict[str, Any]) -> tuple[int, Any]:
+        await asyncio.sleep(1)
+        return 200, {}
+
+    monkeypatch.setattr(pod, "do_update_weights", slow)
+    with pytest.raises(PodUnreachableError):
+        await push(client_of(cluster), cluster.stage(2), 0.1)
+    assert (pod.version, pod.paused) == ("default", False)

@@ -8,9 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gymtrain_trainer.weights.errors import PodRefusedError
-from gymtrain_trainer.weights.fleet import UNSYNCED
 from gymtrain_trainer.weights.pod_client import PodClient
-from gymtrain_trainer.weights.push import Version
+from gymtrain_trainer.weights.push import UNSYNCED, Version
 
 _BAD_REQUEST = 400
 _LOADED = "already been loaded"  # of vLLM's answer

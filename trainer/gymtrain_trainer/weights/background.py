@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any
 
@@ -31,10 +31,18 @@ class Background:
             future.cancel()
             raise
 
-    def stop(self) -> None:
-        """Ends the loop with what still runs in it."""
+    def call(self, function: Callable[[], object]) -> None:
+        """Calls `function` in the loop, soon."""
+        self._loop.call_soon_threadsafe(function)
+
+    def cancel_all(self) -> None:
+        """Cancels what runs, and gives it time to clean up."""
         with contextlib.suppress(TimeoutError):
             self.submit(self._cancel_all()).result(_STOP_SECONDS)
+
+    def stop(self) -> None:
+        """Ends the loop with what still runs in it."""
+        self.cancel_all()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_STOP_SECONDS)
 

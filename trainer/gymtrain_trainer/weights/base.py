@@ -8,7 +8,6 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from concurrent.futures import Future
 
 import aiohttp
 
@@ -61,7 +60,6 @@ class PodTransport(ABC):
         self._parity = parity
         self._observer = observer or (lambda _: None)
         self._background: Background | None = None
-        self._watcher: Future[None] | None = None
         self._session: aiohttp.ClientSession | None = None
         self._fleet: Fleet | None = None
         self._turn: asyncio.Lock | None = None  # one push at a time: a sync or a repair
@@ -69,15 +67,19 @@ class PodTransport(ABC):
 
     @property
     def current_version(self) -> str | None:
-        """Label of the version that vLLM holds; None before the first sync."""
+        """Label of the version that was sent last; None before the first sync."""
+        return self._held_version
+
+    @property
+    def _held_version(self) -> str | None:
+        """Label of the version that vLLM is to hold now."""
         return self.settings.version(self.numbers.current) if self.numbers.current else None
 
     def destroy(self) -> None:
         """Ends the thread. The pods keep what they have."""
         with self._lifecycle:
             if self._background is not None:
-                if self._watcher is not None:
-                    self._watcher.cancel()
+                self._background.cancel_all()  # a sync too: it resumes its pods while there is a session
                 self._background.run(self._close())
                 self._background.stop()
                 self._background = None
@@ -88,9 +90,9 @@ class PodTransport(ABC):
         return {pod.url: label for pod, label in held.items()}
 
     def held(self) -> WeightsHeld:
-        """The current version and what each pod holds by the last look."""
+        """The version that pods are to hold, and what each holds by the last look."""
         known = dict(self._fleet.known) if self._fleet is not None else {}
-        return WeightsHeld(version=self.current_version, pods={pod.url: label for pod, label in known.items()})
+        return WeightsHeld(version=self._held_version, pods={pod.url: label for pod, label in known.items()})
 
     @property
     def wants_resend(self) -> bool:
@@ -116,7 +118,7 @@ class PodTransport(ABC):
             if self._background is None:
                 self._background = Background("weights")
                 self._background.run(self._open())
-                self._watcher = self._background.submit(self._watch())
+                self._background.submit(self._watch())
             return self._background
 
     async def _open(self) -> None:
@@ -179,17 +181,23 @@ class PodTransport(ABC):
 
     # After a sync.
 
-    def _check_parity(self, pods: list[Pod], model: str, fallback: Callable[[object], LogProbs] | None = None) -> None:
-        """Compares log-probabilities where it is due.
+    def _parity_due(self) -> bool:
+        """Counts one sync; whether log-probabilities are to be compared after it."""
+        return self._parity is not None and self._parity.due()
+
+    def _run_parity(self, pods: list[Pod], model: str, fallback: Callable[[object], LogProbs] | None = None) -> None:
+        """Compares log-probabilities.
 
         Args:
             pods: that hold the new version.
             model: name to ask vLLM for.
             fallback: what computes them where this process holds only its share of the model, by its configuration;
                 None leaves the check out then.
+
+        Raises:
+            WeightParityError: vLLM computes something else than the trainer.
         """
-        if self._parity is None or not self._parity.due():
-            return
+        assert self._parity is not None
         fleet, _ = self._parts()
         self.stats.last_parity = self._parity.run(
             {pod.url: fleet.client(pod) for pod in pods},

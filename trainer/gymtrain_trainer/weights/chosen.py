@@ -51,7 +51,7 @@ class ChosenTransport:
 
     @property
     def current_version(self) -> str | None:
-        """Label of the version that vLLM holds; None before the first sync."""
+        """Label of the version that was sent last; None before the first sync."""
         return self._chosen.current_version if self._chosen is not None else None
 
     def init_weight_transfer(self) -> None:

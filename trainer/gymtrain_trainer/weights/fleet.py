@@ -6,38 +6,23 @@ gets no traffic until the repair watcher has brought it to the current version.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 import aiohttp
 
-from gymtrain_trainer.weights.errors import (
-    NoServersError,
-    PodError,
-    PodRefusedError,
-    PodUnreachableError,
-    WeightSyncError,
-)
+from gymtrain_trainer.weights.errors import PodError, PodRefusedError, PodUnreachableError, WeightSyncError
 from gymtrain_trainer.weights.hosts import Pod, resolve
+from gymtrain_trainer.weights.outcome import Outcome, too_late
 from gymtrain_trainer.weights.pod_client import PodClient
-from gymtrain_trainer.weights.push import Carrier, PullCarrier, Version
+from gymtrain_trainer.weights.push import UNSYNCED, Carrier, PullCarrier, Version
 from gymtrain_trainer.weights.settings import SyncSettings
 
 _TRIES = 3  # of a pod that answers with errors
 _AGAIN_SECONDS = 1.0
+_BEGIN_SECONDS = 10.0  # for which a pod that does not say whether it fetches is waited for
 _NOT_FOUND = 404
-UNSYNCED = "default"  # what vLLM calls the weights that it started with
 _UNFIT = "doesn't fit the model"  # of the plugin's LoadError: trying again can't help
-
-
-@dataclass
-class Outcome:
-    """What became of one sync."""
-
-    done: dict[Pod, float] = field(default_factory=dict)  # seconds of the pause
-    unreachable: dict[Pod, str] = field(default_factory=dict)
-    refused: dict[Pod, str] = field(default_factory=dict)
-    retries: int = 0
 
 
 class Fleet:
@@ -55,6 +40,7 @@ class Fleet:
         self._carrier = carrier or PullCarrier()
         self._find = find
         self.known: dict[Pod, str] = {}  # by the last look or push; also for releases that can't say it
+        self._changes: Counter[Pod] = Counter()  # of what we know, by pushes
 
     async def pods(self) -> list[Pod]:
         """All pods that DNS knows now."""
@@ -64,8 +50,15 @@ class Fleet:
         """Client of one pod."""
         return PodClient(self._session, pod)
 
-    async def bring(self, version: Version, seconds: float) -> Outcome:
+    async def bring(
+        self, version: Version, seconds: float, begun: Mapping[Pod, asyncio.Task[None]] | None = None
+    ) -> Outcome:
         """Pushes `version` to every pod, all at once, until each has it or doesn't answer, and at least one has it.
+
+        Args:
+            version: what they are to hold.
+            seconds: deadline of all of it.
+            begun: pods found already, each with the call that lets it begin to fetch; None asks DNS first.
 
         Raises:
             NoServersError: no pod answered in time.
@@ -74,10 +67,13 @@ class Fleet:
         deadline = time.monotonic() + seconds
         outcome = Outcome()
         tries: dict[Pod, int] = {}
+        waiting = dict(begun or {})
         while True:
-            pods = await self.pods()
+            pods = list(waiting) or await self.pods()
             open_pods = [pod for pod in pods if pod not in outcome.done]
-            await asyncio.gather(*(self._try(pod, version, deadline, outcome, tries) for pod in open_pods))
+            await asyncio.gather(
+                *(self._try(pod, version, deadline, outcome, tries, waiting.pop(pod, None)) for pod in open_pods)
+            )
             present = set(pods)
             refused = {pod: text for pod, text in outcome.refused.items() if pod in present}
             final = {pod for pod in refused if tries[pod] >= _TRIES or _UNFIT in refused[pod]}
@@ -86,16 +82,24 @@ class Fleet:
             if outcome.done and not refused:
                 return outcome
             if time.monotonic() + _AGAIN_SECONDS >= deadline:
-                raise _too_late(outcome, pods, seconds, self._settings)
+                raise too_late(outcome, pods, seconds, self._settings)
             outcome.retries += len(refused)
             await asyncio.sleep(_AGAIN_SECONDS)
 
-    async def _try(self, pod: Pod, version: Version, deadline: float, outcome: Outcome, tries: dict[Pod, int]) -> None:
+    async def _try(
+        self,
+        pod: Pod,
+        version: Version,
+        deadline: float,
+        outcome: Outcome,
+        tries: dict[Pod, int],
+        begun: asyncio.Task[None] | None,
+    ) -> None:
         outcome.refused.pop(pod, None)
         outcome.unreachable.pop(pod, None)
-        client = self.client(pod)
         try:
-            await client.health()  # a pod that starts refuses connections: cheaper to learn here
+            if not await _answered(begun):
+                await self.client(pod).health()  # a pod that starts refuses connections: cheaper to learn here
             tries[pod] = tries.get(pod, 0) + 1
             outcome.done[pod] = await self._push(pod, version, max(1.0, deadline - time.monotonic()))
         except PodUnreachableError as error:
@@ -109,9 +113,11 @@ class Fleet:
         found = dict(zip(pods, await asyncio.gather(*map(self._version, pods)), strict=True))
         for pod in self.known.keys() - found.keys():
             self.known.pop(pod, None)
+            self._changes.pop(pod, None)
         return found
 
     async def _version(self, pod: Pod) -> str | None:
+        changes = self._changes[pod]
         try:
             label = await self._carrier.version(self.client(pod))
         except PodRefusedError as error:
@@ -119,7 +125,8 @@ class Fleet:
         except PodError:
             self.known.pop(pod, None)  # it may be restarting
             return None
-        self.known[pod] = label
+        if changes == self._changes[pod]:  # else a push ended meanwhile: the answer may be from before it
+            self.known[pod] = label
         return label
 
     async def _push(self, pod: Pod, version: Version, seconds: float) -> float:
@@ -128,6 +135,8 @@ class Fleet:
         except PodError:
             self.known.pop(pod, None)  # until it is asked again: it may hold either
             raise
+        finally:
+            self._changes[pod] += 1
         self.known[pod] = version.label
         return paused
 
@@ -164,10 +173,12 @@ class Fleet:
             pass  # the next look finds it again
 
 
-def _too_late(outcome: Outcome, pods: list[Pod], seconds: float, settings: SyncSettings) -> Exception:
-    if outcome.refused:
-        return WeightSyncError(f"not done in {seconds:.0f} s: {'; '.join(sorted(outcome.refused.values()))}")
-    seen = "; ".join(sorted(outcome.unreachable[pod] for pod in pods if pod in outcome.unreachable))
-    return NoServersError(
-        f"no vLLM pod took the weights in {seconds:.0f} s: {seen or f'{settings.pods_host} has no address'}"
-    )
+async def _answered(begun: asyncio.Task[None] | None) -> bool:
+    """Whether the pod began to fetch."""
+    if begun is None:
+        return False
+    try:
+        await asyncio.wait_for(begun, _BEGIN_SECONDS)
+    except (PodError, TimeoutError):
+        return False
+    return True

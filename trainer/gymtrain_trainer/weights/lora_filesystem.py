@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from gymtrain_api.transports import Transport
 from gymtrain_trainer.weights.adapters import AdapterCarrier
-from gymtrain_trainer.weights.base import PodTransport
 from gymtrain_trainer.weights.errors import StagingError
-from gymtrain_trainer.weights.fleet import Outcome
+from gymtrain_trainer.weights.outcome import Outcome
 from gymtrain_trainer.weights.parity_watch import ParityWatch
 from gymtrain_trainer.weights.push import Version
+from gymtrain_trainer.weights.pushing import PushTransport
 from gymtrain_trainer.weights.safetensors_file import write_file
 from gymtrain_trainer.weights.settings import SyncSettings
 from gymtrain_trainer.weights.stats import SyncEvent
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 CONFIG_FILE, TENSORS_FILE = "adapter_config.json", "adapter_model.safetensors"  # peft's names
 
 
-class LoRAFilesystem(PodTransport):
+class LoRAFilesystem(PushTransport):
     """TRL's WeightTransferProtocol, for the tensors of an adapter."""
 
     name: Transport = "LoRAFilesystem"
@@ -117,14 +117,10 @@ class LoRAFilesystem(PodTransport):
         staged = time.monotonic()
         self._sources[number] = folder
         outcome = self._start().run(self._sync(number))
-        now = time.monotonic()
-        version = self.settings.version(number)
-        self.stats.retries += outcome.retries
-        self.stats.unreachable = sorted(pod.url for pod in outcome.unreachable)
-        self.stats.synced(size, now - started, staged - started, max(outcome.done.values()))
-        self._observer(SyncEvent("sync", version, now - started, size, len(outcome.done)))
+        self._account(number, outcome, size, started, staged)
         self._forget(number)
-        self._check_parity(list(outcome.done), version)
+        if self._parity_due():
+            self._run_parity(list(outcome.done), self.settings.version(number))
 
     def _forget(self, newest: int) -> None:
         """Deletes folders one version after the pods forgot them: vLLM may read an adapter's folder late."""
@@ -135,14 +131,5 @@ class LoRAFilesystem(PodTransport):
         return Version(self.settings.version(number), str(self._sources[number]))
 
     async def _sync(self, number: int) -> Outcome:
-        fleet, turn = self._parts()
-        async with turn:
-            outcome = await fleet.bring(self._version(number), self.settings.timeout_seconds)
-            self.numbers.current = number  # within the turn: a repair must not push the version before
-            return outcome
-
-    def _current(self) -> Version | None:
-        return self._version(self.numbers.current) if self.numbers.current else None
-
-    async def _look(self) -> None:
-        await self._repair(self._current)
+        async with self._parts()[1]:
+            return await self._bring(number)

@@ -105,7 +105,15 @@ def make_transport(settings: SyncSettings, needs: TransportNeeds) -> WeightTrans
                 observer=observer,
             )
         case "HTTPFull":
-            return HTTPFull(settings, needs.store, dtype=dtype, reason=reason, parity=parity, observer=observer)
+            return HTTPFull(
+                settings,
+                needs.store,
+                dtype=dtype,
+                max_staleness=needs.max_staleness,
+                reason=reason,
+                parity=parity,
+                observer=observer,
+            )
         case "None":
             return NoTransport(settings, reason=reason, observer=observer)
 

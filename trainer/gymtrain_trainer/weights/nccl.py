@@ -25,13 +25,12 @@ from gymtrain_trainer.weights import nccl_group
 from gymtrain_trainer.weights.base import PodTransport
 from gymtrain_trainer.weights.errors import PodError, WeightsError, WeightSyncError
 from gymtrain_trainer.weights.fingerprint import Fingerprint
-from gymtrain_trainer.weights.fleet import UNSYNCED
 from gymtrain_trainer.weights.hosts import Pod
 from gymtrain_trainer.weights.nccl_broadcast import Broadcast, on_all
 from gymtrain_trainer.weights.packing import Packer, describe
 from gymtrain_trainer.weights.parity_watch import ParityWatch
 from gymtrain_trainer.weights.probe import wait_for_servers
-from gymtrain_trainer.weights.push import PullCarrier, resume_quietly
+from gymtrain_trainer.weights.push import UNSYNCED, PullCarrier, resume_quietly
 from gymtrain_trainer.weights.settings import SyncSettings
 from gymtrain_trainer.weights.stats import SyncEvent
 
@@ -140,7 +139,8 @@ class NCCL(PodTransport):
         self._let_go()
         if self._unchecked:
             self._unchecked = False
-            self._check_parity(self._pods(), SERVED_MODEL_NAME)
+            if self._parity_due():
+                self._run_parity(self._pods(), SERVED_MODEL_NAME)
 
     def destroy(self) -> None:
         """Leaves the group and ends the thread."""

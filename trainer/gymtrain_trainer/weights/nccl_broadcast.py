@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from gymtrain_trainer.weights.background import Background
 from gymtrain_trainer.weights.errors import PodError, WeightSyncError
-from gymtrain_trainer.weights.fleet import UNSYNCED
 from gymtrain_trainer.weights.nccl_group import Group
 from gymtrain_trainer.weights.nccl_watchdog import deadline
 from gymtrain_trainer.weights.packing import Packer
 from gymtrain_trainer.weights.pod_client import PodClient
-from gymtrain_trainer.weights.push import forget_caches, open_update, resume_quietly
+from gymtrain_trainer.weights.push import UNSYNCED, forget_caches, open_update, resume_quietly
 
 if TYPE_CHECKING:
     import torch
@@ -105,5 +104,5 @@ class Broadcast:
 
 
 async def _open(client: PodClient) -> None:
-    await forget_caches(client)  # nothing computes new ones before the pause ends
-    await open_update(client)
+    # Nothing computes new caches before the pause ends: one round trip for both.
+    await asyncio.gather(forget_caches(client), open_update(client))

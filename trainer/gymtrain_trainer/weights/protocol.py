@@ -2,7 +2,8 @@
 
 TRL (AsyncGRPOTrainer's `weight_transfer`) calls from the main thread of rank 0: `init_weight_transfer` once, then
 `pause`, `send_weights`, `resume` for each sync, `destroy` at the end. Once `send_weights` has returned, every vLLM pod
-that answers holds the new version, and so does every one that gets traffic.
+that answers holds the new version, and so does every one that gets traffic. Where rollouts may be of earlier versions,
+a transport may return sooner, when the tensors may change again: then the next sync waits for this one.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class WeightTransport(Protocol):
 
     @property
     def current_version(self) -> str | None:
-        """Label of the version that vLLM holds; None before the first sync."""
+        """Label of the version that was sent last; None before the first sync."""
         ...
 
     def init_weight_transfer(self) -> None:
@@ -58,14 +59,19 @@ class WeightTransport(Protocol):
         ...
 
     def held(self) -> WeightsHeld:
-        """The current version and what each pod holds by the last look. From any thread, at once."""
+        """The version that pods are to hold, and what each holds by the last look. From any thread, at once."""
         ...
 
     @property
     def wants_resend(self) -> bool:
-        """Whether a pod waits for weights that only the main thread can send: call `resend` while it is idle."""
+        """Whether a pod waits for weights that only the main thread can send, or a sync failed after `send_weights`
+        returned: call `resend` while the main thread is idle."""
         ...
 
     def resend(self) -> None:
-        """Sends the current version to pods that lost it. Main thread of rank 0, between syncs."""
+        """Sends the current version to pods that lost it. Main thread of rank 0, between syncs.
+
+        Raises:
+            WeightsError: what a sync failed with after `send_weights` returned.
+        """
         ...

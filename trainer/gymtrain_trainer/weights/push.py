@@ -1,19 +1,22 @@
-"""One version into one pod by the pull engine: pause, load, label, resume.
+"""One version into one pod by the pull engine: fetch, pause, load, label, resume.
 
-The pod is resumed whatever happens in between: a paused vLLM says that it is healthy and answers nothing.
+The pod may begin to fetch while the trainer still writes: it generates meanwhile, and is paused only to load. It is
+resumed whatever happens in between: a paused vLLM says that it is healthy and answers nothing.
 """
 
 import asyncio
 import contextlib
 import time
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
 from gymtrain_api.manifest import PullUpdate
 from gymtrain_trainer.weights.errors import PodError, PodRefusedError
+from gymtrain_trainer.weights.hosts import Pod
 from gymtrain_trainer.weights.pod_client import PodClient
 
 _NOT_FOUND = 404
+UNSYNCED = "default"  # what vLLM calls the weights that it started with
 
 
 @dataclass(frozen=True)
@@ -39,22 +42,38 @@ class Carrier(Protocol):
 class PullCarrier:
     """The pull engine's."""
 
+    def __init__(self) -> None:
+        self._begun: dict[Pod, Version] = {}  # what pods fetch already
+
     async def version(self, client: PodClient) -> str:
         """The label that vLLM itself keeps."""
         return await client.weight_version()
 
+    async def begin(self, client: PodClient, version: Version, seconds: float) -> None:
+        """Lets the pod fetch what is still being written; it goes on generating until `push`.
+
+        Raises:
+            PodError: it doesn't. `push` asks it for all.
+        """
+        self._begun.pop(client.pod, None)
+        await open_update(client)
+        await client.update(_update(version, seconds, "fetch"), seconds)
+        self._begun[client.pod] = version
+
     async def push(self, client: PodClient, version: Version, seconds: float) -> float:
-        """Lets the pod fetch and load."""
-        return await push(client, version, seconds)
+        """Lets the pod load what it fetched; fetch first, where it did not begin."""
+        begun = self._begun.pop(client.pod, None) == version
+        return await push(client, version, seconds, begun=begun)
 
 
-async def push(client: PodClient, version: Version, seconds: float) -> float:
+async def push(client: PodClient, version: Version, seconds: float, *, begun: bool = False) -> float:
     """Brings `version` into the pod.
 
     Args:
         client: of the pod.
         version: what to load.
         seconds: that fetching and loading may take.
+        begun: the update is open, and the pod fetches already.
 
     Returns:
         Seconds for which the pod was paused.
@@ -63,19 +82,27 @@ async def push(client: PodClient, version: Version, seconds: float) -> float:
         PodUnreachableError: the pod is gone, or restarts.
         PodRefusedError: the pod keeps what it had, or ended itself because it can't.
     """
-    update = PullUpdate(manifest_url=version.source, version=version.label, timeout_seconds=seconds)
     started = time.monotonic()
     try:
         await client.pause()
-        await open_update(client)
-        await client.update(update.model_dump(), seconds)
+        if not begun:
+            await open_update(client)
+        await forget_caches(client)  # nothing computes new ones before the pause ends
+        await client.update(_update(version, seconds, "load"), seconds)
         await client.finish_update(version.label)
-        await forget_caches(client)
-    except BaseException:  # a cancelled sync too
+    except PodRefusedError:
         await asyncio.shield(resume_quietly(client))
+        raise
+    except BaseException:  # a cancelled sync too
+        await asyncio.shield(_disown(client))
         raise
     await client.resume()
     return time.monotonic() - started
+
+
+def _update(version: Version, seconds: float, step: Literal["fetch", "load"]) -> dict[str, Any]:
+    update = PullUpdate(manifest_url=version.source, version=version.label, timeout_seconds=seconds, step=step)
+    return update.model_dump()
 
 
 async def open_update(client: PodClient) -> None:
@@ -95,6 +122,13 @@ async def forget_caches(client: PodClient) -> None:
     except PodRefusedError as error:
         if error.status != _NOT_FOUND:
             raise
+
+
+async def _disown(client: PodClient) -> None:
+    """Resumes a pod of which nobody knows what it holds; without its label it gets no traffic."""
+    with contextlib.suppress(PodError):  # no such route before 0.28: there the label is our own note
+        await client.relabel(UNSYNCED)
+    await resume_quietly(client)
 
 
 async def resume_quietly(client: PodClient) -> None:

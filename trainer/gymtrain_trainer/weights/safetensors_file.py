@@ -1,19 +1,16 @@
-"""Writing one safetensors file, with its sha256 on the way.
+"""The safetensors format, https://github.com/huggingface/safetensors.
 
-A file is 8 bytes (little-endian length of the header), the header (JSON: dtype, shape and byte range by tensor name,
-padded with spaces to a multiple of 8), then the tensors' bytes: https://github.com/huggingface/safetensors. Written
-here because the library takes a whole file at once, and neither streams nor hashes.
+8 bytes (little-endian length of the header), the header (JSON: dtype, shape and byte range by tensor name, padded with
+spaces to a multiple of 8), then the tensors' bytes. Made here because the library takes a whole file at once, and
+neither streams nor hashes.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Buffer, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from gymtrain_api.manifest import WeightFile
 
 if TYPE_CHECKING:  # torch takes seconds to import, and only the trainer's process has it
     import torch
@@ -31,12 +28,8 @@ _DTYPES = {
 }
 
 
-def write_file(path: Path, tensors: Sequence[tuple[str, torch.Tensor]]) -> WeightFile:
-    """Writes contiguous CPU tensors as one file.
-
-    Raises:
-        OSError: the disk is full or not writable.
-    """
+def encode(tensors: Sequence[tuple[str, torch.Tensor]]) -> list[memoryview]:
+    """The bytes of one file that holds these contiguous CPU tensors, whose memory is not copied."""
     header: dict[str, object] = {}
     offset = 0
     for name, tensor in tensors:
@@ -45,19 +38,21 @@ def write_file(path: Path, tensors: Sequence[tuple[str, torch.Tensor]]) -> Weigh
         offset += tensor.nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    digest = hashlib.sha256()
-    size = 0
+    parts = [memoryview(len(text).to_bytes(8, "little") + text)]
+    return parts + [_bytes(tensor) for _, tensor in tensors if tensor.nbytes]
+
+
+def write_file(path: Path, tensors: Sequence[tuple[str, torch.Tensor]]) -> None:
+    """Writes contiguous CPU tensors as one file.
+
+    Raises:
+        OSError: the disk is full or not writable.
+    """
     with path.open("wb") as file:
-        parts: list[Buffer] = [len(text).to_bytes(8, "little"), text, *(_bytes(tensor) for _, tensor in tensors)]
-        for part in parts:
-            digest.update(part)
-            size += file.write(part)
-    return WeightFile(name=path.name, bytes=size, sha256=digest.hexdigest())
+        file.writelines(encode(tensors))
 
 
-def _bytes(tensor: torch.Tensor) -> Buffer:
-    """The tensor's memory, not copied."""
+def _bytes(tensor: torch.Tensor) -> memoryview:
     import torch
 
-    flat: Buffer = tensor.reshape(-1).view(torch.uint8).numpy()
-    return flat
+    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from gymtrain_api.manifest import MANIFEST_FILE
 from gymtrain_api.wiring import INFERENCE_PORT, weight_version
 
 
@@ -25,4 +26,4 @@ class SyncSettings:
 
     def manifest_url(self, number: int) -> str:
         """Where vLLM finds sync `number`."""
-        return f"{self.weights_url.rstrip('/')}/{number}/manifest.json"
+        return f"{self.weights_url.rstrip('/')}/{number}/{MANIFEST_FILE}"

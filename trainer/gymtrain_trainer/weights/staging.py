@@ -1,7 +1,7 @@
-"""A stream of tensors to sharded safetensors files: while one shard is written and hashed, the next is gathered.
+"""A stream of tensors to sharded safetensors files: while parts are written and hashed, the next shard is gathered.
 
-Few shards are in memory at a time, never the whole model. hashlib and file writes release Python's lock, so that some
-threads keep up with a GPU.
+Each part is announced as soon as it is written, so that pods fetch while the trainer still writes. Few shards are in
+memory at a time, never the whole model. A large tensor is one file and many parts: no thread works on it alone.
 """
 
 from __future__ import annotations
@@ -9,57 +9,52 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gymtrain_api.manifest import WeightFile, WeightManifest
 from gymtrain_trainer.cpus import usable_cpus
 from gymtrain_trainer.weights.errors import StagingError
-from gymtrain_trainer.weights.safetensors_file import write_file
-from gymtrain_trainer.weights.store import WeightStore
+from gymtrain_trainer.weights.safetensors_file import encode
+from gymtrain_trainer.weights.shard_file import ShardFile
+from gymtrain_trainer.weights.store import Draft
 
 if TYPE_CHECKING:  # torch takes seconds to import, and only the trainer's process has it
     import torch
 
-SHARD_BYTES = 32 << 20  # the unit of writing, hashing and fetching in parallel
+SHARD_BYTES = 32 << 20  # size from which a file is closed
+PART_BYTES = 8 << 20  # the unit of writing, hashing and fetching in parallel
 _MOST_WRITERS = 8
+_AHEAD = 4  # parts that wait for each writer: bounds the memory
 
 
 def stage(
-    store: WeightStore,
-    number: int,
-    version: str,
+    draft: Draft,
     tensors: Iterator[tuple[str, torch.Tensor]],
     dtype: str | None,
     shard_bytes: int = SHARD_BYTES,
-) -> WeightManifest:
-    """Writes one version and publishes it.
+    part_bytes: int = PART_BYTES,
+) -> None:
+    """Writes one version, and ends its manifest.
 
     Args:
-        store: where to.
-        number: of the sync.
-        version: label of the sync.
+        draft: where to.
         tensors: name and full tensor, on any device. Always read to its end: with a sharded model every tensor is a
             collective, and the other processes would wait for this one for ever.
         dtype: what floating-point tensors are cast to, the server's own type; None leaves them.
         shard_bytes: size from which a file is closed.
+        part_bytes: largest size of a part.
 
     Raises:
         StagingError: the disk is full or not writable, or no tensor came.
     """
-    folder = store.begin(number)
     try:
-        files = _write_shards(folder, _cast(tensors, dtype), shard_bytes)
+        _write_shards(draft, _cast(tensors, dtype), shard_bytes, part_bytes)
     except OSError as error:
         for _ in tensors:
             pass
-        store.drop(number)
-        raise StagingError(f"cannot write weights to {folder}: {error}") from error
-    if not files:
+        raise StagingError(f"cannot write weights to {draft.folder}: {error}") from error
+    if not draft.manifest.parts:
         raise StagingError("the model has no parameters to send")
-    manifest = WeightManifest(version=version, files=files)
-    store.commit(number, manifest)
-    return manifest
+    draft.manifest.end()
 
 
 def _cast(tensors: Iterator[tuple[str, torch.Tensor]], dtype: str | None) -> Iterator[tuple[str, torch.Tensor]]:
@@ -86,17 +81,25 @@ def on_host(shard: list[tuple[str, torch.Tensor]]) -> list[tuple[str, torch.Tens
     return [(name, part.view(tensor.shape)) for (name, tensor), part in zip(shard, parts, strict=True)]
 
 
-def _write_shards(folder: Path, tensors: Iterator[tuple[str, torch.Tensor]], limit: int) -> list[WeightFile]:
+def _write_shards(draft: Draft, tensors: Iterator[tuple[str, torch.Tensor]], shard_bytes: int, part_bytes: int) -> None:
     writers = max(1, min(_MOST_WRITERS, usable_cpus() - 1))
-    files: list[WeightFile] = []
+
+    def write(file: ShardFile, offset: int) -> None:
+        draft.manifest.add(file.write(offset, min(part_bytes, file.size - offset)))
+
     with ThreadPoolExecutor(writers, thread_name_prefix="staging") as pool:
-        pending: deque[Future[WeightFile]] = deque()
-        for number, shard in enumerate(_shards(tensors, limit)):
-            if len(pending) > writers:
-                files.append(pending.popleft().result())
-            pending.append(pool.submit(write_file, folder / f"{number:05}.safetensors", on_host(shard)))
-        files += [future.result() for future in pending]
-    return files
+        pending: deque[Future[None]] = deque()
+        try:
+            for number, shard in enumerate(_shards(tensors, shard_bytes)):
+                while len(pending) > writers * _AHEAD:
+                    pending.popleft().result()
+                file = ShardFile(draft.folder / f"{number:05}.safetensors", encode(on_host(shard)))
+                pending += [pool.submit(write, file, offset) for offset in range(0, file.size, part_bytes)]
+            for future in pending:
+                future.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def _shards(tensors: Iterator[tuple[str, torch.Tensor]], limit: int) -> Iterator[list[tuple[str, torch.Tensor]]]:

@@ -1,21 +1,30 @@
 """What the trainer offers of its weights: staged versions on disk, and which pod holds which version.
 
-    FOLDER/NUMBER/{manifest.json, 00000.safetensors, ...}
+    FOLDER/NUMBER/{00000.safetensors, ...}      the manifest of each is in memory
 
-A version appears under its number only when it is complete. One version is kept besides the one being written, so the
-folder needs twice the size of the weights.
+A version can be asked for from its beginning: the manifest names a part only when it is written, and ends only when all
+are. One version is kept besides the one being written, so the folder needs twice the size of the weights.
 """
 
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-from gymtrain_api.manifest import MANIFEST_FILE, WeightManifest
 from gymtrain_api.wiring import WeightsHeld
+from gymtrain_trainer.weights.announced import AnnouncedManifest
 from gymtrain_trainer.weights.errors import StagingError
 
 _FILE_NAME = re.compile(r"[\w][\w.-]*")
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A version that is being written."""
+
+    folder: Path
+    manifest: AnnouncedManifest
 
 
 class WeightStore:
@@ -25,57 +34,56 @@ class WeightStore:
         """Takes over `folder`, and empties it: what an earlier process left there is nobody's."""
         self.held: Callable[[], WeightsHeld] = WeightsHeld  # the transport's answer, once there is one
         self._folder = folder
+        self._manifests: dict[int, AnnouncedManifest] = {}
         shutil.rmtree(folder, ignore_errors=True)
 
-    def begin(self, number: int) -> Path:
-        """An empty folder for version `number`; older versions but the last are removed first.
+    def begin(self, number: int, version: str, expected_bytes: int = 0) -> Draft:
+        """Opens version `number`; older versions but the last complete one are removed first.
+
+        Args:
+            number: of the sync.
+            version: label of the sync.
+            expected_bytes: of all files, as far as known: readers choose by it where they put them.
 
         Raises:
-            StagingError: the folder can't be made.
+            StagingError: its folder can't be made.
         """
-        complete = sorted((path for path in self._folder.glob("*") if path.name.isdigit()), key=lambda p: int(p.name))
-        for path in complete[:-1]:
-            shutil.rmtree(path, ignore_errors=True)
-        partial = self._partial(number)
-        shutil.rmtree(partial, ignore_errors=True)
+        complete = sorted(number for number, manifest in list(self._manifests.items()) if manifest.complete)
+        for old in complete[:-1]:
+            self.drop(old)
+        folder = self._folder / str(number)
+        shutil.rmtree(folder, ignore_errors=True)
         try:
-            partial.mkdir(parents=True)
+            folder.mkdir(parents=True)
         except OSError as error:
-            raise StagingError(f"cannot make {partial}: {error}") from error
-        return partial
-
-    def commit(self, number: int, manifest: WeightManifest) -> None:
-        """Publishes what was written to `begin`'s folder.
-
-        Raises:
-            StagingError: it can't be written.
-        """
-        partial = self._partial(number)
-        try:
-            (partial / MANIFEST_FILE).write_text(manifest.model_dump_json())
-            partial.rename(self._folder / str(number))
-        except OSError as error:
-            raise StagingError(f"cannot publish {partial}: {error}") from error
+            raise StagingError(f"cannot make {folder}: {error}") from error
+        manifest = self._manifests[number] = AnnouncedManifest(version, expected_bytes)
+        return Draft(folder, manifest)
 
     def drop(self, number: int) -> None:
-        """Forgets a version that no pod is to hold, published or not."""
-        for path in (self._partial(number), self._folder / str(number)):
-            shutil.rmtree(path, ignore_errors=True)
+        """Forgets a version that no pod is to hold, complete or not."""
+        manifest = self._manifests.pop(number, None)
+        if manifest is not None:
+            manifest.break_off()
+        shutil.rmtree(self._folder / str(number), ignore_errors=True)
+
+    def manifest(self, number: str) -> AnnouncedManifest | None:
+        """Of a version, complete or not."""
+        return self._manifests.get(int(number)) if number.isdecimal() else None
 
     def find(self, number: str, name: str) -> Path | None:
-        """A published file; None for anything else, whatever the strings hold."""
-        if not number.isdecimal() or not _FILE_NAME.fullmatch(name):
+        """A file of a version; None for anything else, whatever the strings hold."""
+        if self.manifest(number) is None or not _FILE_NAME.fullmatch(name):
             return None
-        path = self._folder / number / name
+        path = self._folder / str(int(number)) / name
         return path if path.is_file() else None
 
     def weights(self, number: int) -> list[Path]:
-        """The tensor files of a published version."""
+        """The tensor files of a version."""
         return sorted((self._folder / str(number)).glob("*.safetensors"))
 
     def clear(self) -> None:
         """Frees the space."""
+        for number in list(self._manifests):
+            self.drop(number)
         shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _partial(self, number: int) -> Path:
-        return self._folder / f".{number}"
