@@ -68,6 +68,8 @@ def _kubelet(settings: Settings, programs: Mapping[str, Path], ports: Ports) -> 
         "oomScoreAdj": 0,
         "failSwapOn": False,
         "maxPods": 200,
+        # A pod that forks without end is its own problem.
+        "podPidsLimit": 1024,
         # A disk that is shared with everything else on the machine is no reason to evict pods or images.
         "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
         "imageGCHighThresholdPercent": 100,

@@ -27,6 +27,20 @@ def test_weights_that_did_not_all_arrive_raise_the_kl() -> None:
     assert [raised(alarms, 0.017) for _ in range(30)][1:] == [{"KLHigh"}] * 29  # it never becomes the usual
 
 
+def test_the_first_steps_of_a_run_may_be_large_and_never_become_the_usual() -> None:
+    alarms = SampleAlarms()
+    for step in range(2, 11):
+        verdict = alarms.look(Numbers(0.05, 1.0, 1.0, step=step))
+        assert verdict["KLHigh"] is None
+    assert [raised(alarms, 0.05) for _ in range(2)][-1] == {"KLHigh"}
+
+
+def test_weights_that_are_far_off_raise_the_kl_in_the_first_steps_too() -> None:
+    alarms = SampleAlarms()
+    verdicts = [alarms.look(Numbers(0.3, 1.0, 1.0, step=step)).get("KLHigh") for step in (2, 3)]
+    assert verdicts[-1] is not None
+
+
 def test_one_noisy_step_raises_nothing() -> None:
     alarms = SampleAlarms()
     assert [raised(alarms, kl) for kl in (0.004, 0.05, 0.004, 0.05)] == [set()] * 4

@@ -4,12 +4,17 @@
 |---|---|---|---|
 | KLHigh | 0; 0.002 to 0.006 a version behind | (1 + b) x max(0.0075, 4 x median) | second step in a row |
 | RatioOff | 1 | distance from 1 of max(0.02 x (1 + b), 4 x median) | second step in a row |
+| KLHigh, steps 2 to 10 of a run | up to 0.025 a version behind | ten times that | second step in a row |
 | both, first step on fresh samples | exactly 0 and 1, but for half precision | 0.002 and 0.02 | at once |
 | Stalled | the median of the last steps | 10 x the median, at least 120 s | by the watchdog |
 
 b, steps behind: how many optimizer steps the weights moved since the samples were drawn. KL grows with it in a healthy
 run, so its limit does; a vLLM that kept an old lm_head was seen at 0.017 one version behind. The ratio is the mean
 importance weight, which is 1 in expectation at any staleness, but scatters more.
+
+The first steps of a run move the weights further than later ones of the same learning rate: an optimizer that has seen
+one gradient takes every parameter a whole step in its direction. The quickstart, without warm-up, is at 0.05 one
+version behind in step 5.
 
 median: of the run's own last 50 values (KL per 1 + b, distance of the ratio), so that a run with a high learning rate
 has its own usual. Only values below the limit enter it: one that was wrong from the start never becomes usual. Each
@@ -26,6 +31,8 @@ from gymtrain_trainer.progress import AlarmReason
 _WINDOW = 50  # steps of the run's own values
 _TIMES = 4.0
 _KL = 0.0075  # per step behind
+_EARLY_STEPS = 10
+_EARLY_TIMES = 10.0
 _RATIO = 0.02
 _FRESH_KL = 0.002
 _FRESH_RATIO = 0.02
@@ -42,6 +49,7 @@ class Numbers:
     ratio: float | None
     staleness: float  # mean, in weight versions
     first: bool = False  # of this process: nothing was trained since its first sync
+    step: int = _EARLY_STEPS + 1  # of the run
 
 
 class SampleAlarms:
@@ -61,14 +69,16 @@ class SampleAlarms:
         verdict: dict[AlarmReason, str | None] = {}
         if numbers.kl is not None:
             usual = _TIMES * statistics.median(self._kl) if self._kl else 0.0
-            limit = _FRESH_KL if fresh else (1 + behind) * max(_KL, usual)
+            settled = (1 + behind) * max(_KL, usual)
+            early = (1 + behind) * _KL * _EARLY_TIMES if numbers.step <= _EARLY_STEPS else 0.0
+            limit = _FRESH_KL if fresh else max(settled, early)
             if self._over("KLHigh", numbers.kl, limit, fresh, verdict):
                 verdict["KLHigh"] = (
                     f"KL between the weights that sampled and those that train is {numbers.kl:.4g}, above "
                     f"{limit:.4g} for samples {behind:.1f} steps behind: vLLM may hold other weights than it says, or "
                     "the learning rate is high for this staleness (rollout.maxStaleness, trainer.config.learning_rate)"
                 )
-            if numbers.kl <= limit:
+            if numbers.kl <= min(limit, settled):
                 self._kl.append(numbers.kl / (1 + behind))
         if numbers.ratio is not None:
             distance = abs(numbers.ratio - 1)

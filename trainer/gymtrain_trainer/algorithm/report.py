@@ -117,7 +117,7 @@ class ReportCallback(TrainerCallback):  # type: ignore[misc]
 
     def _judge(self, numbers: dict[str, float], record: StepRecord, first: bool) -> None:
         kl, ratio = numbers.get("kl"), numbers.get("ratio")
-        verdict = self._lead.alarms.look(Numbers(kl, ratio, record.staleness, first))
+        verdict = self._lead.alarms.look(Numbers(kl, ratio, record.staleness, first, record.step))
         for reason, message in verdict.items():
             if message is None:
                 self._board.clear_alarm(reason)
