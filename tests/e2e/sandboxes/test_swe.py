@@ -65,23 +65,23 @@ def _scripted_policy(run: Kubectl, play: str, image: str) -> str:
     return str(run.get("pod", f"policy-{play}")["status"]["podIP"])
 
 
-def _agent_with(run: Kubectl, play: str, policy: str) -> str:
-    """The run's agent once more, with another address of the policy in its config; the pod's name."""
+def _server_again(run: Kubectl, deployment: str, name: str, hosts: dict[str, str]) -> str:
+    """A Gym server of the run once more, with other addresses of some servers in its config; its own address."""
     config = run.get("configmap", "boxes-gym")["data"]
     gym = yaml.safe_load(config["config.yaml"])
-    (server,) = gym["policy_model"]["responses_api_models"].values()
-    server["host"] = policy
+    for server, host in hosts.items():
+        inner = gym[server] if server == "head_server" else next(iter(next(iter(gym[server].values())).values()))
+        inner["host"] = host
     data = {**config, "config.yaml": yaml.safe_dump(gym)}
-    name = f"agent-{play}"
     run.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data})
-    template = copy.deepcopy(run.get("deployment", "boxes-gym-mini-swe-agent-2")["spec"]["template"])
+    template = copy.deepcopy(run.get("deployment", deployment)["spec"]["template"])
     for volume in template["spec"]["volumes"]:
         if volume.get("configMap", {}).get("name") == "boxes-gym":
             volume["configMap"]["name"] = name
     own = template["metadata"]["labels"] | {"gymtrain.dev/server": name}
     run.apply(_pod(name, template["spec"], own))
     run.run("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=180s", timeout=210)
-    return name
+    return str(run.get("pod", name)["status"]["podIP"])
 
 
 @pytest.mark.parametrize(("play", "reward"), [("gold", 1.0), ("empty", 0.0)])
@@ -95,13 +95,17 @@ def test_the_fix_earns_the_reward_and_no_patch_earns_none(run: Kubectl, play: st
         check=False,  # it exists the second time
     )
     image = run.pods("boxes", role="gym", server=AGENT)[0]["spec"]["containers"][0]["image"]
-    agent = _agent_with(run, play, _scripted_policy(run, play, image))
+    policy = {"policy_model": _scripted_policy(run, play, image)}
+    # The agent asks the head where its model is.
+    head = _server_again(run, "boxes-gym-head-server", f"head-{play}", policy)
+    agent = f"agent-{play}"
+    _server_again(run, "boxes-gym-mini-swe-agent-2", agent, {**policy, "head_server": head})
     rows = (EXAMPLES / "swe/tasks.jsonl").read_text()
     done = run.run("exec", "-i", agent, "-c", "gym", "--", "python", "-c", PLAY, stdin=rows, timeout=15 * MINUTES)
     rewards = json.loads(done.strip().splitlines()[-1])
     assert len(rewards) >= 8
     assert rewards == dict.fromkeys(rewards, reward), run.run("logs", agent, "--tail=200")
-    run.run("delete", "pod", agent, f"policy-{play}", "--wait=false")
+    run.run("delete", "pod", agent, f"head-{play}", f"policy-{play}", "--wait=false")
     eventually(lambda: not run.pods("boxes", role="sandbox"), "the agent has closed its sandboxes", 60)
 
 
