@@ -6,6 +6,7 @@ from typing import Any
 from tests.support.kubectl import Kubectl
 
 AGENT = "mini_swe_agent_2"  # the server that uses them
+IMAGE = "gymtrain/swe-marshmallow-4-2-2:dev"  # of one task
 
 # Runs in the agent's pod. Arguments: a verb and its arguments as JSON. The last line printed is the answer.
 CLIENT = """
@@ -103,3 +104,13 @@ class Sandboxes:
     def pods(self) -> list[dict[str, Any]]:
         """The sandbox pods that exist, those on their way out too."""
         return self._kubectl.pods(self.run_name, role="sandbox")
+
+
+def running(box: dict[str, Any]) -> dict[str, Any]:
+    """The sandbox, which runs.
+
+    Raises:
+        AssertionError: it doesn't; the text says what the broker says.
+    """
+    assert box.get("state") == "Running", box
+    return box

@@ -13,7 +13,7 @@ from tests.support.sandboxes import AGENT, Sandboxes
 NOWHERE = {"requests": {"cpu": "1000"}}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def namespace(kubeconfig: str) -> Iterator[Kubectl]:
     """A namespace under restricted Pod Security, with the tasks of examples/swe."""
     name = f"e2e-{uuid.uuid4().hex[:8]}"
@@ -26,7 +26,7 @@ def namespace(kubeconfig: str) -> Iterator[Kubectl]:
     cluster.run("delete", "namespace", name, "--wait=false")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def run(operator: Kubectl, namespace: Kubectl) -> Kubectl:
     """The run `boxes`."""
     run = swe_run("boxes")
@@ -38,7 +38,7 @@ def run(operator: Kubectl, namespace: Kubectl) -> Kubectl:
     return namespace
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def boxes(run: Kubectl) -> Sandboxes:
     """Its sandboxes, as its agent uses them."""
     return Sandboxes(run, "boxes", AGENT)

@@ -65,6 +65,10 @@ def _scripted_policy(run: Kubectl, play: str, image: str) -> str:
     return str(run.get("pod", f"policy-{play}")["status"]["podIP"])
 
 
+def _names(run: Kubectl) -> set[str]:
+    return {pod["metadata"]["name"] for pod in run.pods("boxes", role="sandbox")}
+
+
 def _server_again(run: Kubectl, deployment: str, name: str, hosts: dict[str, str]) -> str:
     """A Gym server of the run once more, with other addresses of some servers in its config; its own address."""
     config = run.get("configmap", "boxes-gym")["data"]
@@ -94,6 +98,7 @@ def test_the_fix_earns_the_reward_and_no_patch_earns_none(run: Kubectl, play: st
         *(f"--from-file={SUPPORT / name}" for name in ("fake_policy.py", "scripted_policy.py")),
         check=False,  # it exists the second time
     )
+    before = _names(run)
     image = run.pods("boxes", role="gym", server=AGENT)[0]["spec"]["containers"][0]["image"]
     policy = {"policy_model": _scripted_policy(run, play, image)}
     # The agent asks the head where its model is.
@@ -106,7 +111,7 @@ def test_the_fix_earns_the_reward_and_no_patch_earns_none(run: Kubectl, play: st
     assert len(rewards) >= 8
     assert rewards == dict.fromkeys(rewards, reward), run.run("logs", agent, "--tail=200")
     run.run("delete", "pod", agent, f"head-{play}", f"policy-{play}", "--wait=false")
-    eventually(lambda: not run.pods("boxes", role="sandbox"), "the agent has closed its sandboxes", 60)
+    eventually(lambda: _names(run) <= before, "the agent has closed its sandboxes", 60)
 
 
 def test_a_whole_run_on_the_tasks_completes_and_leaves_no_sandbox(namespace: Kubectl, operator: Kubectl) -> None:
