@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.support.apiserver import ApiServer, binary
-from tests.support.kubectl import Kubectl
+from tests.support.kubectl import Kubectl, KubectlError
 
 CHART = Path(__file__).parents[2] / "charts" / "gymtrain"
 
@@ -100,7 +100,26 @@ def test_the_operator_may_read_no_secrets_and_write_no_runs(kubectl: Kubectl, ap
     assert not may("list", "nodes")
     assert not may("update", "gymtrainingruns.gymtrain.dev")
     assert not may("create", "pods", "exec")
-    assert not may("create", "roles.rbac.authorization.k8s.io")
+    for verb in ("update", "patch", "delete", "bind", "escalate"):
+        assert not may(verb, "roles.rbac.authorization.k8s.io")
+
+
+def test_the_operator_gives_nobody_a_right_that_it_lacks(kubectl: Kubectl, api_server: ApiServer) -> None:
+    """It makes a Role for each broker, which the API server lets it do with its own rights only."""
+    manifests = _render(namespace=kubectl.namespace, release=kubectl.namespace)
+    kubectl.apply(*(m for m in manifests if m["kind"].endswith(("Role", "Binding", "ServiceAccount"))))
+    account = f"system:serviceaccount:{kubectl.namespace}:{kubectl.namespace}-gymtrain-operator"
+
+    def make(name: str, resource: str, verb: str) -> None:
+        kubectl.run("create", "role", name, f"--resource={resource}", f"--verb={verb}", "--as", account)
+
+    make("pods", "pods", "get")
+    for resource, verb in (("secrets", "get"), ("pods", "update"), ("nodes", "list")):
+        with pytest.raises(KubectlError, match="attempting to grant RBAC permissions not currently held"):
+            make("more", resource, verb)
+    kubectl.run("create", "rolebinding", "pods", "--role=pods", f"--serviceaccount={account[22:]}", "--as", account)
+    with pytest.raises(KubectlError, match="attempting to grant RBAC permissions not currently held"):
+        kubectl.run("create", "rolebinding", "all", "--clusterrole=system:node", "--user=somebody", "--as", account)
 
 
 def test_images_take_registry_and_tag_unless_they_carry_one() -> None:
@@ -117,6 +136,8 @@ def test_images_take_registry_and_tag_unless_they_carry_one() -> None:
         "--image-inference=r.example.com:5000/gymtrain/inference:v2",
         "--image-inference-gpu=r.example.com:5000/vllm@sha256:0",
         "--image-trainer=r.example.com:5000/gymtrain/trainer:v2",
+        "--image-broker=r.example.com:5000/gymtrain/broker:v2",
+        "--image-sandbox=r.example.com:5000/gymtrain/sandbox:v2",
     }
 
 
