@@ -78,6 +78,9 @@ def _pod_over(pod: SandboxPod | None) -> Verdict | None:
     """What the end of its pod means for a claim."""
     if pod is None:
         return _failed(Reason.POD_DELETED, "its pod was deleted by somebody else")
+    # Before its restarts: the kubelet counts one for a container whose end it didn't see, in an evicted pod too.
+    if pod.ended and pod.trouble is not None and pod.trouble.final:
+        return _of(pod.trouble)
     if pod.leased is None:
         return _of(pod.last)
     if pod.trouble is not None and pod.trouble.final:

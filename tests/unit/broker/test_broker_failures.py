@@ -38,6 +38,23 @@ async def test_eviction(start: Start, cluster: FakeCluster) -> None:
     assert "low on resource: ephemeral-storage" in after["message"]
 
 
+async def test_an_eviction_whose_end_the_kubelet_did_not_see_is_still_one(start: Start, cluster: FakeCluster) -> None:
+    """The kubelet counts a restart then, though nothing was started."""
+    lost = {"exitCode": 137, "reason": "ContainerStatusUnknown"}
+
+    def evict(pod: str) -> None:
+        def change(one: dict[str, Any]) -> None:
+            one["status"].update({"phase": "Failed", "reason": "Evicted", "message": "too much ephemeral-storage"})
+            (container,) = one["status"]["containerStatuses"]
+            container.update({"restartCount": 1, "lastState": {"terminated": lost}, "state": {"terminated": lost}})
+
+        cluster.update(pod, change)
+
+    after = await _failed(await start(), cluster, evict)
+    assert after["reason"] == "Evicted"
+    assert "too much ephemeral-storage" in after["message"]
+
+
 async def test_a_daemon_that_ends_ends_the_sandbox(start: Start, cluster: FakeCluster) -> None:
     after = await _failed(await start(), cluster, lambda pod: cluster.end_container(pod, "Error", 2))
     assert after["reason"] == "Exited"
