@@ -9,7 +9,10 @@ PYTHON = $(shell dev/python.sh)
 RUN = $(UV) run --python "$(PYTHON)" --locked --extra operator --extra cli --group dev
 # NeMo Gym pins libraries that the rest can't live with, so its tests run in an environment of their own.
 RUN_GYM = UV_PROJECT_ENVIRONMENT=.venv-gym $(UV) run --python "$(PYTHON)" --locked --extra gym --group dev
+E2E = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m "e2e and not faults"
 PYTEST_ARGS ?=
+# Side by side; a make of its own, not a part of the one that calls it.
+LANES = MAKEFLAGS= $(MAKE) --no-print-directory --jobs=2 PYTEST_ARGS="$(PYTEST_ARGS)"
 
 .PHONY: help
 help: ## List the tasks
@@ -21,9 +24,10 @@ demo: ## Start a cluster, install the operator, train the quickstart, draw its r
 	@dev/demo.sh
 
 .PHONY: test
-test: lint test-unit cluster-up images ## All test rings, and lint
-	@# They wait most of the time, for pods and for each other's timers: together they take as long as the longest.
-	$(MAKE) --no-print-directory --jobs=3 test-gym test-api test-e2e
+test: ## All test rings, and lint
+	$(LANES) lint test-unit
+	@# These wait most of the time, for pods and for each other's timers: together they take little more than the longest.
+	$(LANES) test-processes test-e2e
 
 ##@ parts of the tests
 .PHONY: lint
@@ -63,9 +67,28 @@ test-api: ## Tests against a real kube-apiserver and etcd
 	dev/run binaries
 	$(RUN) pytest tests/api -m api $(PYTEST_ARGS)
 
+.PHONY: test-processes
+test-processes: # All tests that need no cluster but real processes, one after the other
+	$(MAKE) --no-print-directory test-gym
+	$(MAKE) --no-print-directory test-api
+
 .PHONY: test-e2e
 test-e2e: cluster-up images ## Tests on the real cluster with the real images
-	KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest tests/e2e -m "e2e and not faults" $(PYTEST_ARGS)
+	@# The tests of the chart take the operator away; all others share it.
+	$(MAKE) --no-print-directory test-chart
+	$(LANES) test-runs test-sandboxes
+
+.PHONY: test-chart
+test-chart: ## ... of the chart
+	$(E2E) tests/e2e/chart $(PYTEST_ARGS)
+
+.PHONY: test-runs
+test-runs: ## ... of the cluster and of whole runs
+	$(E2E) tests/e2e --ignore tests/e2e/chart --ignore tests/e2e/sandboxes $(PYTEST_ARGS)
+
+.PHONY: test-sandboxes
+test-sandboxes: ## ... of sandboxes
+	$(E2E) tests/e2e/sandboxes $(PYTEST_ARGS)
 
 .PHONY: test-faults
 test-faults: cluster-up images ## Every part of a run broken while it trains: half an hour, not part of `make test`

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from dev.report import DevError, say, step
@@ -36,7 +36,7 @@ class BinarySet:
     """Programs that are cached together."""
 
     name: str
-    packages: Mapping[str, str] = field(hash=False)
+    packages: Mapping[str, str]
     """Program name to Go package."""
     ldflags: str = "-s -w"
     module: str = ""
@@ -94,20 +94,22 @@ def ensure(settings: Settings, names: Sequence[str] = ()) -> dict[str, Path]:
     sets = {binaries.name: binaries for binaries in SETS}
     if unknown := sorted(set(names) - sets.keys()):
         raise DevError(f"no such set of programs: {', '.join(unknown)}", fix=f"one of: {', '.join(sets)}")
-    wanted = [sets[name] for name in names] or list(SETS)
-    folders = {binaries: settings.cache / "bin-sets" / f"{binaries.name}-{binaries.key()}" for binaries in wanted}
-    missing = [binaries for binaries in wanted if not _is_whole(folders[binaries])]
+    wanted = [
+        (binaries, settings.cache / "bin-sets" / f"{binaries.name}-{binaries.key()}")
+        for binaries in [sets[name] for name in names] or SETS
+    ]
+    missing = [(binaries, folder) for binaries, folder in wanted if not _is_whole(folder)]
     if missing:
         go = find(settings)
         later: dict[Path, list[str]] = {}
-        for binaries in missing[1:]:
+        for binaries, _ in missing[1:]:
             later.setdefault(binaries.folder, []).extend(binaries.packages.values())
         with fetched_ahead(go, later, settings.cache / "logs" / "modules.log"):
-            for binaries in missing:
-                if folders[binaries].exists():
-                    say(f"{folders[binaries]} is damaged: building it anew")
-                _build(settings, go, binaries, folders[binaries])
-    programs = {name: folders[binaries] / name for binaries in wanted for name in binaries.packages}
+            for binaries, folder in missing:
+                if folder.exists():
+                    say(f"{folder} is damaged: building it anew")
+                _build(settings, go, binaries, folder)
+    programs = {name: folder / name for binaries, folder in wanted for name in binaries.packages}
     _link(settings, programs)
     return programs
 

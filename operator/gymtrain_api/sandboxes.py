@@ -15,12 +15,8 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from gymtrain_api import wiring
 from gymtrain_api.spec import IMAGE_PATTERN
 
-BROKER_PORT = wiring.BROKER_PORT
-BROKER_TOKEN_FILE = wiring.BROKER_TOKEN_FILE
-DAEMON_PORT = wiring.SANDBOX_PORT
 DAEMON_DIR = "/gymtrain"  # in a sandbox, read-only
 DAEMON = "gymtrain-sandboxd"
 

@@ -44,13 +44,14 @@ class Progress(Status):
     last_update_time: str | None = Field(None, description="When the trainer last reported (RFC 3339).")
 
 
+type ServerKind = Literal["agent", "resources", "model", "head", "gateway", "broker", "inference"]
+
+
 class ServerStatus(Status):
     """One server of the run."""
 
     name: str = Field(description="Name in the Gym config, gateway, broker, or inference.")
-    kind: Literal["agent", "resources", "model", "head", "gateway", "broker", "inference"] = Field(
-        description="What it is."
-    )
+    kind: ServerKind = Field(description="What it is.")
     url: str = Field(description="URL inside the cluster.")
     ready: str = Field(description="Ready pods of wanted pods, such as 2/2.")
 

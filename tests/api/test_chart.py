@@ -83,10 +83,15 @@ def test_both_modes_grant_the_same_rules() -> None:
     assert role["rules"] == cluster["rules"]
 
 
-def test_the_operator_may_read_no_secrets_and_write_no_runs(kubectl: Kubectl, api_server: ApiServer) -> None:
+@pytest.fixture
+def account(kubectl: Kubectl, api_server: ApiServer) -> str:
+    """The user name of the operator, with the chart's rights."""
     manifests = _render(namespace=kubectl.namespace, release=kubectl.namespace)
     kubectl.apply(*(m for m in manifests if m["kind"].endswith(("Role", "Binding", "ServiceAccount"))))
-    account = f"system:serviceaccount:{kubectl.namespace}:{kubectl.namespace}-gymtrain-operator"
+    return f"system:serviceaccount:{kubectl.namespace}:{kubectl.namespace}-gymtrain-operator"
+
+
+def test_the_operator_may_read_no_secrets_and_write_no_runs(kubectl: Kubectl, account: str) -> None:
 
     def may(verb: str, resource: str, subresource: str = "") -> bool:
         extra = [f"--subresource={subresource}"] if subresource else []
@@ -104,11 +109,8 @@ def test_the_operator_may_read_no_secrets_and_write_no_runs(kubectl: Kubectl, ap
         assert not may(verb, "roles.rbac.authorization.k8s.io")
 
 
-def test_the_operator_gives_nobody_a_right_that_it_lacks(kubectl: Kubectl, api_server: ApiServer) -> None:
+def test_the_operator_gives_nobody_a_right_that_it_lacks(kubectl: Kubectl, account: str) -> None:
     """It makes a Role for each broker, which the API server lets it do with its own rights only."""
-    manifests = _render(namespace=kubectl.namespace, release=kubectl.namespace)
-    kubectl.apply(*(m for m in manifests if m["kind"].endswith(("Role", "Binding", "ServiceAccount"))))
-    account = f"system:serviceaccount:{kubectl.namespace}:{kubectl.namespace}-gymtrain-operator"
 
     def make(name: str, resource: str, verb: str) -> None:
         kubectl.run("create", "role", name, f"--resource={resource}", f"--verb={verb}", "--as", account)
@@ -117,7 +119,15 @@ def test_the_operator_gives_nobody_a_right_that_it_lacks(kubectl: Kubectl, api_s
     for resource, verb in (("secrets", "get"), ("pods", "update"), ("nodes", "list")):
         with pytest.raises(KubectlError, match="attempting to grant RBAC permissions not currently held"):
             make("more", resource, verb)
-    kubectl.run("create", "rolebinding", "pods", "--role=pods", f"--serviceaccount={account[22:]}", "--as", account)
+    kubectl.run(
+        "create",
+        "rolebinding",
+        "pods",
+        "--role=pods",
+        f"--serviceaccount={account.removeprefix('system:serviceaccount:')}",
+        "--as",
+        account,
+    )
     with pytest.raises(KubectlError, match="attempting to grant RBAC permissions not currently held"):
         kubectl.run("create", "rolebinding", "all", "--clusterrole=system:node", "--user=somebody", "--as", account)
 

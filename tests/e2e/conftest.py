@@ -1,9 +1,12 @@
 """The real cluster, with the operator installed by its chart, and a namespace per test."""
 
+import fcntl
 import os
 import subprocess
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -29,13 +32,14 @@ def kubeconfig() -> str:
 @pytest.fixture(scope="session")
 def operator(kubeconfig: str) -> Kubectl:
     """The operator, installed as a user would; returns kubectl in its namespace."""
-    subprocess.run(["dev/install.sh"], check=True, timeout=300, env={**os.environ, "KUBECONFIG": kubeconfig})
+    with Path(kubeconfig).open() as one_at_a_time:  # helm refuses a second upgrade beside its own
+        fcntl.flock(one_at_a_time, fcntl.LOCK_EX)
+        subprocess.run(["dev/install.sh"], check=True, timeout=300, env={**os.environ, "KUBECONFIG": kubeconfig})
     return Kubectl(kubeconfig, OPERATOR_NAMESPACE, binary("kubectl"))
 
 
-@pytest.fixture
-def kubectl(kubeconfig: str, request: pytest.FixtureRequest) -> Iterator[Kubectl]:
-    """kubectl in a namespace of the test's own, under restricted Pod Security, deleted afterwards."""
+@contextmanager
+def _namespace(kubeconfig: str) -> Iterator[Kubectl]:
     name = f"e2e-{uuid.uuid4().hex[:8]}"
     cluster = Kubectl(kubeconfig, "default", binary("kubectl"))
     cluster.run("create", "namespace", name)
@@ -43,3 +47,17 @@ def kubectl(kubeconfig: str, request: pytest.FixtureRequest) -> Iterator[Kubectl
     yield Kubectl(kubeconfig, name, binary("kubectl"))
     # What is left is checked by the tests themselves; the next one need not wait for this one's pods.
     cluster.run("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture
+def kubectl(kubeconfig: str) -> Iterator[Kubectl]:
+    """kubectl in a namespace of the test's own, under restricted Pod Security, deleted afterwards."""
+    with _namespace(kubeconfig) as own:
+        yield own
+
+
+@pytest.fixture(scope="session")
+def shared_namespace(kubeconfig: str) -> Iterator[Kubectl]:
+    """The same for tests that share one."""
+    with _namespace(kubeconfig) as own:
+        yield own

@@ -1,6 +1,5 @@
-"""Runs for the tests, made from examples/tiny.yaml."""
+"""Runs for the tests, made from the examples."""
 
-import copy
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +10,17 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 def tiny_run(name: str, **trainer_config: Any) -> dict[str, Any]:
     """The fast variant of the quickstart under another name, with some trainer settings replaced."""
-    documents = [d for d in yaml.safe_load_all((EXAMPLES / "tiny.yaml").read_text()) if d["kind"] == "GymTrainingRun"]
-    run: dict[str, Any] = copy.deepcopy(documents[0])
-    run["metadata"] = {"name": name}
+    run = _example("tiny.yaml", name)
     run["spec"]["trainer"]["config"].update(trainer_config)
     return run
 
 
 def swe_run(name: str) -> dict[str, Any]:
     """examples/swe/swe.yaml under another name."""
-    (run,) = (d for d in yaml.safe_load_all((EXAMPLES / "swe/swe.yaml").read_text()) if d["kind"] == "GymTrainingRun")
-    found: dict[str, Any] = run | {"metadata": {"name": name}}
-    return found
+    return _example("swe/swe.yaml", name)
+
+
+def _example(path: str, name: str) -> dict[str, Any]:
+    documents = yaml.safe_load_all((EXAMPLES / path).read_text())
+    run: dict[str, Any] = next(d for d in documents if d["kind"] == "GymTrainingRun")
+    return run | {"metadata": {"name": name}}

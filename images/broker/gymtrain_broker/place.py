@@ -14,7 +14,7 @@
 import os
 from pathlib import Path
 
-from gymtrain_api import sandboxes, wiring
+from gymtrain_api import wiring
 
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 
@@ -26,12 +26,12 @@ def run_config() -> Path:
 
 def token_file() -> Path:
     """The run's token, which clients send."""
-    return Path(os.environ.get(wiring.ENV_BROKER_TOKEN_FILE, sandboxes.BROKER_TOKEN_FILE))
+    return Path(os.environ.get(wiring.ENV_BROKER_TOKEN_FILE, wiring.BROKER_TOKEN_FILE))
 
 
 def port() -> int:
     """Where the broker listens."""
-    return int(os.environ.get("GYMTRAIN_BROKER_PORT", sandboxes.BROKER_PORT))
+    return int(os.environ.get("GYMTRAIN_BROKER_PORT", wiring.BROKER_PORT))
 
 
 def sandbox_image() -> str:

@@ -78,13 +78,11 @@ def _pod_over(pod: SandboxPod | None) -> Verdict | None:
     """What the end of its pod means for a claim."""
     if pod is None:
         return _failed(Reason.POD_DELETED, "its pod was deleted by somebody else")
-    # Before its restarts: the kubelet counts one for a container whose end it didn't see, in an evicted pod too.
-    if pod.ended and pod.trouble is not None and pod.trouble.final:
+    # A restart voids a lease, but in a pod that has ended the kubelet counts one for an end that it didn't see.
+    if pod.trouble is not None and pod.trouble.final and (pod.ended or pod.leased is not None):
         return _of(pod.trouble)
     if pod.leased is None:
         return _of(pod.last)
-    if pod.trouble is not None and pod.trouble.final:
-        return _of(pod.trouble)
     if pod.deleting:
         return _failed(Reason.POD_DELETED, f"its pod is being deleted: {pod.disruption or 'by somebody else'}")
     if pod.ended:
@@ -117,7 +115,10 @@ def _silence(pod: SandboxPod | None, settings: Settings) -> str:
     if pod is None:
         return "the API server has not made the pod"
     if not pod.running:
-        return "the container has not been started; its image may still be on its way (startTimeoutSeconds)"
+        return (
+            f"the container has not been started; its image {pod.image} may still be on its way: have it pulled ahead "
+            "(spec.sandboxes.warmPools, lookAhead) or raise startTimeoutSeconds"
+        )
     return f"the daemon at {pod.ip}:{settings.daemon_port} doesn't answer the broker: look for NetworkPolicies"
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from gymtrain_api import sandboxes
+from gymtrain_api import wiring
 from gymtrain_api.spec import Sandboxes
 from gymtrain_api.wiring import RunConfig
 from gymtrain_broker import place
@@ -35,10 +35,10 @@ class Settings:
     spec: Sandboxes
     run_token: str
     service_account: str | None = None
-    port: int = sandboxes.BROKER_PORT
+    port: int = wiring.BROKER_PORT
     daemon_image: str = "gymtrain/sandbox:dev"
     pull_policy: str = "IfNotPresent"
-    daemon_port: int = sandboxes.DAEMON_PORT
+    daemon_port: int = wiring.SANDBOX_PORT
     rhythm: Rhythm = field(default_factory=Rhythm)
 
     @property

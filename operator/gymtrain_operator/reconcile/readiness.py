@@ -1,10 +1,10 @@
 """How ready a server is, and what its condition says."""
 
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import cast
 
 from gymtrain_api.conditions import ConditionType, Reason
-from gymtrain_api.status import GymTrainingRunStatus, ServerStatus
+from gymtrain_api.status import GymTrainingRunStatus, ServerKind, ServerStatus
 from gymtrain_operator.reconcile.conditions import Claim, find, holds, is_true, lacks
 from gymtrain_operator.reconcile.observation import Object
 from gymtrain_operator.reconcile.pods import condition, first_trouble
@@ -22,6 +22,7 @@ class ServerState:
 def server_state(
     name: str, kind: str, url: str, deployment: Object | None, wanted: int, pods: list[Object]
 ) -> ServerState:
+    """How one server is, by its Deployment and its pods; `wanted` is the number of pods that the spec asks for."""
     status = (deployment or {}).get("status") or {}
     ready = min(int(status.get("readyReplicas", 0)), wanted)
     trouble = first_trouble(pods)
@@ -30,7 +31,7 @@ def server_state(
         trouble = f"no pod can be made: {failed.get('message', '')}" if failed.get("status") == "True" else ""
     shown = ServerStatus(
         name=name,
-        kind=cast(Literal["agent", "resources", "model", "head", "gateway", "broker", "inference"], kind),
+        kind=cast(ServerKind, kind),
         url=url,
         ready=f"{ready}/{wanted}",
     )
@@ -38,6 +39,7 @@ def server_state(
 
 
 def readiness(kind: ConditionType, states: list[ServerState], what: str, before: GymTrainingRunStatus) -> Claim:
+    """The condition of `kind` over some servers, which a person knows as `what`."""
     waiting = [state for state in states if not state.ready]
     if not waiting:
         count = sum(int(state.status.ready.split("/")[0]) for state in states)

@@ -1,11 +1,7 @@
 """A run whose broker and agent are up, and whose vLLM and trainer never find a node: nothing disturbs the sandboxes."""
 
-import uuid
-from collections.abc import Iterator
-
 import pytest
 
-from tests.support.apiserver import binary
 from tests.support.kubectl import Kubectl
 from tests.support.runs import EXAMPLES, swe_run
 from tests.support.sandboxes import AGENT, Sandboxes
@@ -14,16 +10,10 @@ NOWHERE = {"requests": {"cpu": "1000"}}
 
 
 @pytest.fixture(scope="session")
-def namespace(kubeconfig: str) -> Iterator[Kubectl]:
-    """A namespace under restricted Pod Security, with the tasks of examples/swe."""
-    name = f"e2e-{uuid.uuid4().hex[:8]}"
-    cluster = Kubectl(kubeconfig, "default", binary("kubectl"))
-    cluster.run("create", "namespace", name)
-    cluster.run("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
-    own = Kubectl(kubeconfig, name, binary("kubectl"))
-    own.run("create", "configmap", "swe-tasks", f"--from-file={EXAMPLES / 'swe/tasks.jsonl'}")
-    yield own
-    cluster.run("delete", "namespace", name, "--wait=false")
+def namespace(shared_namespace: Kubectl) -> Kubectl:
+    """A namespace with the tasks of examples/swe."""
+    shared_namespace.run("create", "configmap", "swe-tasks", f"--from-file={EXAMPLES / 'swe/tasks.jsonl'}")
+    return shared_namespace
 
 
 @pytest.fixture(scope="session")

@@ -144,7 +144,9 @@ def test_a_restarted_broker_knows_every_sandbox(run: Kubectl, boxes: Sandboxes, 
 
 def test_an_image_that_does_not_exist_is_told_and_not_waited_for(boxes: Sandboxes) -> None:
     began = time.monotonic()
-    box = boxes.create("gymtrain/no-such-task:dev", timeoutSeconds=15)
+    box = boxes.create(
+        "127.0.0.1:9/gymtrain/no-such-task:dev", timeoutSeconds=15
+    )  # nothing listens: no answer to wait for
     assert box["state"] == "Failed"
     assert "no-such-task" in box["message"]
     assert time.monotonic() - began < 120

@@ -139,6 +139,16 @@ async def test_a_pull_that_never_succeeds_ends_with_what_the_kubelet_said(start:
     assert "i/o timeout" in found["message"]
 
 
+async def test_a_pull_that_says_nothing_in_time_ends_with_the_image_it_waited_for(
+    start: Start, cluster: FakeCluster
+) -> None:
+    cluster.starts = False
+    bench = await start()
+    status, found = await bench.ask(timeoutSeconds=0.3)
+    assert (status, found["reason"]) == (504, "Deadline")
+    assert "its image task:1 may still be on its way" in found["message"]
+
+
 async def test_no_room_is_said_while_it_waits_and_when_it_gives_up(start: Start, cluster: FakeCluster) -> None:
     cluster.full = True
     bench = await start()
