@@ -9,6 +9,7 @@ from dev.cluster.down import down
 from dev.cluster.up import up
 from dev.images import buildkit
 from dev.images.dockerfiles import discover, select
+from dev.images.order import build_all
 from dev.images.secrets import build_secrets
 from dev.lock import exclusive
 from dev.report import DevError, say
@@ -38,24 +39,14 @@ class Local:
         return self._settings.kubeconfig
 
     def images(self, names: list[str]) -> None:
-        """Build into the kubelet's own store, one image after the other; a broken one does not hold up the rest."""
+        """Build into the kubelet's own store; a broken one does not hold up the rest."""
         images = select(discover(), names)
         if not images:
             raise DevError("there is no images/*/Dockerfile")
         with exclusive(self._settings):
             buildkit.start(self._settings)
-        failed: dict[str, DevError] = {}
         with build_secrets() as secrets:
-            for image in images:
-                if broken := sorted(image.needs & failed.keys()):
-                    failed[image.name] = DevError(f"{image.tag} is not built: it needs {', '.join(broken)}")
-                    say(failed[image.name].what)
-                    continue
-                try:
-                    buildkit.build(self._settings, image, secrets)
-                except DevError as error:
-                    failed[image.name] = error
-                    say(error.what)
+            failed = build_all(images, lambda image: buildkit.build(self._settings, image, secrets))
         containerd.forget_untagged(self._settings)
         say(f"{len(images) - len(failed)} of {len(images)} images are ready")
         if failed:
