@@ -75,20 +75,8 @@ test-processes: # All tests that need no cluster but real processes, one after t
 .PHONY: test-e2e
 test-e2e: cluster-up images ## Tests on the real cluster with the real images
 	@# The tests of the chart take the operator away; all others share it.
-	$(MAKE) --no-print-directory test-chart
-	$(LANES) test-runs test-sandboxes
-
-.PHONY: test-chart
-test-chart: ## ... of the chart
 	$(E2E) tests/e2e/chart $(PYTEST_ARGS)
-
-.PHONY: test-runs
-test-runs: ## ... of the cluster and of whole runs
-	$(E2E) tests/e2e --ignore tests/e2e/chart --ignore tests/e2e/sandboxes $(PYTEST_ARGS)
-
-.PHONY: test-sandboxes
-test-sandboxes: ## ... of sandboxes
-	$(E2E) tests/e2e/sandboxes $(PYTEST_ARGS)
+	$(E2E) tests/e2e --ignore tests/e2e/chart --numprocesses 2 --dist loadgroup $(PYTEST_ARGS)
 
 .PHONY: test-faults
 test-faults: cluster-up images ## Every part of a run broken while it trains: half an hour, not part of `make test`

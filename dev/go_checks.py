@@ -32,7 +32,9 @@ def write_format(settings: Settings) -> None:
 def test(settings: Settings) -> None:
     """Vet and test every module. Nothing is downloaded: they have no dependencies."""
     go = find(settings)
-    env = go.env | {"CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false", "GOPROXY": "off"}
+    # The flags of dev/supply/binaries.py: the standard library is compiled with them already.
+    flags = "-buildvcs=false -trimpath -gcflags=all=-dwarf=false"
+    env = go.env | {"CGO_ENABLED": "0", "GOFLAGS": flags, "GOPROXY": "off"}
     for folder in modules():
         log = settings.cache / "logs" / f"go-test-{folder.name}.log"
         log.unlink(missing_ok=True)

@@ -6,6 +6,8 @@ from typing import Any
 import yaml
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+NOWHERE = {"requests": {"cpu": "1000"}}
+"""Resources that no node has."""
 
 
 def tiny_run(name: str, **trainer_config: Any) -> dict[str, Any]:

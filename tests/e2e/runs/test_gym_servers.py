@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.kubectl import Kubectl, eventually
-from tests.support.runs import tiny_run
+from tests.support.runs import NOWHERE, tiny_run
 
 MINUTES = 60
 STATEFUL = "example_session_state_mgmt_resources_server"
@@ -41,8 +41,9 @@ asyncio.run(main())
 
 @pytest.fixture
 def servers(operator: Kubectl, kubectl: Kubectl) -> Kubectl:
-    """Two environments in one run, the stateful one with two replicas; the trainer isn't waited for."""
+    """Two environments in one run, the stateful one with two replicas; vLLM and the trainer never find a node."""
     run: dict[str, Any] = tiny_run("envs")
+    run["spec"]["inference"]["resources"] = run["spec"]["trainer"]["resources"] = NOWHERE
     run["spec"]["gym"]["configPaths"] = [
         "resources_servers/example_session_state_mgmt/configs/example_session_state_mgmt.yaml",
         "resources_servers/reasoning_gym/configs/reasoning_gym.yaml",

@@ -1,12 +1,19 @@
 """A run whose broker and agent are up, and whose vLLM and trainer never find a node: nothing disturbs the sandboxes."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.support.kubectl import Kubectl
-from tests.support.runs import EXAMPLES, swe_run
+from tests.support.runs import EXAMPLES, NOWHERE, swe_run
 from tests.support.sandboxes import AGENT, Sandboxes
 
-NOWHERE = {"requests": {"cpu": "1000"}}
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """They share a run, so one process has them all."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.xdist_group("sandboxes"))
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,10 @@ def _recorder(built: list[str], broken: str = "") -> Callable[[Image], None]:
     return build
 
 
+def _meet(others: threading.Barrier) -> None:
+    others.wait()
+
+
 def test_each_is_built_after_those_it_needs() -> None:
     built: list[str] = []
     build_all(_images(d="c b", c="a", b="a", a=""), _recorder(built))
@@ -29,16 +33,14 @@ def test_each_is_built_after_those_it_needs() -> None:
 
 
 def test_what_others_wait_for_comes_first() -> None:
-    at_once = threading.Barrier(2, timeout=10)
-    first: list[str] = []
+    built: list[str] = []
+    build_all(_images(a="", b="", needed="", c="needed"), _recorder(built), at_once=1)
+    assert built[0] == "needed"
 
-    def build(image: Image) -> None:
-        if len(first) < 2:
-            first.append(image.name)
-            at_once.wait()
 
-    build_all(_images(a="", b="", c="", needed="", d="needed"), build)
-    assert sorted(first) == ["a", "needed"]
+def test_they_are_built_side_by_side() -> None:
+    both = threading.Barrier(2, timeout=10)
+    build_all(_images(a="", b=""), lambda image: _meet(both), at_once=2)
 
 
 def test_a_broken_one_holds_up_only_what_needs_it() -> None:
