@@ -119,3 +119,12 @@ demo-down: cluster-down ## Remove all that the demo made, but the cache
 .PHONY: bench
 bench: cluster-up images ## Run the benchmarks (benchmarks/README.md)
 	KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) python -m benchmarks
+
+PARTS ?=
+.PHONY: bench-sandboxes
+bench-sandboxes: cluster-up ## Sandboxes beside agent-sandbox and kubectl exec; PARTS="exec rate" runs some (half an hour, the first time more)
+	dev/run images
+	dev/install.sh
+	dev/run addon agent-sandbox
+	dev/run addon kwok
+	KUBECONFIG="$$(dev/run kubeconfig)" PYTHONPATH=operator:trainer:images/broker:. $(RUN) python -m benchmarks.sandboxes $(PARTS)
