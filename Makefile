@@ -122,9 +122,8 @@ bench: cluster-up images ## Run the benchmarks (benchmarks/README.md)
 
 PARTS ?=
 .PHONY: bench-sandboxes
-bench-sandboxes: cluster-up ## Sandboxes beside agent-sandbox and kubectl exec; PARTS="exec rate" runs some (half an hour, the first time more)
-	dev/run images
-	dev/install.sh
+bench-sandboxes: cluster-up ## ... of sandboxes, beside agent-sandbox and kubectl exec (PARTS="exec rate": some)
+	dev/run images sandbox $(patsubst examples/swe/%/Dockerfile,swe-%,$(wildcard examples/swe/*/Dockerfile))
 	dev/run addon agent-sandbox
 	dev/run addon kwok
-	KUBECONFIG="$$(dev/run kubeconfig)" PYTHONPATH=operator:trainer:images/broker:. $(RUN) python -m benchmarks.sandboxes $(PARTS)
+	KUBECONFIG="$$(dev/run kubeconfig)" PYTHONPATH=operator:trainer:images/broker $(RUN) python -m benchmarks.sandboxes $(PARTS)
