@@ -44,7 +44,6 @@ async def _measure(kubeconfig: Path, parts: Sequence[str]) -> list[Figure]:
     return figures
 
 
-
 async def _serves(kube: Kube, group: str) -> bool:
     try:
         await kube.get(f"/apis/{group}")

@@ -129,7 +129,9 @@ def _figures(kind: str, place: Place, steps: Sequence[Step], done: dict[str, lis
 def _costs(what: str, writes: dict[str, dict[str, float]]) -> list[Figure]:
     return [
         Figure(what, "", {side: total(one) for side, one in writes.items()}, 3),
-        Figure("of them not the scheduler's, not the node's, no events", "", {n: own(one) for n, one in writes.items()}),
+        Figure(
+            "of them not the scheduler's, not the node's, no events", "", {n: own(one) for n, one in writes.items()}
+        ),
     ]
 
 

@@ -58,7 +58,9 @@ async def measure(kube: Kube) -> list[Figure]:
             return await process.wait()
 
         ways: dict[str, Exec] = {"ours": daemon, "API server's exec": api, "kubectl exec": kubectl}
-        single = {name: await _each(way, _TRUE, 4 * _ACTIONS if name == "ours" else _ACTIONS) for name, way in ways.items()}
+        single = {
+            name: await _each(way, _TRUE, 4 * _ACTIONS if name == "ours" else _ACTIONS) for name, way in ways.items()
+        }
         load = {name: os.getloadavg()[0] for name in ways}
         row = {name: sum(await _each(way, _ACTION, _ACTIONS)) for name, way in ways.items()}
         work = await _inside(kube, space, held)

@@ -88,9 +88,7 @@ class Kube:
         async with self._http.get(f"{self.server}/metrics") as answer:
             return counted(await answer.text())
 
-    async def _call(
-        self, method: str, path: str, body: Object | None = None, kind: str = "application/json"
-    ) -> Object:
+    async def _call(self, method: str, path: str, body: Object | None = None, kind: str = "application/json") -> Object:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": kind}
         async with self._http.request(method, self.server + path, data=data, headers=headers) as answer:
@@ -105,7 +103,7 @@ class Kube:
 @asynccontextmanager
 async def connect(kubeconfig: Path) -> AsyncIterator[Kube]:
     """With the current context's certificate or token."""
-    config = yaml.safe_load(kubeconfig.read_text())
+    config = yaml.safe_load(kubeconfig.read_text())  # noqa: ASYNC240  before anything is measured
     context = _named(config["contexts"], config["current-context"])["context"]
     cluster = _named(config["clusters"], context["cluster"])["cluster"]
     user = _named(config["users"], context["user"])["user"]
@@ -114,11 +112,11 @@ async def connect(kubeconfig: Path) -> AsyncIterator[Kube]:
     headers = {"Authorization": f"Bearer {user['token']}"} if "token" in user else {}
     if not headers:
         with TemporaryDirectory() as folder:
-            files = [Path(folder) / name for name in ("client.crt", "client.key")]
-            for file, name in zip(files, ("client-certificate", "client-key"), strict=True):
+            certificate, key = Path(folder) / "client.crt", Path(folder) / "client.key"
+            for file, name in ((certificate, "client-certificate"), (key, "client-key")):
                 file.touch(mode=0o600)
                 file.write_bytes(_material(user, name))
-            tls.load_cert_chain(*files)
+            tls.load_cert_chain(certificate, key)
     connector = aiohttp.TCPConnector(limit=0, ssl=tls, keepalive_timeout=120)
     timeout = aiohttp.ClientTimeout(total=300)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as http:

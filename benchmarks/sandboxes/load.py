@@ -71,7 +71,9 @@ class Rated:
 
     def per_claim(self, writes: Writes) -> dict[str, float]:
         """Writes of one claim, without what is too rare to be its."""
-        return {name: round(count / self.claims, 2) for name, count in writes.most_common() if count >= self.claims / 20}
+        return {
+            name: round(count / self.claims, 2) for name, count in writes.most_common() if count >= self.claims / 20
+        }
 
 
 def percentile(seconds: Sequence[float], part: int) -> float:

@@ -45,7 +45,9 @@ def writes_table(writes: Mapping[str, Mapping[str, float]]) -> str:
     lines = [f"| writes of one claim | {' | '.join(writes)} |", "|---|" + "---|" * len(writes)]
     for name in [*names, "409"]:
         if any(name in one for one in writes.values()):
-            lines.append(f"| {name} | {' | '.join(f'{one[name]:g}' if name in one else '' for one in writes.values())} |")
+            lines.append(
+                f"| {name} | {' | '.join(f'{one[name]:g}' if name in one else '' for one in writes.values())} |"
+            )
     totals = (f"{total(one):.1f}" for one in writes.values())
     return "\n".join([*lines, f"| **all** | {' | '.join(totals)} |"])
 
