@@ -20,7 +20,7 @@ class Figure:
         if self.aim is None:
             return ""
         ours = self.values.get("ours")
-        return f"≤ {self.aim:g} {self.unit}" + ("" if ours is not None and ours <= self.aim else " (missed)")
+        return f"≤ {self.aim:g} {self.unit}".strip() + ("" if ours is not None and ours <= self.aim else " (missed)")
 
 
 def as_table(figures: Sequence[Figure]) -> str:
