@@ -26,7 +26,7 @@ class Step:
 _REAL_WARM = (Step(1, 15, 30), Step(20, 30, 30))
 _REAL_COLD = (Step(1, 8, 0), Step(20, 20, 0))
 _SIDES = ("ours", "agent-sandbox")
-_FAKE_WARM = (Step(1, 10, 800), Step(20, 80, 800), Step(75, 600, 800))
+_FAKE_WARM = (Step(1, 8, 500), Step(20, 40, 500), Step(75, 375, 500))
 _REUSED = 15
 
 
