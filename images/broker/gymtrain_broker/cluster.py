@@ -1,7 +1,7 @@
 """The only way from the broker to the API server: pods of one namespace, and a few verbs on them.
 
 Every call has a deadline. Every failure is one of `errors.ClusterError`. Writes that somebody waits for don't queue
-behind those that make sandboxes ahead.
+behind those that make sandboxes ahead, and those give way to them.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ import json
 import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,6 +27,7 @@ from gymtrain_broker.errors import (
 )
 from gymtrain_broker.metrics import Metrics
 from gymtrain_broker.pods import compact
+from gymtrain_broker.yielding import Yielding
 
 type Object = dict[str, Any]
 
@@ -56,7 +57,7 @@ class Cluster:
         self._metrics = metrics
         self._token_file = token_file
         self._token, self._read_at = "", -_TOKEN_SECONDS
-        self._gates = {True: asyncio.Semaphore(_URGENT), False: asyncio.Semaphore(_BACKGROUND)}
+        self._urgent, self._background = asyncio.Semaphore(_URGENT), Yielding(_BACKGROUND)
 
     @classmethod
     def connect(cls, namespace: str, selector: str, metrics: Metrics) -> Self:
@@ -134,23 +135,37 @@ class Cluster:
 
     async def create(self, manifest: Object, *, urgent: bool) -> Object:
         """Makes a pod; LostError where the name is taken."""
-        async with self._gates[urgent]:
+        async with self._turn(urgent=urgent):
             return await self._call("POST", self._pods, body=compact(manifest))
 
     async def patch(self, name: str, operations: list[Object]) -> Object:
         """Applies a JSON patch; LostError where one of its tests fails."""
-        async with self._gates[True]:
+        async with self._turn(urgent=True):
             body = json.dumps(operations, separators=(",", ":")).encode()
             return await self._call("PATCH", f"{self._pods}/{name}", body=body, kind="application/json-patch+json")
 
     async def delete(self, name: str, uid: str, *, urgent: bool) -> None:
         """Deletes that very pod; one that is gone, or is another by now, is left alone."""
         body: Object = {"preconditions": {"uid": uid}} if uid else {}
-        async with self._gates[urgent]:
+        async with self._turn(urgent=urgent):
             try:
                 await self._call("DELETE", f"{self._pods}/{name}", body=compact(body))
             except (MissingError, LostError):
                 return
+
+    @asynccontextmanager
+    async def _turn(self, *, urgent: bool) -> AsyncIterator[None]:
+        """One write."""
+        if not urgent:
+            async with self._background.turn():
+                yield
+            return
+        async with self._urgent:
+            began = time.monotonic()
+            try:
+                yield
+            finally:
+                self._background.urgent_took(time.monotonic() - began)
 
     def _headers(self) -> dict[str, str]:
         if self._token_file is None:
