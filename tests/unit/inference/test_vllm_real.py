@@ -126,6 +126,21 @@ def test_later_syncs_renew_the_tied_output_head_and_forget_cached_prompts(server
         assert server.difference(trainer.check) < SAME
 
 
+def test_what_does_not_change_is_not_fetched_again_and_is_computed_with(server: Server, trainer: Trainer) -> None:
+    sent = []
+    for _ in range(4):
+        with torch.no_grad():
+            for parameter in trainer.model.model.layers[1].parameters():
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+        trainer.sync()
+        sent.append(trainer.transfer.stats.last_bytes)
+        assert server.difference(trainer.check) < SAME
+    whole = sum(parameter.nbytes for parameter in trainer.model.parameters())
+    changing = sum(parameter.nbytes for parameter in trainer.model.model.layers[1].parameters())
+    assert sent[0] >= whole
+    assert changing <= sent[-1] < changing + 10_000  # the file's header too
+
+
 def test_the_readiness_probe_sees_the_weights(server: Server, trainer: Trainer) -> None:
     assert server.ready() == (0, "")
     assert (server.folder / "scratch" / "held-weights").read_text() == trainer.transfer.current_version
@@ -136,12 +151,13 @@ def test_damaged_weights_are_refused_and_the_server_goes_on_with_the_old_ones(
 ) -> None:
     add = AnnouncedManifest.add
 
-    def damage(manifest: AnnouncedManifest, part: WeightPart) -> None:
-        path = trainer.store.weights(trainer.transfer.numbers.current + 1)[-1]
-        content = bytearray(path.read_bytes())
-        content[part.offset + part.bytes - 1] ^= 1
-        path.write_bytes(content)
-        add(manifest, part)
+    def damage(manifest: AnnouncedManifest, part: WeightPart, *, carried: bool = False) -> None:
+        if not carried:
+            path = trainer.store.weights(trainer.transfer.numbers.current + 1)[0].with_name(part.name)
+            content = bytearray(path.read_bytes())
+            content[part.offset + part.bytes - 1] ^= 1
+            path.write_bytes(content)
+        add(manifest, part, carried=carried)
 
     before = trainer.transfer.current_version
     with monkeypatch.context() as patch:
@@ -160,7 +176,6 @@ def test_weights_that_lack_a_tensor_are_refused_and_end_the_server(server: Serve
     assert server.process is not None
     deadline = time.monotonic() + 60
     while server.process.poll() is None and time.monotonic() < deadline:
-        server.ready()  # vLLM notices that its engine is gone when somebody asks
         time.sleep(0.1)
     assert server.process.poll() is not None
 
