@@ -92,7 +92,7 @@ test-sandboxes: ## ... of sandboxes
 
 .PHONY: test-faults
 test-faults: cluster-up images ## Every part of a run broken while it trains: half an hour, not part of `make test`
-	KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest tests/e2e/faults -m faults $(PYTEST_ARGS)
+	KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest tests/e2e/faults tests/e2e/sandboxes -m faults $(PYTEST_ARGS)
 
 ##@ the cluster
 .PHONY: cluster-up
