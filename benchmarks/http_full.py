@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import re
+import runpy
 import shutil
 import statistics
 import subprocess
@@ -58,9 +59,15 @@ def _spec() -> GymTrainingRunSpec:
             "model": {"source": "pvc://model/x", "dtype": "bfloat16"},
             "gym": {"configPaths": ["x"]},
             "data": {"train": [{"source": "gym://x"}]},
-            "inference": {"args": ["--max-model-len=256", "--skip-tokenizer-init"]},
+            "inference": {"args": ["--max-model-len=256"]},
         }
     )
+
+
+def _build_tokenizer() -> Any:
+    """Any one: vLLM doesn't start without, and nothing is generated."""
+    build = runpy.run_path(str(Path(__file__).parents[1] / "images" / "model-tiny" / "build.py"))
+    return build["build_tokenizer"]()
 
 
 @contextlib.contextmanager
@@ -124,6 +131,7 @@ def measure(size: str, syncs: int) -> dict[str, Any]:
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(_SHAPES[size], dtype=torch.float32)
         model.config.save_pretrained(root / "model")
+        _build_tokenizer().save_pretrained(root / "model")
         store = WeightStore(root / "staged")
         app = web.Application()
         app.add_routes(weight_routes(store))

@@ -75,8 +75,9 @@ class FileWriter:
             os.link(before.folder / name, target)
         except OSError:  # not every file system has links
             shutil.copyfile(before.folder / name, target)
+        with self._lock:
+            self._parts[name] += before.settled[name]
         for part in before.settled[name]:
-            self._parts[name].append(part)
             self._draft.manifest.add(part, carried=True)
         self.places |= {tensor: place for tensor, place in before.places.items() if place.file == name}
 
