@@ -157,6 +157,11 @@ async def loaded(source: Source, folder: Path) -> list[bytes]:
     return found
 
 
+def held(folder: Path) -> list[Path]:
+    """Weights that a pod has on its disk."""
+    return list(folder.rglob("*.safetensors"))
+
+
 async def test_files_that_stay_are_fetched_once(source: Source, tmp_path: Path) -> None:
     source.kept = {"1.safetensors", "4.safetensors"}
     await loaded(source, tmp_path)
@@ -181,12 +186,10 @@ async def test_what_no_version_names_any_more_is_removed(source: Source, tmp_pat
     await loaded(source, tmp_path)
     del source.files["4.safetensors"]
     await loaded(source, tmp_path)
-    assert [path.name for path in tmp_path.rglob("*.safetensors")] == ["1.safetensors"]
+    assert [path.name for path in held(tmp_path)] == ["1.safetensors"]
 
 
-async def test_without_room_nothing_is_kept(
-    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_room_nothing_is_kept(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source.kept = {"1.safetensors"}
     with monkeypatch.context() as patch:
         usage = shutil.disk_usage(tmp_path)._replace(free=6999)  # a version and the file need 7000
@@ -200,7 +203,7 @@ async def test_without_room_nothing_is_kept(
 async def test_a_file_that_was_cut_off_is_not_taken_for_whole(source: Source, tmp_path: Path) -> None:
     source.kept = {"1.safetensors"}
     await loaded(source, tmp_path)
-    (kept,) = tmp_path.rglob("1.safetensors")
+    (kept,) = held(tmp_path)
     kept.write_bytes(b"cut off")
     assert await loaded(source, tmp_path) == list(source.files.values())
 
@@ -212,7 +215,7 @@ async def test_another_attempt_and_a_new_start_forget_what_stayed(
     source.kept = {"1.safetensors"}
     await loaded(source, tmp_path)
     sweep(tmp_path, but=version)
-    assert bool(list(tmp_path.rglob("1.safetensors"))) is left
+    assert bool(held(tmp_path)) is left
 
 
 async def test_a_fetch_can_be_given_up(source: Source, tmp_path: Path) -> None:

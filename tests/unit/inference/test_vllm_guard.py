@@ -11,7 +11,7 @@ from tests.support.fake_vllm import free_port, serving
 WELL, GONE, UNKNOWN = Health.WELL, Health.GONE, Health.UNKNOWN
 
 
-class Over(Exception):
+class OverError(Exception):
     """There is no more to ask."""
 
 
@@ -23,11 +23,11 @@ def exit_code(answers: Iterable[Health]) -> int | None:
         try:
             return next(left)
         except StopIteration:
-            raise Over from None
+            raise OverError from None
 
     try:
         watch(next_answer, codes.append, lambda _: None)
-    except Over:
+    except OverError:
         return None
     return codes[0]
 
