@@ -80,7 +80,7 @@ test-e2e: cluster-up images ## Tests on the real cluster with the real images
 
 .PHONY: test-faults
 test-faults: cluster-up images ## Every part of a run broken while it trains: half an hour, not part of `make test`
-	KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest tests/e2e/faults -m faults $(PYTEST_ARGS)
+	KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest tests/e2e/faults tests/e2e/sandboxes -m faults $(PYTEST_ARGS)
 
 ##@ the cluster
 .PHONY: cluster-up

@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import re
+import runpy
 import shutil
 import statistics
 import subprocess
@@ -58,14 +59,20 @@ def _spec() -> GymTrainingRunSpec:
             "model": {"source": "pvc://model/x", "dtype": "bfloat16"},
             "gym": {"configPaths": ["x"]},
             "data": {"train": [{"source": "gym://x"}]},
-            "inference": {"args": ["--max-model-len=256", "--skip-tokenizer-init"]},
+            "inference": {"args": ["--max-model-len=256"]},
         }
     )
 
 
+def _build_tokenizer() -> Any:
+    """Any one: vLLM doesn't start without, and nothing is generated."""
+    build = runpy.run_path(str(Path(__file__).parents[1] / "images" / "model-tiny" / "build.py"))
+    return build["build_tokenizer"]()
+
+
 @contextlib.contextmanager
-def serving(root: Path, log: Path) -> Iterator[None]:
-    """vLLM as its pods run it, with the model in ROOT/model.
+def serving(root: Path, log: Path) -> Iterator[int]:
+    """vLLM as its pods run it, with the model in ROOT/model; the session of its processes.
 
     Raises:
         RuntimeError: it doesn't come up.
@@ -87,10 +94,12 @@ def serving(root: Path, log: Path) -> Iterator[None]:
     }
     with log.open("wb") as output:
         command = [sys.executable, "-m", "gymtrain_vllm.serve"]
-        process = subprocess.Popen(command, env=os.environ | places, stdout=output, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            command, env=os.environ | places, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
     try:
         _wait(process, log)
-        yield
+        yield process.pid
     finally:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -105,6 +114,16 @@ def _wait(process: subprocess.Popen[bytes], log: Path) -> None:
             return
         time.sleep(0.5)
     raise RuntimeError(f"vLLM did not come up: {log.read_text(errors='replace')[-3000:]}")
+
+
+def _cpu_seconds(session: int) -> float:
+    """Of all processes of a session."""
+    ticks = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12]) if int(fields[3]) == session else 0
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _copy_seconds(store: Path) -> float:
@@ -124,6 +143,7 @@ def measure(size: str, syncs: int) -> dict[str, Any]:
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(_SHAPES[size], dtype=torch.float32)
         model.config.save_pretrained(root / "model")
+        _build_tokenizer().save_pretrained(root / "model")
         store = WeightStore(root / "staged")
         app = web.Application()
         app.add_routes(weight_routes(store))
@@ -137,18 +157,19 @@ def measure(size: str, syncs: int) -> dict[str, Any]:
             pods_port=_PORT,
         )
         found: list[dict[str, float]] = []
-        with serving(root, log):
+        with serving(root, log) as session:
             transfer = HTTPFull(settings, store, dtype="bfloat16")
             transfer.init_weight_transfer()
             for number in range(syncs + 1):
                 with torch.no_grad():
                     for parameter in model.parameters():
                         parameter.mul_(0.99)
-                started = time.monotonic()
+                started, used = time.monotonic(), (time.process_time(), _cpu_seconds(session))
                 transfer.pause()
                 transfer.send_weights(iter(model.named_parameters()))
                 transfer.resume()
                 seconds, stats = time.monotonic() - started, transfer.stats
+                trainer, vllm = time.process_time() - used[0], _cpu_seconds(session) - used[1]
                 waited, loaded = map(float, _TIMES.findall(log.read_text(errors="replace"))[-1])
                 copied = _copy_seconds(root / "staged")
                 if number:  # the first one has all files to make
@@ -160,6 +181,8 @@ def measure(size: str, syncs: int) -> dict[str, Any]:
                             "waited": waited,
                             "loaded": loaded,
                             "copy": copied,
+                            "trainer_cpu": trainer,
+                            "vllm_cpu": vllm,
                             "times": seconds / (copied + loaded),
                         }
                     )

@@ -8,6 +8,9 @@
 The manifest is a stream of JSON lines: `WeightHead`, a `WeightPart` as soon as it is written, `WeightEnd`. A pod may
 ask for it while the trainer still writes; one that breaks off before its end is no manifest. File names are relative
 to the manifest's URL, in the order of loading. The tensors carry the names of the Hugging Face checkpoint.
+
+Every manifest names all files of its version. Tensors that don't change are in files of their own, whose parts say
+`kept`: later versions name such a file again, byte by byte the same, and a pod that has it doesn't fetch it.
 """
 
 from typing import Literal
@@ -43,6 +46,7 @@ class WeightPart(_Line):
     offset: int = Field(ge=0)
     bytes: int = Field(gt=0)
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    kept: bool = False  # worth keeping: within an attempt no other file has this name
 
 
 class WeightEnd(_Line):

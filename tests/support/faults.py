@@ -1,7 +1,7 @@
 """Breaking parts of a run, and reading off its log what that did to the training."""
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 from tests.support.kubectl import Kubectl, KubectlError, eventually
 from tests.support.runs import tiny_run
@@ -9,18 +9,31 @@ from tests.support.runs import tiny_run
 MINUTES = 60
 CHECKED = {"name": "GYMTRAIN_CHECK_SAMPLES", "value": "1"}
 
-# Runs in a container whose pod shares one process namespace: waits until a vLLM pod is paused (an update is under way),
-# then kills the first process whose command line holds a word.
-_KILL_DURING_UPDATE = """
+type Moment = Literal["updating", "generating", "idle"]  # of a vLLM server
+
+# Runs in a container whose pod shares one process namespace: waits for a moment of a vLLM pod, then kills the first
+# process whose command line holds a word.
+_KILL_AT = """
 import json, os, signal, sys, time, urllib.request
-url, word, seconds = sys.argv[1], sys.argv[2].encode(), float(sys.argv[3])
+url, moment, word, seconds = sys.argv[1], sys.argv[2], sys.argv[3].encode(), float(sys.argv[4])
+
+def ask(path):
+    return urllib.request.urlopen(url + path, timeout=2).read()
+
+def found():
+    try:
+        paused = json.loads(ask("/is_paused"))["is_paused"]
+        if paused or moment == "updating":
+            return "updating" if paused else ""
+        lines = ask("/metrics").decode().splitlines()
+    except Exception:
+        return ""
+    running = [float(x.split()[-1]) for x in lines if x.startswith("vllm:num_requests_running")]
+    return "" if not running else "generating" if sum(running) else "idle"
+
 end = time.monotonic() + seconds
 while time.monotonic() < end:
-    try:
-        paused = json.load(urllib.request.urlopen(url + "/is_paused", timeout=2))["is_paused"]
-    except Exception:
-        paused = False
-    if paused:
+    if found() == moment:
         for pid in filter(str.isdigit, os.listdir("/proc")):
             try:
                 line = open(f"/proc/{pid}/cmdline", "rb").read()
@@ -31,7 +44,7 @@ while time.monotonic() < end:
                 print("killed", pid)
                 sys.exit(0)
     time.sleep(0.002)
-sys.exit("no update seen")
+sys.exit(f"vLLM was never {moment}")
 """
 
 
@@ -67,11 +80,11 @@ def kill_pod(kubectl: Kubectl, run: str, **labels: str) -> None:
     kubectl.run("delete", "pod", pod_of(kubectl, run, **labels)["metadata"]["name"], "--grace-period=0", "--force")
 
 
-def kill_during_update(kubectl: Kubectl, run: str, role: str, word: str) -> None:
-    """SIGKILLs the process in a pod of `role` whose command line holds `word` while vLLM takes weights."""
+def kill_at(kubectl: Kubectl, run: str, moment: Moment, role: str, word: str) -> None:
+    """SIGKILLs the process in a pod of `role` whose command line holds `word` at such a moment of vLLM."""
     vllm = f"http://{pod_of(kubectl, run, role='inference')['status']['podIP']}:8000"
     name = pod_of(kubectl, run, role=role)["metadata"]["name"]
-    command = ("exec", name, "-c", role, "--", "python", "-S", "-c", _KILL_DURING_UPDATE, vllm, word, "120")
+    command = ("exec", name, "-c", role, "--", "python", "-S", "-c", _KILL_AT, vllm, moment, word, "120")
     try:
         kubectl.run(*command, timeout=180)
     except KubectlError as error:

@@ -77,6 +77,23 @@ class Server:
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait(30)
 
+    def engine(self) -> int:
+        """Process of the engine."""
+        assert self.process is not None
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                name, _, rest = stat.read_text().partition("(")[2].rpartition(")")
+                if int(rest.split()[1]) == self.process.pid and "Engine" in name:
+                    return int(stat.parent.name)
+        raise AssertionError("vLLM has no engine")
+
+    def ended(self, seconds: float = 60.0) -> bool:
+        """Whether it ends by itself."""
+        assert self.process is not None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(seconds)
+        return self.process.poll() is not None
+
     def complete(self) -> int:
         """Status of a small completion."""
         body = json.dumps({"model": "policy", "prompt": [5, 6], "max_tokens": 2}).encode()

@@ -1,4 +1,4 @@
-"""A policy that plays a script: for each task of a dataset it applies the right patch, or none, and submits.
+"""A policy that plays a script: for each task of a dataset it applies the right patch, or none, or waits, and submits.
 
     python -m tests.support.scripted_policy examples/swe/tasks.jsonl --play gold --port 8000
 
@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from tests.support.fake_policy import FakePolicy, Message
 
-type Play = Literal["gold", "empty"]
+type Play = Literal["gold", "empty", "slow"]
 
 SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 
@@ -24,6 +24,8 @@ def commands(row: dict[str, Any], play: Play) -> list[str]:
     """What the policy does, one command a turn."""
     if play == "empty":
         return ["git status --short", SUBMIT]
+    if play == "slow":
+        return ["sleep 600", SUBMIT]
     return [
         f"git apply - <<'EOF_PATCH'\n{row['patch']}\nEOF_PATCH",
         "git diff > patch.txt",
@@ -76,7 +78,7 @@ def main() -> None:
     """Serves until it is stopped."""
     parser = argparse.ArgumentParser(prog="python -m tests.support.scripted_policy")
     parser.add_argument("rows", type=Path, help="JSONL file with the tasks")
-    parser.add_argument("--play", choices=["gold", "empty"], default="gold")
+    parser.add_argument("--play", choices=["gold", "empty", "slow"], default="gold")
     parser.add_argument("--host", default="0.0.0.0")
     parser.add_argument("--port", type=int, default=8000)
     options = parser.parse_args()

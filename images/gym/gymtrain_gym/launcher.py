@@ -7,7 +7,7 @@ NEMO_GYM_CONFIG_DICT, then app.py as __main__), in one process, plus what a pod 
 - no Ray, unless the server's code uses it (ray_mode), and then only where threads won't do (ray_threads);
 - a writable working directory (workspace);
 - on SIGTERM it finishes what is in flight (draining);
-- a rollout is never scored in a session that was lost (sessions);
+- a rollout is never scored in a session that was lost (sessions), or after its sandbox was (masking);
 - answers of mini_swe_agent_2 carry token ids (mini_swe);
 - one process: replicas of the pod stand in for uvicorn workers, which would split session state.
 
@@ -148,11 +148,12 @@ def _serve_from(
     import uvicorn
 
     from gymtrain_gym.draining import Drain, DrainingServer, DrainMiddleware
+    from gymtrain_gym.masking import LossMask
     from gymtrain_gym.sessions import SessionGuard
 
     def run(app: Any, **kwargs: Any) -> None:
         drain = Drain(drain_seconds, close_connections=guarded is None)
-        app = app if guarded is None else SessionGuard(app, guarded)
+        app = LossMask(app if guarded is None else SessionGuard(app, guarded))
         if config is not None and config.implementation == mini_swe.IMPLEMENTATION:
             mini_swe.install(vars(sys.modules["__main__"]))
         kwargs = {**kwargs, "host": None, "port": 0}

@@ -7,6 +7,7 @@ where that takes more than 30 s.
 
 import asyncio
 import contextlib
+import contextvars
 import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, InvalidStateError
@@ -23,7 +24,8 @@ class Ref:
         self.future: Future[Any] = Future()
         _running.add(self)
         # A daemon: what still runs when the server ends must not hold it up.
-        threading.Thread(target=self._run, args=(call,), name="rollout", daemon=True).start()
+        work = contextvars.copy_context().run  # a thread starts with an empty one: `losses` asks whose it is
+        threading.Thread(target=work, args=(self._run, call), name="rollout", daemon=True).start()
 
     def _run(self, call: Callable[[], Any]) -> None:
         with contextlib.suppress(InvalidStateError):  # abandoned meanwhile

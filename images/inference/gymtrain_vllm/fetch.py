@@ -1,6 +1,7 @@
 """Fetching one version of the weights: everything is in files and verified before the first byte is loaded.
 
-All worker processes of a pod share one folder: the first one fetches, the others wait for it.
+All worker processes of a pod share one folder: the first one fetches, the others wait for it. What earlier versions
+had already is not fetched again (`kept`).
 """
 
 import fcntl
@@ -10,12 +11,14 @@ import shutil
 import tempfile
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
 
 from gymtrain_api.manifest import PullUpdate, WeightHead, WeightPart
+from gymtrain_vllm import kept
 from gymtrain_vllm.download import Download
 from gymtrain_vllm.errors import FetchError
 
@@ -45,7 +48,7 @@ def fetch(update: PullUpdate, base: Path | None = None, stop: threading.Event | 
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder / "lock", deadline, stop):
-            return _fetch_parts(download, lines, folder)
+            return _fetch_parts(download, lines, folder, kept.KeptFiles(update.version, base, spare=head.bytes))
     except OSError as error:
         raise FetchError(f"cannot write weights to {folder}: {error}") from error
 
@@ -62,6 +65,7 @@ def sweep(update: PullUpdate, base: Path | None = None) -> None:
         for folder in place.glob(f"{_PREFIX}*"):
             if folder.name != _folder_name(update):
                 shutil.rmtree(folder, ignore_errors=True)
+    kept.sweep(base, but=update.version)
 
 
 def _folder_name(update: PullUpdate) -> str:
@@ -106,15 +110,22 @@ class _File:
                 self._unverified.rename(self._path)  # a file under its own name is complete
 
 
-def _fetch_parts(download: Download, lines: Iterator[WeightHead | WeightPart], folder: Path) -> list[Path]:
+def _fetch_parts(
+    download: Download, lines: Iterator[WeightHead | WeightPart], folder: Path, store: kept.KeptFiles
+) -> list[Path]:
     names: set[str] = set()
     files: dict[str, _File] = {}  # that were not complete before
+    parts: dict[str, list[WeightPart]] = defaultdict(list)  # of those to keep
     futures: list[Future[None]] = []
     with ThreadPoolExecutor(max_workers=_STREAMS, thread_name_prefix="weights") as pool:
         try:
             for part in lines:
                 assert isinstance(part, WeightPart)
                 names.add(part.name)
+                if part.kept:
+                    if part.name not in parts and store.lend(part, folder):
+                        continue
+                    parts[part.name].append(part)
                 if part.name not in files:
                     if (folder / part.name).exists():
                         continue
@@ -128,6 +139,9 @@ def _fetch_parts(download: Download, lines: Iterator[WeightHead | WeightPart], f
             raise
     if lacking := sorted(name for name, file in files.items() if not file.complete):
         raise FetchError(f"the manifest lacks parts of {', '.join(lacking)}")
+    for name, own in parts.items():
+        store.keep(folder / name, own)
+    store.forget_all_but(names)
     return [folder / name for name in sorted(names)]
 
 

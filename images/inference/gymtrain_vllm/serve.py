@@ -24,7 +24,7 @@ def main() -> None:
     from pathlib import Path
 
     from gymtrain_api.wiring import RunConfig
-    from gymtrain_vllm import arguments, held, inspections, place
+    from gymtrain_vllm import arguments, guard, held, inspections, kept, place
     from gymtrain_vllm.errors import ArgumentsError
 
     run = RunConfig.model_validate_json(place.run_config().read_bytes())
@@ -36,9 +36,11 @@ def main() -> None:
     for name in ("HOME", "TMPDIR", "VLLM_CACHE_ROOT"):
         Path(os.environ[name]).mkdir(parents=True, exist_ok=True)
     held.forget()
+    kept.sweep()
     inspections.provide(Path(os.environ["VLLM_CACHE_ROOT"]))
     print(f"gymtrain: {_SERVER} {' '.join(argv)}", flush=True)
     sys.argv = [_SERVER, *argv]
+    guard.start(place.port())
     # __main__ stays this module, so that the engine process imports this one and not the whole server.
     runpy.run_module(_SERVER, run_name="__main__")
 

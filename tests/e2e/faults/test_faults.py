@@ -11,10 +11,12 @@ import pytest
 from tests.support.chaos import add_chaos, set_chaos
 from tests.support.faults import (
     MINUTES,
+    Moment,
     assert_no_wrong_sample,
     checked_run,
-    kill_during_update,
+    kill_at,
     kill_pod,
+    pod_of,
     post_to_vllm,
     scale,
     step,
@@ -34,18 +36,22 @@ def _start(kubectl: Kubectl, name: str, **trainer_config: object) -> None:
     eventually(lambda: step(kubectl, name) >= 2, "two steps are done", 8 * MINUTES)
 
 
-def _finish(kubectl: Kubectl, name: str, attempts: int = 1) -> None:
-    kubectl.wait_condition(name, "Complete", 10 * MINUTES)
+def _finish(kubectl: Kubectl, name: str, attempts: int = 1, minutes: float = 10) -> None:
+    kubectl.wait_condition(name, "Complete", minutes * MINUTES)
     assert kubectl.get("gymtrainingrun", name)["status"]["attempt"] <= attempts
     assert_no_wrong_sample(kubectl, name)
 
 
-def test_vllm_killed_between_and_during_generation_and_during_an_update(operator: Kubectl, kubectl: Kubectl) -> None:
-    _start(kubectl, "vllm", max_steps=150)
+def test_vllm_killed_while_it_generates_while_it_is_idle_and_during_an_update(
+    operator: Kubectl, kubectl: Kubectl
+) -> None:
+    _start(kubectl, "vllm", max_steps=200)
     kill_pod(kubectl, "vllm", role="inference")
     wait_for_steps(kubectl, "vllm", 5, "vLLM's pod was lost")
-    kill_during_update(kubectl, "vllm", "inference", "gymtrain_vllm")
-    wait_for_steps(kubectl, "vllm", 5, "vLLM was killed during an update")
+    moments: tuple[Moment, ...] = ("generating", "idle", "updating")
+    for moment in moments:
+        kill_at(kubectl, "vllm", moment, "inference", "gymtrain_vllm")
+        wait_for_steps(kubectl, "vllm", 5, f"vLLM was killed while {moment}")
     _finish(kubectl, "vllm", attempts=2)
 
 
@@ -59,7 +65,7 @@ def test_vllm_paused_and_left_alone(operator: Kubectl, kubectl: Kubectl) -> None
 def test_the_trainer_killed_during_an_update(operator: Kubectl, kubectl: Kubectl) -> None:
     _start(kubectl, "trainer", max_steps=60, save_steps=5)
     eventually(lambda: step(kubectl, "trainer") >= 7, "there is a checkpoint", 4 * MINUTES)
-    kill_during_update(kubectl, "trainer", "trainer", "gymtrain_trainer")
+    kill_at(kubectl, "trainer", "updating", "trainer", "gymtrain_trainer")
     _finish(kubectl, "trainer", attempts=2)
     assert kubectl.get("gymtrainingrun", "trainer")["status"]["attempt"] == 2
     steps = [line["step"] for line in trainer_events(kubectl, "trainer", "step")]
@@ -111,15 +117,16 @@ def test_dns_gone_for_a_minute(operator: Kubectl, kubectl: Kubectl) -> None:
 
 
 def test_the_operator_away(operator: Kubectl, kubectl: Kubectl) -> None:
-    _start(kubectl, "away", max_steps=200)
+    # Some 2 steps a second: it still trains when the operator comes back.
+    _start(kubectl, "away", max_steps=int(3 * OPERATOR_AWAY_SECONDS) + 100)
     at = step(kubectl, "away")
     scale(kubectl, "gymtrain-system", "gymtrain-operator", 0)
     try:
         time.sleep(OPERATOR_AWAY_SECONDS)
     finally:
         scale(kubectl, "gymtrain-system", "gymtrain-operator", 1)
-    eventually(lambda: step(kubectl, "away") > at + 10, "training went on meanwhile", 2 * MINUTES)
-    _finish(kubectl, "away")
+    eventually(lambda: step(kubectl, "away") > at + OPERATOR_AWAY_SECONDS / 10, "training went on", 2 * MINUTES)
+    _finish(kubectl, "away", minutes=20)
 
 
 def test_a_full_disk_at_a_checkpoint_costs_that_checkpoint(operator: Kubectl, kubectl: Kubectl) -> None:
@@ -136,3 +143,39 @@ def test_a_full_disk_at_a_checkpoint_costs_that_checkpoint(operator: Kubectl, ku
     )
     _finish(kubectl, "disk")
     assert kubectl.condition("disk", "Healthy")["status"] == "True", "the next checkpoint could be written"
+
+
+ADAPTER = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj"]}
+
+
+def test_an_adapter_on_the_shared_volume_outlives_its_server(operator: Kubectl, kubectl: Kubectl) -> None:
+    run = checked_run("adapter", max_steps=60)
+    run["spec"]["model"]["lora"] = ADAPTER
+    run["spec"]["weightSync"] = {"parityEverySyncs": 5}
+    kubectl.apply(run)
+    eventually(lambda: step(kubectl, "adapter") >= 5, "five steps are done", 8 * MINUTES)
+    status = kubectl.get("gymtrainingrun", "adapter")["status"]
+    assert status["weightSync"]["transport"] == "LoRAFilesystem", status["weightSync"]
+    kill_pod(kubectl, "adapter", role="inference")
+    wait_for_steps(kubectl, "adapter", 10, "vLLM was lost with all its adapters")
+    kubectl.wait_condition("adapter", "Complete", 10 * MINUTES)
+    status = kubectl.get("gymtrainingrun", "adapter")["status"]
+    assert (status["attempt"], status["progress"]["step"]) == (1, 60)
+    for line in trainer_events(kubectl, "adapter", "step"):
+        assert all(version.startswith("adapter:1:") for version in line["weight_versions"]), line
+
+
+def test_merged_weights_of_which_most_never_change_outlive_their_server(operator: Kubectl, kubectl: Kubectl) -> None:
+    """Only what the adapter is merged into is sent again; a server that was started anew gets everything."""
+    run = checked_run("merged", max_steps=60)
+    run["spec"]["model"]["lora"] = ADAPTER
+    run["spec"]["weightSync"] = {"transport": "HTTPFull", "parityEverySyncs": 5}
+    kubectl.apply(run)
+    eventually(lambda: step(kubectl, "merged") >= 8, "eight steps are done", 8 * MINUTES)
+    kill_pod(kubectl, "merged", role="inference")
+    wait_for_steps(kubectl, "merged", 8, "vLLM's pod was lost")
+    code = "import glob; print(len(glob.glob('/gymtrain/scratch/tmp/gymtrain-kept-*/*.safetensors')))"
+    pod = pod_of(kubectl, "merged", role="inference")["metadata"]["name"]
+    kept = kubectl.run("exec", pod, "-c", "inference", "--", "python", "-S", "-c", code)
+    assert int(kept) > 0, "what doesn't change is kept by the pod"
+    _finish(kubectl, "merged")

@@ -2,6 +2,10 @@
 
 import copy
 import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +19,7 @@ from tests.support.sandboxes import AGENT
 MINUTES = 60
 SUPPORT = Path(__file__).parents[2] / "support"
 
-# Runs in the agent's pod: all rows of stdin, four at a time. Prints the reward of each task.
+# Runs in the agent's pod: all rows of stdin, four at a time. Prints the reward of each task, or why there is none.
 PLAY = """
 import asyncio, json, sys
 import aiohttp
@@ -26,7 +30,7 @@ async def main():
         async def one(row):
             async with turn, http.post("http://127.0.0.1:8000/run", json=row) as answer:
                 body = await answer.json()
-                rewards[row["instance_id"]] = body.get("reward", str(body)[:2000])
+                rewards[row["instance_id"]] = body.get("failure_reason") or body.get("reward", str(body)[:2000])
         await asyncio.gather(*(one(json.loads(line)) for line in sys.stdin if line.strip()))
     print(json.dumps(rewards))
 
@@ -88,9 +92,9 @@ def _server_again(run: Kubectl, deployment: str, name: str, hosts: dict[str, str
     return str(run.get("pod", name)["status"]["podIP"])
 
 
-@pytest.mark.parametrize(("play", "reward"), [("gold", 1.0), ("empty", 0.0)])
-def test_the_fix_earns_the_reward_and_no_patch_earns_none(run: Kubectl, play: str, reward: float) -> None:
-    """Upstream's agent plays all tasks through /run; the policy is a script that applies the fix, or does nothing."""
+@contextmanager
+def _agent(run: Kubectl, play: str) -> Iterator[str]:
+    """The pod of upstream's agent, whose policy plays a script."""
     run.run(
         "create",
         "configmap",
@@ -98,20 +102,52 @@ def test_the_fix_earns_the_reward_and_no_patch_earns_none(run: Kubectl, play: st
         *(f"--from-file={SUPPORT / name}" for name in ("fake_policy.py", "scripted_policy.py")),
         check=False,  # it exists the second time
     )
-    before = _names(run)
     image = run.pods("boxes", role="gym", server=AGENT)[0]["spec"]["containers"][0]["image"]
     policy = {"policy_model": _scripted_policy(run, play, image)}
     # The agent asks the head where its model is.
     head = _server_again(run, "boxes-gym-head-server", f"head-{play}", policy)
     agent = f"agent-{play}"
     _server_again(run, "boxes-gym-mini-swe-agent-2", agent, {**policy, "head_server": head})
-    rows = (EXAMPLES / "swe/tasks.jsonl").read_text()
-    done = run.run("exec", "-i", agent, "-c", "gym", "--", "python", "-c", PLAY, stdin=rows, timeout=15 * MINUTES)
-    rewards = json.loads(done.strip().splitlines()[-1])
-    assert len(rewards) >= 8
-    assert rewards == dict.fromkeys(rewards, reward), run.run("logs", agent, "--tail=200")
+    yield agent
     run.run("delete", "pod", agent, f"head-{play}", f"policy-{play}", "--wait=false")
+
+
+def _play(run: Kubectl, agent: str, rows: str, timeout: float) -> dict[str, Any]:
+    """What the agent answers for each row."""
+    done = run.run("exec", "-i", agent, "-c", "gym", "--", "python", "-c", PLAY, stdin=rows, timeout=timeout)
+    answers: dict[str, Any] = json.loads(done.strip().splitlines()[-1])
+    return answers
+
+
+@pytest.mark.parametrize(("play", "reward"), [("gold", 1.0), ("empty", 0.0)])
+def test_the_fix_earns_the_reward_and_no_patch_earns_none(run: Kubectl, play: str, reward: float) -> None:
+    """Upstream's agent plays all tasks through /run; the policy is a script that applies the fix, or does nothing."""
+    before = _names(run)
+    with _agent(run, play) as agent:
+        rewards = _play(run, agent, (EXAMPLES / "swe/tasks.jsonl").read_text(), 15 * MINUTES)
+        assert len(rewards) >= 8
+        assert rewards == dict.fromkeys(rewards, reward), run.run("logs", agent, "--tail=200")
     eventually(lambda: _names(run) <= before, "the agent has closed its sandboxes", 60)
+
+
+def _leased(run: Kubectl) -> set[str]:
+    claim = "gymtrain.dev/sandbox-claim"
+    pods = run.pods("boxes", role="sandbox")
+    return {pod["metadata"]["name"] for pod in pods if pod["metadata"].get("annotations", {}).get(claim)}
+
+
+@pytest.mark.faults
+def test_a_rollout_whose_sandbox_is_killed_is_told_and_not_scored(run: Kubectl) -> None:
+    row = (EXAMPLES / "swe/tasks.jsonl").read_text().splitlines()[0]
+    with _agent(run, "slow") as agent, ThreadPoolExecutor(1) as pool:
+        before = _leased(run)
+        playing = pool.submit(_play, run, agent, row, 5 * MINUTES)
+        (box,) = eventually(lambda: _leased(run) - before, "the agent has a sandbox", 60)
+        run.run("wait", "--for=condition=Ready", f"pod/{box}", "--timeout=60s", timeout=90)
+        time.sleep(5)  # its first command runs for minutes
+        run.run("delete", "pod", box, "--grace-period=0", "--force")
+        (answer,) = playing.result().values()
+    assert "is lost" in str(answer), answer
 
 
 def test_a_whole_run_on_the_tasks_completes_and_leaves_no_sandbox(namespace: Kubectl, operator: Kubectl) -> None:

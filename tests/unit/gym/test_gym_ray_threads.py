@@ -1,5 +1,6 @@
 """What stands in for Ray where a server only waits in its workers."""
 
+import contextvars
 import threading
 
 import pytest
@@ -60,3 +61,9 @@ def test_a_server_that_stops_waits_for_no_call() -> None:
     with pytest.raises(RuntimeError, match="stopped before the call ended"):
         ray_threads.get(waiting)
     go_on.set()
+
+
+def test_a_call_knows_the_request_that_it_is_for() -> None:
+    name: contextvars.ContextVar[str] = contextvars.ContextVar("name")
+    name.set("this one")
+    assert ray_threads.get(ray_threads.remote(name.get).remote()) == "this one"

@@ -1,7 +1,10 @@
 """NeMo Gym's own Sandbox with the provider `gymtrain`, in front of a broker and daemons that run commands here."""
 
 import asyncio
+import contextlib
+import contextvars
 import os
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ from nemo_gym.sandbox import AsyncSandbox, Sandbox, SandboxCreateError, SandboxS
 
 from gymtrain_gym.sandbox import broker as broker_module
 from gymtrain_gym.sandbox import daemon as daemon_module
+from gymtrain_gym.sandbox import losses
 from gymtrain_gym.sandbox.errors import (
     SandboxFileError,
     SandboxLostError,
@@ -204,6 +208,44 @@ async def test_a_sandbox_that_is_gone_is_an_error_that_says_why(sandboxes: FakeS
         with pytest.raises(SandboxLostError, match=r"Closed \(Expired\) its TTL of 60 s passed"):
             await sandbox.exec("echo x")
         assert await sandbox.status() is SandboxStatus.STOPPED
+
+
+async def test_a_lost_sandbox_is_noted_with_the_request_that_lost_it(sandboxes: FakeSandboxes) -> None:
+    async def request(lose: bool) -> list[str]:
+        with losses.collecting() as lost:
+            async with await started() as sandbox:
+                if lose:
+                    sandboxes.boxes[sandbox._handle.sandbox_id].state = "Failed"
+                with contextlib.suppress(SandboxLostError):
+                    await asyncio.create_task(sandbox.exec("echo x"))
+            return list(lost)
+
+    (lost,), kept = await asyncio.gather(request(True), request(False))
+    assert "is lost" in lost
+    assert kept == []
+
+
+async def test_a_sandbox_that_never_came_is_noted_too_and_in_the_blocking_way(sandboxes: FakeSandboxes) -> None:
+    sandboxes.answer_first = [422]
+    with losses.collecting() as other:
+        pass
+    with losses.collecting() as lost:
+        await asyncio.to_thread(_lose)
+    assert (len(lost), other) == (1, [])
+
+
+async def test_a_loss_of_nobodys_thread_counts_for_all_that_is_under_way(sandboxes: FakeSandboxes) -> None:
+    sandboxes.answer_first = [422]
+    with losses.collecting() as first, losses.collecting() as second:
+        thread = threading.Thread(target=contextvars.Context().run, args=(_lose,))
+        thread.start()
+        await asyncio.to_thread(thread.join)
+    assert (len(first), len(second)) == (1, 1)
+
+
+def _lose() -> None:
+    with contextlib.suppress(SandboxUnavailableError):
+        Sandbox({"gymtrain": {}}).start(spec())
 
 
 async def test_long_output_and_a_long_command_arrive_whole(sandboxes: FakeSandboxes) -> None:

@@ -13,6 +13,8 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
+from gymtrain_trainer.errors import AnswerError
+from gymtrain_trainer.rollouts.answer import parse_answer
 from tests.support.fake_policy import FakePolicy, Reply
 from tests.support.fake_sandboxes import Ended, FakeSandboxes, in_folder
 from tests.support.scripted_policy import Play, Script, bash
@@ -90,6 +92,11 @@ class World:
         return await self.post(Script([self.row], play))
 
     async def post(self, reply: Reply) -> dict[str, Any]:
+        body = await self.answer(reply)
+        assert "error" not in body["metadata"], body["metadata"]
+        return body
+
+    async def answer(self, reply: Reply) -> dict[str, Any]:
         self.policy.reply = reply
         self.image.git("checkout", "--quiet", "--", ".")
         timeout = aiohttp.ClientTimeout(total=240)
@@ -99,7 +106,6 @@ class World:
         ):
             assert response.status == 200, await response.text()
             body: dict[str, Any] = await response.json()
-            assert "error" not in body["metadata"], body["metadata"]
             return body
 
 
@@ -197,6 +203,20 @@ async def test_rollouts_run_side_by_side_and_leave_no_sandbox(world: World) -> N
     bodies = await asyncio.gather(*(world.run("empty") for _ in range(3)))
     assert [body["reward"] for body in bodies] == [0.0] * 3
     assert world.sandboxes.open() == []
+
+
+async def test_a_sandbox_that_is_lost_is_told_and_not_scored(world: World) -> None:
+    def reply(messages: list[dict[str, Any]]) -> dict[str, Any]:
+        if any(message["role"] == "assistant" for message in messages):  # in the middle of the rollout
+            for box in world.sandboxes.open():
+                box.state, box.reason, box.message = "Failed", "Evicted", "the node ran out of memory"
+        return bash("true")
+
+    body = await world.answer(reply)
+    assert body["reward"] == 0.0  # what upstream makes of it
+    assert body["mask_sample"] is True
+    with pytest.raises(AnswerError, match=r"is lost.*Failed \(Evicted\) the node ran out of memory"):
+        parse_answer(body)
 
 
 async def test_an_agent_that_is_stopped_ends_at_its_deadline_and_leaves_no_sandbox(world: World) -> None:

@@ -1,6 +1,7 @@
 """Fetching weights: all verified, or nothing."""
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
@@ -13,6 +14,7 @@ from aiohttp import web
 from gymtrain_api.manifest import MANIFEST_FILE, PullUpdate, WeightEnd, WeightHead, WeightPart
 from gymtrain_vllm.errors import FetchError
 from gymtrain_vllm.fetch import discard, fetch
+from gymtrain_vllm.kept import sweep
 from tests.support.fake_vllm import free_port, serving
 
 
@@ -24,6 +26,7 @@ class Source:
         self.files = {f"{number}.safetensors": bytes([number]) * 1000 for number in range(6)}
         self.served = dict(self.files)
         self.part_bytes = 400
+        self.kept: set[str] = set()  # files that later versions name again
         self.fail_first = 0
         self.slow = 0.0
         self.cut = 0  # so many lines are missing at the end of the manifest
@@ -42,6 +45,7 @@ class Source:
                 offset=offset,
                 bytes=len(piece := content[offset : offset + self.part_bytes]),
                 sha256=sha256(piece).hexdigest(),
+                kept=name in self.kept,
             )
             for name, content in self.files.items()
             for offset in range(0, len(content), self.part_bytes)
@@ -143,6 +147,75 @@ async def test_files_that_were_verified_are_not_fetched_again(source: Source, tm
     source.requests.clear()
     await asyncio.to_thread(fetch, source.update(), tmp_path)
     assert set(source.requests) == {MANIFEST_FILE, "3.safetensors"}
+
+
+async def loaded(source: Source, folder: Path) -> list[bytes]:
+    """What a pod that loads a version finds in its files."""
+    files = await asyncio.to_thread(fetch, source.update(), folder)
+    found = [file.read_bytes() for file in files]
+    discard(files)
+    return found
+
+
+def held(folder: Path) -> list[Path]:
+    """Weights that a pod has on its disk."""
+    return list(folder.rglob("*.safetensors"))
+
+
+async def test_files_that_stay_are_fetched_once(source: Source, tmp_path: Path) -> None:
+    source.kept = {"1.safetensors", "4.safetensors"}
+    await loaded(source, tmp_path)
+    source.files["0.safetensors"] = source.served["0.safetensors"] = b"other"
+    source.requests.clear()
+    assert await loaded(source, tmp_path) == list(source.files.values())
+    assert set(source.requests) == source.files.keys() - source.kept | {MANIFEST_FILE}
+
+
+async def test_a_file_that_stays_and_is_another_one_is_refused_and_then_fetched(source: Source, tmp_path: Path) -> None:
+    source.kept = {"1.safetensors", "4.safetensors"}
+    await loaded(source, tmp_path)
+    for name in source.kept:
+        source.files[name] = source.served[name] = b"o" * 1000
+    with pytest.raises(FetchError, match="another file"):
+        await loaded(source, tmp_path)
+    assert await loaded(source, tmp_path) == list(source.files.values())
+
+
+async def test_what_no_version_names_any_more_is_removed(source: Source, tmp_path: Path) -> None:
+    source.kept = {"1.safetensors", "4.safetensors"}
+    await loaded(source, tmp_path)
+    del source.files["4.safetensors"]
+    await loaded(source, tmp_path)
+    assert [path.name for path in held(tmp_path)] == ["1.safetensors"]
+
+
+async def test_without_room_nothing_is_kept(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source.kept = {"1.safetensors"}
+    with monkeypatch.context() as patch:
+        usage = shutil.disk_usage(tmp_path)._replace(free=6999)  # a version and the file need 7000
+        patch.setattr("gymtrain_vllm.kept.shutil.disk_usage", lambda _: usage)
+        await loaded(source, tmp_path)
+    source.requests.clear()
+    assert await loaded(source, tmp_path) == list(source.files.values())
+    assert "1.safetensors" in source.requests
+
+
+async def test_a_file_that_was_cut_off_is_not_taken_for_whole(source: Source, tmp_path: Path) -> None:
+    source.kept = {"1.safetensors"}
+    await loaded(source, tmp_path)
+    (kept,) = held(tmp_path)
+    kept.write_bytes(b"cut off")
+    assert await loaded(source, tmp_path) == list(source.files.values())
+
+
+@pytest.mark.parametrize(("version", "left"), [("", False), ("demo:0:7", True), ("demo:1:1", False)])
+async def test_another_attempt_and_a_new_start_forget_what_stayed(
+    source: Source, tmp_path: Path, version: str, left: bool
+) -> None:
+    source.kept = {"1.safetensors"}
+    await loaded(source, tmp_path)
+    sweep(tmp_path, but=version)
+    assert bool(held(tmp_path)) is left
 
 
 async def test_a_fetch_can_be_given_up(source: Source, tmp_path: Path) -> None:

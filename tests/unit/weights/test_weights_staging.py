@@ -41,7 +41,7 @@ def staged(
         announced.append(part)
         add(part)
 
-    draft.manifest.add = note  # type: ignore[method-assign]
+    draft.manifest.add = note  # type: ignore[assignment,method-assign]
     stage(draft, given, dtype, **sizes)
     assert draft.manifest.complete
     return announced

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 
 from gymtrain_api.manifest import WeightEnd, WeightHead, WeightPart
+from gymtrain_trainer.weights.layout import Layout
 
 _ALIVE_SECONDS = 5.0  # without a line: then an empty one, so that the reader can tell slow from gone
 
@@ -26,19 +27,23 @@ class AnnouncedManifest:
         self._followers: list[Callable[[], object]] = []
         self.parts = 0
         self.total_bytes = 0
+        self.fresh_bytes = 0  # of parts that no version before had
+        self.layout: Layout | None = None  # of the whole version, once it is complete
         self.complete = False
 
-    def add(self, part: WeightPart) -> None:
-        """One more part lies in its file. From any thread."""
+    def add(self, part: WeightPart, *, carried: bool = False) -> None:
+        """One more part lies in its file; `carried`: as it did in the version before. From any thread."""
         with self._lock:
             self._lines.append(part.line())
             self.parts += 1
             self.total_bytes += part.bytes
+            self.fresh_bytes += 0 if carried else part.bytes
         self._wake()
 
-    def end(self) -> None:
+    def end(self, layout: Layout | None = None) -> None:
         """No part is missing."""
         with self._lock:
+            self.layout = layout
             self._lines.append(WeightEnd(parts=self.parts).line())
             self.complete = self._closed = True
         self._wake()

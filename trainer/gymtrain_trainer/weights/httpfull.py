@@ -170,7 +170,7 @@ class HTTPFull(PushTransport):
             finally:
                 for call in begun.values():
                     call.cancel()
-        self._account(number, outcome, draft.manifest.total_bytes, started, staged)
+        self._account(number, outcome, draft.manifest.fresh_bytes, started, staged)
         return outcome
 
     async def _begin(self, number: int) -> dict[Pod, asyncio.Task[None]]:

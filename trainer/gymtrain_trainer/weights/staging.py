@@ -2,19 +2,20 @@
 
 Each part is announced as soon as it is written, so that pods fetch while the trainer still writes. Few shards are in
 memory at a time, never the whole model. A large tensor is one file and many parts: no thread works on it alone.
+Tensors that did not change since the last version are told apart (`sorting`) and not written again.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from gymtrain_trainer.cpus import usable_cpus
 from gymtrain_trainer.weights.errors import StagingError
-from gymtrain_trainer.weights.safetensors_file import encode
-from gymtrain_trainer.weights.shard_file import ShardFile
+from gymtrain_trainer.weights.file_writer import FileWriter
+from gymtrain_trainer.weights.layout import Layout
+from gymtrain_trainer.weights.sorting import Sorting
 from gymtrain_trainer.weights.store import Draft
 
 if TYPE_CHECKING:  # torch takes seconds to import, and only the trainer's process has it
@@ -47,14 +48,11 @@ def stage(
         StagingError: the disk is full or not writable, or no tensor came.
     """
     try:
-        _write_shards(draft, _cast(tensors, dtype), shard_bytes, part_bytes)
+        _write_files(draft, _cast(tensors, dtype), shard_bytes, part_bytes)
     except OSError as error:
         for _ in tensors:
             pass
         raise StagingError(f"cannot write weights to {draft.folder}: {error}") from error
-    if not draft.manifest.parts:
-        raise StagingError("the model has no parameters to send")
-    draft.manifest.end()
 
 
 def _cast(tensors: Iterator[tuple[str, torch.Tensor]], dtype: str | None) -> Iterator[tuple[str, torch.Tensor]]:
@@ -81,25 +79,25 @@ def on_host(shard: list[tuple[str, torch.Tensor]]) -> list[tuple[str, torch.Tens
     return [(name, part.view(tensor.shape)) for (name, tensor), part in zip(shard, parts, strict=True)]
 
 
-def _write_shards(draft: Draft, tensors: Iterator[tuple[str, torch.Tensor]], shard_bytes: int, part_bytes: int) -> None:
+def _write_files(draft: Draft, tensors: Iterator[tuple[str, torch.Tensor]], shard_bytes: int, part_bytes: int) -> None:
     writers = max(1, min(_MOST_WRITERS, usable_cpus() - 1))
-
-    def write(file: ShardFile, offset: int) -> None:
-        draft.manifest.add(file.write(offset, min(part_bytes, file.size - offset)))
-
     with ThreadPoolExecutor(writers, thread_name_prefix="staging") as pool:
-        pending: deque[Future[None]] = deque()
+        files = FileWriter(draft, pool, writers * _AHEAD, part_bytes)
         try:
-            for number, shard in enumerate(_shards(tensors, shard_bytes)):
-                while len(pending) > writers * _AHEAD:
-                    pending.popleft().result()
-                file = ShardFile(draft.folder / f"{number:05}.safetensors", encode(on_host(shard)))
-                pending += [pool.submit(write, file, offset) for offset in range(0, file.size, part_bytes)]
-            for future in pending:
-                future.result()
+            shards = (on_host(shard) for shard in _shards(tensors, shard_bytes))
+            if draft.before is None:
+                for shard in shards:
+                    files.write(shard)
+                layout = Layout(draft.folder, files.places, files.finish())
+            else:
+                with ThreadPoolExecutor(writers, thread_name_prefix="comparing") as comparing:
+                    layout = Sorting(draft.folder, draft.before, files, shard_bytes).run(shards, comparing)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+    if not files.places:
+        raise StagingError("the model has no parameters to send")
+    draft.manifest.end(layout)
 
 
 def _shards(tensors: Iterator[tuple[str, torch.Tensor]], limit: int) -> Iterator[list[tuple[str, torch.Tensor]]]:

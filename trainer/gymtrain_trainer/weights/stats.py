@@ -22,7 +22,7 @@ class SyncStats:
 
     syncs: int = 0
     bytes_staged: int = 0
-    last_bytes: int = 0
+    last_bytes: int = 0  # what a pod fetches that holds the version before
     last_seconds: float = 0.0  # of the whole sync
     last_stage_seconds: float = 0.0  # writing files; vLLM goes on generating meanwhile
     last_pause_seconds: float = 0.0  # the longest pause of a pod

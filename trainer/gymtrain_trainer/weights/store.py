@@ -15,6 +15,7 @@ from pathlib import Path
 from gymtrain_api.wiring import WeightsHeld
 from gymtrain_trainer.weights.announced import AnnouncedManifest
 from gymtrain_trainer.weights.errors import StagingError
+from gymtrain_trainer.weights.layout import Layout
 
 _FILE_NAME = re.compile(r"[\w][\w.-]*")
 
@@ -25,6 +26,7 @@ class Draft:
 
     folder: Path
     manifest: AnnouncedManifest
+    before: Layout | None = None  # of the last complete version, whose files lie beside it
 
 
 class WeightStore:
@@ -57,8 +59,9 @@ class WeightStore:
             folder.mkdir(parents=True)
         except OSError as error:
             raise StagingError(f"cannot make {folder}: {error}") from error
+        before = self._manifests[complete[-1]].layout if complete else None
         manifest = self._manifests[number] = AnnouncedManifest(version, expected_bytes)
-        return Draft(folder, manifest)
+        return Draft(folder, manifest, before)
 
     def drop(self, number: int) -> None:
         """Forgets a version that no pod is to hold, complete or not."""

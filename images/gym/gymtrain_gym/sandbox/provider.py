@@ -12,7 +12,7 @@ from typing import Any
 
 from nemo_gym.sandbox import SandboxExecResult, SandboxHandle, SandboxSpec, SandboxStatus
 
-from gymtrain_gym.sandbox import daemon, files, leftovers, settings
+from gymtrain_gym.sandbox import daemon, files, leftovers, losses, settings
 from gymtrain_gym.sandbox.broker import NOT_FOUND, Broker
 from gymtrain_gym.sandbox.daemon import Finished
 from gymtrain_gym.sandbox.errors import BrokerRefusedError, SandboxFileError, SandboxLostError, SandboxUnavailableError
@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 NOT_A_PROCESS = 125  # exit code of NeMo Gym's providers where no process gave one
 _MAX_ARGUMENT_BYTES = 96 * 1024  # the kernel refuses one argument over 128 KiB
+_LOSSES = SandboxLostError, SandboxUnavailableError
 _STATES = {
     "Queued": SandboxStatus.STARTING,
     "Starting": SandboxStatus.STARTING,
@@ -61,7 +62,8 @@ class GymtrainProvider:
             SandboxUnavailableError: there is none to be had.
         """
         try:
-            lease = await self._broker.create(spec, key=uuid.uuid4().hex)
+            with losses.noted(*_LOSSES):
+                lease = await self._broker.create(spec, key=uuid.uuid4().hex)
         except BaseException:
             await self._sessions.close()  # callers close only what they got a sandbox from
             raise
@@ -85,19 +87,20 @@ class GymtrainProvider:
             SandboxLostError: the sandbox went away.
         """
         lease: Lease = handle.raw
-        if len(command.encode()) > _MAX_ARGUMENT_BYTES:
-            command = await self._as_file(lease, command)
-        body = {
-            "shell": command,
-            "cwd": cwd or lease.workdir,
-            "env": {**lease.env, **(env or {})},
-            "user": lease.user if user is None else str(user),
-            "timeoutSeconds": timeout_s,
-        }
-        try:
-            finished = await daemon.execute(self._sessions, lease, body, timeout_s)
-        except SandboxLostError as error:
-            raise SandboxLostError(f"{error}. {await self._account(lease)}") from error
+        with losses.noted(*_LOSSES):
+            if len(command.encode()) > _MAX_ARGUMENT_BYTES:
+                command = await self._as_file(lease, command)
+            body = {
+                "shell": command,
+                "cwd": cwd or lease.workdir,
+                "env": {**lease.env, **(env or {})},
+                "user": lease.user if user is None else str(user),
+                "timeoutSeconds": timeout_s,
+            }
+            try:
+                finished = await daemon.execute(self._sessions, lease, body, timeout_s)
+            except SandboxLostError as error:
+                raise SandboxLostError(f"{error}. {await self._account(lease)}") from error
         return _result(finished, timeout_s)
 
     async def upload_file(self, handle: SandboxHandle, source_path: Path, target_path: str) -> None:
@@ -109,11 +112,13 @@ class GymtrainProvider:
         """
         lease: Lease = handle.raw
         mode = source_path.stat().st_mode  # noqa: ASYNC240 - a local disk
-        if await files.put(self._sessions, lease, target_path, source_path, mode):
-            return
-        folder = str(PurePosixPath(target_path).parent)
-        made = await self.exec(handle, f"mkdir -p {shlex.quote(folder)}", timeout_s=60)
-        if made.return_code or not await files.put(self._sessions, lease, target_path, source_path, mode):
+        with losses.noted(*_LOSSES):
+            if await files.put(self._sessions, lease, target_path, source_path, mode):
+                return
+            folder = str(PurePosixPath(target_path).parent)
+            made = await self.exec(handle, f"mkdir -p {shlex.quote(folder)}", timeout_s=60)
+            if not made.return_code and await files.put(self._sessions, lease, target_path, source_path, mode):
+                return
             raise SandboxFileError(f"{folder} can't be made in sandbox {lease.id}: {made.stderr}")
 
     async def download_file(self, handle: SandboxHandle, source_path: str, target_path: Path) -> None:
@@ -124,7 +129,8 @@ class GymtrainProvider:
             SandboxLostError: the sandbox went away.
         """
         target_path.parent.mkdir(parents=True, exist_ok=True)
-        await files.get(self._sessions, handle.raw, source_path, target_path)
+        with losses.noted(*_LOSSES):
+            await files.get(self._sessions, handle.raw, source_path, target_path)
 
     async def status(self, handle: SandboxHandle) -> SandboxStatus:
         """What the broker says of the sandbox."""
