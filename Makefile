@@ -90,6 +90,11 @@ test-runs: ## ... of the cluster and of whole runs
 test-sandboxes: ## ... of sandboxes
 	$(E2E) tests/e2e/sandboxes $(PYTEST_ARGS)
 
+.PHONY: test-agent-sandbox
+test-agent-sandbox: cluster-up images ## The same with agent-sandbox's controller, built on first use; not part of `make test`
+	@dev/run addon agent-sandbox; GYMTRAIN_TEST_SANDBOX_BACKEND=AgentSandbox $(E2E) tests/e2e/sandboxes $(PYTEST_ARGS); \
+	result=$$?; dev/run addon agent-sandbox --remove; exit $$result
+
 .PHONY: test-faults
 test-faults: cluster-up images ## Every part of a run broken while it trains: half an hour, not part of `make test`
 	KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest tests/e2e/faults -m faults $(PYTEST_ARGS)
