@@ -8,13 +8,15 @@ import sys
 from collections.abc import Callable
 
 from dev import go_checks
+from dev.cluster import extras
 from dev.cluster.addons import is_up, kubectl
 from dev.cluster.down import leftovers
 from dev.host import processes
 from dev.lock import exclusive
 from dev.providers import choose
+from dev.providers.local import Local
 from dev.report import DevError
-from dev.settings import BUILD_DAEMON, DAEMONS, Settings
+from dev.settings import BUILD_DAEMON, DAEMONS, EXTRA_DAEMONS, Settings
 from dev.supply import binaries
 
 
@@ -32,6 +34,14 @@ def _cluster_down(settings: Settings, arguments: argparse.Namespace) -> int:
 
 def _images(settings: Settings, arguments: argparse.Namespace) -> int:
     choose(settings).images(arguments.names)
+    return 0
+
+
+def _addon(settings: Settings, arguments: argparse.Namespace) -> int:
+    if not isinstance(choose(settings), Local):
+        raise DevError("addons belong to the cluster that dev/ starts", fix="unset KUBECONFIG and CONTEXT")
+    with exclusive(settings):
+        (extras.remove if arguments.remove else extras.add)(settings, arguments.name)
     return 0
 
 
@@ -67,6 +77,9 @@ def _status(settings: Settings, _: argparse.Namespace) -> int:
     for name in (*DAEMONS, BUILD_DAEMON):
         identity = processes.recorded(settings, name)
         print(f"{name:24} {f'pid {identity.pid}' if identity else 'not running'}")
+    for name in EXTRA_DAEMONS:
+        if identity := processes.recorded(settings, name):
+            print(f"{name:24} pid {identity.pid}")
     if not settings.kubeconfig.exists():
         print("no cluster")
         return 1
@@ -81,6 +94,7 @@ _COMMANDS: dict[str, tuple[Callable[[Settings, argparse.Namespace], int], str]] 
     "cluster-up": (_cluster_up, "start the cluster, or do nothing if it works"),
     "cluster-down": (_cluster_down, "remove everything but the cache"),
     "images": (_images, "build images/NAME/Dockerfile into the cluster: all, or those named and what they need"),
+    "addon": (_addon, "start agent-sandbox's controller or kwok beside the cluster, or remove it"),
     "kubeconfig": (_kubeconfig, "print the administrator's kubeconfig's path"),
     "status": (_status, "show the daemons and pods"),
     "leftovers": (_leftovers, "print what of the cluster is on the machine; nothing and status 0 when clean"),
@@ -98,6 +112,9 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(function=function)
         if name in ("images", "binaries"):
             command.add_argument("names", nargs="*", metavar="NAME")
+        if name == "addon":
+            command.add_argument("name", choices=[extra.name for extra in extras.EXTRAS])
+            command.add_argument("--remove", action="store_true", help="end it, and delete what it serves")
         if name == "go-format":
             command.add_argument("--write", action="store_true", help="mend it instead")
         if name == "cluster-down":

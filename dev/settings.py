@@ -37,6 +37,9 @@ DAEMONS = (
 BUILD_DAEMON = "buildkitd"
 """Started when images are first built, so not part of a healthy cluster."""
 
+EXTRA_DAEMONS = ("agent-sandbox-controller", "kwok")
+"""Started by `dev/run addon` alone."""
+
 BASE_IMAGE = "docker.io/library/debian:trixie-slim"
 
 

@@ -14,7 +14,7 @@ from dev.cluster import containerd
 from dev.host import cgroups, firewall, mounts, network, processes
 from dev.host.processes import Identity
 from dev.report import DevError, step
-from dev.settings import BUILD_DAEMON, DAEMONS, Settings
+from dev.settings import BUILD_DAEMON, DAEMONS, EXTRA_DAEMONS, Settings
 
 _SHIM = "containerd-shim-runc-v2"
 
@@ -35,7 +35,8 @@ def down(settings: Settings) -> None:
 
 def remove(settings: Settings) -> None:
     """Workloads first, while containerd can still account for them; then daemons, then what they left."""
-    for name in (BUILD_DAEMON, "kubelet", "kube-router", "kube-proxy", "kube-scheduler", "kube-controller-manager"):
+    node = ("kubelet", "kube-router", "kube-proxy", "kube-scheduler", "kube-controller-manager")
+    for name in (*EXTRA_DAEMONS, BUILD_DAEMON, *node):
         processes.stop(settings, name)
     cgroups.destroy()
     if processes.recorded(settings, "containerd") is not None:
@@ -78,7 +79,7 @@ def leftovers(settings: Settings) -> list[str]:
 
 def _strays(settings: Settings) -> list[Identity]:
     """Processes of ours that a pid file may not name: shims, and daemons whose pid file was lost."""
-    programs = [*DAEMONS, BUILD_DAEMON, _SHIM]
+    programs = [*DAEMONS, *EXTRA_DAEMONS, BUILD_DAEMON, _SHIM]
     return processes.mentioning(str(settings.state), programs)
 
 

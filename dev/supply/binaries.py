@@ -10,13 +10,13 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dev.report import DevError, say, step
 from dev.settings import KUBERNETES_VERSION, Settings
-from dev.shell import run_logged
+from dev.shell import run, run_logged
 from dev.supply.modules import fetched_ahead
 from dev.supply.toolchain import GO_FOLDER, Go, find
 
@@ -41,6 +41,10 @@ class BinarySet:
     ldflags: str = "-s -w"
     module: str = ""
     """Folder of the go.mod; named as the set where empty."""
+    documents: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    """Files kept beside the programs, each joined from files of modules: name to `MODULE//PATTERN`."""
+    lazy: bool = False
+    """Built only when asked for by name."""
 
     @property
     def folder(self) -> Path:
@@ -50,12 +54,15 @@ class BinarySet:
     def key(self) -> str:
         """Changes when anything that determines the result does."""
         digest = hashlib.sha256(f"{sorted(self.packages.items())}{self.ldflags}".encode())
+        if self.documents:
+            digest.update(json.dumps(sorted(self.documents.items())).encode())
         for file in sorted(path for path in self.folder.rglob("*") if path.is_file()):
             digest.update(str(file.relative_to(self.folder)).encode() + b"\0" + file.read_bytes())
         return digest.hexdigest()[:12]
 
 
 _CLUSTER = "cluster"
+_PEERS = "peers"
 SETS = (
     BinarySet(
         "kubernetes",
@@ -86,17 +93,42 @@ SETS = (
         "buildkit",
         {"buildkitd": "github.com/moby/buildkit/cmd/buildkitd", "buildctl": "github.com/moby/buildkit/cmd/buildctl"},
     ),
+    BinarySet(
+        "agent-sandbox",
+        {"agent-sandbox-controller": "sigs.k8s.io/agent-sandbox/cmd/agent-sandbox-controller"},
+        module=_PEERS,
+        documents={"agent-sandbox.yaml": ["sigs.k8s.io/agent-sandbox//k8s/crds/*.yaml"]},
+        lazy=True,
+    ),
+    BinarySet(
+        "kwok",
+        {"kwok": "sigs.k8s.io/kwok/cmd/kwok"},
+        module=_PEERS,
+        documents={
+            "kwok-stages.yaml": [
+                f"sigs.k8s.io/kwok//kustomize/stage/{stage}.yaml"
+                for stage in (
+                    "node/fast/node-initialize",
+                    "node/heartbeat-with-lease/node-heartbeat-with-lease",
+                    "pod/fast/pod-ready",
+                    "pod/fast/pod-complete",
+                    "pod/fast/pod-delete",
+                )
+            ]
+        },
+        lazy=True,
+    ),
 )
 
 
 def ensure(settings: Settings, names: Sequence[str] = ()) -> dict[str, Path]:
-    """Build what the cache lacks, of all sets or the named ones; returns each program's path."""
+    """Build what the cache lacks, of the sets that a cluster needs or the named ones; returns each file's path."""
     sets = {binaries.name: binaries for binaries in SETS}
     if unknown := sorted(set(names) - sets.keys()):
         raise DevError(f"no such set of programs: {', '.join(unknown)}", fix=f"one of: {', '.join(sets)}")
     wanted = [
         (binaries, settings.cache / "bin-sets" / f"{binaries.name}-{binaries.key()}")
-        for binaries in [sets[name] for name in names] or SETS
+        for binaries in [sets[name] for name in names] or [one for one in SETS if not one.lazy]
     ]
     missing = [(binaries, folder) for binaries, folder in wanted if not _is_whole(folder)]
     if missing:
@@ -111,7 +143,7 @@ def ensure(settings: Settings, names: Sequence[str] = ()) -> dict[str, Path]:
                 _build(settings, go, binaries, folder)
     programs = {name: folder / name for binaries, folder in wanted for name in binaries.packages}
     _link(settings, programs)
-    return programs
+    return programs | {name: folder / name for binaries, folder in wanted for name in binaries.documents}
 
 
 def existing(settings: Settings, program: str) -> Path:
@@ -152,12 +184,26 @@ def _build(settings: Settings, go: Go, binaries: BinarySet, folder: Path) -> Non
                 env=go.env | {"CGO_ENABLED": "0", "GOGC": "400"},
                 cwd=binaries.folder,
             )
-    (temporary / _MANIFEST).write_text(json.dumps({name: _checksum(temporary / name) for name in binaries.packages}))
+    for name, patterns in binaries.documents.items():
+        (temporary / name).write_text("\n---\n".join(_texts(go, binaries, patterns)))
+    names = [*binaries.packages, *binaries.documents]
+    (temporary / _MANIFEST).write_text(json.dumps({name: _checksum(temporary / name) for name in names}))
     shutil.rmtree(folder, ignore_errors=True)
     temporary.rename(folder)
     for stale in folder.parent.glob(f"{binaries.name}-*"):
         if stale != folder:
             shutil.rmtree(stale, ignore_errors=True)
+
+
+def _texts(go: Go, binaries: BinarySet, patterns: Sequence[str]) -> Iterator[str]:
+    """Files of modules that the build has just fetched."""
+    for place in patterns:
+        module, _, pattern = place.partition("//")
+        found = run([go.program, "list", "-m", "-f", "{{.Dir}}", module], env=go.env, cwd=binaries.folder)
+        files = sorted(Path(found.stdout.strip()).glob(pattern))
+        if not files:
+            raise DevError(f"module {module} holds no {pattern}", fix=f"see {binaries.folder / 'go.mod'}")
+        yield from (file.read_text() for file in files)
 
 
 def _link(settings: Settings, programs: Mapping[str, Path]) -> None:

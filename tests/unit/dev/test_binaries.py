@@ -1,4 +1,5 @@
 import os
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -80,3 +81,34 @@ def test_the_key_follows_versions_sums_and_flags(tmp_path: Path, monkeypatch: py
 def test_an_unknown_set_is_refused(settings: Settings) -> None:
     with pytest.raises(DevError, match="no such set of programs: nope"):
         binaries.ensure(settings, ["nope"])
+
+
+def test_what_only_benchmarks_need_is_built_when_asked_for_by_name(
+    settings: Settings, builds: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    lazy = binaries.BinarySet("extra", {"extra": "."}, lazy=True)
+    monkeypatch.setattr(binaries, "GO_FOLDER", tmp_path)
+    monkeypatch.setattr(binaries, "SETS", (binaries.BinarySet("usual", {"usual": "."}), lazy))
+
+    binaries.ensure(settings)
+    assert builds == ["usual"]
+
+    binaries.ensure(settings, ["extra"])
+    assert builds == ["usual", "extra"]
+
+
+def test_documents_of_a_module_are_kept_beside_its_programs(
+    settings: Settings, builds: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.yaml").write_text(f"kind: {name}")
+    told = subprocess.CompletedProcess[str]([], 0, f"{tmp_path}\n", "")
+    monkeypatch.setattr(binaries, "run", lambda *_, **__: told)
+    one = binaries.BinarySet("one", {"one": "."}, documents={"all.yaml": ["example.org/module//*.yaml"]})
+    monkeypatch.setattr(binaries, "GO_FOLDER", tmp_path)
+    monkeypatch.setattr(binaries, "SETS", (one,))
+
+    files = binaries.ensure(settings)
+
+    assert files["all.yaml"].read_text() == "kind: a\n---\nkind: b"
+    assert not (settings.programs / "all.yaml").exists()
