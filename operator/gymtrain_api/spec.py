@@ -344,9 +344,10 @@ class Sandboxes(Spec):
     backend: Literal["Auto", "Pod", "AgentSandbox"] = Field(
         "Auto",
         description="What sandboxes are made of. Pod: pods that the broker makes. AgentSandbox: SandboxClaims of "
-        "agent-sandbox v1 (extensions.agents.x-k8s.io/v1beta1), whose controller makes the pods; needs it installed with its "
-        "extensions. Auto: AgentSandbox where the cluster serves it, its controller answers and no warm pool has reuse: "
-        "Restart; else Pod. The condition SandboxesReady says which, and why. Fixed once preflight has passed.",
+        "agent-sandbox v1 (extensions.agents.x-k8s.io/v1beta1), whose controller makes the pods; needs it installed "
+        "with its extensions. Auto: AgentSandbox where the cluster serves it, its controller answers and no warm pool "
+        "has reuse: Restart; else Pod. The condition SandboxesReady says which, and why. Fixed once preflight has "
+        "passed.",
     )
     max_concurrent: int = Field(
         64, ge=1, le=65536, description="Sandboxes in use or being started for a task; further requests wait."

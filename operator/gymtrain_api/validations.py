@@ -144,7 +144,8 @@ _COMBINATIONS = (
         at="spec.sandboxes",
         rule="self.backend != 'AgentSandbox' || !has(self.warmPools) || "
         "self.warmPools.all(pool, !has(pool.reuse) || pool.reuse != 'Restart')",
-        message="agent-sandbox never starts a sandbox's container anew: set reuse: Never in all warmPools, or backend: Pod",
+        message="agent-sandbox never starts a sandbox's container anew: set reuse: Never in all warmPools, or "
+        "backend: Pod",
         field="backend",
     ),
 )
@@ -201,8 +202,8 @@ _FIXED_BACKEND = Rule(
     at="",
     rule=f"!({_PREFLIGHT_PASSED}) || !has(self.spec.sandboxes) || !has(oldSelf.spec.sandboxes) || "
     "self.spec.sandboxes.backend == oldSelf.spec.sandboxes.backend",
-    message="spec.sandboxes.backend can't change after preflight has passed: delete the run and apply it anew, or apply it "
-    "under another name",
+    message="spec.sandboxes.backend can't change after preflight has passed: delete the run and apply it anew, or "
+    "apply it under another name",
     field="spec.sandboxes.backend",
     reason="FieldValueForbidden",
 )

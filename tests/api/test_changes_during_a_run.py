@@ -112,7 +112,7 @@ def test_what_sandboxes_are_made_of_is_fixed_and_their_other_settings_are_not(ku
     run = _changed(_run(), "sandboxes", {"backend": "Pod"})
     kubectl.apply(run)
     _report_preflight(kubectl, "True")
-    with pytest.raises(KubectlError, match="spec.sandboxes.backend can't change after preflight has passed"):
+    with pytest.raises(KubectlError, match=r"spec\.sandboxes\.backend can't change after preflight has passed"):
         kubectl.apply(_changed(run, "sandboxes.backend", "AgentSandbox"))
     kubectl.apply(_changed(run, "sandboxes.maxConcurrent", 7))
 

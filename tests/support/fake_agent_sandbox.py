@@ -118,7 +118,9 @@ class FakeAgentSandbox(FakeCluster):
         holder = next((one for one in self.claims if self._pod_name(one) == name), None)
         if holder is not None:
             first = {agent_sandbox.FIRST_READY: now()}
-            self.change(holder, lambda claim: claim["metadata"].update(annotations=first | claim["metadata"]["annotations"]))
+            self.change(
+                holder, lambda claim: claim["metadata"].update(annotations=first | claim["metadata"]["annotations"])
+            )
 
     # The API server
 

@@ -267,9 +267,7 @@ class FakeCluster:
             {"metadata": {"resourceVersion": str(self._version)}, "items": list(self.pods.values())}
         )
 
-    async def _watch(
-        self, request: web.Request, history: list[tuple[int, bytes]] | None = None
-    ) -> web.StreamResponse:
+    async def _watch(self, request: web.Request, history: list[tuple[int, bytes]] | None = None) -> web.StreamResponse:
         history = self._history if history is None else history
         place = int(request.query["resourceVersion"])
         if place < self._oldest:

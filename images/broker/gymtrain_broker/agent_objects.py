@@ -155,9 +155,7 @@ def _with_key(settings: Settings, container: Object) -> Object:
     return container | {"env": [*(container.get("env") or []), *own]}
 
 
-def _object(
-    settings: Settings, kind: str, name: str, own_labels: Object, annotations: Object, spec: Object
-) -> Object:
+def _object(settings: Settings, kind: str, name: str, own_labels: Object, annotations: Object, spec: Object) -> Object:
     meta: Object = {
         "name": name,
         "namespace": settings.namespace,

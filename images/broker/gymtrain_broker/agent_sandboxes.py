@@ -1,8 +1,8 @@
 """Sandboxes that agent-sandbox makes: a SandboxClaim carries the lease, its controller sees to the pod.
 
-Claims are made ahead as pods would be, and leased by the same one patch. Only claims are written, beside the template and
-the pool that each shape has; pods are watched. agent-sandbox makes a deleted pod anew, empty and under its old name: such a
-sandbox counts as lost.
+Claims are made ahead as pods would be, and leased by the same one patch. Only claims are written, beside the template
+and the pool that each shape has; pods are watched. agent-sandbox makes a deleted pod anew, empty and under its old
+name: such a sandbox counts as lost.
 """
 
 import asyncio

@@ -40,9 +40,7 @@ _URGENT, _BACKGROUND = 64, 8  # writes at once
 class Kube:
     """Access to the API server. Paths begin with /api or /apis."""
 
-    def __init__(
-        self, http: aiohttp.ClientSession, url: str, metrics: Metrics, token_file: Path | None = None
-    ) -> None:
+    def __init__(self, http: aiohttp.ClientSession, url: str, metrics: Metrics, token_file: Path | None = None) -> None:
         self._http = http
         self._url = url
         self._metrics = metrics

@@ -14,7 +14,6 @@
 
 import os
 from pathlib import Path
-from typing import cast
 
 from gymtrain_api import wiring
 from gymtrain_api.sandboxes import BACKENDS, SandboxBackend
@@ -57,7 +56,7 @@ def backend() -> SandboxBackend:
     found = os.environ.get(wiring.ENV_SANDBOX_BACKEND, "Pod")
     if found not in BACKENDS:
         raise StartError(f"{wiring.ENV_SANDBOX_BACKEND} is {found}: it must be {' or '.join(BACKENDS)}")
-    return cast(SandboxBackend, found)
+    return found
 
 
 def api_url() -> str:

@@ -155,7 +155,10 @@ def _escaped(name: str) -> str:
 
 
 def life_seconds(settings: Settings, lease: Lease | None) -> int:
-    """How long it may live, should nobody end it sooner. A pod that is leased later may be free as long as a lease before its turn comes."""
+    """How long it may live, should nobody end it sooner.
+
+    One that is leased later may be free as long as a lease before its turn comes.
+    """
     spec = settings.spec
     if lease is not None:
         return round(lease.start_seconds + lease.ttl) + _SLACK_SECONDS

@@ -8,7 +8,6 @@ from gymtrain_api.conditions import Reason
 from gymtrain_operator.reconcile.conditions import Claim
 from gymtrain_operator.reconcile.observation import Object, name_of, uid_of
 
-
 _WITH_PODS = {"Job", "Deployment", agent_sandbox.CLAIM}
 
 

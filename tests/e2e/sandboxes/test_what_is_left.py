@@ -3,8 +3,10 @@
 from tests.support.kubectl import Kubectl, eventually
 from tests.support.sandboxes import IMAGE, Sandboxes, running
 
-
-KINDS = {"Pod": "pods", "AgentSandbox": "pods,sandboxclaims,sandboxes.agents.x-k8s.io,sandboxtemplates,sandboxwarmpools"}
+KINDS = {
+    "Pod": "pods",
+    "AgentSandbox": "pods,sandboxclaims,sandboxes.agents.x-k8s.io,sandboxtemplates,sandboxwarmpools",
+}
 
 
 def test_a_deleted_run_leaves_no_sandbox_though_its_broker_was_killed(

@@ -14,7 +14,6 @@ from gymtrain_broker import plan
 from tests.support.fake_pods import FakeCluster
 from tests.unit.broker.conftest import RHYTHM, TOKEN, Start
 
-
 pytestmark = pytest.mark.backend("Pod", "AgentSandbox")
 
 

@@ -14,6 +14,7 @@ from tests.unit.broker.conftest import Bench, Start
 
 pytestmark = pytest.mark.backend("Pod", "AgentSandbox")
 
+
 async def test_claims_survive_a_restart(start: Start, cluster: FakeCluster) -> None:
     first = await start()
     _, before = await first.ask(key="k", task="t", env={"A": "b"}, metadata={"c": "d"})

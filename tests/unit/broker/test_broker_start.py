@@ -10,7 +10,6 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from gymtrain_broker import settings
-from gymtrain_broker.kube import Kube
 from gymtrain_broker.errors import (
     ClusterError,
     LostError,
@@ -20,6 +19,7 @@ from gymtrain_broker.errors import (
     StartError,
     UnreachableError,
 )
+from gymtrain_broker.kube import Kube
 from gymtrain_broker.metrics import Metrics
 from tests.support.specs import smallest_run
 

@@ -30,7 +30,7 @@ def _said(world: World) -> str:
 
 def _backend(world: World) -> str:
     (container,) = world.objects["Deployment"]["run-broker"]["spec"]["template"]["spec"]["containers"]
-    return next(one["value"] for one in container["env"] if one["name"] == "GYMTRAIN_SANDBOX_BACKEND")
+    return str(next(one["value"] for one in container["env"] if one["name"] == "GYMTRAIN_SANDBOX_BACKEND"))
 
 
 def test_without_agent_sandbox_auto_means_pods_and_says_so() -> None:
