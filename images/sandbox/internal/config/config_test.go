@@ -47,7 +47,10 @@ func TestSettingsAreReadAndChecked(t *testing.T) {
 
 func TestTheTokenMayStandInAFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "token.sha256")
-	lookup := func(name string) (string, bool) { return path, name == fileName }
+	lookup := func(name string) (string, bool) {
+		value, ok := map[string]string{fileName: path}[name]
+		return value, ok
+	}
 	if _, err := FromEnvironment(lookup); err == nil || !strings.Contains(err.Error(), fileName) {
 		t.Fatalf("error %v, should name %s", err, fileName)
 	}
