@@ -96,9 +96,7 @@ def remove(settings: Settings, name: str) -> None:
     if not is_up(settings):
         with step(f"removing the objects of {extra.name}"):
             for arguments in _deletions(settings, extra):
-                kubectl(
-                    settings, "delete", *arguments, "--ignore-not-found", "--wait", "--timeout=180s", deadline=200
-                )
+                kubectl(settings, "delete", *arguments, "--ignore-not-found", "--wait", "--timeout=180s", deadline=200)
     processes.stop(settings, extra.program)
 
 

@@ -4,9 +4,11 @@ from pathlib import Path
 import pytest
 
 from dev.cluster import extras
+from dev.host import processes
 from dev.host.processes import Daemon
 from dev.report import DevError
 from dev.settings import EXTRA_DAEMONS, Settings
+from dev.supply import binaries
 
 
 @pytest.fixture
@@ -29,10 +31,10 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(extras, "is_up", lambda _: "")
     monkeypatch.setattr(extras, "kubectl", lambda _, *arguments, **__: noted.append(" ".join(arguments)))
-    monkeypatch.setattr(extras.binaries, "ensure", ensure)
-    monkeypatch.setattr(extras.processes, "start", start)
-    monkeypatch.setattr(extras.processes, "stop", lambda _, name: noted.append(f"stop {name}"))
-    monkeypatch.setattr(extras.processes, "require", lambda *_: None)
+    monkeypatch.setattr(binaries, "ensure", ensure)
+    monkeypatch.setattr(processes, "start", start)
+    monkeypatch.setattr(processes, "stop", lambda _, name: noted.append(f"stop {name}"))
+    monkeypatch.setattr(processes, "require", lambda *_: None)
     monkeypatch.setattr(extras, "_silent", lambda _: "")
     return noted
 
