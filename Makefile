@@ -78,6 +78,11 @@ test-e2e: cluster-up images ## Tests on the real cluster with the real images
 	$(E2E) tests/e2e/chart $(PYTEST_ARGS)
 	$(E2E) tests/e2e --ignore tests/e2e/chart --numprocesses 2 --dist loadgroup $(PYTEST_ARGS)
 
+.PHONY: test-agent-sandbox
+test-agent-sandbox: cluster-up images ## The same with agent-sandbox's controller, built on first use; not part of `make test`
+	@dev/run addon agent-sandbox; GYMTRAIN_TEST_SANDBOX_BACKEND=AgentSandbox $(E2E) tests/e2e/sandboxes $(PYTEST_ARGS); \
+	result=$$?; dev/run addon agent-sandbox --remove; exit $$result
+
 .PHONY: test-faults
 test-faults: cluster-up images ## Every part of a run broken while it trains: half an hour, not part of `make test`
 	KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest tests/e2e/faults tests/e2e/sandboxes -m faults $(PYTEST_ARGS)

@@ -25,8 +25,8 @@ import aiohttp
 from aiohttp.test_utils import TestServer
 
 from gymtrain_api.spec import Sandboxes
-from gymtrain_broker import pods
 from gymtrain_broker.cluster import Cluster
+from gymtrain_broker.kube import Kube
 from gymtrain_broker.main import Running
 from gymtrain_broker.metrics import Metrics
 from gymtrain_broker.settings import Settings
@@ -136,7 +136,7 @@ async def broker_here(http: aiohttp.ClientSession, options: argparse.Namespace) 
         daemon_port=fake.daemon_port,
     )
     metrics = Metrics()
-    api = Cluster(http, fake.url, "bench", pods.selector("bench"), metrics)
+    api = Cluster(Kube(http, fake.url, metrics), config)
     running = Running(config, api, http, metrics)
     server = TestServer(running.api.app(), host="127.0.0.1")
     await server.start_server()

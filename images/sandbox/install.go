@@ -37,5 +37,8 @@ func install(folder string) error {
 	if err := copied.Close(); err != nil {
 		return err
 	}
+	if err := writeToken(folder, os.LookupEnv); err != nil {
+		return err
+	}
 	return os.Rename(copied.Name(), filepath.Join(folder, programName))
 }

@@ -19,7 +19,12 @@ SERVER = f"{GROUP}/server"
 ATTEMPT = f"{GROUP}/attempt"
 CONFIG_HASH = f"{GROUP}/config-hash"
 
-# On sandbox pods. The broker holds no state of its own: what it knows after a restart stands here.
+# On the broker's Deployment: what its sandboxes are made of, and why.
+SANDBOX_BACKEND = f"{GROUP}/sandbox-backend"
+SANDBOX_BACKEND_REASON = f"{GROUP}/sandbox-backend-reason"
+
+# On sandbox pods, or their SandboxClaims. The broker holds no state of its own: what it knows after a restart stands
+# here.
 BROKER_VALUE = "gymtrain-broker"  # of MANAGED_BY on sandbox pods
 SANDBOX_SHAPE = f"{GROUP}/sandbox-shape"  # label: pods with the same value are the same but for their names
 SANDBOX_IMAGE = f"{GROUP}/sandbox-image"  # as it was asked for, before imageRewrites

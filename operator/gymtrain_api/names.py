@@ -106,3 +106,13 @@ def sandbox_network_policy(run: str) -> str:
 def broker_network_policy(run: str) -> str:
     """NetworkPolicy around the broker, which sandboxes may not reach."""
     return f"{run}-broker"
+
+
+def sandbox_shape(run: str, digest: str) -> str:
+    """SandboxTemplate and SandboxWarmPool of one kind of sandbox, where agent-sandbox makes them."""
+    return f"{run}-shape-{digest}"
+
+
+def sandbox_probe(run: str) -> str:
+    """SandboxWarmPool that shows whether agent-sandbox's controller is at work."""
+    return f"{run}-probe"

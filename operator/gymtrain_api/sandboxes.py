@@ -10,7 +10,7 @@ camelCase on the wire. Clients of another release may send or get fields that th
 import hashlib
 import hmac
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -22,6 +22,12 @@ DAEMON = "gymtrain-sandboxd"
 
 # Environment of the task's container. The daemon takes these out of what commands see.
 ENV_DAEMON_TOKEN_SHA256 = "GYMTRAIN_SANDBOX_TOKEN_SHA256"  # noqa: S105  the name of a variable
+# In place of that digest, where pods are made from one template: a file that the init container writes, which alone
+# has the run's token and knows which pod it is in.
+ENV_DAEMON_TOKEN_FILE = "GYMTRAIN_SANDBOX_TOKEN_FILE"  # noqa: S105  the name of a variable
+ENV_INSTALL_KEY = "GYMTRAIN_SANDBOX_KEY"
+ENV_INSTALL_IDENTITY = "GYMTRAIN_SANDBOX_IDENTITY"
+TOKEN_FILE = "token.sha256"  # noqa: S105  the name of a file
 ENV_DAEMON_PORT = "GYMTRAIN_SANDBOX_PORT"
 ENV_DAEMON_WIPE = "GYMTRAIN_SANDBOX_WIPE"  # folders that outlive the container, colon-separated: emptied by /v1/reset
 
@@ -29,6 +35,10 @@ MAX_WAIT_SECONDS = 300.0  # of one long poll
 # A request that nobody waits for is given up after this time: its client has gone.
 ABANDONED_SECONDS = 120.0
 REQUEST_BYTES = 64 * 1024  # of a SandboxRequest: it is kept in an annotation of the pod
+
+
+type SandboxBackend = Literal["Pod", "AgentSandbox"]
+BACKENDS: tuple[SandboxBackend, ...] = get_args(SandboxBackend.__value__)
 
 
 class SandboxState(StrEnum):
@@ -168,9 +178,10 @@ class Refusal(Document):
     message: str = Field(description="What is wrong and how to put it right.")
 
 
-def sandbox_token(run_token: str, pod: str) -> str:
-    """Bearer token of the daemon in a sandbox pod. Whoever has one can't compute another's."""
-    return hmac.new(run_token.encode(), f"sandbox:{pod}".encode(), hashlib.sha256).hexdigest()
+def sandbox_token(run_token: str, identity: str) -> str:
+    """Bearer token of the daemon in a sandbox pod, by the pod's name, or its uid where a template names it. Whoever
+    has one can't compute another's."""
+    return hmac.new(run_token.encode(), f"sandbox:{identity}".encode(), hashlib.sha256).hexdigest()
 
 
 def token_digest(token: str) -> str:

@@ -279,7 +279,8 @@ class WarmPool(Spec):
         "Never",
         description="What becomes of a sandbox after its task. Never: it is deleted. Restart: its container is started "
         "anew with a fresh file system and serves another task, unless the kubelet would delay the restart: it does "
-        "so for containers that are restarted for a second time and ran for less than ten minutes. Those are deleted.",
+        "so for containers that are restarted for a second time and ran for less than ten minutes. Those are deleted. "
+        "Restart needs the backend Pod.",
     )
 
 
@@ -340,6 +341,14 @@ class ImagePullSecret(Spec):
 class Sandboxes(Spec):
     """One pod per task in which an agent runs commands."""
 
+    backend: Literal["Auto", "Pod", "AgentSandbox"] = Field(
+        "Auto",
+        description="What sandboxes are made of. Pod: pods that the broker makes. AgentSandbox: SandboxClaims of "
+        "agent-sandbox v1 (extensions.agents.x-k8s.io/v1beta1), whose controller makes the pods; needs it installed "
+        "with its extensions. Auto: AgentSandbox where the cluster serves it, its controller answers and no warm pool "
+        "has reuse: Restart; else Pod. The condition SandboxesReady says which, and why. Fixed once preflight has "
+        "passed.",
+    )
     max_concurrent: int = Field(
         64, ge=1, le=65536, description="Sandboxes in use or being started for a task; further requests wait."
     )

@@ -140,6 +140,14 @@ _COMBINATIONS = (
         field="cidrs",
         reason="FieldValueRequired",
     ),
+    Rule(
+        at="spec.sandboxes",
+        rule="self.backend != 'AgentSandbox' || !has(self.warmPools) || "
+        "self.warmPools.all(pool, !has(pool.reuse) || pool.reuse != 'Restart')",
+        message="agent-sandbox never starts a sandbox's container anew: set reuse: Never in all warmPools, or "
+        "backend: Pod",
+        field="backend",
+    ),
 )
 
 # Preflight has checked these and all pods are made from them. What may change during a run: suspend,
@@ -190,4 +198,14 @@ def _fixed(path: str) -> Rule:
     )
 
 
-RULES = (*_COMBINATIONS, *(_fixed(path) for path in FIXED_AFTER_PREFLIGHT))
+_FIXED_BACKEND = Rule(
+    at="",
+    rule=f"!({_PREFLIGHT_PASSED}) || !has(self.spec.sandboxes) || !has(oldSelf.spec.sandboxes) || "
+    "self.spec.sandboxes.backend == oldSelf.spec.sandboxes.backend",
+    message="spec.sandboxes.backend can't change after preflight has passed: delete the run and apply it anew, or "
+    "apply it under another name",
+    field="spec.sandboxes.backend",
+    reason="FieldValueForbidden",
+)
+
+RULES = (*_COMBINATIONS, *(_fixed(path) for path in FIXED_AFTER_PREFLIGHT), _FIXED_BACKEND)

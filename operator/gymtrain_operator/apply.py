@@ -14,7 +14,7 @@ from gymtrain_operator.reconcile.plan import Plan
 _BLIND = {kind.name for kind in kinds.CREATED_ONLY}
 _FIRST = {kinds.CONFIG_MAP.name, kinds.CLAIM.name, kinds.POLICY.name} | _BLIND
 # Written once, so plain creation does, and it fails by itself where the name is taken.
-_CREATED = {kinds.POD.name, kinds.JOB.name, kinds.CLAIM.name} | _BLIND
+_CREATED = {kinds.POD.name, kinds.JOB.name, kinds.CLAIM.name, kinds.SANDBOX_POOL.name} | _BLIND
 _TOKEN_BYTES = 32
 
 

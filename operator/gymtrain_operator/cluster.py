@@ -9,7 +9,7 @@ Every call has a deadline. Every failure is one of `errors.ClusterError`.
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from time import perf_counter
 from typing import Any, Self
 
@@ -62,6 +62,18 @@ class Cluster:
         """Whether the API server serves GymTrainingRuns, that is, the CRD is installed."""
         try:
             await self._call("GET", kinds.RUN.api)
+        except NotFoundError:
+            return False
+        return True
+
+    async def serves(self, kinds_: Iterable[Kind]) -> bool:
+        """Whether the API server serves kinds of one API group and version. Anybody may ask for that."""
+        wanted = {kind.plural: kind.api for kind in kinds_}
+        try:
+            for api in set(wanted.values()):
+                found = await self._json("GET", api)
+                if not wanted.keys() <= {resource.get("name") for resource in found.get("resources") or []}:
+                    return False
         except NotFoundError:
             return False
         return True

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gymtrain_api import labels
+from gymtrain_api import agent_sandbox, labels
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,14 @@ ROLE = Kind("Role", "apis/rbac.authorization.k8s.io/v1", "roles")
 ROLE_BINDING = Kind("RoleBinding", "apis/rbac.authorization.k8s.io/v1", "rolebindings")
 LEASE = Kind("Lease", "apis/coordination.k8s.io/v1", "leases")
 
+# agent-sandbox's, where the cluster serves them.
+SANDBOX_CLAIM, SANDBOX_POOL, SANDBOX_TEMPLATE = (
+    Kind(name, agent_sandbox.PATH.strip("/"), agent_sandbox.KINDS[name])
+    for name in (agent_sandbox.CLAIM, agent_sandbox.POOL, agent_sandbox.TEMPLATE)
+)
+AGENT_SANDBOX = (SANDBOX_CLAIM, SANDBOX_POOL, SANDBOX_TEMPLATE)
+
 CHILDREN = (POD, SERVICE, CONFIG_MAP, CLAIM, DEPLOYMENT, JOB, POLICY)
 # Created and never read: the operator has no right to look at a Secret. Owner references collect them.
 CREATED_ONLY = (SECRET, SERVICE_ACCOUNT, ROLE, ROLE_BINDING)
-BY_NAME = {kind.name: kind for kind in (*CHILDREN, *CREATED_ONLY)}
+BY_NAME = {kind.name: kind for kind in (*CHILDREN, *CREATED_ONLY, *AGENT_SANDBOX)}

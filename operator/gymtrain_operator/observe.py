@@ -22,6 +22,7 @@ from gymtrain_operator.reconcile.attempts import current_attempt, trainer_pods
 from gymtrain_operator.reconcile.lifecycle import has_ended
 from gymtrain_operator.reconcile.logs import LogRef, tail, wanted_tails
 from gymtrain_operator.reconcile.observation import (
+    AgentSandbox,
     Children,
     Object,
     Observation,
@@ -33,6 +34,7 @@ from gymtrain_operator.reconcile.observation import (
 )
 from gymtrain_operator.reconcile.pods import has_started, phase
 from gymtrain_operator.reconcile.references import named_objects
+from gymtrain_operator.reconcile.sandboxes import INSTALL, MISSING
 from gymtrain_operator.reconcile.verdicts import gym_verdict, stored_verdict, trainer_verdict
 
 _VERDICT_LINES = 2000  # of which a long verdict takes many: the kubelet stores lines in parts of 16 KiB
@@ -64,8 +66,11 @@ class Observer:
         attempt = current_attempt(seen, run.status)
         output = None if verdict else await self._preflight_output(run, children)
         missing = () if verdict else await self._missing(run)
-        progress, offers, tails = await asyncio.gather(
-            self._progress(seen), self._offers(run, children), self._log_tails(run, children, attempt)
+        progress, offers, agent_sandbox, tails = await asyncio.gather(
+            self._progress(seen),
+            self._offers(run, children),
+            self._agent_sandbox(seen),
+            self._log_tails(run, children, attempt),
         )
         return replace(
             seen,
@@ -74,13 +79,32 @@ class Observer:
             missing=missing,
             progress=progress,
             offers=offers,
+            agent_sandbox=agent_sandbox,
             log_tails=tails,
         )
 
     async def ask_again(self, seen: Observation) -> Observation:
         """The observation with fresh answers of the run's pods; the objects are not read again."""
-        progress, offers = await asyncio.gather(self._progress(seen), self._offers(seen.run, seen.children))
-        return replace(seen, progress=progress, offers=offers)
+        progress, offers, agent_sandbox = await asyncio.gather(
+            self._progress(seen), self._offers(seen.run, seen.children), self._agent_sandbox(seen)
+        )
+        return replace(seen, progress=progress, offers=offers, agent_sandbox=agent_sandbox)
+
+    async def _agent_sandbox(self, seen: Observation) -> AgentSandbox | None:
+        """What the cluster offers of agent-sandbox, until the broker is there."""
+        run = seen.run
+        assert run.spec is not None
+        if not _may_use_agent_sandbox(run) or seen.children.get("Deployment", names.broker(run.name)):
+            return None
+        if not await self._cluster.serves(kinds.AGENT_SANDBOX):
+            return AgentSandbox(served=False)
+        try:
+            probe = await self._cluster.get(kinds.SANDBOX_POOL, run.namespace, names.sandbox_probe(run.name))
+        except NotFoundError:
+            return AgentSandbox(served=True)
+        except RejectedError as error:
+            return AgentSandbox(served=True, forbidden=str(error))
+        return AgentSandbox(served=True, probe=probe if _owned_by(probe, {run.uid}) else None)
 
     async def _progress(self, seen: Observation) -> TrainerProgress | None:
         """The trainer's report; None while it doesn't answer."""
@@ -101,6 +125,8 @@ class Observer:
         if _sweeps(run):
             left = f"{labels.RUN}={run.name},{labels.ROLE}={labels.Role.SANDBOX}"
             by_kind["Pod"] += await self._cluster.list(kinds.POD, run.namespace, left)
+            if _may_use_agent_sandbox(run):
+                by_kind |= await self._of_agent_sandbox(run)
         jobs = {uid_of(job) for job in by_kind["Job"] if _owned_by(job, {run.uid})}
         return Children(
             {
@@ -108,6 +134,16 @@ class Observer:
                 for kind, items in by_kind.items()
             }
         )
+
+    async def _of_agent_sandbox(self, run: Run) -> dict[str, list[Object]]:
+        """What the run has of agent-sandbox's kinds; nothing where they aren't served, or are none of ours."""
+        found: dict[str, list[Object]] = {}
+        for kind in kinds.AGENT_SANDBOX:
+            try:
+                found[kind.name] = await self._cluster.list(kind, run.namespace, f"{labels.RUN}={run.name}")
+            except (NotFoundError, RejectedError):
+                break
+        return found
 
     async def _preflight_output(self, run: Run, children: Children) -> PreflightOutput | None:
         assert run.spec is not None
@@ -140,6 +176,9 @@ class Observer:
                 await self._cluster.get(kinds.BY_NAME[kind], run.namespace, name)
             except NotFoundError:
                 found.append(f"{field}: {kind} {name} not found in namespace {run.namespace}")
+        demanded = run.spec.sandboxes is not None and run.spec.sandboxes.backend == "AgentSandbox"
+        if demanded and not await self._cluster.serves(kinds.AGENT_SANDBOX):
+            found.append(f"spec.sandboxes.backend: {MISSING}: {INSTALL}")
         return tuple(dict.fromkeys(found))
 
     async def _offers(self, run: Run, children: Children) -> tuple[ServerOffer, ...] | None:
@@ -197,6 +236,11 @@ def _sweeps(run: Run) -> bool:
     """Whether sandboxes are looked for: there may be thousands, and while the run goes on they are the broker's."""
     over = has_ended(run.status) or run.spec is None or run.spec.suspend
     return over and (run.spec is None or run.spec.sandboxes is not None)
+
+
+def _may_use_agent_sandbox(run: Run) -> bool:
+    """Whether the run has, or may have had, sandboxes of agent-sandbox."""
+    return run.spec is None or (run.spec.sandboxes is not None and run.spec.sandboxes.backend != "Pod")
 
 
 def _is_ours(item: Object, kind: str, run_uid: str, jobs: set[str]) -> bool:

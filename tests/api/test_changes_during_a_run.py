@@ -108,6 +108,15 @@ def test_what_the_pods_are_made_from_is_fixed(kubectl: Kubectl, case: str) -> No
     )
 
 
+def test_what_sandboxes_are_made_of_is_fixed_and_their_other_settings_are_not(kubectl: Kubectl) -> None:
+    run = _changed(_run(), "sandboxes", {"backend": "Pod"})
+    kubectl.apply(run)
+    _report_preflight(kubectl, "True")
+    with pytest.raises(KubectlError, match=r"spec\.sandboxes\.backend can't change after preflight has passed"):
+        kubectl.apply(_changed(run, "sandboxes.backend", "AgentSandbox"))
+    kubectl.apply(_changed(run, "sandboxes.maxConcurrent", 7))
+
+
 @pytest.mark.parametrize("case", ALLOWED)
 def test_the_rest_may_change(kubectl: Kubectl, case: str) -> None:
     kubectl.apply(_run())

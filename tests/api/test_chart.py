@@ -8,8 +8,13 @@ from typing import Any
 import pytest
 import yaml
 
+from gymtrain_api.runs import parse_spec
+from gymtrain_api.sandboxes import BACKENDS, SandboxBackend
+from gymtrain_operator.manifests.broker import broker_identity
+from gymtrain_operator.manifests.context import RunContext
 from tests.support.apiserver import ApiServer, binary
 from tests.support.kubectl import Kubectl, KubectlError
+from tests.support.specs import smallest_run
 
 CHART = Path(__file__).parents[2] / "charts" / "gymtrain"
 
@@ -130,6 +135,14 @@ def test_the_operator_gives_nobody_a_right_that_it_lacks(kubectl: Kubectl, accou
     )
     with pytest.raises(KubectlError, match="attempting to grant RBAC permissions not currently held"):
         kubectl.run("create", "rolebinding", "all", "--clusterrole=system:node", "--user=somebody", "--as", account)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_operator_can_give_each_broker_its_rights(kubectl: Kubectl, account: str, backend: SandboxBackend) -> None:
+    spec = parse_spec(smallest_run(sandboxes={})["spec"])
+    run = RunContext("run", kubectl.namespace, "11111111-2222-3333-4444-555555555555", spec)
+    for manifest in broker_identity(run, backend):
+        kubectl.run("create", "-f", "-", "--as", account, stdin=json.dumps(manifest))
 
 
 def test_images_take_registry_and_tag_unless_they_carry_one() -> None:

@@ -132,6 +132,11 @@ RULE_CASES: dict[str, tuple[dict[str, Any], str]] = {
         'spec.sandboxes.network.cidrs[0]: Invalid value: "string": 10.0.0.1 is no address range such as 10.0.0.0/8 or '
         "0.0.0.0/0",
     ),
+    "reuse in place by agent-sandbox": (
+        smallest_run(sandboxes={"backend": "AgentSandbox", "warmPools": [{"image": "a:1", "reuse": "Restart"}]}),
+        'spec.sandboxes.backend: Invalid value: "object": agent-sandbox never starts a sandbox\'s container anew: set '
+        "reuse: Never in all warmPools, or backend: Pod",
+    ),
     "image of a pool": (
         smallest_run(sandboxes={"warmPools": [{"image": "my image"}]}),
         'spec.sandboxes.warmPools[0].image: Invalid value: "string": my image is no image such as '
@@ -198,6 +203,7 @@ ALLOWED: dict[str, dict[str, Any]] = {
     ),
     "no agents": smallest_run(rollout={"mode": "Verify"}, gateway={"replicas": 2}),
     "sandboxes": smallest_run(sandboxes={}),
+    "sandboxes by agent-sandbox": smallest_run(sandboxes={"backend": "AgentSandbox", "warmPools": [{"image": "a:1"}]}),
     "sandboxes with all": smallest_run(
         sandboxes={
             "warmPools": [{"image": "a:1", "replicas": 2, "reuse": "Restart"}, {"image": "b:1"}],

@@ -52,7 +52,7 @@ class FakeCluster:
         self.deletion_seconds = 0.0
         self._version = 100
         self._oldest = 0
-        self._history: list[tuple[int, bytes]] = []  # version, line of a watch
+        self._history: list[tuple[int, bytes]] = []  # version, line of a watch: of pods
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._api: TestServer | None = None
@@ -70,6 +70,7 @@ class FakeCluster:
                 web.get(pods + "/{name}", self._get),
                 web.patch(pods + "/{name}", self._patch),
                 web.delete(pods + "/{name}", self._delete),
+                *self.routes(),
             ]
         )
         daemons = web.Application()
@@ -86,6 +87,30 @@ class FakeCluster:
         await self._api.start_server(shutdown_timeout=0.1)
         await self._daemons.start_server(shutdown_timeout=0.1)
         return self
+
+    def routes(self) -> list[web.RouteDef]:
+        """What else the API server serves."""
+        return []
+
+    def notes(self, name: str) -> dict[str, str]:
+        """Annotations of the object that carries the lease of a pod."""
+        return dict(self.pods[name]["metadata"]["annotations"])
+
+    def annotate(self, name: str, notes: dict[str, str]) -> None:
+        """Changes them, as another broker would."""
+        self.update(name, lambda pod: pod["metadata"]["annotations"].update(notes))
+
+    def silently(self, name: str, notes: dict[str, str]) -> None:
+        """The same, and no watch tells of it."""
+        self.pods[name]["metadata"]["annotations"].update(notes)
+
+    def vanish(self, name: str) -> None:
+        """A pod is gone, and no watch tells of it."""
+        self.pods.pop(name)
+
+    def end_at(self, name: str, seconds: float) -> None:
+        """Lets the pod's own end come so long after its start."""
+        self.update(name, lambda pod: pod["spec"].update(activeDeadlineSeconds=seconds))
 
     async def stop(self) -> None:
         """Ends everything."""
@@ -114,7 +139,7 @@ class FakeCluster:
 
     def update(self, name: str, change: Callable[[Object], None]) -> None:
         """Changes a pod as a part of the cluster would."""
-        pod = _copied(self.pods[name])
+        pod = copied(self.pods[name])
         change(pod)
         self._store(pod, "MODIFIED")
 
@@ -234,7 +259,7 @@ class FakeCluster:
 
     async def _get_all(self, request: web.Request) -> web.StreamResponse:
         if self.down:
-            return _refusal(503, "down")
+            return refusal(503, "down")
         if request.query.get("watch"):
             return await self._watch(request)
         self.lists += 1
@@ -242,13 +267,14 @@ class FakeCluster:
             {"metadata": {"resourceVersion": str(self._version)}, "items": list(self.pods.values())}
         )
 
-    async def _watch(self, request: web.Request) -> web.StreamResponse:
+    async def _watch(self, request: web.Request, history: list[tuple[int, bytes]] | None = None) -> web.StreamResponse:
+        history = self._history if history is None else history
         place = int(request.query["resourceVersion"])
         if place < self._oldest:
-            return _refusal(410, "too old resource version")
+            return refusal(410, "too old resource version")
         answer = web.StreamResponse(headers={"Content-Type": "application/json"})
         await answer.prepare(request)
-        next_index = sum(version <= place for version, _ in self._history)
+        next_index = sum(version <= place for version, _ in history)
         deadline = time.monotonic() + float(request.query.get("timeoutSeconds", "60"))
         while not self.down and time.monotonic() < deadline:
             if place < self._oldest:
@@ -256,7 +282,7 @@ class FakeCluster:
                 await answer.write(json.dumps(gone).encode() + b"\n")
                 return answer
             changed, lines = self._changed, []
-            for version, line in self._history[next_index:]:
+            for version, line in history[next_index:]:
                 lines.append(line)
                 next_index, place = next_index + 1, version
             if lines:
@@ -268,7 +294,7 @@ class FakeCluster:
 
     async def _get(self, request: web.Request) -> web.Response:
         pod = self.pods.get(request.match_info["name"])
-        return _refusal(503, "down") if self.down else _refusal(404, "no such pod") if pod is None else _json(pod)
+        return refusal(503, "down") if self.down else refusal(404, "no such pod") if pod is None else reply(pod)
 
     async def _post(self, request: web.Request) -> web.Response:
         return await (self.intercept or self.create)(request)
@@ -276,66 +302,61 @@ class FakeCluster:
     async def create(self, request: web.Request) -> web.Response:
         """POST."""
         pod = await request.json()
-        if (refusal := self._refused("POST", pod)) is not None:
-            return refusal
-        meta = pod["metadata"]
-        if meta["name"] in self.pods:
-            return _refusal(409, "already exists")
-        meta |= {"uid": f"uid-{self._version}", "creationTimestamp": now()}
+        if (refused := self._refused("POST", pod)) is not None:
+            return refused
+        if pod["metadata"]["name"] in self.pods:
+            return refusal(409, "already exists")
+        return self._answered("POST", reply(self._made(pod), 201))
+
+    def _made(self, pod: Object) -> Object:
+        pod["metadata"] |= {"uid": f"uid-{self._version}", "creationTimestamp": now()}
         pod["status"] = {"phase": "Pending"}
         self._store(pod, "NEW")
-        made = _copied(pod)
+        made = copied(pod)
         if self.starts:
-            self._spawn(self._begin(meta["name"]))
-        return self._answered("POST", _json(made, 201))
+            self._spawn(self._begin(pod["metadata"]["name"]))
+        return made
 
     async def _patch(self, request: web.Request) -> web.Response:
         operations = await request.json()
-        if (refusal := self._refused("PATCH", operations)) is not None:
-            return refusal
+        if (refused := self._refused("PATCH", operations)) is not None:
+            return refused
         name = request.match_info["name"]
         if name not in self.pods:
-            return _refusal(404, "no such pod")
-        pod = _copied(self.pods[name])
-        for one in operations:
-            *path, last = (part.replace("~1", "/").replace("~0", "~") for part in one["path"].split("/")[1:])
-            target = pod
-            for part in path:
-                target = target[part]
-            if one["op"] == "test" and target.get(last) != one["value"]:
-                return _refusal(422, "the server rejected our request due to an error in our request: test failed")
-            if one["op"] == "add":
-                target[last] = one["value"]
+            return refusal(404, "no such pod")
+        pod = copied(self.pods[name])
+        if not patched(pod, operations):
+            return refusal(422, "the server rejected our request due to an error in our request: test failed")
         self._store(pod, "MODIFIED")
-        return self._answered("PATCH", _json(pod))
+        return self._answered("PATCH", reply(pod))
 
     async def _delete(self, request: web.Request) -> web.Response:
         body = await request.json() if request.can_read_body else {}
-        if (refusal := self._refused("DELETE", body)) is not None:
-            return refusal
+        if (refused := self._refused("DELETE", body)) is not None:
+            return refused
         name = request.match_info["name"]
         if name not in self.pods:
-            return _refusal(404, "no such pod")
+            return refusal(404, "no such pod")
         uid = (body.get("preconditions") or {}).get("uid")
         if uid and uid != self.pods[name]["metadata"]["uid"]:
-            return _refusal(409, "the UID in the precondition does not match")
+            return refusal(409, "the UID in the precondition does not match")
         if self.deletion_seconds:
             self.update(name, lambda pod: pod["metadata"].update(deletionTimestamp=now()))
             asyncio.get_running_loop().call_later(self.deletion_seconds, self.remove, name)
         else:
             self.remove(name)
-        return self._answered("DELETE", _json({"kind": "Status", "status": "Success"}))
+        return self._answered("DELETE", reply({"kind": "Status", "status": "Success"}))
 
     def _refused(self, verb: str, body: Any) -> web.Response | None:
         if self.down:
-            return _refusal(503, "down")
+            return refusal(503, "down")
         self.writes[verb] += 1
         return self.refuse(verb, body)
 
     def _answered(self, verb: str, answer: web.Response) -> web.Response:
         if self.lose[verb]:
             self.lose[verb] -= 1
-            return _refusal(504, "the answer got lost")
+            return refusal(504, "the answer got lost")
         return answer
 
     # The daemons
@@ -350,19 +371,19 @@ class FakeCluster:
         return None
 
     async def _healthz(self, request: web.Request) -> web.Response:
-        return web.json_response({"version": "test"}) if self._pod_at(request) else _refusal(503, "no daemon")
+        return web.json_response({"version": "test"}) if self._pod_at(request) else refusal(503, "no daemon")
 
     async def _idle_seconds(self, request: web.Request) -> web.Response:
         name = self._pod_at(request)
         if name is None:
-            return _refusal(503, "no daemon")
+            return refusal(503, "no daemon")
         begin = datetime.fromisoformat(_status_of(self.pods[name])["state"]["running"]["startedAt"]).timestamp()
         return web.json_response({"idleSeconds": self.idle.get(name, time.time() - begin), "execs": 0})
 
     async def _reset(self, request: web.Request) -> web.Response:
         name = self._pod_at(request)
         if name is None:
-            return _refusal(503, "no daemon")
+            return refusal(503, "no daemon")
         self.resets.append(name)
         if self.restarts:
             asyncio.get_running_loop().call_soon(self.restart_container, name)
@@ -381,13 +402,27 @@ def _status_of(pod: Object) -> Object:
     return dict(statuses[0]) if statuses else {"name": _SANDBOX, "image": image, "restartCount": 0, "state": {}}
 
 
-def _copied(pod: Object) -> Object:
+def patched(item: Object, operations: list[Object]) -> bool:
+    """Applies a JSON patch; False where a test of it fails."""
+    for one in operations:
+        *path, last = (part.replace("~1", "/").replace("~0", "~") for part in one["path"].split("/")[1:])
+        target = item
+        for part in path:
+            target = target[part]
+        if one["op"] == "test" and target.get(last) != one["value"]:
+            return False
+        if one["op"] == "add":
+            target[last] = one["value"]
+    return True
+
+
+def copied(pod: Object) -> Object:
     return dict(json.loads(json.dumps(pod)))  # several times as fast as copy.deepcopy
 
 
-def _json(body: Object, status: int = 200) -> web.Response:
+def reply(body: Object, status: int = 200) -> web.Response:
     return web.json_response(body, status=status)
 
 
-def _refusal(code: int, message: str) -> web.Response:
+def refusal(code: int, message: str) -> web.Response:
     return web.json_response({"kind": "Status", "code": code, "message": message}, status=code)

@@ -1,6 +1,7 @@
 """The few verbs of `gymtrain_operator.cluster.Cluster` on a dict: for tests of what is done in which order."""
 
 import copy
+from collections.abc import Iterable
 from typing import Any
 
 from gymtrain_operator.cluster import Cluster
@@ -19,6 +20,7 @@ class FakeCluster(Cluster):
         self.calls: list[str] = []
         self.reads = 0
         self.logs_text: dict[str, str] = {}
+        self.serves_agent_sandbox = False
         self.fail: dict[str, Exception] = {}  # by call, such as "PUT GymTrainingRun"
         self._version = 0
 
@@ -42,6 +44,9 @@ class FakeCluster(Cluster):
         self.calls.append(f"{call}/{name}")
         if call in self.fail:
             raise self.fail[call]
+
+    async def serves(self, kinds_: Iterable[Kind]) -> bool:
+        return self.serves_agent_sandbox
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Object:
         self.reads += 1

@@ -73,4 +73,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") 
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [roles, rolebindings]
   verbs: [create]
+# Sandboxes that agent-sandbox makes (spec.sandboxes.backend): the broker's rights again, and what finds out whether its
+# controller answers, and sweeps.
+- apiGroups: [extensions.agents.x-k8s.io]
+  resources: [sandboxclaims, sandboxwarmpools, sandboxtemplates]
+  verbs: [get, list, watch, create, patch, delete]
 {{- end -}}

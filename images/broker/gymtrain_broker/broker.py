@@ -175,12 +175,12 @@ class Broker:
             ports=request.ports,
             metadata=request.metadata,
             url=self._daemons.url(pod) if running and pod else None,
-            token=self._daemons.token(claim.pod) if running else None,
+            token=self._daemons.token(pod) if running and pod else None,
             warm=claim.found is Found.READY,
             created_at=rfc3339(claim.asked_at),
             ready_at=None if claim.ready_at is None else rfc3339(claim.ready_at),
             expires_at=None if claim.expires_at is None else rfc3339(claim.expires_at),
-            pod_name=claim.pod or None,
+            pod_name=(pod.pod_name if pod else "") or claim.pod or None,
         )
 
     def listing(self) -> SandboxList:

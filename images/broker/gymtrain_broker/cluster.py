@@ -1,239 +1,66 @@
-"""The only way from the broker to the API server: pods of one namespace, and a few verbs on them.
+"""Sandboxes that are bare pods: the pod itself carries the lease."""
 
-Every call has a deadline. Every failure is one of `errors.ClusterError`. Writes that somebody waits for don't queue
-behind those that make sandboxes ahead, and those give way to them.
-"""
+from collections.abc import AsyncIterator
+from typing import Any
 
-import asyncio
-import json
-import ssl
-import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
-from pathlib import Path
-from typing import Any, Self
-
-import aiohttp
-
-from gymtrain_broker import place
-from gymtrain_broker.errors import (
-    ClusterError,
-    LostError,
-    MissingError,
-    RejectedError,
-    StaleError,
-    StartError,
-    UnreachableError,
-)
-from gymtrain_broker.metrics import Metrics
-from gymtrain_broker.pods import compact
-from gymtrain_broker.yielding import Yielding
+from gymtrain_api.sandboxes import SandboxRequest
+from gymtrain_broker import pods
+from gymtrain_broker.kube import Kube
+from gymtrain_broker.leases import Lease, MadeFor
+from gymtrain_broker.settings import Settings
+from gymtrain_broker.shapes import Shape
 
 type Object = dict[str, Any]
 
-_CALL_SECONDS = 15.0
-_WATCH_SECONDS = 60  # then the server ends the watch, and the next one goes on from its place
-_SILENCE_SECONDS = 75.0
-_TOKEN_SECONDS = 30.0
-_PAGE = 500
-_URGENT, _BACKGROUND = 64, 8  # writes at once
-
 
 class Cluster:
-    """Access to the pods of a namespace that a label selector names."""
+    """Backend `Pod`."""
 
-    def __init__(
+    def __init__(self, kube: Kube, settings: Settings) -> None:
+        self._kube = kube
+        self._settings = settings
+        self._pods = f"/api/v1/namespaces/{settings.namespace}/pods"
+        self._selector = pods.selector(settings.run)
+
+    def sandbox(
         self,
-        http: aiohttp.ClientSession,
-        url: str,
-        namespace: str,
-        selector: str,
-        metrics: Metrics,
-        token_file: Path | None = None,
-    ) -> None:
-        self._http = http
-        self._pods = f"{url}/api/v1/namespaces/{namespace}/pods"
-        self._selector = selector
-        self._metrics = metrics
-        self._token_file = token_file
-        self._token, self._read_at = "", -_TOKEN_SECONDS
-        self._urgent, self._background = asyncio.Semaphore(_URGENT), Yielding(_BACKGROUND)
-
-    @classmethod
-    def connect(cls, namespace: str, selector: str, metrics: Metrics) -> Self:
-        """With the pod's service account.
-
-        Raises:
-            StartError: there is none.
-        """
-        url = place.api_url()
-        if not url:
-            raise StartError("no API server: run in a pod with a ServiceAccount token, or set GYMTRAIN_API_URL")
-        tls: ssl.SSLContext | bool = True
-        token_file: Path | None = None
-        if url.startswith("https://"):
-            try:
-                tls = ssl.create_default_context(cafile=str(place.api_ca_file()))
-                token_file = place.api_token_file()
-                token_file.read_text()
-            except (OSError, ssl.SSLError) as error:
-                raise StartError(
-                    f"can't read the ServiceAccount's files: {error}. Set automountServiceAccountToken in the pod"
-                ) from error
-        # Connections are kept for a while: the first request of a burst doesn't wait for a TLS handshake.
-        connector = aiohttp.TCPConnector(limit=_URGENT + _BACKGROUND + 8, ssl=tls, keepalive_timeout=90)
-        session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False)
-        return cls(session, url, namespace, selector, metrics, token_file)
+        shape: Shape,
+        image: str,
+        name: str,
+        *,
+        made_for: MadeFor,
+        lease: Lease | None = None,
+        request: SandboxRequest | None = None,
+    ) -> Object:
+        """The pod."""
+        return pods.pod(
+            self._settings, shape.key, image, shape.body, name, made_for=made_for, lease=lease, request=request
+        )
 
     async def close(self) -> None:
         """Ends all connections."""
-        await self._http.close()
+        await self._kube.close()
 
     async def list_all(self) -> tuple[list[Object], str]:
         """All pods, and the resourceVersion to watch from."""
-        found: list[Object] = []
-        params = {"limit": str(_PAGE), "labelSelector": self._selector}
-        while True:
-            page = await self._call("GET", self._pods, params=params)
-            found += page.get("items") or []
-            meta = page.get("metadata") or {}
-            if not meta.get("continue"):
-                return found, str(meta.get("resourceVersion") or "")
-            params["continue"] = meta["continue"]
+        return await self._kube.list_all(self._pods, self._selector)
 
-    async def watch(self, version: str) -> AsyncIterator[tuple[str, Object]]:
-        """What changes after `version`: (ADDED, MODIFIED, DELETED or BOOKMARK, object). Ends after a minute.
-
-        Raises:
-            StaleError: the API server no longer knows that version.
-            UnreachableError: the connection broke, or fell silent.
-        """
-        params = {
-            "watch": "1",
-            "labelSelector": self._selector,
-            "resourceVersion": version,
-            "allowWatchBookmarks": "true",
-            "timeoutSeconds": str(_WATCH_SECONDS),
-        }
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CALL_SECONDS, sock_read=_SILENCE_SECONDS)
-        try:
-            async with self._http.get(self._pods, params=params, headers=self._headers(), timeout=timeout) as answer:
-                if answer.status >= 400:
-                    raise _error("GET", self._pods, answer.status, await answer.read())
-                rest = b""
-                async for chunk in answer.content.iter_any():
-                    *lines, rest = (rest + chunk).split(b"\n")
-                    for line in lines:
-                        if line:
-                            yield _event(line)
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            raise UnreachableError(f"watch: {type(error).__name__}: {error}") from error
+    def watch(self, version: str) -> AsyncIterator[tuple[str, Object]]:
+        """What happens to the pods after that version."""
+        return self._kube.watch(self._pods, self._selector, version)
 
     async def get(self, name: str) -> Object:
         """One pod."""
-        return await self._call("GET", f"{self._pods}/{name}")
+        return await self._kube.get(f"{self._pods}/{name}")
 
     async def create(self, manifest: Object, *, urgent: bool) -> Object:
-        """Makes a pod; LostError where the name is taken."""
-        async with self._turn(urgent=urgent):
-            return await self._call("POST", self._pods, body=compact(manifest))
+        """Makes a pod."""
+        return await self._kube.create(self._pods, manifest, urgent=urgent)
 
     async def patch(self, name: str, operations: list[Object]) -> Object:
-        """Applies a JSON patch; LostError where one of its tests fails."""
-        async with self._turn(urgent=True):
-            body = json.dumps(operations, separators=(",", ":")).encode()
-            return await self._call("PATCH", f"{self._pods}/{name}", body=body, kind="application/json-patch+json")
+        """Changes a pod's annotations."""
+        return await self._kube.patch(f"{self._pods}/{name}", operations)
 
     async def delete(self, name: str, uid: str, *, urgent: bool) -> None:
-        """Deletes that very pod; one that is gone, or is another by now, is left alone."""
-        body: Object = {"preconditions": {"uid": uid}} if uid else {}
-        async with self._turn(urgent=urgent):
-            try:
-                await self._call("DELETE", f"{self._pods}/{name}", body=compact(body))
-            except (MissingError, LostError):
-                return
-
-    @asynccontextmanager
-    async def _turn(self, *, urgent: bool) -> AsyncIterator[None]:
-        """One write."""
-        if not urgent:
-            async with self._background.turn():
-                yield
-            return
-        async with self._urgent:
-            began = time.monotonic()
-            try:
-                yield
-            finally:
-                self._background.urgent_took(time.monotonic() - began)
-
-    def _headers(self) -> dict[str, str]:
-        if self._token_file is None:
-            return {}
-        if time.monotonic() - self._read_at > _TOKEN_SECONDS:
-            try:
-                self._token = self._token_file.read_text().strip()
-            except OSError as error:
-                raise UnreachableError(f"can't read the ServiceAccount's token: {error}") from error
-            self._read_at = time.monotonic()
-        return {"Authorization": f"Bearer {self._token}"}
-
-    async def _call(
-        self,
-        method: str,
-        url: str,
-        *,
-        params: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        kind: str = "application/json",
-    ) -> Object:
-        headers = self._headers() | ({"Content-Type": kind} if body else {})
-        timeout = aiohttp.ClientTimeout(total=_CALL_SECONDS)
-        code = "none"
-        try:
-            async with self._http.request(
-                method, url, params=params, data=body, headers=headers, timeout=timeout
-            ) as answer:
-                text = await answer.read()
-            code = str(answer.status)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise UnreachableError(f"{method} {url}: {type(error).__name__}: {error}") from error
-        finally:
-            self._metrics.api_requests.labels(method, code).inc()
-        if answer.status >= 400:
-            raise _error(method, url, answer.status, text)
-        try:
-            return dict(json.loads(text))
-        except ValueError as error:
-            raise UnreachableError(f"{method} {url}: the API server answered no object") from error
-
-
-def _event(line: bytes) -> tuple[str, Object]:
-    event = json.loads(line)
-    kind, item = str(event["type"]), dict(event["object"])
-    if kind == "ERROR":
-        raise _error("GET", "watch", int(item.get("code") or 500), json.dumps(item).encode())
-    return kind, item
-
-
-def _error(method: str, url: str, status: int, body: bytes) -> ClusterError:
-    """The domain error of an answer that is none."""
-    text = body.decode(errors="replace")
-    with suppress(ValueError, AttributeError):
-        text = str(json.loads(text).get("message", "")) or text
-    message = text[:2000] or f"{method} {url}: HTTP {status}"
-    match status:
-        case 404:
-            return MissingError(message)
-        case 409:
-            return LostError(message)
-        case 410:
-            return StaleError(message)
-        case 422 if method == "PATCH":
-            return LostError(message)
-        case 400 | 422:
-            return RejectedError(message, final=True)
-        case 403:
-            return RejectedError(message, final="exceeded quota" not in message)
-        case _:
-            return UnreachableError(f"{method} {url}: HTTP {status}: {message}")
+        """Deletes a pod."""
+        await self._kube.delete(f"{self._pods}/{name}", uid, urgent=urgent)

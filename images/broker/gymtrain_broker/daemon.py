@@ -24,9 +24,9 @@ class Daemons:
         host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
         return f"http://{host}:{self._settings.daemon_port}"
 
-    def token(self, pod: str) -> str:
+    def token(self, pod: SandboxPod) -> str:
         """Its bearer token."""
-        return sandbox_token(self._settings.run_token, pod)
+        return sandbox_token(self._settings.run_token, pod.identity)
 
     async def answers(self, pod: SandboxPod) -> bool:
         """Whether it takes calls."""
@@ -47,7 +47,7 @@ class Daemons:
     async def _ask(
         self, method: str, pod: SandboxPod, path: str, *, expected: HTTPStatus = HTTPStatus.OK
     ) -> dict[str, Any] | None:
-        headers = {"Authorization": f"Bearer {self.token(pod.name)}"}
+        headers = {"Authorization": f"Bearer {self.token(pod)}"}
         timeout = aiohttp.ClientTimeout(total=_CALL_SECONDS)
         try:
             async with self.http.request(method, self.url(pod) + path, headers=headers, timeout=timeout) as answer:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from gymtrain_api import names
 from gymtrain_api.sandboxes import Reason, SandboxState
-from gymtrain_broker import pods, reading
+from gymtrain_broker import reading
 from gymtrain_broker.claims import Claim
 from gymtrain_broker.daemon import Daemons
 from gymtrain_broker.errors import ClusterError, RejectedError
@@ -124,12 +124,9 @@ class Hands:
             self._host.ready_now(pod.name)
 
     async def _make(self, claim: Claim, now: float) -> None:
-        shape = claim.shape
-        manifest = pods.pod(
-            self._settings,
-            shape.key,
+        manifest = self._writes.sandbox(
+            claim.shape,
             claim.request.image,
-            shape.body,
             claim.pod,
             made_for=MadeFor.CLAIM,
             lease=self._lease(claim, now, claim.start_seconds, 0),
@@ -150,7 +147,7 @@ class Hands:
     async def _ahead(self, want: Want, on_failure: Callable[[ClusterError], None]) -> None:
         name = names.sandbox(self._settings.run, new_suffix())
         shape = want.shape
-        manifest = pods.pod(self._settings, shape.key, shape.asked, shape.body, name, made_for=want.made_for)
+        manifest = self._writes.sandbox(shape, shape.asked, name, made_for=want.made_for)
         try:
             found = await self._writes.make_ahead(manifest)
             self._metrics.made.labels(want.made_for).inc()

@@ -15,13 +15,16 @@ from contextlib import suppress
 import aiohttp
 from aiohttp import web
 
-from gymtrain_broker import place, pods, settings
+from gymtrain_broker import place, settings
+from gymtrain_broker.agent_sandboxes import AgentSandboxes
 from gymtrain_broker.api import Api
+from gymtrain_broker.backend import Backend
 from gymtrain_broker.broker import Broker
 from gymtrain_broker.cluster import Cluster
 from gymtrain_broker.daemon import Daemons
 from gymtrain_broker.errors import PortError, StartError
 from gymtrain_broker.keeper import Keeper
+from gymtrain_broker.kube import Kube
 from gymtrain_broker.metrics import Metrics
 from gymtrain_broker.passing import Passing
 from gymtrain_broker.settings import Settings
@@ -41,13 +44,13 @@ _SETTLE_SECONDS = 10.0
 class Running:
     """All parts of one broker, put together."""
 
-    def __init__(self, config: Settings, cluster: Cluster, http: aiohttp.ClientSession, metrics: Metrics) -> None:
+    def __init__(self, config: Settings, backend: Backend, http: aiohttp.ClientSession, metrics: Metrics) -> None:
         state, shapes = State(), Shapes(config)
         metrics.watch(state)
         daemons = Daemons(http, config)
-        self.keeper = Keeper(config, state, shapes, Writes(cluster), daemons, metrics)
+        self.keeper = Keeper(config, state, shapes, Writes(backend), daemons, metrics)
         self.broker = Broker(config, shapes, self.keeper, daemons)
-        self.watching = Watching(cluster, self.keeper, metrics)
+        self.watching = Watching(backend, self.keeper, metrics)
         self.api = Api(self.broker, Passing(self.broker, daemons), metrics, config.run_token, self.why_not_ready)
         self.failed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -92,10 +95,11 @@ async def serve(config: Settings) -> bool:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     metrics = Metrics()
-    cluster = Cluster.connect(config.namespace, pods.selector(config.run), metrics)
+    kube = Kube.connect(metrics)
+    backend: Backend = AgentSandboxes(kube, config) if config.backend == "AgentSandbox" else Cluster(kube, config)
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30)
     async with aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as http:
-        running = Running(config, cluster, http, metrics)
+        running = Running(config, backend, http, metrics)
         runner = web.AppRunner(
             running.api.app(), handler_cancellation=True, access_log=None, shutdown_timeout=_SETTLE_SECONDS
         )
@@ -106,7 +110,15 @@ async def serve(config: Settings) -> bool:
             except OSError as error:
                 raise PortError(f"can't listen on port {config.port}: {error}") from error
             running.start()
-            logger.info("listening on port %d for run %s/%s", config.port, config.namespace, config.run)
+            if config.backend != "Pod" and any(pool.reuse == "Restart" for pool in config.spec.warm_pools):
+                logger.warning("reuse: Restart is ignored: agent-sandbox never starts a sandbox's container anew")
+            logger.info(
+                "listening on port %d for run %s/%s, backend %s",
+                config.port,
+                config.namespace,
+                config.run,
+                config.backend,
+            )
             waits = [asyncio.create_task(event.wait()) for event in (stop, running.failed)]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             for wait in waits:
@@ -116,7 +128,7 @@ async def serve(config: Settings) -> bool:
             running.broker.stop()
             await runner.cleanup()
             await running.stop()
-            await cluster.close()
+            await backend.close()
     return not running.failed.is_set()
 
 

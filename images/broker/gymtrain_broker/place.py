@@ -7,6 +7,7 @@
 | GYMTRAIN_BROKER_PORT | 8000 |
 | GYMTRAIN_SANDBOX_IMAGE | gymtrain/sandbox:dev |
 | GYMTRAIN_SANDBOX_PULL_POLICY | IfNotPresent |
+| GYMTRAIN_SANDBOX_BACKEND | Pod; or AgentSandbox |
 | GYMTRAIN_API_URL | the cluster's own API server, as the kubelet's variables name it |
 | GYMTRAIN_API_TOKEN_FILE, GYMTRAIN_API_CA_FILE | those of the pod's ServiceAccount |
 """
@@ -15,6 +16,8 @@ import os
 from pathlib import Path
 
 from gymtrain_api import wiring
+from gymtrain_api.sandboxes import BACKENDS, SandboxBackend
+from gymtrain_broker.errors import StartError
 
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 
@@ -42,6 +45,18 @@ def sandbox_image() -> str:
 def pull_policy() -> str:
     """imagePullPolicy of that image."""
     return os.environ.get(wiring.ENV_SANDBOX_PULL_POLICY, "IfNotPresent")
+
+
+def backend() -> SandboxBackend:
+    """What sandboxes are made of.
+
+    Raises:
+        StartError: the variable names something else.
+    """
+    found = os.environ.get(wiring.ENV_SANDBOX_BACKEND, "Pod")
+    if found not in BACKENDS:
+        raise StartError(f"{wiring.ENV_SANDBOX_BACKEND} is {found}: it must be {' or '.join(BACKENDS)}")
+    return found
 
 
 def api_url() -> str:

@@ -114,6 +114,8 @@ def _running(claim: Claim, settings: Settings, now: float) -> Verdict | None:
 def _silence(pod: SandboxPod | None, settings: Settings) -> str:
     if pod is None:
         return "the API server has not made the pod"
+    if not pod.pod_name:
+        return "agent-sandbox has not made its pod: see whether its controller runs, with --extensions"
     if not pod.running:
         return (
             f"the container has not been started; its image {pod.image} may still be on its way: have it pulled ahead "

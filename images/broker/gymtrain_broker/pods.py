@@ -1,6 +1,5 @@
 """The pod of a sandbox: the task's image, the daemon put in by an init container, and no more rights than it needs."""
 
-import json
 from typing import Any
 
 from gymtrain_api import labels
@@ -9,6 +8,7 @@ from gymtrain_api.sandboxes import (
     DAEMON,
     DAEMON_DIR,
     ENV_DAEMON_PORT,
+    ENV_DAEMON_TOKEN_FILE,
     ENV_DAEMON_TOKEN_SHA256,
     ENV_DAEMON_WIPE,
     SandboxRequest,
@@ -24,7 +24,7 @@ from gymtrain_broker.times import rfc3339
 type Object = dict[str, Any]
 
 CONTAINER = "sandbox"
-_INSTALLER = "sandboxd"
+INSTALLER = "sandboxd"
 _VOLUME = "gymtrain"
 _USER = 65532
 _SLACK_SECONDS = 300  # the broker ends sandboxes; the pod's own deadline is for when nobody else does
@@ -74,18 +74,9 @@ def pod(
     request: SandboxRequest | None = None,
 ) -> Object:
     """The manifest of one pod. With a lease it belongs to that request from its first moment."""
-    spec = dict(shape_body["spec"])
-    spec["containers"] = [dict(one) for one in spec["containers"]]
-    task = next(one for one in spec["containers"] if one["name"] == CONTAINER)
     digest = token_digest(sandbox_token(settings.run_token, name))
-    own_env = [
-        {"name": ENV_DAEMON_TOKEN_SHA256, "value": digest},
-        {"name": ENV_DAEMON_PORT, "value": str(settings.daemon_port)},
-        {"name": ENV_DAEMON_WIPE, "value": ":".join(_outliving(spec, task))},
-    ]
-    taken = {one["name"] for one in own_env}
-    task["env"] = [one for one in task.get("env") or [] if one.get("name") not in taken] + own_env
-    spec["activeDeadlineSeconds"] = _deadline(settings, None if spec["restartPolicy"] == "Always" else lease)
+    spec = for_daemon(settings, shape_body["spec"], {"name": ENV_DAEMON_TOKEN_SHA256, "value": digest})
+    spec["activeDeadlineSeconds"] = life_seconds(settings, None if spec["restartPolicy"] == "Always" else lease)
     meta = shape_body["metadata"]
     annotations = {labels.SANDBOX_IMAGE: image, labels.SANDBOX_MADE_FOR: str(made_for), labels.SANDBOX_CLAIM: ""}
     if lease is not None and request is not None:
@@ -98,18 +89,35 @@ def pod(
             "namespace": settings.namespace,
             "labels": meta["labels"] | pod_labels(settings.run) | {labels.SANDBOX_SHAPE: shape_key},
             "annotations": meta["annotations"] | annotations,
-            "ownerReferences": [
-                {
-                    "apiVersion": labels.API_VERSION,
-                    "kind": labels.KIND,
-                    "name": settings.run,
-                    "uid": settings.uid,
-                    "controller": True,
-                    "blockOwnerDeletion": False,
-                }
-            ],
+            "ownerReferences": [owner(settings)],
         },
         "spec": spec,
+    }
+
+
+def for_daemon(settings: Settings, pod_spec: Object, token: Object) -> Object:
+    """The spec with the daemon's variables. `token` is the one that says how it knows its token."""
+    spec = pod_spec | {"containers": [dict(one) for one in pod_spec["containers"]]}
+    task = next(one for one in spec["containers"] if one["name"] == CONTAINER)
+    own_env = [
+        token,
+        {"name": ENV_DAEMON_PORT, "value": str(settings.daemon_port)},
+        {"name": ENV_DAEMON_WIPE, "value": ":".join(_outliving(spec, task))},
+    ]
+    taken = {ENV_DAEMON_TOKEN_SHA256, ENV_DAEMON_TOKEN_FILE, *(one["name"] for one in own_env)}
+    task["env"] = [one for one in task.get("env") or [] if one.get("name") not in taken] + own_env
+    return spec
+
+
+def owner(settings: Settings) -> Object:
+    """The run, as owner of what is made for it."""
+    return {
+        "apiVersion": labels.API_VERSION,
+        "kind": labels.KIND,
+        "name": settings.run,
+        "uid": settings.uid,
+        "controller": True,
+        "blockOwnerDeletion": False,
     }
 
 
@@ -142,17 +150,15 @@ def lease_patch(before: str, lease: Lease, request: SandboxRequest) -> list[Obje
     return [test, *({"op": "add", "path": place + _escaped(name), "value": text} for name, text in values.items())]
 
 
-def compact(manifest: Object) -> bytes:
-    """As it is sent."""
-    return json.dumps(manifest, separators=(",", ":")).encode()
-
-
 def _escaped(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
 
 
-def _deadline(settings: Settings, lease: Lease | None) -> int:
-    """activeDeadlineSeconds. A pod that is leased later may be free as long as a lease before its turn comes."""
+def life_seconds(settings: Settings, lease: Lease | None) -> int:
+    """How long it may live, should nobody end it sooner.
+
+    One that is leased later may be free as long as a lease before its turn comes.
+    """
     spec = settings.spec
     if lease is not None:
         return round(lease.start_seconds + lease.ttl) + _SLACK_SECONDS
@@ -168,7 +174,7 @@ def _pod_security(*, root: bool) -> Object:
 
 def _installer(settings: Settings) -> Object:
     return {
-        "name": _INSTALLER,
+        "name": INSTALLER,
         "image": settings.daemon_image,
         "imagePullPolicy": settings.pull_policy,
         "command": [f"/{DAEMON}", "install", DAEMON_DIR],

@@ -20,8 +20,10 @@ type Object = dict[str, Any]
 class SandboxPod:
     """One sandbox pod as last seen."""
 
-    name: str
+    name: str  # of the object that carries the lease
     uid: str
+    pod_name: str  # empty where there is none yet
+    identity: str  # what its token is made from
     version: int
     shape: str
     asked: str  # the image as it was asked for
@@ -66,6 +68,7 @@ class SandboxPod:
 def read(pod: Object) -> SandboxPod:
     """The pod; fields that are missing count as not there yet."""
     meta, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
+    backing = pod.get("backing") or {"name": meta["name"], "identity": meta["name"]}
     notes = meta.get("annotations") or {}
     container = named(status.get("containerStatuses"), CONTAINER)
     state = container.get("state") or {}
@@ -77,6 +80,8 @@ def read(pod: Object) -> SandboxPod:
     return SandboxPod(
         name=meta["name"],
         uid=str(meta.get("uid") or ""),
+        pod_name=backing["name"],
+        identity=backing["identity"],
         version=int(version) if version.isdigit() else 0,
         shape=str((meta.get("labels") or {}).get(labels.SANDBOX_SHAPE) or ""),
         asked=str(notes.get(labels.SANDBOX_IMAGE) or ""),

@@ -6,6 +6,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from gymtrain_api import wiring
+from gymtrain_api.sandboxes import SandboxBackend
 from gymtrain_api.spec import Sandboxes
 from gymtrain_api.wiring import RunConfig
 from gymtrain_broker import place
@@ -39,6 +40,7 @@ class Settings:
     daemon_image: str = "gymtrain/sandbox:dev"
     pull_policy: str = "IfNotPresent"
     daemon_port: int = wiring.SANDBOX_PORT
+    backend: SandboxBackend = "Pod"
     rhythm: Rhythm = field(default_factory=Rhythm)
 
     @property
@@ -65,6 +67,7 @@ def from_run(run: RunConfig, run_token: str) -> Settings:
         port=place.port(),
         daemon_image=place.sandbox_image(),
         pull_policy=place.pull_policy(),
+        backend=place.backend(),
     )
 
 

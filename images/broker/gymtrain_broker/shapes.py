@@ -61,7 +61,10 @@ class Shapes:
         self._made: dict[tuple[str, SandboxResources | None], Shape] = {}
         spec = settings.spec
         self._limits = quantities.requirements(spec.resources)["limits"]
-        self._reuse = {rewritten(pool.image, spec.image_rewrites): pool.reuse == "Restart" for pool in spec.warm_pools}
+        restarts = settings.backend == "Pod"  # else the operator has chosen it because no pool asks for that
+        self._reuse = {
+            rewritten(pool.image, spec.image_rewrites): restarts and pool.reuse == "Restart" for pool in spec.warm_pools
+        }
 
     def of(self, image: str, resources: SandboxResources | None = None) -> Shape:
         """The shape that serves a request. Images with a pool have one, for all that ask for no more than it has."""

@@ -58,6 +58,8 @@ class Trouble:
 def trouble(pod: Object) -> Trouble | None:
     """What ails it; None where it runs or is on its way."""
     status = pod.get("status") or {}
+    if refusal := status.get("refusal"):  # instead of a pod: agent-sandbox could not make it
+        return Trouble(refusal["reason"], refusal["message"], final=refusal["final"])
     if status.get("phase") == "Failed" and status.get("reason"):
         return _pod_ended(status)
     installer = _first_ended(status.get("initContainerStatuses"))

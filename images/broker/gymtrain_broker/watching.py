@@ -5,7 +5,7 @@ import logging
 import time
 from typing import Any, Protocol
 
-from gymtrain_broker.cluster import Cluster
+from gymtrain_broker.backend import Backend
 from gymtrain_broker.errors import ClusterError, StaleError
 from gymtrain_broker.metrics import Metrics
 
@@ -30,8 +30,8 @@ class Viewer(Protocol):
 class Watching:
     """List and watch."""
 
-    def __init__(self, cluster: Cluster, viewer: Viewer, metrics: Metrics) -> None:
-        self._cluster = cluster
+    def __init__(self, backend: Backend, viewer: Viewer, metrics: Metrics) -> None:
+        self._backend = backend
         self._viewer = viewer
         self._metrics = metrics
         self._version = ""
@@ -58,14 +58,14 @@ class Watching:
                 pause = min(pause * 2, _LONGEST_PAUSE)
 
     async def _list(self) -> None:
-        pods, version = await self._cluster.list_all()
+        pods, version = await self._backend.list_all()
         self._metrics.relists.inc()
         self._viewer.listed(pods, version)
         self._version = version
         self._heard()
 
     async def _watch(self) -> None:
-        async for kind, item in self._cluster.watch(self._version):
+        async for kind, item in self._backend.watch(self._version):
             if kind == "DELETED":
                 self._viewer.gone(item)
             elif kind != "BOOKMARK":

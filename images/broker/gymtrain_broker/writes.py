@@ -9,7 +9,7 @@ from typing import Any
 
 from gymtrain_api import labels
 from gymtrain_api.sandboxes import SandboxRequest
-from gymtrain_broker.cluster import Cluster
+from gymtrain_broker.backend import Backend
 from gymtrain_broker.errors import ClusterError, LostError, MissingError, RejectedError, UnreachableError
 from gymtrain_broker.leases import Lease
 from gymtrain_broker.pods import lease_patch
@@ -24,8 +24,9 @@ _DELETE_TRIES = 4
 class Writes:
     """Leases, makes and deletes pods."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self.sandbox = backend.sandbox
 
     async def lease(
         self, pod: SandboxPod, lease: Lease, request: SandboxRequest, on_problem: Callable[[ClusterError], bool]
@@ -41,7 +42,7 @@ class Writes:
         pause = _FIRST_PAUSE
         while True:
             try:
-                return await self._cluster.patch(pod.name, operations)
+                return await self._backend.patch(pod.name, operations)
             except MissingError:
                 return None
             except LostError:
@@ -61,7 +62,7 @@ class Writes:
         pause = _FIRST_PAUSE
         while True:
             try:
-                return await self._cluster.create(manifest, urgent=True)
+                return await self._backend.create(manifest, urgent=True)
             except LostError:
                 found = await self._found(meta["name"])
                 if found is None or not _same_claim(found, manifest):
@@ -81,7 +82,7 @@ class Writes:
         Raises:
             ClusterError: it failed.
         """
-        return await self._cluster.create(manifest, urgent=False)
+        return await self._backend.create(manifest, urgent=False)
 
     async def delete(self, name: str, uid: str, *, urgent: bool) -> None:
         """Deletes a pod.
@@ -92,7 +93,7 @@ class Writes:
         pause = _FIRST_PAUSE
         for left in reversed(range(_DELETE_TRIES)):
             try:
-                await self._cluster.delete(name, uid, urgent=urgent)
+                await self._backend.delete(name, uid, urgent=urgent)
                 break
             except UnreachableError:
                 if not left:
@@ -101,7 +102,7 @@ class Writes:
 
     async def _found(self, name: str) -> Object | None:
         try:
-            return await self._cluster.get(name)
+            return await self._backend.get(name)
         except MissingError:
             return None
 

@@ -14,7 +14,8 @@ CONDITIONS: Mapping[ConditionType, str] = {
     ConditionType.GYM_READY: "Every Gym server has a ready pod for each replica.",
     ConditionType.INFERENCE_READY: "The vLLM servers answer.",
     ConditionType.GATEWAY_READY: "Every gateway pod answers and knows a vLLM pod that holds the run's weights.",
-    ConditionType.SANDBOXES_READY: "The sandbox broker answers. Only on runs with spec.sandboxes.",
+    ConditionType.SANDBOXES_READY: "The sandbox broker answers; the message says what sandboxes are made of, "
+    "and why. Only on runs with spec.sandboxes.",
     ConditionType.WEIGHT_SYNC_READY: "A weight transport was chosen that every vLLM server proved to offer.",
     ConditionType.PROGRESSING: "The run goes forward. The message says what it does or waits for.",
     ConditionType.HEALTHY: "What the trainer measures of its samples and its pace is as it should be. False names the "

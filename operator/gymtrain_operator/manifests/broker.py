@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from gymtrain_api import labels, names, wiring
+from gymtrain_api import agent_sandbox, labels, names, wiring
+from gymtrain_api.sandboxes import SandboxBackend
 from gymtrain_operator.manifests.context import Object, RunContext
 from gymtrain_operator.manifests.deployments import deployment
 from gymtrain_operator.manifests.hashes import settings
@@ -13,6 +14,7 @@ from gymtrain_operator.manifests.services import service
 _TOKEN_KEY = "token"  # noqa: S105 - the name of a key
 _REQUESTS = {"cpu": "50m", "memory": "128Mi"}
 _GRACE_SECONDS = 40  # after SIGTERM it answers those who wait
+_ALL_VERBS = ["get", "list", "watch", "create", "patch", "delete"]
 _RBAC = "rbac.authorization.k8s.io"
 _TOKEN_MOUNT: Object = {"name": "broker-token", "mountPath": wiring.BROKER_TOKEN_DIR, "readOnly": True}
 _IDENTITY_MOUNT: Object = {
@@ -38,16 +40,16 @@ def broker_url(run: RunContext) -> str:
     return f"http://{names.broker(run.name)}:{wiring.BROKER_PORT}" if run.spec.sandboxes else ""
 
 
-def broker_objects(run: RunContext) -> list[Object]:
-    """Service and Deployment; none where the run has no sandboxes."""
+def broker_objects(run: RunContext, backend: SandboxBackend = "Pod", why: str = "") -> list[Object]:
+    """Service and Deployment; none where the run has no sandboxes. `why` this backend is kept for the status."""
     if run.spec.sandboxes is None:
         return []
     ports = {"http": wiring.BROKER_PORT}
-    return [service(run, names.broker(run.name), labels.Role.BROKER, ports), _deployment(run)]
+    return [service(run, names.broker(run.name), labels.Role.BROKER, ports), _deployment(run, backend, why)]
 
 
-def broker_identity(run: RunContext) -> list[Object]:
-    """What has to be there before the Deployment: token, ServiceAccount, and its rights on pods.
+def broker_identity(run: RunContext, backend: SandboxBackend = "Pod") -> list[Object]:
+    """What has to be there before the Deployment: token, ServiceAccount, and its rights on sandboxes.
 
     The Secret's value is made when it is created.
     """
@@ -55,11 +57,10 @@ def broker_identity(run: RunContext) -> list[Object]:
         return []
     name = names.broker(run.name)
     meta = metadata(run, name, labels.Role.BROKER)
-    rule = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "create", "patch", "delete"]}
     return [
         {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "type": "Opaque", "stringData": {_TOKEN_KEY: ""}},
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta, "automountServiceAccountToken": False},
-        {"apiVersion": f"{_RBAC}/v1", "kind": "Role", "metadata": meta, "rules": [rule]},
+        {"apiVersion": f"{_RBAC}/v1", "kind": "Role", "metadata": meta, "rules": _rules(backend)},
         {
             "apiVersion": f"{_RBAC}/v1",
             "kind": "RoleBinding",
@@ -67,6 +68,29 @@ def broker_identity(run: RunContext) -> list[Object]:
             "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": name},
             "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": run.namespace}],
         },
+    ]
+
+
+def sandbox_probe(run: RunContext) -> Object:
+    """An empty SandboxWarmPool: agent-sandbox's controller writes its status, if there is one and it serves pools."""
+    name = names.sandbox_probe(run.name)
+    return {
+        "apiVersion": agent_sandbox.API_VERSION,
+        "kind": agent_sandbox.POOL,
+        "metadata": metadata(run, name),
+        "spec": {"replicas": 0, "sandboxTemplateRef": {"name": name}},
+    }
+
+
+def _rules(backend: SandboxBackend) -> list[Object]:
+    """With agent-sandbox the broker writes claims and what they refer to, and only looks at pods."""
+    if backend == "Pod":
+        return [{"apiGroups": [""], "resources": ["pods"], "verbs": _ALL_VERBS}]
+    group = [agent_sandbox.GROUP]
+    return [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
+        {"apiGroups": group, "resources": [agent_sandbox.CLAIMS], "verbs": _ALL_VERBS},
+        {"apiGroups": group, "resources": [agent_sandbox.TEMPLATES, agent_sandbox.POOLS], "verbs": ["create"]},
     ]
 
 
@@ -92,7 +116,7 @@ def client_env(run: RunContext) -> list[Object]:
     ]
 
 
-def _deployment(run: RunContext) -> Object:
+def _deployment(run: RunContext, backend: SandboxBackend, why: str) -> Object:
     sandboxes = run.spec.sandboxes
     assert sandboxes is not None
     health = {"httpGet": {"path": "/healthz", "port": wiring.BROKER_PORT}, "timeoutSeconds": 5}
@@ -107,6 +131,7 @@ def _deployment(run: RunContext) -> Object:
             {"name": wiring.ENV_SANDBOX_IMAGE, "value": run.defaults.sandbox},
             {"name": wiring.ENV_SANDBOX_PULL_POLICY, "value": run.defaults.pull_policy},
             {"name": wiring.ENV_BROKER_TOKEN_FILE, "value": wiring.BROKER_TOKEN_FILE},
+            {"name": wiring.ENV_SANDBOX_BACKEND, "value": backend},
         ],
         ports=[{"name": "http", "containerPort": wiring.BROKER_PORT}],
         startupProbe=health | {"periodSeconds": 1, "failureThreshold": 120},
@@ -129,7 +154,7 @@ def _deployment(run: RunContext) -> Object:
         **secrets,
     )
     # Two brokers at once would fill the pools twice; clients ask again while there is none.
-    return deployment(
+    made = deployment(
         run,
         names.broker(run.name),
         labels.Role.BROKER,
@@ -138,3 +163,5 @@ def _deployment(run: RunContext) -> Object:
         inputs=settings(sandboxes),
         recreate=True,
     )
+    made["metadata"]["annotations"] |= {labels.SANDBOX_BACKEND: backend, labels.SANDBOX_BACKEND_REASON: why}
+    return made

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from gymtrain_api import labels
+from gymtrain_api import agent_sandbox, labels
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_operator.manifests.context import RunContext
@@ -85,6 +85,8 @@ def stop_all(seen: Observation) -> Changes:
 def sweep(seen: Observation) -> Changes:
     """What the broker left behind: its sandboxes go, and are looked for until the broker itself is gone."""
     sandboxes = seen.children.pods(labels.Role.SANDBOX)
+    for kind in agent_sandbox.KINDS:
+        sandboxes += seen.children.of(kind)
     left = sandboxes or seen.children.pods(labels.Role.BROKER)
     return replace(_deletions(sandboxes), requeue_after=SWEEP_SECONDS if left else None)
 

@@ -84,6 +84,21 @@ class Rejection:
 
 
 @dataclass(frozen=True)
+class AgentSandbox:
+    """What the cluster offers of agent-sandbox.
+
+    Attributes:
+        served: the API server serves its kinds.
+        forbidden: why the operator may not use them; empty where it may.
+        probe: the SandboxWarmPool that asks its controller for an answer; None where it isn't there yet.
+    """
+
+    served: bool
+    forbidden: str = ""
+    probe: Object | None = None
+
+
+@dataclass(frozen=True)
 class Observation:
     """The input of `plan`.
 
@@ -94,6 +109,7 @@ class Observation:
         missing: sentences on objects that the spec names and that don't exist.
         progress: the trainer's answer right now; None where it didn't answer.
         offers: the vLLM servers' answers; None until all wanted servers have started and answered.
+        agent_sandbox: None where nobody needs to know.
         log_tails: last lines of containers that failed, by pod and container.
         rejections: what the API server refused of the plan made just before from the same observation.
         resync: write every object again, even those that look right: somebody may have changed them.
@@ -107,6 +123,7 @@ class Observation:
     missing: tuple[str, ...] = ()
     progress: TrainerProgress | None = None
     offers: tuple[ServerOffer, ...] | None = None
+    agent_sandbox: AgentSandbox | None = None
     log_tails: Mapping[tuple[str, str], str] = field(default_factory=dict)
     rejections: tuple[Rejection, ...] = ()
     resync: bool = False

@@ -1,6 +1,6 @@
 """The servers of a run: the Gym servers, the gateway, vLLM and the sandbox broker."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gymtrain_api import labels, names
 from gymtrain_api.conditions import ConditionType
@@ -26,11 +26,13 @@ from gymtrain_operator.reconcile import weight_sync
 from gymtrain_operator.reconcile.observation import Object, Observation, Verdict, name_of
 from gymtrain_operator.reconcile.pods import has_started, node_of
 from gymtrain_operator.reconcile.readiness import ServerState, readiness, server_state
+from gymtrain_operator.reconcile.sandboxes import Choice, choose
 from gymtrain_operator.reconcile.steps import Changes, Failure
 
 INFERENCE = "inference"
 GATEWAY = "gateway"
 BROKER = "broker"
+_PROBE_AGAIN_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ def gym_of(verdict: Verdict) -> GymServers:
 def step(seen: Observation, run: RunContext, verdict: Verdict, before: GymTrainingRunStatus) -> ServersStep:
     """The desired servers, and what became of them so far."""
     gym = gym_of(verdict)
+    choice = choose(seen, run) if run.spec.sandboxes else None
     documents = {"gym": verdict.gym.model_dump(mode="json"), "trainer": verdict.trainer.model_dump(mode="json")}
     # ConfigMaps first: a pod that starts before its ConfigMap waits for the kubelet's next try.
     objects = (
@@ -64,8 +67,7 @@ def step(seen: Observation, run: RunContext, verdict: Verdict, before: GymTraini
         gym_config_map(run, gym, verdict.hash, documents),
         *network_policies(run),
         *volume_claims(run),
-        *_new_identity(seen, run),
-        *broker_objects(run),
+        *_broker(seen, run, choice),
         trainer_service(run),
         *inference_objects(run),
         *gateway_objects(run),
@@ -74,7 +76,7 @@ def step(seen: Observation, run: RunContext, verdict: Verdict, before: GymTraini
     gym_states = [_gym_state(seen, run, name, kind) for name, kind in gym_server_kinds(run, gym).items()]
     inference = _inference_state(seen, run)
     gateway = _gateway_state(seen, run)
-    brokers = [_broker_state(seen, run)] if run.spec.sandboxes else []
+    brokers = [_broker_state(seen, run, choice)] if choice else []
     sync = weight_sync.step(seen, run, before)
     claims = [
         readiness(ConditionType.GYM_READY, gym_states, "Gym servers", before),
@@ -83,8 +85,14 @@ def step(seen: Observation, run: RunContext, verdict: Verdict, before: GymTraini
         *(readiness(ConditionType.SANDBOXES_READY, [broker], "sandbox broker", before) for broker in brokers),
     ]
     waiting = [claim.message for claim in claims if claim.status != "True"]
+    if choice is not None and choice.backend is not None:
+        claims[-1] = replace(claims[-1], message=f"{claims[-1].message}. Backend {choice.backend}: {choice.why}")
     return ServersStep(
-        Changes(apply=objects, claims=(*claims, sync.claim)),
+        Changes(
+            apply=objects,
+            claims=(*claims, sync.claim),
+            requeue_after=_PROBE_AGAIN_SECONDS if choice is not None and choice.backend is None else None,
+        ),
         tuple(state.status for state in [*gym_states, gateway, *brokers, inference]),
         sync.status,
         "; ".join(waiting),
@@ -137,13 +145,20 @@ def _gateway_state(seen: Observation, run: RunContext) -> ServerState:
     return server_state(GATEWAY, GATEWAY, gateway_url(run), deployment, run.spec.gateway.replicas, pods)
 
 
-def _broker_state(seen: Observation, run: RunContext) -> ServerState:
+def _broker_state(seen: Observation, run: RunContext, choice: Choice) -> ServerState:
     deployment = seen.children.get("Deployment", names.broker(run.name))
     pods = seen.children.servers(labels.Role.BROKER)
-    return server_state(BROKER, BROKER, broker_url(run), deployment, 1, pods)
+    state = server_state(BROKER, BROKER, broker_url(run), deployment, 1, pods)
+    return state if choice.backend else ServerState(state.status, False, choice.why)
 
 
-def _new_identity(seen: Observation, run: RunContext) -> list[Object]:
-    """What the broker needs first: written until its Deployment is there, since it can't be looked at."""
+def _broker(seen: Observation, run: RunContext, choice: Choice | None) -> list[Object]:
+    """The broker, once it is known what it makes sandboxes of.
+
+    What it needs first is written until its Deployment is there, since it can't be looked at.
+    """
+    if choice is None or choice.backend is None:
+        return list(choice.probe) if choice else []
     there = seen.children.get("Deployment", names.broker(run.name))
-    return [] if there else broker_identity(run)
+    identity = [] if there else broker_identity(run, choice.backend)
+    return [*identity, *broker_objects(run, choice.backend, choice.why)]

@@ -3,9 +3,12 @@
 from dataclasses import dataclass, replace
 from typing import Self
 
+from gymtrain_api import agent_sandbox
 from gymtrain_api.conditions import Reason
 from gymtrain_operator.reconcile.conditions import Claim
 from gymtrain_operator.reconcile.observation import Object, name_of, uid_of
+
+_WITH_PODS = {"Job", "Deployment", agent_sandbox.CLAIM}
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class Deletion:
     def of(cls, manifest: Object) -> Self:
         """Deletes an object that was seen; of what has pods, the pods first."""
         kind = manifest["kind"]
-        return cls(kind, name_of(manifest), uid_of(manifest), foreground=kind in {"Job", "Deployment"})
+        return cls(kind, name_of(manifest), uid_of(manifest), foreground=kind in _WITH_PODS)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Which of the desired objects have to be written, given what is there.
 
 - Pod, Job: once, since their pods can't be changed.
+- SandboxWarmPool: once, to see whether its controller answers.
 - PersistentVolumeClaim: once; its size is the storage's business from then on.
 - Deployment: when its inputs changed (annotation `gymtrain.dev/config-hash`), and at a resync when somebody else
   wrote to its pod template. Another release of the operator builds another template from the same inputs; that
@@ -15,7 +16,7 @@ from gymtrain_api.labels import FIELD_MANAGER
 from gymtrain_operator.manifests.config_maps import config_hash
 from gymtrain_operator.reconcile.observation import Children, Object, is_deleting, name_of
 
-_WRITTEN_ONCE = {"Pod", "Job", "PersistentVolumeClaim"}
+_WRITTEN_ONCE = {"Pod", "Job", "PersistentVolumeClaim", "SandboxWarmPool"}
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """A run whose broker and agent are up, and whose vLLM and trainer never find a node: nothing disturbs the sandboxes."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,8 @@ import pytest
 from tests.support.kubectl import Kubectl
 from tests.support.runs import EXAMPLES, NOWHERE, swe_run
 from tests.support.sandboxes import AGENT, Sandboxes
+
+BACKEND = os.environ.get("GYMTRAIN_TEST_SANDBOX_BACKEND", "Pod")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -24,11 +27,18 @@ def namespace(shared_namespace: Kubectl) -> Kubectl:
 
 
 @pytest.fixture(scope="session")
+def backend() -> str:
+    """What sandboxes are made of in this round."""
+    return BACKEND
+
+
+@pytest.fixture(scope="session")
 def run(operator: Kubectl, namespace: Kubectl) -> Kubectl:
     """The run `boxes`."""
     run = swe_run("boxes")
     run["spec"]["inference"]["resources"] = run["spec"]["trainer"]["resources"] = NOWHERE
-    run["spec"]["sandboxes"]["lookAhead"] = {"tasks": 0}
+    # Auto has to find out by itself that agent-sandbox is there.
+    run["spec"]["sandboxes"] |= {"lookAhead": {"tasks": 0}, "backend": "Auto" if BACKEND == "AgentSandbox" else BACKEND}
     namespace.apply(run)
     for condition in ("PreflightPassed", "SandboxesReady", "GymReady"):
         namespace.wait_condition("boxes", condition, 360)

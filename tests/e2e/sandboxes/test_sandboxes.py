@@ -39,6 +39,15 @@ def _out(done: dict[str, Any]) -> str:
     return str(done["out"]).strip()
 
 
+def test_the_run_says_what_its_sandboxes_are_made_of(run: Kubectl, backend: str, box: dict[str, Any]) -> None:
+    status = run.get("gymtrainingrun", "boxes")["status"]
+    (ready,) = [one for one in status["conditions"] if one["type"] == "SandboxesReady"]
+    assert f"Backend {backend}: " in ready["message"]
+    if backend == "AgentSandbox":
+        (claim,) = run.list("sandboxclaims", "gymtrain.dev/run=boxes")
+        assert claim["status"]["sandbox"]["name"] == box["podName"]
+
+
 def test_a_command_runs_as_nobody_in_the_tasks_image(boxes: Sandboxes, box: dict[str, Any]) -> None:
     assert _out(boxes.run(box, "id -u; pwd; git -C /testbed log --oneline | wc -l", cwd="/testbed")).split() == [
         "65532",
@@ -111,6 +120,21 @@ def test_hostile_code_gets_an_answer_in_time_and_harms_no_other_sandbox(
 
     eventually(settled, "the sandbox answers, or has failed", 60)
     boxes.close(victim)
+
+
+def test_a_token_opens_one_sandbox(boxes: Sandboxes, box: dict[str, Any]) -> None:
+    other = running(boxes.create(IMAGE, task="other token"))
+    assert boxes.run(other | {"token": box["token"]}, "true")["status"] == 401
+    assert _out(boxes.run(box, "cat /proc/1/environ /gymtrain/token.sha256 2>/dev/null | grep -c TOKEN; true")) == "0"
+    boxes.close(other)
+
+
+def test_a_pod_that_somebody_deletes_is_told_and_not_mistaken_for_another(run: Kubectl, boxes: Sandboxes) -> None:
+    victim = running(boxes.create(IMAGE, task="deleted"))
+    run.run("delete", "pod", victim["podName"], "--wait=false")
+    eventually(lambda: boxes.get(victim)["state"] == "Failed", "the sandbox has failed", 60)
+    assert boxes.get(victim)["reason"] == "PodDeleted"
+    eventually(lambda: victim["podName"] not in [p["metadata"]["name"] for p in boxes.pods()], "no pod is left", 60)
 
 
 def test_a_gigabyte_of_output_is_cut_in_the_middle(boxes: Sandboxes, box: dict[str, Any]) -> None:

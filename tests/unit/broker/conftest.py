@@ -9,13 +9,16 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestServer
 
-from gymtrain_api.sandboxes import SandboxState
+from gymtrain_api.sandboxes import SandboxBackend, SandboxState
 from gymtrain_api.spec import Sandboxes
-from gymtrain_broker import pods
+from gymtrain_broker.agent_sandboxes import AgentSandboxes
+from gymtrain_broker.backend import Backend
 from gymtrain_broker.cluster import Cluster
+from gymtrain_broker.kube import Kube
 from gymtrain_broker.main import Running
 from gymtrain_broker.metrics import Metrics
 from gymtrain_broker.settings import Rhythm, Settings
+from tests.support.fake_agent_sandbox import FakeAgentSandbox
 from tests.support.fake_pods import FakeCluster
 
 TOKEN = "run-token"
@@ -90,23 +93,36 @@ class Bench:
 type Start = Callable[..., Awaitable[Bench]]
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Tests run with each backend that their mark, or else their module's, names."""
+    if "backend" in metafunc.fixturenames and (mark := metafunc.definition.get_closest_marker("backend")):
+        metafunc.parametrize("backend", mark.args)
+
+
 @pytest.fixture
-async def cluster() -> AsyncIterator[FakeCluster]:
+def backend() -> str:
+    """What sandboxes are made of."""
+    return "Pod"
+
+
+@pytest.fixture
+async def cluster(backend: str) -> AsyncIterator[FakeCluster]:
     """A cluster without nodes."""
-    fake = await FakeCluster().start()
+    fake = await (FakeAgentSandbox() if backend == "AgentSandbox" else FakeCluster()).start()
     yield fake
     await fake.stop()
 
 
 @pytest.fixture
-async def start(cluster: FakeCluster) -> AsyncIterator[Start]:
+async def start(cluster: FakeCluster, backend: SandboxBackend) -> AsyncIterator[Start]:
     """Starts a broker; settings by the spec's wire names."""
     benches: list[Bench] = []
 
     async def begin(rhythm: Rhythm = RHYTHM, synced: bool = True, **spec: Any) -> Bench:
-        config = replace(settings(rhythm, **spec), daemon_port=cluster.daemon_port)
+        config = replace(settings(rhythm, **spec), daemon_port=cluster.daemon_port, backend=backend)
         metrics = Metrics()
-        api = Cluster(aiohttp.ClientSession(), cluster.url, "ns", pods.selector("run"), metrics)
+        kube = Kube(aiohttp.ClientSession(), cluster.url, metrics)
+        api: Backend = AgentSandboxes(kube, config) if backend == "AgentSandbox" else Cluster(kube, config)
         http = aiohttp.ClientSession()
         client = aiohttp.ClientSession()
         running = Running(config, api, http, metrics)

@@ -14,9 +14,7 @@ from gymtrain_broker import plan
 from tests.support.fake_pods import FakeCluster
 from tests.unit.broker.conftest import RHYTHM, TOKEN, Start
 
-
-def _annotations(cluster: FakeCluster, pod: str) -> dict[str, str]:
-    return dict(cluster.pods[pod]["metadata"]["annotations"])
+pytestmark = pytest.mark.backend("Pod", "AgentSandbox")
 
 
 async def test_a_warm_sandbox_costs_one_write(start: Start, cluster: FakeCluster) -> None:
@@ -30,7 +28,7 @@ async def test_a_warm_sandbox_costs_one_write(start: Start, cluster: FakeCluster
     assert cluster.writes["PATCH"] == 1
     assert cluster.writes["DELETE"] == 0
     assert (found["env"], found["workdir"]) == ({"A": "b"}, "/w")
-    assert _annotations(cluster, pod)[labels.SANDBOX_TASK] == "t"
+    assert cluster.notes(pod)[labels.SANDBOX_TASK] == "t"
     assert bench.value("claims_total", found="ready") == 1
     assert bench.value("claim_seconds_count", found="ready") == 1
 
@@ -40,13 +38,14 @@ async def test_a_cold_sandbox_costs_one_write_too(start: Start, cluster: FakeClu
     status, found = await bench.ask()
     assert (status, found["state"], found["warm"]) == (201, "Running", False)
     assert cluster.writes == {"POST": 1}
-    assert _annotations(cluster, found["podName"])[labels.SANDBOX_CLAIM] == found["id"]
+    assert cluster.notes(found["podName"])[labels.SANDBOX_CLAIM] == found["id"]
 
 
-async def test_url_and_token_lead_to_the_daemon(start: Start, cluster: FakeCluster) -> None:
+async def test_url_and_token_lead_to_the_daemon(start: Start, cluster: FakeCluster, backend: str) -> None:
     bench = await start()
     _, found = await bench.ask()
-    expected = hmac.new(TOKEN.encode(), f"sandbox:{found['podName']}".encode(), hashlib.sha256).hexdigest()
+    identity = found["podName"] if backend == "Pod" else cluster.pods[found["podName"]]["metadata"]["uid"]
+    expected = hmac.new(TOKEN.encode(), f"sandbox:{identity}".encode(), hashlib.sha256).hexdigest()
     assert found["token"] == expected
     async with bench.http.get(found["url"] + "/healthz") as answer:
         assert answer.status == 200
@@ -69,7 +68,7 @@ async def test_a_pod_on_its_way_is_taken_rather_than_a_new_one_made(start: Start
     await bench.until(lambda: cluster.pods)
     (pod,) = list(cluster.pods)
     _, asked = await bench.ask(wait=0)
-    await bench.until(lambda: _annotations(cluster, pod)[labels.SANDBOX_CLAIM])
+    await bench.until(lambda: cluster.notes(pod)[labels.SANDBOX_CLAIM])
     cluster.run_pod(pod)
     found = await bench.get(asked["id"], wait=5)
     assert (found["state"], found["podName"], found["warm"]) == ("Running", pod, False)

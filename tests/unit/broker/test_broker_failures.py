@@ -10,6 +10,8 @@ from gymtrain_api.sandboxes import SandboxState
 from tests.support.fake_pods import FakeCluster
 from tests.unit.broker.conftest import Bench, Start
 
+pytestmark = pytest.mark.backend("Pod", "AgentSandbox")
+
 
 async def _failed(bench: Bench, cluster: FakeCluster, break_it: Callable[[str], None]) -> Any:
     """What becomes of a running sandbox."""
@@ -61,6 +63,7 @@ async def test_a_daemon_that_ends_ends_the_sandbox(start: Start, cluster: FakeCl
     assert "exit code 2" in after["message"]
 
 
+@pytest.mark.backend("Pod")
 async def test_a_container_that_was_restarted_is_another_sandbox(start: Start, cluster: FakeCluster) -> None:
     bench = await start(warmPools=[{"image": "task:1", "reuse": "Restart"}])
     await bench.until(bench.free_ready)
@@ -71,6 +74,7 @@ async def test_a_container_that_was_restarted_is_another_sandbox(start: Start, c
     assert "all it held is gone" in after["message"]
 
 
+@pytest.mark.backend("Pod")
 async def test_out_of_memory_of_a_reusable_one_says_so_too(start: Start, cluster: FakeCluster) -> None:
     bench = await start(warmPools=[{"image": "task:1", "reuse": "Restart"}])
     await bench.until(bench.free_ready)

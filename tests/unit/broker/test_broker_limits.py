@@ -1,8 +1,12 @@
 """No sandbox outlives its use."""
 
+import pytest
+
 from gymtrain_api.sandboxes import SandboxState
 from tests.support.fake_pods import FakeCluster
 from tests.unit.broker.conftest import Bench, Start
+
+pytestmark = pytest.mark.backend("Pod", "AgentSandbox")
 
 
 def _move_clock(bench: Bench, seconds: float) -> None:

@@ -3,12 +3,16 @@
 import asyncio
 import json
 
+import pytest
+
 from gymtrain_api import labels
 from gymtrain_api.sandboxes import SandboxRequest, SandboxState
 from gymtrain_broker.leases import Found, Lease
 from gymtrain_broker.pods import lease_annotations
 from tests.support.fake_pods import FakeCluster
 from tests.unit.broker.conftest import Bench, Start
+
+pytestmark = pytest.mark.backend("Pod", "AgentSandbox")
 
 
 async def test_claims_survive_a_restart(start: Start, cluster: FakeCluster) -> None:
@@ -91,18 +95,18 @@ async def test_a_pod_that_another_broker_took_is_replaced(start: Start, cluster:
     # As if the watch had not told yet.
     other = Lease("sb-other", 0.0, 0.0, 60.0, 60.0, 0, Found.READY)
     notes = lease_annotations(other, SandboxRequest(image="task:1"))
-    cluster.pods[pod]["metadata"]["annotations"].update(notes)
+    cluster.silently(pod, notes)
     status, found = await bench.ask()
     assert status == 201
     assert found["podName"] != pod
-    assert cluster.pods[pod]["metadata"]["annotations"][labels.SANDBOX_CLAIM] == "sb-other"
+    assert cluster.notes(pod)[labels.SANDBOX_CLAIM] == "sb-other"
 
 
 async def test_a_watch_that_fell_behind_lists_anew(start: Start, cluster: FakeCluster) -> None:
     bench = await start()
     _, first = await bench.ask()
     lists = cluster.lists
-    cluster.pods.pop(first["podName"])  # its deletion is never told
+    cluster.vanish(first["podName"])  # its deletion is never told
     cluster.forget_history()
     found = await bench.until_state(first["id"], SandboxState.FAILED)
     assert found["reason"] == "PodDeleted"
@@ -160,7 +164,7 @@ async def test_a_lease_that_can_t_be_read_does_not_leak_its_pod(start: Start, cl
     first = await start()
     _, found = await first.ask()
     await first.stop()
-    cluster.update(found["podName"], lambda pod: pod["metadata"]["annotations"].update({labels.SANDBOX_REQUEST: "odd"}))
+    cluster.annotate(found["podName"], {labels.SANDBOX_REQUEST: "odd"})
     await start()
     await first.until(lambda: not cluster.pods)
 
@@ -168,7 +172,7 @@ async def test_a_lease_that_can_t_be_read_does_not_leak_its_pod(start: Start, cl
 async def test_the_lease_stands_on_the_pod(start: Start, cluster: FakeCluster) -> None:
     bench = await start()
     _, found = await bench.ask(key="k", ttlSeconds=50)
-    notes = cluster.pods[found["podName"]]["metadata"]["annotations"]
+    notes = cluster.notes(found["podName"])
     assert json.loads(notes[labels.SANDBOX_REQUEST])["key"] == "k"
     assert json.loads(notes[labels.SANDBOX_LEASE])["ttl"] == 50
     assert notes[labels.SANDBOX_EXPIRES_AT].endswith("Z")

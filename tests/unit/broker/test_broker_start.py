@@ -10,7 +10,6 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from gymtrain_broker import settings
-from gymtrain_broker.cluster import Cluster
 from gymtrain_broker.errors import (
     ClusterError,
     LostError,
@@ -20,6 +19,7 @@ from gymtrain_broker.errors import (
     StartError,
     UnreachableError,
 )
+from gymtrain_broker.kube import Kube
 from gymtrain_broker.metrics import Metrics
 from tests.support.specs import smallest_run
 
@@ -62,7 +62,7 @@ def test_outside_a_cluster_the_fix_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.delenv("GYMTRAIN_API_URL", raising=False)
     with pytest.raises(StartError, match="GYMTRAIN_API_URL"):
-        Cluster.connect("ns", "", Metrics())
+        Kube.connect(Metrics())
 
 
 async def _error(status: int, message: str, method: str) -> ClusterError:
@@ -72,9 +72,9 @@ async def _error(status: int, message: str, method: str) -> ClusterError:
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", answer)
     async with TestServer(app) as server, aiohttp.ClientSession() as http:
-        cluster = Cluster(http, str(server.make_url("")).rstrip("/"), "ns", "", Metrics())
+        kube = Kube(http, str(server.make_url("")).rstrip("/"), Metrics())
         with pytest.raises(ClusterError) as raised:
-            await (cluster.patch("p", []) if method == "PATCH" else cluster.create({}, urgent=True))
+            await (kube.patch("/p", []) if method == "PATCH" else kube.create("/p", {}, urgent=True))
         return raised.value
 
 
@@ -107,4 +107,4 @@ async def test_only_a_quota_that_is_used_up_may_pass(message: str, final: bool) 
 async def test_an_api_server_that_is_not_there_is_an_error_of_our_own() -> None:
     async with aiohttp.ClientSession() as http:
         with pytest.raises(UnreachableError, match="ClientConnectorError"):
-            await Cluster(http, "http://127.0.0.1:1", "ns", "", Metrics()).get("p")
+            await Kube(http, "http://127.0.0.1:1", Metrics()).get("/p")

@@ -5,6 +5,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from aiohttp import web
 
 from gymtrain_api import labels
@@ -12,6 +13,7 @@ from gymtrain_api.sandboxes import SandboxState
 from tests.support.fake_pods import FakeCluster
 from tests.unit.broker.conftest import RHYTHM, Bench, Start
 
+pytestmark = pytest.mark.backend("Pod", "AgentSandbox")
 REUSED = [{"image": "task:1", "replicas": 1, "reuse": "Restart"}]
 
 
@@ -58,6 +60,7 @@ async def test_the_most_that_is_ready_is_what_was_asked_for(start: Start, cluste
     assert len(cluster.pods) == 3
 
 
+@pytest.mark.backend("Pod")
 async def test_a_reusable_sandbox_serves_the_next_task_in_place(start: Start, cluster: FakeCluster) -> None:
     bench = await start(warmPools=REUSED)
     await bench.until(bench.free_ready)
@@ -74,6 +77,7 @@ async def test_a_reusable_sandbox_serves_the_next_task_in_place(start: Start, cl
     assert second["task"] == "b"
 
 
+@pytest.mark.backend("Pod")
 async def test_a_sandbox_is_not_restarted_where_the_kubelet_would_wait(start: Start, cluster: FakeCluster) -> None:
     bench = await start(warmPools=REUSED)
     await bench.until(bench.free_ready)
@@ -87,6 +91,7 @@ async def test_a_sandbox_is_not_restarted_where_the_kubelet_would_wait(start: St
     assert len(cluster.resets) == 1
 
 
+@pytest.mark.backend("Pod")
 async def test_a_sandbox_that_ran_for_long_is_restarted_again(start: Start, cluster: FakeCluster) -> None:
     bench = await start(warmPools=REUSED)
     await bench.until(bench.free_ready)
@@ -103,6 +108,7 @@ async def test_a_sandbox_that_ran_for_long_is_restarted_again(start: Start, clus
     await bench.until(lambda: len(cluster.resets) == 2)
 
 
+@pytest.mark.backend("Pod")
 async def test_a_container_that_does_not_come_back_is_deleted(start: Start, cluster: FakeCluster) -> None:
     cluster.restarts = False
     bench = await start(warmPools=REUSED)
@@ -113,6 +119,7 @@ async def test_a_container_that_does_not_come_back_is_deleted(start: Start, clus
     await bench.until(lambda: found["podName"] not in cluster.pods)
 
 
+@pytest.mark.backend("Pod")
 async def test_a_daemon_that_can_t_be_reset_is_deleted(start: Start, cluster: FakeCluster) -> None:
     bench = await start(warmPools=REUSED)
     await bench.until(bench.free_ready)
@@ -284,7 +291,7 @@ async def test_a_free_pod_too_near_its_end_is_not_leased(start: Start, cluster: 
     bench = await start(warmPools=[{"image": "a:1"}], timeoutSeconds=100)
     await bench.until(bench.free_ready)
     (pod,) = bench.free_ready()
-    cluster.update(pod, lambda one: one["spec"].update(activeDeadlineSeconds=60))
+    cluster.end_at(pod, 60)
     state = bench.running.keeper.state
     await bench.until(lambda: pod not in state.pods or pod not in bench.free_ready())
     _, found = await bench.ask("a:1")

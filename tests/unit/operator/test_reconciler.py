@@ -6,7 +6,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gymtrain_api import labels
+from gymtrain_api import agent_sandbox, labels
 from gymtrain_api.wiring import PREFLIGHT_MARK, TrainerProgress
 from gymtrain_operator import kinds
 from gymtrain_operator import observe as observing
@@ -238,3 +238,31 @@ async def test_sandboxes_are_read_only_when_they_have_to_go(bench: Bench) -> Non
     bench.run["spec"]["suspend"] = True
     bench.reconciler.event(KEY)
     assert "DELETE Pod/run-sb-1" in await bench.reconcile()
+
+
+async def test_demanding_what_the_cluster_does_not_serve_stops_before_preflight(bench: Bench) -> None:
+    bench.add_run(sandboxes={"backend": "AgentSandbox"})
+    calls = await bench.reconcile()
+    assert not [call for call in calls if "Pod" in call]
+    (passed,) = [one for one in bench.run["status"]["conditions"] if one["type"] == "PreflightPassed"]
+    assert agent_sandbox.API_VERSION in passed["message"]
+    assert "backend: Pod" in passed["message"]
+    bench.cluster.serves_agent_sandbox = True
+    assert [call for call in await bench.reconcile(10) if call.startswith("CREATE Pod")]
+
+
+async def test_rights_that_the_operator_lacks_are_no_failure_of_auto(bench: Bench) -> None:
+    bench.cluster.serves_agent_sandbox = True
+    bench.add_run(sandboxes={})
+    real = bench.cluster.get
+
+    async def get(kind: kinds.Kind, namespace: str, name: str) -> dict[str, Any]:
+        if kind is kinds.SANDBOX_POOL:
+            raise RejectedError("sandboxwarmpools is forbidden", final=False)
+        return await real(kind, namespace, name)
+
+    bench.cluster.get = get  # type: ignore[method-assign]
+    await bench.pass_preflight()
+    await bench.reconcile()
+    (ready,) = [one for one in bench.run["status"]["conditions"] if one["type"] == "SandboxesReady"]
+    assert "Backend Pod: the operator may not use agent-sandbox" in ready["message"]

@@ -87,7 +87,8 @@ def test_a_run_waits_for_its_broker_and_says_so() -> None:
     world.objects["Deployment"]["run-broker"]["status"] = {}
     world.reconcile(5)
     ready = world.condition(ConditionType.SANDBOXES_READY)
-    assert (ready.status, ready.message) == ("False", "sandbox broker: waiting for broker (0/1)")
+    assert ready.status == "False"
+    assert ready.message.startswith("sandbox broker: waiting for broker (0/1)")
     assert "waiting for broker" in world.condition(ConditionType.PROGRESSING).message
     assert any(server.kind == "broker" for server in world.status.servers)
 

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -13,6 +14,7 @@ import (
 const (
 	prefix      = "GYMTRAIN_SANDBOX_"
 	tokenName   = prefix + "TOKEN_SHA256"
+	fileName    = prefix + "TOKEN_FILE"
 	portName    = prefix + "PORT"
 	wipeName    = prefix + "WIPE"
 	outputName  = prefix + "MAX_OUTPUT"
@@ -35,10 +37,13 @@ type Settings struct {
 // FromEnvironment reads and checks all settings.
 func FromEnvironment(lookup func(string) (string, bool)) (Settings, error) {
 	settings := Settings{Port: defaultPort, MaxOutput: DefaultOutput}
-	text, _ := lookup(tokenName)
+	text, origin, err := tokenDigest(lookup)
+	if err != nil {
+		return settings, err
+	}
 	digest, err := hex.DecodeString(text)
 	if err != nil || len(digest) != sha256.Size {
-		return settings, fmt.Errorf("%s must be the SHA-256 of the token, 64 hexadecimal digits", tokenName)
+		return settings, fmt.Errorf("%s must be the SHA-256 of the token, 64 hexadecimal digits", origin)
 	}
 	copy(settings.Token[:], digest)
 	if settings.Port, err = number(lookup, portName, defaultPort, 1, 65535); err != nil {
@@ -58,6 +63,22 @@ func FromEnvironment(lookup func(string) (string, bool)) (Settings, error) {
 		settings.Wipe = append(settings.Wipe, folder)
 	}
 	return settings, nil
+}
+
+// tokenDigest is what the environment, or else the file that it names, says of the token, and which of them it was.
+func tokenDigest(lookup func(string) (string, bool)) (text, origin string, err error) {
+	if text, _ := lookup(tokenName); text != "" {
+		return text, tokenName, nil
+	}
+	path, _ := lookup(fileName)
+	if path == "" {
+		return "", tokenName, nil
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return "", fileName, fmt.Errorf("%s: %w; `install` writes it, given the key", fileName, err)
+	}
+	return strings.TrimSpace(string(content)), fileName, nil
 }
 
 func number(lookup func(string) (string, bool), name string, otherwise, least, most int) (int, error) {

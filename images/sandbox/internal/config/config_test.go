@@ -1,6 +1,8 @@
 package config
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -40,6 +42,24 @@ func TestSettingsAreReadAndChecked(t *testing.T) {
 				t.Fatalf("%+v, %v", settings, err)
 			}
 		})
+	}
+}
+
+func TestTheTokenMayStandInAFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "token.sha256")
+	lookup := func(name string) (string, bool) {
+		value, ok := map[string]string{fileName: path}[name]
+		return value, ok
+	}
+	if _, err := FromEnvironment(lookup); err == nil || !strings.Contains(err.Error(), fileName) {
+		t.Fatalf("error %v, should name %s", err, fileName)
+	}
+	if err := os.WriteFile(path, []byte(digest+"\n"), 0o444); err != nil {
+		t.Fatal(err)
+	}
+	settings, err := FromEnvironment(lookup)
+	if err != nil || settings.Token[0] != 0xab {
+		t.Fatalf("%+v, %v", settings, err)
 	}
 }
 

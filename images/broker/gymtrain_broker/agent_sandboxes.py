@@ -1,0 +1,194 @@
+"""Sandboxes that agent-sandbox makes: a SandboxClaim carries the lease, its controller sees to the pod.
+
+Claims are made ahead as pods would be, and leased by the same one patch. Only claims are written, beside the template
+and the pool that each shape has; pods are watched. agent-sandbox makes a deleted pod anew, empty and under its old
+name: such a sandbox counts as lost.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from typing import Any
+
+from gymtrain_api import agent_sandbox
+from gymtrain_api.sandboxes import SandboxRequest
+from gymtrain_broker import agent_objects, pods
+from gymtrain_broker.errors import LostError
+from gymtrain_broker.kube import Kube
+from gymtrain_broker.leases import Lease, MadeFor
+from gymtrain_broker.settings import Settings
+from gymtrain_broker.shapes import Shape
+
+type Object = dict[str, Any]
+
+_CLAIMS, _PODS = "claims", "pods"
+_VANISHED = {"WarmPoolNotFound", "TemplateNotFound"}
+
+
+class AgentSandboxes:
+    """Backend `AgentSandbox`."""
+
+    def __init__(self, kube: Kube, settings: Settings, clock: Callable[[], float] = time.time) -> None:
+        self._kube = kube
+        self._settings = settings
+        self._clock = clock
+        extensions = f"{agent_sandbox.PATH}/namespaces/{settings.namespace}"
+        self._paths = {
+            _CLAIMS: f"{extensions}/{agent_sandbox.CLAIMS}",
+            _PODS: f"/api/v1/namespaces/{settings.namespace}/pods",
+        }
+        self._templates, self._pools = (
+            f"{extensions}/{plural}" for plural in (agent_sandbox.TEMPLATES, agent_sandbox.POOLS)
+        )
+        self._selector = pods.selector(settings.run)
+        self._places: dict[str, str] = {}  # where each watch goes on
+        self._claims: dict[str, Object] = {}
+        self._pods: dict[str, Object] = {}
+        self._holders: dict[str, str] = {}  # claim by name of its pod
+        self._bound: dict[str, str] = {}  # uid of the first pod, by uid of the claim
+        self._lost: set[str] = set()  # claims, by uid
+        self._made: dict[str, tuple[Object, Object]] = {}  # template and pool by the pool's name, until they exist
+        self._there: set[str] = set()
+        self._pool_of: dict[str, str] = {}  # by shape
+
+    def sandbox(
+        self,
+        shape: Shape,
+        image: str,
+        name: str,
+        *,
+        made_for: MadeFor,
+        lease: Lease | None = None,
+        request: SandboxRequest | None = None,
+    ) -> Object:
+        """The claim; what it refers to is made with it."""
+        known = self._pool_of.get(shape.key)
+        if known is None or known not in self._there:
+            template = agent_objects.template(self._settings, shape)
+            known = self._pool_of[shape.key] = template["metadata"]["name"]
+            self._made[known] = template, agent_objects.pool(self._settings, template)
+        return agent_objects.claim(
+            self._settings, shape, image, name, known, self._clock(), made_for=made_for, lease=lease, request=request
+        )
+
+    async def close(self) -> None:
+        """Ends all connections."""
+        await self._kube.close()
+
+    async def list_all(self) -> tuple[list[Object], str]:
+        """All sandboxes. Claims first: a pod that is younger than its claim is then known with it."""
+        claims, as_of = await self._kube.list_all(self._paths[_CLAIMS], self._selector)
+        found, self._places[_PODS] = await self._kube.list_all(self._paths[_PODS], self._selector)
+        self._places[_CLAIMS] = as_of
+        listed = {claim["metadata"]["name"] for claim in claims}
+        for name, known in list(self._claims.items()):
+            if name not in listed and _version(known) <= int(as_of or 0):
+                self._forget(name)
+        self._pods = {pod["metadata"]["name"]: pod for pod in found}
+        return [self._join(self._note(claim)) for claim in claims], as_of
+
+    async def watch(self, version: str) -> AsyncIterator[tuple[str, Object]]:
+        """What happens to sandboxes: two watches in one, each of which goes on from a place of its own."""
+        events: asyncio.Queue[tuple[str, str, Object] | Exception | None] = asyncio.Queue()
+
+        async def pump(what: str) -> None:
+            try:
+                async for kind, item in self._kube.watch(self._paths[what], self._selector, self._places[what]):
+                    events.put_nowait((what, kind, item))
+                events.put_nowait(None)
+            except Exception as error:  # not lost: it is raised to whoever reads
+                events.put_nowait(error)
+
+        tasks = [asyncio.create_task(pump(what)) for what in (_CLAIMS, _PODS)]
+        try:
+            while (event := await events.get()) is not None:
+                if isinstance(event, Exception):
+                    raise event
+                what, kind, item = event
+                shown = self._happened(what, kind, item)
+                self._places[what] = str(item["metadata"].get("resourceVersion") or self._places[what])
+                yield shown or ("BOOKMARK", {"metadata": {}})
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def get(self, name: str) -> Object:
+        """One sandbox."""
+        return self._join(self._note(await self._kube.get(f"{self._paths[_CLAIMS]}/{name}")))
+
+    async def create(self, manifest: Object, *, urgent: bool) -> Object:
+        """Makes a claim, and before the first one of a shape its template and pool."""
+        pool = manifest["spec"]["warmPoolRef"]["name"]
+        if pool not in self._there and (parts := self._made.get(pool)):
+            for path, part in zip((self._templates, self._pools), parts, strict=True):
+                with suppress(LostError):  # made before: by another task, or by the broker before this one
+                    await self._kube.create(path, part, urgent=urgent)
+            self._there.add(pool)
+            self._made.pop(pool, None)
+        return self._join(self._note(await self._kube.create(self._paths[_CLAIMS], manifest, urgent=urgent)))
+
+    async def patch(self, name: str, operations: list[Object]) -> Object:
+        """Changes a claim's annotations."""
+        return self._join(self._note(await self._kube.patch(f"{self._paths[_CLAIMS]}/{name}", operations)))
+
+    async def delete(self, name: str, uid: str, *, urgent: bool) -> None:
+        """Deletes a claim, which stays on its way out until its pod is gone."""
+        await self._kube.delete(f"{self._paths[_CLAIMS]}/{name}", uid, urgent=urgent, foreground=True)
+
+    def _happened(self, what: str, kind: str, item: Object) -> tuple[str, Object] | None:
+        """The event as one of a sandbox; None where it is none."""
+        if kind == "BOOKMARK":
+            return None
+        name = item["metadata"]["name"]
+        if what == _CLAIMS:
+            if kind == "DELETED":
+                self._forget(name)
+                return kind, item
+            return kind, self._join(self._note(item))
+        if kind == "DELETED":
+            self._pods.pop(name, None)
+        else:
+            self._pods[name] = item
+        holder = self._claims.get(self._holders.get(name, name))
+        return None if holder is None else ("MODIFIED", self._join(holder))
+
+    def _note(self, claim: Object) -> Object:
+        """The newest that is known of a claim: answers and events overtake each other."""
+        name = claim["metadata"]["name"]
+        known = self._claims.get(name)
+        if known is not None and _version(known) > _version(claim):
+            return known
+        self._claims[name] = claim
+        self._holders[agent_objects.pod_of(claim)] = name
+        conditions = (claim.get("status") or {}).get("conditions") or []
+        if any(one.get("reason") in _VANISHED for one in conditions):
+            self._there.discard(claim["spec"]["warmPoolRef"]["name"])  # the next claim makes it anew
+        return claim
+
+    def _forget(self, name: str) -> None:
+        claim = self._claims.pop(name, None)
+        if claim is not None:
+            uid = str(claim["metadata"].get("uid") or "")
+            self._bound.pop(uid, None)
+            self._lost.discard(uid)
+            self._holders.pop(agent_objects.pod_of(claim), None)
+
+    def _join(self, claim: Object) -> Object:
+        uid = str(claim["metadata"].get("uid") or "")
+        pod = self._pods.get(agent_objects.pod_of(claim))
+        if pod is None:
+            lost = uid in self._bound
+        else:
+            now_is = str(pod["metadata"].get("uid") or "")
+            lost = agent_objects.replaced(claim, pod) if uid not in self._bound else self._bound[uid] != now_is
+            self._bound.setdefault(uid, now_is)
+        if lost:
+            self._lost.add(uid)
+        return agent_objects.joined(self._settings, claim, pod, lost=uid in self._lost)
+
+
+def _version(item: Object) -> int:
+    text = str(item["metadata"].get("resourceVersion") or "")
+    return int(text) if text.isdigit() else 0

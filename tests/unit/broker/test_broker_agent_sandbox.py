@@ -1,0 +1,179 @@
+"""What is particular to sandboxes that agent-sandbox makes; the rest of this folder runs with both backends."""
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from gymtrain_api import agent_sandbox, labels
+from gymtrain_api.sandboxes import SandboxState, sandbox_token
+from gymtrain_broker import agent_objects
+from gymtrain_broker.leases import Found, Lease, MadeFor
+from gymtrain_broker.shapes import Shapes
+from tests.support.fake_agent_sandbox import FakeAgentSandbox
+from tests.unit.broker.conftest import TOKEN, Start, settings
+
+pytestmark = pytest.mark.backend("AgentSandbox")
+
+
+def _template(**spec: Any) -> dict[str, Any]:
+    config = replace(settings(**spec), backend="AgentSandbox")
+    return agent_objects.template(config, Shapes(config).of("task:1"))
+
+
+def _env(containers: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    container = next(one for one in containers if one["name"] == name)
+    return {one["name"]: one for one in container.get("env") or []}
+
+
+def test_the_runs_own_fences_are_the_only_ones() -> None:
+    spec = _template()["spec"]
+    assert (spec["networkPolicyManagement"], spec["service"]) == ("Unmanaged", False)
+    assert spec["podTemplate"]["metadata"]["labels"][labels.ROLE] == labels.Role.SANDBOX
+
+
+def test_the_tasks_container_knows_neither_the_runs_token_nor_its_own() -> None:
+    template = _template()
+    pod = template["spec"]["podTemplate"]["spec"]
+    assert TOKEN not in str(template)
+    task, installer = _env(pod["containers"], "sandbox"), _env(pod["initContainers"], "sandboxd")
+    assert task["GYMTRAIN_SANDBOX_TOKEN_FILE"]["value"] == "/gymtrain/token.sha256"
+    assert "valueFrom" not in str(task)
+    assert installer["GYMTRAIN_SANDBOX_KEY"]["valueFrom"]["secretKeyRef"] == {"name": "run-broker", "key": "token"}
+    assert installer["GYMTRAIN_SANDBOX_IDENTITY"]["valueFrom"]["fieldRef"] == {"fieldPath": "metadata.uid"}
+    mounts = next(one for one in pod["containers"] if one["name"] == "sandbox")["volumeMounts"]
+    assert [(one["mountPath"], one["readOnly"]) for one in mounts] == [("/gymtrain", True)]
+
+
+def test_a_template_of_other_settings_has_another_name() -> None:
+    assert _template()["metadata"]["name"] != _template(root=True)["metadata"]["name"]
+
+
+def test_a_claim_ends_by_itself_after_its_lease_and_brings_no_variables() -> None:
+    config = settings()
+    lease = Lease("sb-1", 1000.0, 1000.0, 50.0, 60.0, 0, Found.NONE)
+    claim = agent_objects.claim(
+        config,
+        Shapes(config).of("task:1"),
+        "task:1",
+        "run-sb-x",
+        "pool",
+        1000.0,
+        made_for=MadeFor.CLAIM,
+        lease=lease,
+        request=None,
+    )
+    lifecycle = claim["spec"]["lifecycle"]
+    assert lifecycle["shutdownPolicy"] == "Delete"
+    assert datetime.fromisoformat(lifecycle["shutdownTime"]).timestamp() == 1000 + 50 + 60 + 300
+    assert set(claim["spec"]) == {"warmPoolRef", "lifecycle"}
+
+
+async def test_the_run_owns_all_that_is_made(start: Start, cluster: FakeAgentSandbox) -> None:
+    bench = await start()
+    await bench.ask()
+    made = [*cluster.claims.values(), *cluster.templates.values(), *cluster.pools.values()]
+    assert [one["kind"] for one in made] == [agent_sandbox.CLAIM, agent_sandbox.TEMPLATE, agent_sandbox.POOL]
+    for one in made:
+        (owner,) = one["metadata"]["ownerReferences"]
+        assert (owner["uid"], one["metadata"]["labels"][labels.RUN]) == ("run-uid", "run")
+
+
+async def test_all_sandboxes_of_a_shape_share_an_empty_pool(start: Start, cluster: FakeAgentSandbox) -> None:
+    bench = await start(warmPools=[{"image": "task:1", "replicas": 2}])
+    await bench.until(lambda: len(bench.free_ready()) == 2)
+    await bench.ask()
+    (pool,) = cluster.pools.values()
+    assert pool["spec"]["replicas"] == 0
+    assert {claim["spec"]["warmPoolRef"]["name"] for claim in cluster.claims.values()} == {pool["metadata"]["name"]}
+
+
+async def test_a_pod_that_was_made_anew_is_another_sandbox(start: Start, cluster: FakeAgentSandbox) -> None:
+    bench = await start()
+    _, found = await bench.ask()
+    cluster.remove(found["podName"])
+    after = await bench.until_state(found["id"], SandboxState.FAILED)
+    assert after["reason"] == "PodDeleted"
+    await bench.until(lambda: not cluster.claims and not cluster.pods)
+
+
+async def test_a_pod_that_was_made_anew_while_no_broker_looked_is_told(start: Start, cluster: FakeAgentSandbox) -> None:
+    first = await start()
+    _, found = await first.ask(key="k")
+    await first.stop()
+    cluster.remove(found["podName"])
+    assert found["podName"] in cluster.pods
+    second = await start()
+    assert (await second.until_state(found["id"], SandboxState.FAILED))["reason"] == "PodDeleted"
+
+
+async def test_a_pod_taken_from_somebodys_pool_keeps_its_name(start: Start, cluster: FakeAgentSandbox) -> None:
+    cluster.controls = False
+    bench = await start()
+    _, asked = await bench.ask(wait=0)
+    await bench.until(lambda: cluster.claims)
+    (claim,) = cluster.claims
+    cluster.pod_names[claim] = "pool-abcde"
+    cluster.control()
+    found = await bench.get(asked["id"], wait=5)
+    assert (found["state"], found["podName"]) == ("Running", "pool-abcde")
+    assert found["token"] == sandbox_token(TOKEN, cluster.pods["pool-abcde"]["metadata"]["uid"])
+
+
+async def test_a_pod_that_may_never_be_is_refused_with_the_reason(start: Start, cluster: FakeAgentSandbox) -> None:
+    cluster.pod_refusal = 'pods "x" is forbidden: violates PodSecurity "restricted:latest"'
+    status, found = await (await start()).ask()
+    assert (status, found["reason"]) == (422, "Rejected")
+    assert "PodSecurity" in found["message"]
+
+
+async def test_a_quota_that_is_used_up_is_waited_for(start: Start, cluster: FakeAgentSandbox) -> None:
+    cluster.pod_refusal = 'pods "x" is forbidden: exceeded quota: compute'
+    bench = await start()
+    _, asked = await bench.ask(wait=0)
+    await bench.until(lambda: bench.running.broker.document(bench.running.broker.find(asked["id"])).reason)
+    starting = await bench.get(asked["id"])
+    assert (starting["state"], "exceeded quota" in starting["message"]) == ("Starting", True)
+    cluster.pod_refusal = ""
+    cluster.control()
+    assert (await bench.get(asked["id"], wait=5))["state"] == "Running"
+
+
+async def test_a_controller_that_is_silent_is_named(start: Start, cluster: FakeAgentSandbox) -> None:
+    cluster.controls = False
+    _, found = await (await start()).ask(timeoutSeconds=0.3)
+    assert (found["reason"], "--extensions" in found["message"]) == ("Deadline", True)
+
+
+async def test_a_pool_that_somebody_deleted_is_made_anew(start: Start, cluster: FakeAgentSandbox) -> None:
+    bench = await start()
+    await bench.ask()
+    cluster.pools.clear()
+    cluster.templates.clear()
+    _, stuck = await bench.ask(wait=0)
+    await bench.until(lambda: bench.running.broker.document(bench.running.broker.find(stuck["id"])).reason)
+    assert (await bench.get(stuck["id"]))["reason"] == "WarmPoolNotFound"
+    assert (await bench.ask())[0] == 201
+    cluster.control()
+    assert (await bench.get(stuck["id"], wait=5))["state"] == "Running"
+
+
+async def test_a_sandbox_is_never_reused_in_place(start: Start, cluster: FakeAgentSandbox) -> None:
+    bench = await start(warmPools=[{"image": "task:1", "reuse": "Restart"}])
+    await bench.until(bench.free_ready)
+    _, found = await bench.ask()
+    await bench.close(found["id"])
+    await bench.until(lambda: found["podName"] not in cluster.pods)
+    assert not cluster.resets
+
+
+async def test_nothing_of_a_pod_is_written(start: Start, cluster: FakeAgentSandbox) -> None:
+    """The broker's Role has no right to."""
+    bench = await start(warmPools=[{"image": "task:1"}])
+    await bench.until(bench.free_ready)
+    _, found = await bench.ask()
+    await bench.close(found["id"])
+    api = bench.metrics.registry.get_sample_value
+    assert api("gymtrain_broker_api_requests_total", {"method": "DELETE", "code": "200"}) == 1
+    assert cluster.pod_writes == 0
