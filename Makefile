@@ -91,8 +91,8 @@ test-sandboxes: ## ... of sandboxes
 	$(E2E) tests/e2e/sandboxes $(PYTEST_ARGS)
 
 .PHONY: test-faults
-test-faults: cluster-up images ## Every part of a run broken while it trains: half an hour, not part of `make test`
-	KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest tests/e2e/faults -m faults $(PYTEST_ARGS)
+test-faults: cluster-up images ## Every part broken while a run trains, and attacks on sandboxes: an hour, not part of `make test`
+	KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest tests/e2e/faults tests/e2e/sandboxes -m faults $(PYTEST_ARGS)
 
 ##@ the cluster
 .PHONY: cluster-up

@@ -59,6 +59,7 @@ ENV_BROKER_TOKEN_FILE = "GYMTRAIN_BROKER_TOKEN_FILE"  # noqa: S105 - a name
 # Environment of the broker.
 ENV_SANDBOX_IMAGE = "GYMTRAIN_SANDBOX_IMAGE"  # of the daemon that is put into every sandbox
 ENV_SANDBOX_PULL_POLICY = "GYMTRAIN_SANDBOX_PULL_POLICY"
+ENV_USER_NAMESPACES = "GYMTRAIN_USER_NAMESPACES"  # "1": the cluster has them, so root sandboxes get them
 # Environment of trainer pods.
 ENV_ATTEMPT = "GYMTRAIN_ATTEMPT"
 ENV_NODES = "GYMTRAIN_NODES"

@@ -7,6 +7,7 @@
 | GYMTRAIN_BROKER_PORT | 8000 |
 | GYMTRAIN_SANDBOX_IMAGE | gymtrain/sandbox:dev |
 | GYMTRAIN_SANDBOX_PULL_POLICY | IfNotPresent |
+| GYMTRAIN_USER_NAMESPACES | none; 1 where the cluster has them |
 | GYMTRAIN_API_URL | the cluster's own API server, as the kubelet's variables name it |
 | GYMTRAIN_API_TOKEN_FILE, GYMTRAIN_API_CA_FILE | those of the pod's ServiceAccount |
 """
@@ -42,6 +43,11 @@ def sandbox_image() -> str:
 def pull_policy() -> str:
     """imagePullPolicy of that image."""
     return os.environ.get(wiring.ENV_SANDBOX_PULL_POLICY, "IfNotPresent")
+
+
+def user_namespaces() -> bool:
+    """Whether the cluster's nodes can give each pod a user namespace."""
+    return os.environ.get(wiring.ENV_USER_NAMESPACES) == "1"
 
 
 def api_url() -> str:

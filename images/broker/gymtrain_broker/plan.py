@@ -114,6 +114,11 @@ def _running(claim: Claim, settings: Settings, now: float) -> Verdict | None:
 def _silence(pod: SandboxPod | None, settings: Settings) -> str:
     if pod is None:
         return "the API server has not made the pod"
+    if pod.held_up:
+        return (
+            f"its node can't make the pod: `kubectl describe pod {pod.name}` says why while it exists. Runtimes "
+            "without user namespaces refuse hostUsers: false, and nodes a runtimeClassName that they lack"
+        )
     if not pod.running:
         return (
             f"the container has not been started; its image {pod.image} may still be on its way: have it pulled ahead "

@@ -38,6 +38,7 @@ class Settings:
     port: int = wiring.BROKER_PORT
     daemon_image: str = "gymtrain/sandbox:dev"
     pull_policy: str = "IfNotPresent"
+    user_namespaces: bool = False
     daemon_port: int = wiring.SANDBOX_PORT
     rhythm: Rhythm = field(default_factory=Rhythm)
 
@@ -65,6 +66,7 @@ def from_run(run: RunConfig, run_token: str) -> Settings:
         port=place.port(),
         daemon_image=place.sandbox_image(),
         pull_policy=place.pull_policy(),
+        user_namespaces=place.user_namespaces(),
     )
 
 
