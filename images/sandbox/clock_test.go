@@ -3,7 +3,7 @@ package main
 import (
 	"go/ast"
 	"go/parser"
-	"go/token"
+	gotoken "go/token"
 	"io/fs"
 	"path/filepath"
 	"strings"
@@ -25,7 +25,7 @@ func TestNoWaitGoesByTheWallClock(t *testing.T) {
 		if err != nil || item.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 			return err
 		}
-		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+		file, err := parser.ParseFile(gotoken.NewFileSet(), path, nil, 0)
 		if err != nil {
 			return err
 		}
