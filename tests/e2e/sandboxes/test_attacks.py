@@ -117,6 +117,7 @@ def test_the_clock_can_t_be_set_from_inside(boxes: Sandboxes, victim: dict[str, 
 
 
 def test_no_signal_from_inside_ends_the_daemon(boxes: Sandboxes, victim: dict[str, Any]) -> None:
-    boxes.run(victim, "for s in $(seq 1 64); do kill -$s 1; done; kill -STOP 1; kill -9 -1", seconds=20)
-    assert boxes.run(victim, "echo here")["out"] == "here\n"
+    first = boxes.run(victim, "for s in $(seq 1 64); do kill -$s 1; done; kill -STOP 1; kill -9 -1", seconds=20)
+    done = boxes.run(victim, "echo here")
+    assert done["out"] == "here\n", (first, done, boxes.get(victim))
     assert boxes.get(victim)["state"] == "Running"

@@ -20,13 +20,12 @@ def test_the_brokers_time_begins_at_the_clocks_and_goes_on_without_it() -> None:
     assert now() == 1_000_005.0
 
 
-@pytest.mark.parametrize("hours", [2, -2])
-async def test_a_clock_that_is_set_ends_no_sandbox(start: Start, monkeypatch: pytest.MonkeyPatch, hours: int) -> None:
+async def test_a_clock_that_is_set_ahead_ends_no_sandbox(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = await start(idleTimeoutSeconds=60, timeoutSeconds=100, queueTimeoutSeconds=60, maxConcurrent=1)
     _, running = await bench.ask()
     _, queued = await bench.ask(wait=0)
     real = time.time
-    monkeypatch.setattr(time, "time", lambda: real() + hours * 3600)
+    monkeypatch.setattr(time, "time", lambda: real() + 7200)
     for _ in range(3):
         bench.running.keeper.step()
     assert (await bench.get(running["id"]))["state"] == "Running"
