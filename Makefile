@@ -84,7 +84,7 @@ test-agent-sandbox: cluster-up images ## The same with agent-sandbox's controlle
 	result=$$?; dev/run addon agent-sandbox --remove; exit $$result
 
 .PHONY: test-faults
-test-faults: cluster-up images ## Every part of a run broken while it trains: half an hour, not part of `make test`
+test-faults: cluster-up images ## Every part broken while a run trains, and attacks on sandboxes: an hour, not part of `make test`
 	KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest tests/e2e/faults tests/e2e/sandboxes -m faults $(PYTEST_ARGS)
 
 ##@ the cluster

@@ -304,7 +304,9 @@ class SandboxNetwork(Spec):
         "run's broker and Gym servers reach a sandbox.",
     )
     cidrs: list[Annotated[str, Field(pattern=CIDR_PATTERN, max_length=64)]] = Field(
-        default_factory=list, max_length=64, description="Address ranges that EgressAllowed opens."
+        default_factory=list,
+        max_length=64,
+        description="Address ranges that EgressAllowed opens, but for the metadata services of clouds in wider ones.",
     )
     ports: list[Annotated[int, Field(ge=1, le=65535)]] = Field(
         default_factory=list, max_length=64, description="TCP ports that EgressAllowed opens; all where left out."
@@ -315,20 +317,44 @@ class ImageRewrite(Spec):
     """Another place for images."""
 
     from_: str = Field(
-        alias="from", min_length=1, max_length=512, description="Prefix of the image as the environment asks for it."
+        alias="from",
+        min_length=1,
+        max_length=512,
+        description="Prefix of the image as the environment asks for it, or of its full name: docker.io/ fits a/b, "
+        "which is docker.io/a/b.",
     )
     to: str = Field(max_length=512, description="What stands in its stead.")
 
 
 class PrePull(Spec):
-    """Limits of making sandboxes ahead."""
+    """Images that are pulled before a sandbox needs them, and how fast."""
 
     max_per_registry: int = Field(
         4,
         ge=1,
         le=1024,
-        description="New images that sandboxes made ahead pull from one registry at once. A registry that answers 429 "
-        "is left alone for a while, longer each time.",
+        description="New images that are pulled ahead from one registry at once, by sandboxes made ahead too. A "
+        "registry that answers 429 is left alone for a while, longer each time, and then asked again.",
+    )
+    images: list[Annotated[str, Field(pattern=IMAGE_PATTERN, max_length=512)]] = Field(
+        default_factory=list,
+        max_length=256,
+        description="Images to pull as soon as the broker is up, as the environment asks for them (before "
+        "imageRewrites), in this order.",
+    )
+    tasks: int = Field(
+        0,
+        ge=0,
+        le=4096,
+        description="Announced tasks, after those of lookAhead, whose images are pulled: that takes no CPU and memory "
+        "of sandboxes, and their start is short.",
+    )
+    nodes: int = Field(
+        1,
+        ge=1,
+        le=256,
+        description="Nodes that get each of these images, fewer where there are fewer. The scheduler prefers nodes "
+        "that have an image.",
     )
 
 
@@ -387,8 +413,10 @@ class Sandboxes(Spec):
     )
     host_users: bool | None = Field(
         None,
-        description="false gives each sandbox a user namespace: its root is nobody on the node. Needs a node and "
-        "runtime that support it.",
+        description="false gives each sandbox a user namespace: its root is nobody on the node. Needs nodes and a "
+        "runtime that support it: elsewhere no sandbox starts. true never does. Left out, sandboxes with root and "
+        "without runtimeClassName get one where the operator was told that the cluster has them "
+        "(sandboxes.userNamespaces of the chart).",
     )
     image_pull_secrets: list[ImagePullSecret] = Field(
         default_factory=list, max_length=32, description="Secrets with credentials of the registries of task images."
@@ -398,7 +426,9 @@ class Sandboxes(Spec):
         max_length=64,
         description="Prefixes of images to replace, for a mirror; the first that fits applies.",
     )
-    pre_pull: PrePull = Field(default_factory=PrePull, description="Limits of making sandboxes ahead.")
+    pre_pull: PrePull = Field(
+        default_factory=PrePull, description="Images that are pulled before a sandbox needs them, and how fast."
+    )
     template: KubernetesObject | None = Field(
         None,
         description="Partial PodTemplateSpec that is merged over sandbox pods, by strategic merge; the task's "

@@ -63,12 +63,18 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> Options:
         "imagePullPolicy of the runs' containers",
         ("Always", "IfNotPresent", "Never"),
     )
+    parser.add_argument(
+        "--user-namespaces",
+        action=argparse.BooleanOptionalAction,
+        default=_is_on(env.get("GYMTRAIN_USER_NAMESPACES")),
+        help="the cluster's nodes have user namespaces: root sandboxes get one each [GYMTRAIN_USER_NAMESPACES]",
+    )
     text("--port", "GYMTRAIN_PORT", "8080", "port of /metrics, /healthz and /readyz")
     text("--workers", "GYMTRAIN_WORKERS", "8", "runs that are looked at at the same time")
     parser.add_argument(
         "--leader-elect",
         action=argparse.BooleanOptionalAction,
-        default=env.get("GYMTRAIN_LEADER_ELECT", "").lower() in {"1", "true", "yes"},
+        default=_is_on(env.get("GYMTRAIN_LEADER_ELECT")),
         help="of several replicas only the one that holds a Lease acts [GYMTRAIN_LEADER_ELECT]",
     )
     text("--lease-namespace", "GYMTRAIN_POD_NAMESPACE", None, "the operator's own namespace")
@@ -89,6 +95,7 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> Options:
             broker=found.image_broker,
             sandbox=found.image_sandbox,
             pull_policy=found.image_pull_policy,
+            user_namespaces=found.user_namespaces,
             operator_namespace=found.lease_namespace,
         ),
         port=int(found.port),
@@ -99,3 +106,7 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> Options:
         log_level=found.log_level,
         log_format=cast(Literal["json", "console"], found.log_format),
     )
+
+
+def _is_on(value: str | None) -> bool:
+    return (value or "").lower() in {"1", "true", "yes"}

@@ -164,6 +164,15 @@ def test_images_take_registry_and_tag_unless_they_carry_one() -> None:
     }
 
 
+def test_the_operator_is_told_whether_the_cluster_has_user_namespaces() -> None:
+    def arguments(*sets: str) -> list[str]:
+        found: list[str] = _pod(_render(*sets))["spec"]["containers"][0]["args"]
+        return found
+
+    assert "--user-namespaces" not in arguments()
+    assert "--user-namespaces" in arguments("sandboxes.userNamespaces=true")
+
+
 def test_the_labels_are_those_that_runs_let_in() -> None:
     """Each run's NetworkPolicy admits pods with these two labels."""
     labels = _pod(_render(release="other"))["metadata"]["labels"]

@@ -137,6 +137,11 @@ RULE_CASES: dict[str, tuple[dict[str, Any], str]] = {
         'spec.sandboxes.backend: Invalid value: "object": agent-sandbox never starts a sandbox\'s container anew: set '
         "reuse: Never in all warmPools, or backend: Pod",
     ),
+    "image to pull ahead": (
+        smallest_run(sandboxes={"prePull": {"images": ["a:1", "my image"]}}),
+        'spec.sandboxes.prePull.images[1]: Invalid value: "string": my image is no image such as '
+        "docker.io/library/debian:trixie",
+    ),
     "image of a pool": (
         smallest_run(sandboxes={"warmPools": [{"image": "my image"}]}),
         'spec.sandboxes.warmPools[0].image: Invalid value: "string": my image is no image such as '
@@ -213,6 +218,13 @@ ALLOWED: dict[str, dict[str, Any]] = {
             "hostUsers": False,
             "imagePullSecrets": [{"name": "registry"}],
             "imageRewrites": [{"from": "docker.io/", "to": "mirror.local/"}],
+            "prePull": {
+                "images": ["a:1", "ghcr.io/b@sha256:" + "0" * 64],
+                "tasks": 16,
+                "nodes": 3,
+                "maxPerRegistry": 8,
+            },
+            "runtimeClassName": "gvisor",
             "resources": {"limits": {"memory": "8Gi"}},
             "template": {"spec": {"nodeSelector": {"pool": "sandboxes"}}},
         }

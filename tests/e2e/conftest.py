@@ -39,7 +39,8 @@ def operator(kubeconfig: str) -> Kubectl:
 
 
 @contextmanager
-def _namespace(kubeconfig: str) -> Iterator[Kubectl]:
+def fresh_namespace(kubeconfig: str) -> Iterator[Kubectl]:
+    """A namespace under restricted Pod Security, deleted in the end."""
     name = f"e2e-{uuid.uuid4().hex[:8]}"
     cluster = Kubectl(kubeconfig, "default", binary("kubectl"))
     cluster.run("create", "namespace", name)
@@ -52,12 +53,12 @@ def _namespace(kubeconfig: str) -> Iterator[Kubectl]:
 @pytest.fixture
 def kubectl(kubeconfig: str) -> Iterator[Kubectl]:
     """kubectl in a namespace of the test's own, under restricted Pod Security, deleted afterwards."""
-    with _namespace(kubeconfig) as own:
+    with fresh_namespace(kubeconfig) as own:
         yield own
 
 
 @pytest.fixture(scope="session")
 def shared_namespace(kubeconfig: str) -> Iterator[Kubectl]:
     """The same for tests that share one."""
-    with _namespace(kubeconfig) as own:
+    with fresh_namespace(kubeconfig) as own:
         yield own

@@ -1,7 +1,6 @@
 """Answers what clients ask."""
 
 import asyncio
-import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -45,7 +44,7 @@ class Broker:
         shapes: Shapes,
         keeper: Keeper,
         daemons: Daemons,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float],
     ) -> None:
         self._settings = settings
         self._shapes = shapes

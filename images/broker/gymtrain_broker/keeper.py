@@ -7,7 +7,6 @@ every moment ──► step: deadlines, leftovers, refill
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -19,6 +18,7 @@ from gymtrain_broker.daemon import Daemons
 from gymtrain_broker.hands import Hands
 from gymtrain_broker.metrics import Metrics
 from gymtrain_broker.plan import Verdict
+from gymtrain_broker.prepull import is_pull
 from gymtrain_broker.pulls import Pulls
 from gymtrain_broker.pulse import Pulse
 from gymtrain_broker.reading import SandboxPod
@@ -42,7 +42,7 @@ class Keeper:
         writes: Writes,
         daemons: Daemons,
         metrics: Metrics,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float],
     ) -> None:
         self._settings = settings
         self.state = state
@@ -94,7 +94,7 @@ class Keeper:
 
     def _gone(self, name: str) -> None:
         pod = self.state.drop(name)
-        if pod is not None and pod.never_leased:
+        if pod is not None and pod.never_leased and not is_pull(pod):
             self._metrics.wasted.labels(pod.made_for).inc()
         claim = self.state.holders.get(name)
         if claim is not None and claim.confirmed:

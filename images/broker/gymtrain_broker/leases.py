@@ -11,6 +11,7 @@ class MadeFor(StrEnum):
     CLAIM = "Claim"
     POOL = "Pool"
     LOOK_AHEAD = "LookAhead"
+    PRE_PULL = "PrePull"  # for its image alone: it serves nobody
 
 
 class Found(StrEnum):

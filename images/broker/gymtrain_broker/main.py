@@ -20,6 +20,7 @@ from gymtrain_broker.agent_sandboxes import AgentSandboxes
 from gymtrain_broker.api import Api
 from gymtrain_broker.backend import Backend
 from gymtrain_broker.broker import Broker
+from gymtrain_broker.clock import steady
 from gymtrain_broker.cluster import Cluster
 from gymtrain_broker.daemon import Daemons
 from gymtrain_broker.errors import PortError, StartError
@@ -48,8 +49,9 @@ class Running:
         state, shapes = State(), Shapes(config)
         metrics.watch(state)
         daemons = Daemons(http, config)
-        self.keeper = Keeper(config, state, shapes, Writes(backend), daemons, metrics)
-        self.broker = Broker(config, shapes, self.keeper, daemons)
+        clock = steady()
+        self.keeper = Keeper(config, state, shapes, Writes(backend), daemons, metrics, clock)
+        self.broker = Broker(config, shapes, self.keeper, daemons, clock)
         self.watching = Watching(backend, self.keeper, metrics)
         self.api = Api(self.broker, Passing(self.broker, daemons), metrics, config.run_token, self.why_not_ready)
         self.failed = asyncio.Event()

@@ -93,7 +93,7 @@ class _Now(Collector):
         yield claims
         pods = GaugeMetricFamily(
             "gymtrain_broker_pods",
-            "Sandbox pods: leased, free and ready, starting, resetting, ending.",
+            "Sandbox pods: leased, free and ready, starting, resetting, pulling an image ahead, ending.",
             labels=["state"],
         )
         for name, count in sorted(Count(map(state.word, state.pods.values())).items()):

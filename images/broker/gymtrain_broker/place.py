@@ -8,6 +8,7 @@
 | GYMTRAIN_SANDBOX_IMAGE | gymtrain/sandbox:dev |
 | GYMTRAIN_SANDBOX_PULL_POLICY | IfNotPresent |
 | GYMTRAIN_SANDBOX_BACKEND | Pod; or AgentSandbox |
+| GYMTRAIN_USER_NAMESPACES | none; 1 where the cluster has them |
 | GYMTRAIN_API_URL | the cluster's own API server, as the kubelet's variables name it |
 | GYMTRAIN_API_TOKEN_FILE, GYMTRAIN_API_CA_FILE | those of the pod's ServiceAccount |
 """
@@ -57,6 +58,11 @@ def backend() -> SandboxBackend:
     if found not in BACKENDS:
         raise StartError(f"{wiring.ENV_SANDBOX_BACKEND} is {found}: it must be {' or '.join(BACKENDS)}")
     return found
+
+
+def user_namespaces() -> bool:
+    """Whether the cluster's nodes can give each pod a user namespace."""
+    return os.environ.get(wiring.ENV_USER_NAMESPACES) == "1"
 
 
 def api_url() -> str:

@@ -116,6 +116,11 @@ def _silence(pod: SandboxPod | None, settings: Settings) -> str:
         return "the API server has not made the pod"
     if not pod.pod_name:
         return "agent-sandbox has not made its pod: see whether its controller runs, with --extensions"
+    if pod.held_up:
+        return (
+            f"its node can't make the pod: `kubectl describe pod {pod.name}` says why while it exists. Runtimes "
+            "without user namespaces refuse hostUsers: false, and nodes a runtimeClassName that they lack"
+        )
     if not pod.running:
         return (
             f"the container has not been started; its image {pod.image} may still be on its way: have it pulled ahead "

@@ -49,7 +49,7 @@ def body(settings: Settings, image: str, resources: SandboxResources | None, *, 
         made |= {"dnsPolicy": "None", "dnsConfig": {"nameservers": ["127.0.0.1"]}}
     optional = {
         "runtimeClassName": spec.runtime_class_name,
-        "hostUsers": spec.host_users,
+        "hostUsers": _host_users(settings),
         "serviceAccountName": settings.service_account,
         "imagePullSecrets": [{"name": secret.name} for secret in spec.image_pull_secrets] or None,
     }
@@ -163,6 +163,15 @@ def life_seconds(settings: Settings, lease: Lease | None) -> int:
     if lease is not None:
         return round(lease.start_seconds + lease.ttl) + _SLACK_SECONDS
     return spec.start_timeout_seconds + 2 * spec.timeout_seconds + _SLACK_SECONDS
+
+
+def _host_users(settings: Settings) -> bool | None:
+    """False for a user namespace. By default root gets one where the cluster has them, but for pods of a RuntimeClass:
+    those have a kernel of their own, which may have none."""
+    spec = settings.spec
+    if spec.host_users is None and spec.root and settings.user_namespaces and spec.runtime_class_name is None:
+        return False
+    return spec.host_users
 
 
 def _pod_security(*, root: bool) -> Object:

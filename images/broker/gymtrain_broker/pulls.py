@@ -1,7 +1,8 @@
-"""How fast sandboxes may be made ahead, so that registries are not flooded.
+"""How fast images may be pulled ahead, so that registries are not flooded.
 
-A registry that answers 429, and an image that can't be pulled, are left alone: 10 s first, twice as long each time, at
-most 10 minutes. Requests that somebody waits for are never held back: the kubelet retries those.
+A registry that answers 429, and an image that can't be pulled, are left alone and then asked again: after 10 s first,
+twice as long each time, at most 10 minutes. Requests that somebody waits for are never held back: the kubelet retries
+those.
 """
 
 from collections.abc import Iterable
@@ -34,6 +35,10 @@ class Pulls:
             self._seen.add(pod.image)
             self._pauses.pop(pod.image, None)
             self._pauses.pop(registry(pod.image), None)
+
+    def knows(self, image: str) -> bool:
+        """Whether a node has the image."""
+        return image in self._seen
 
     def failed(self, image: str, now: float, *, throttled: bool) -> None:
         """A sandbox made ahead couldn't have its image."""

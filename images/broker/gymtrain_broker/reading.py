@@ -11,7 +11,7 @@ from gymtrain_broker import leases
 from gymtrain_broker.leases import Lease
 from gymtrain_broker.pods import CONTAINER
 from gymtrain_broker.times import seconds
-from gymtrain_broker.troubles import Trouble, disruption, last_end, last_state, named, trouble
+from gymtrain_broker.troubles import Trouble, condition, disruption, last_end, last_state, named, trouble
 
 type Object = dict[str, Any]
 
@@ -35,6 +35,7 @@ class SandboxPod:
     deleting: bool
     ended: bool
     ip: str
+    held_up: bool  # a node has it and has not got as far as its network: its containers can't even be pulled
     running: bool
     started: float | None
     restarts: int
@@ -93,6 +94,7 @@ def read(pod: Object) -> SandboxPod:
         deleting=bool(meta.get("deletionTimestamp")),
         ended=status.get("phase") in ("Succeeded", "Failed"),
         ip=str(status.get("podIP") or ""),
+        held_up=condition(status, "PodReadyToStartContainers") == "False",
         running="running" in state,
         started=seconds((state.get("running") or {}).get("startedAt")),
         restarts=int(container.get("restartCount") or 0),

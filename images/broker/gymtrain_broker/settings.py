@@ -39,6 +39,7 @@ class Settings:
     port: int = wiring.BROKER_PORT
     daemon_image: str = "gymtrain/sandbox:dev"
     pull_policy: str = "IfNotPresent"
+    user_namespaces: bool = False
     daemon_port: int = wiring.SANDBOX_PORT
     backend: SandboxBackend = "Pod"
     rhythm: Rhythm = field(default_factory=Rhythm)
@@ -68,6 +69,7 @@ def from_run(run: RunConfig, run_token: str) -> Settings:
         daemon_image=place.sandbox_image(),
         pull_policy=place.pull_policy(),
         backend=place.backend(),
+        user_namespaces=place.user_namespaces(),
     )
 
 

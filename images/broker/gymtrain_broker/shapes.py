@@ -40,17 +40,30 @@ class Shape:
 
 
 def rewritten(image: str, rewrites: Sequence[ImageRewrite]) -> str:
-    """The image that is pulled in its stead."""
+    """The image that is pulled in its stead. A rewrite fits the name as it is asked for, or written out in full."""
+    full = in_full(image)
     for rewrite in rewrites:
-        if image.startswith(rewrite.from_):
-            return rewrite.to + image.removeprefix(rewrite.from_)
+        for name in (image, full):
+            if name.startswith(rewrite.from_):
+                return rewrite.to + name.removeprefix(rewrite.from_)
     return image
+
+
+def in_full(image: str) -> str:
+    """The name with its registry: a/b is docker.io/a/b, and a is docker.io/library/a."""
+    if _names_registry(image):
+        return image
+    return f"{_DEFAULT_REGISTRY}/{image}" if "/" in image else f"{_DEFAULT_REGISTRY}/library/{image}"
 
 
 def registry(image: str) -> str:
     """Host of an image's registry, by the rule that container runtimes follow."""
+    return image.partition("/")[0] if _names_registry(image) else _DEFAULT_REGISTRY
+
+
+def _names_registry(image: str) -> bool:
     first, slash, _ = image.partition("/")
-    return first if slash and ("." in first or ":" in first or first == "localhost") else _DEFAULT_REGISTRY
+    return bool(slash) and ("." in first or ":" in first or first == "localhost")
 
 
 class Shapes:

@@ -11,6 +11,7 @@ from gymtrain_broker.hands import Hands
 from gymtrain_broker.leases import MadeFor
 from gymtrain_broker.metrics import Metrics
 from gymtrain_broker.plan import Want
+from gymtrain_broker.prepull import PrePulls, is_pull
 from gymtrain_broker.pulls import Pulls
 from gymtrain_broker.reading import SandboxPod
 from gymtrain_broker.settings import Settings
@@ -33,6 +34,7 @@ class Stock:
         self._shapes = shapes
         self._hands = hands
         self._pulls = pulls
+        self._pre_pulls = PrePulls(settings, shapes, pulls)
         self._metrics = metrics
         self._unwanted: dict[str, float] = {}
 
@@ -50,8 +52,11 @@ class Stock:
 
     def step(self, now: float) -> None:
         """One round."""
-        wanted = self._wanted()
         free = self._usable(now)
+        for pod in self._pre_pulls.finished(free):
+            free[pod.shape].remove(pod)
+            self._hands.delete(pod, now, urgent=False)
+        wanted = self._wanted()
         self._drop_surplus(wanted, free, now)
         if self._cramped(free, now):
             return
@@ -74,7 +79,9 @@ class Stock:
         ahead = self._settings.spec.look_ahead.tasks
         queued = (self._state.claims[one].shape for one in self._state.queue) if ahead else ()
         coming = (self._shapes.of(one.image, self._state.resources_of(one)) for one in self._state.announced)
-        return plan.wants(self._pools(), chain(queued, coming), ahead)
+        wanted = plan.wants(self._pools(), chain(queued, coming), ahead)
+        pulls = self._pre_pulls.wanted(one.image for one in self._state.announced)
+        return wanted | {want.shape.key: want for want in pulls}
 
     def _usable(self, now: float) -> dict[str, list[SandboxPod]]:
         """Free pods by shape, those that are ready first; the others are deleted."""
@@ -108,7 +115,7 @@ class Stock:
         state = self._state
         claimed = [pod for claim in state.active.values() if (pod := state.pods.get(claim.pod)) is not None]
         stuck = len(plan.starved(claimed))
-        spare = [pod for pods in free.values() for pod in pods]
+        spare = [pod for pods in free.values() for pod in pods if not is_pull(pod)]  # those take next to no room
         ending = sum(state.word(pod) == "ending" for pod in state.pods.values()) if stuck else 0
         for pod in plan.making_room(spare, {pod.name for pod in spare if state.is_ready(pod)}, stuck - ending):
             logger.info("pod %s, made ahead, makes room for a request that no node takes", pod.name)

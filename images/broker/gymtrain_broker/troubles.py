@@ -122,6 +122,14 @@ def last_state(container: Object) -> Object:
     return dict((container.get("lastState") or {}).get("terminated") or {})
 
 
+def condition(status: Object, kind: str) -> str:
+    """Status of a condition of the pod; empty where it has none."""
+    for one in status.get("conditions") or []:
+        if one.get("type") == kind:
+            return str(one.get("status") or "")
+    return ""
+
+
 def disruption(status: Object) -> str:
     """Why the cluster deletes the pod; empty where it doesn't."""
     for condition in status.get("conditions") or []:

@@ -17,6 +17,7 @@ class Defaults:
     Attributes:
         gym, gateway, inference, inference_gpu, trainer, broker, sandbox: images where the spec names none.
         pull_policy: imagePullPolicy of all containers.
+        user_namespaces: whether the cluster's nodes can give each pod a user namespace.
         operator_namespace: where the operator runs, so that it may call the run's pods; None where it
             runs outside of the cluster.
     """
@@ -29,6 +30,7 @@ class Defaults:
     broker: str = "gymtrain/broker:dev"
     sandbox: str = "gymtrain/sandbox:dev"
     pull_policy: str = "IfNotPresent"
+    user_namespaces: bool = False
     operator_namespace: str | None = None
 
 

@@ -12,6 +12,7 @@ vLLM pods reach each other since they are ranks of one group where NCCL carries 
 A policy only adds to what others let in, so each pod is selected by one of them.
 """
 
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any
 
 from gymtrain_api import labels, names, wiring
@@ -23,6 +24,7 @@ from gymtrain_operator.manifests.metadata import metadata, stamped
 OPERATOR_LABELS = {"app.kubernetes.io/name": "gymtrain", "app.kubernetes.io/component": "operator"}
 
 _INNER = [labels.Role.INFERENCE, labels.Role.TRAINER]
+_METADATA_V4, _METADATA_V6 = IPv4Network("169.254.0.0/16"), IPv6Network("fd00:ec2::/32")
 _FENCED = [*_INNER, labels.Role.BROKER, labels.Role.SANDBOX]
 
 
@@ -54,7 +56,7 @@ def _around_sandboxes(run: RunContext) -> Object:
     network = sandboxes.network
     egress: list[Object] = []
     if network.mode == "EgressAllowed":
-        rule: Object = {"to": [{"ipBlock": {"cidr": cidr}} for cidr in network.cidrs]}
+        rule: Object = {"to": [{"ipBlock": _block(cidr)} for cidr in network.cidrs]}
         ports = [{"port": port, "protocol": "TCP"} for port in network.ports]
         egress = [rule | ({"ports": ports} if ports else {}), _DNS]
     return {
@@ -63,6 +65,19 @@ def _around_sandboxes(run: RunContext) -> Object:
         "ingress": [{"from": [{"podSelector": callers}], "ports": daemon}],
         "egress": egress,
     }
+
+
+def _block(cidr: str) -> Object:
+    """The addresses of a range, but not those at which clouds hand a node's credentials to whoever asks."""
+    try:
+        network = ip_network(cidr, strict=False)
+    except ValueError:
+        return {"cidr": cidr}  # the API server says what is wrong with it
+    if isinstance(network, IPv4Network):
+        inside = network != _METADATA_V4 and network.supernet_of(_METADATA_V4)
+        return {"cidr": cidr, "except": [str(_METADATA_V4)]} if inside else {"cidr": cidr}
+    inside = network != _METADATA_V6 and network.supernet_of(_METADATA_V6)
+    return {"cidr": cidr, "except": [str(_METADATA_V6)]} if inside else {"cidr": cidr}
 
 
 def _pods(run: RunContext, operator: str, roles: list[labels.Role]) -> Object:

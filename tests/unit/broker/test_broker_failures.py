@@ -153,6 +153,23 @@ async def test_a_pull_that_says_nothing_in_time_ends_with_the_image_it_waited_fo
     assert "its image task:1 may still be on its way" in found["message"]
 
 
+async def test_a_node_that_can_t_make_the_pod_is_told_from_a_slow_image(start: Start, cluster: FakeCluster) -> None:
+    """What a kubelet shows of `hostUsers: false` where the runtime has no user namespaces."""
+    cluster.starts = False
+    bench = await start(root=True, hostUsers=False)
+    _, asked = await bench.ask(wait=0, timeoutSeconds=0.4)
+    await bench.until(lambda: cluster.pods)
+    (name,) = cluster.pods
+    conditions = [{"type": "PodScheduled", "status": "True"}, {"type": "PodReadyToStartContainers", "status": "False"}]
+    waiting = [{"name": "sandbox", "state": {"waiting": {"reason": "PodInitializing"}}}]
+    cluster.update(name, lambda pod: pod["status"].update(conditions=conditions, containerStatuses=waiting))
+    found = await bench.get(asked["id"], wait=5)
+    assert found["reason"] == "Deadline"
+    assert f"kubectl describe pod {name}" in found["message"]
+    assert "hostUsers: false" in found["message"]
+    assert "image" not in found["message"]
+
+
 async def test_no_room_is_said_while_it_waits_and_when_it_gives_up(start: Start, cluster: FakeCluster) -> None:
     cluster.full = True
     bench = await start()

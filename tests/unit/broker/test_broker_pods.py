@@ -6,6 +6,7 @@ After a change on purpose, write them anew and read the difference:
 """
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,25 @@ def test_a_pod_made_ahead_lives_long_enough_for_a_late_lease() -> None:
     spec: dict[str, Any] = {"timeoutSeconds": 1000, "startTimeoutSeconds": 100}
     assert _pod(lease=False, **spec)["spec"]["activeDeadlineSeconds"] >= 2000
     assert _pod(**spec)["spec"]["activeDeadlineSeconds"] == 600 + 300 + 300
+
+
+@pytest.mark.parametrize(
+    ("spec", "cluster_has_them", "host_users"),
+    [
+        ({"root": True}, True, False),
+        ({"root": True}, False, None),
+        ({}, True, None),
+        ({"root": True, "hostUsers": True}, True, True),
+        ({"hostUsers": False}, False, False),
+        ({"root": True, "runtimeClassName": "gvisor"}, True, None),
+    ],
+    ids=["root", "none there", "no root", "refused by the run", "wanted by the run", "a kernel of its own"],
+)
+def test_root_gets_a_user_namespace_where_the_cluster_has_them(
+    spec: dict[str, Any], cluster_has_them: bool, host_users: bool | None
+) -> None:
+    config = replace(settings(**spec), user_namespaces=cluster_has_them)
+    assert Shapes(config).of("task:1").body["spec"].get("hostUsers") is host_users
 
 
 def test_only_pools_that_say_so_restart() -> None:

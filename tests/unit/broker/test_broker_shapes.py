@@ -23,6 +23,14 @@ def test_the_first_rewrite_that_fits_applies() -> None:
     assert shapes.of("docker.io/swebench/a:1").registry == "mirror.local:5000"
 
 
+def test_a_rewrite_fits_the_full_name_of_a_short_one() -> None:
+    shapes = Shapes(settings(imageRewrites=[{"from": "docker.io/", "to": "mirror.local/hub/"}]))
+    assert shapes.of("swebench/a:1").image == "mirror.local/hub/swebench/a:1"
+    assert shapes.of("debian:trixie").image == "mirror.local/hub/library/debian:trixie"
+    assert shapes.of("ghcr.io/a/b:1").image == "ghcr.io/a/b:1"
+    assert shapes.of("localhost/a:1").image == "localhost/a:1"
+
+
 @pytest.mark.parametrize(
     ("image", "host"),
     [

@@ -16,6 +16,7 @@ from nemo_gym.sandbox import AsyncSandbox, Sandbox, SandboxCreateError, SandboxS
 from gymtrain_gym.sandbox import broker as broker_module
 from gymtrain_gym.sandbox import daemon as daemon_module
 from gymtrain_gym.sandbox import losses
+from gymtrain_gym.sandbox import provider as provider_module
 from gymtrain_gym.sandbox.errors import (
     SandboxFileError,
     SandboxLostError,
@@ -34,6 +35,7 @@ IMAGE = "gymtrain/swe-x:dev"
 async def sandboxes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeSandboxes]:
     monkeypatch.setattr(daemon_module, "RETRY_SECONDS", 3.0)
     monkeypatch.setattr(broker_module, "PATIENCE_SECONDS", 10.0)
+    monkeypatch.setattr(provider_module, "NEWS_SECONDS", 1.5)
     async with FakeSandboxes(tmp_path) as fake:
         for name, value in fake.environment.items():
             monkeypatch.setenv(name, value)
@@ -199,6 +201,19 @@ async def test_a_connection_that_breaks_is_an_error_and_the_command_is_not_repea
         with pytest.raises(SandboxLostError, match=r"is lost.*The broker says: Running"):
             await sandbox.exec("echo x")
     assert len(sandboxes.execs) == 1
+
+
+async def test_a_broker_that_hears_of_the_end_a_moment_later_still_says_why(sandboxes: FakeSandboxes) -> None:
+    sandboxes.break_exec = True
+    async with await started() as sandbox:
+        box = sandboxes.open()[0]
+
+        def end() -> None:
+            box.state, box.reason, box.message = "Failed", "OOMKilled", "it used more memory than its limit"
+
+        asyncio.get_running_loop().call_later(0.7, end)
+        with pytest.raises(SandboxLostError, match=r"Failed \(OOMKilled\) it used more memory than its limit"):
+            await sandbox.exec("echo x")
 
 
 async def test_a_sandbox_that_is_gone_is_an_error_that_says_why(sandboxes: FakeSandboxes) -> None:

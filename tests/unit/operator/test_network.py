@@ -63,6 +63,24 @@ def test_egress_opens_what_the_spec_names_and_dns_and_no_more() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("cidr", "left_out"),
+    [
+        ("0.0.0.0/0", ["169.254.0.0/16"]),
+        ("160.0.0.0/4", ["169.254.0.0/16"]),
+        ("::/0", ["fd00:ec2::/32"]),
+        ("10.0.0.0/8", None),
+        ("169.254.0.0/16", None),
+        ("169.254.169.254/32", None),
+    ],
+)
+def test_a_wide_range_opens_no_metadata_service_unless_that_is_named(cidr: str, left_out: list[str] | None) -> None:
+    policies = _with_sandboxes(mode="EgressAllowed", cidrs=[cidr])
+    fence = next(p for p in policies if p["metadata"]["name"] == "run-sandboxes")
+    block = fence["spec"]["egress"][0]["to"][0]["ipBlock"]
+    assert (block["cidr"], block.get("except")) == (cidr, left_out)
+
+
 @pytest.mark.parametrize("target", list(Role))
 def test_pods_of_another_run_reach_nothing(target: Role) -> None:
     policies = _with_sandboxes()

@@ -19,6 +19,13 @@ def test_flags_win_over_the_environment() -> None:
     assert not options.leader_elect
 
 
+def test_a_cluster_has_user_namespaces_where_somebody_says_so() -> None:
+    assert not parse([], {}).defaults.user_namespaces
+    assert parse([], {"GYMTRAIN_USER_NAMESPACES": "1"}).defaults.user_namespaces
+    assert parse(["--user-namespaces"], {}).defaults.user_namespaces
+    assert not parse(["--no-user-namespaces"], {"GYMTRAIN_USER_NAMESPACES": "1"}).defaults.user_namespaces
+
+
 def test_without_namespaces_all_are_looked_after() -> None:
     assert parse([], {}).namespaces == ()
 

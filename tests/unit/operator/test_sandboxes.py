@@ -3,11 +3,16 @@
 import json
 from typing import Any
 
+import pytest
+
 from gymtrain_api import labels
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.labels import Role
+from gymtrain_api.runs import parse_spec
 from gymtrain_api.wiring import RunConfig
-from tests.support.world import World, applied, deleted
+from gymtrain_operator.manifests.broker import broker_objects
+from gymtrain_operator.manifests.context import Defaults, RunContext
+from tests.support.world import World, applied, deleted, spec
 
 IDENTITY = ["Secret/run-broker", "ServiceAccount/run-broker", "Role/run-broker", "RoleBinding/run-broker"]
 
@@ -73,6 +78,15 @@ def test_the_identity_is_written_before_the_broker_and_not_again() -> None:
     assert all(names.index(name) < names.index("Deployment/run-broker") for name in IDENTITY)
     world.now += 700
     assert not set(IDENTITY) & set(applied(world.plan(resync=True)))
+
+
+@pytest.mark.parametrize("has_them", [True, False])
+def test_the_broker_learns_whether_the_cluster_has_user_namespaces(has_them: bool) -> None:
+    defaults = Defaults(user_namespaces=has_them)
+    run = RunContext("run", "ns", "uid", parse_spec(spec(sandboxes={"root": True})), defaults)
+    deployment = next(one for one in broker_objects(run) if one["kind"] == "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert ({"name": "GYMTRAIN_USER_NAMESPACES", "value": "1"} in container["env"]) is has_them
 
 
 def test_pods_learn_where_the_broker_is() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import shlex
 import signal
+import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,6 +23,8 @@ from gymtrain_gym.sandbox.sessions import Sessions
 log = logging.getLogger(__name__)
 
 NOT_A_PROCESS = 125  # exit code of NeMo Gym's providers where no process gave one
+NEWS_SECONDS = 5.0  # for the broker to hear that a sandbox has ended
+_NEWS_PAUSE_SECONDS = 0.5
 _MAX_ARGUMENT_BYTES = 96 * 1024  # the kernel refuses one argument over 128 KiB
 _LOSSES = SandboxLostError, SandboxUnavailableError
 _STATES = {
@@ -194,10 +197,14 @@ class GymtrainProvider:
         return f". {path}"
 
     async def _account(self, lease: Lease) -> str:
-        """What the broker knows of a lost sandbox."""
+        """What the broker knows of a lost sandbox. The end of a container takes a moment to get to it."""
+        end = time.monotonic() + NEWS_SECONDS
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(10 + NEWS_SECONDS):
                 now = await self._broker.get(lease.id)
+                while now.state == "Running" and time.monotonic() < end:
+                    await asyncio.sleep(_NEWS_PAUSE_SECONDS)
+                    now = await self._broker.get(lease.id)
         except (BrokerRefusedError, TimeoutError) as error:
             return f"The broker doesn't know more: {error}"
         return f"The broker says: {now.account}"

@@ -1,0 +1,93 @@
+"""Images that nodes get before a sandbox needs them: a pod of the image on each of so many nodes.
+
+Such a pod is a sandbox that asks for next to nothing, so it takes no other's place, and it is leased to nobody. It
+stays until all pods of its image have the image, so that each is on a node of its own. A broker that was started anew
+begins anew; where the images are there that is done in a moment.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from gymtrain_api import labels
+from gymtrain_broker.leases import MadeFor
+from gymtrain_broker.plan import Want, starved
+from gymtrain_broker.pods import CONTAINER
+from gymtrain_broker.pulls import Pulls
+from gymtrain_broker.reading import SandboxPod
+from gymtrain_broker.settings import Settings
+from gymtrain_broker.shapes import Shape, Shapes
+
+type Object = dict[str, Any]
+
+_REQUESTS = {"cpu": "1m", "memory": "16Mi", "ephemeral-storage": "1Mi"}
+_KEPT_LIMITS = ("memory", "ephemeral-storage")  # a limit without a request is one, and no image needs a GPU
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+class PrePulls:
+    """The images that one run wants on its nodes."""
+
+    def __init__(self, settings: Settings, shapes: Shapes, pulls: Pulls) -> None:
+        self._spec = settings.spec.pre_pull
+        self._ahead = settings.spec.look_ahead.tasks
+        self._shapes = shapes
+        self._pulls = pulls
+        self._made: dict[str, Shape] = {}  # by image
+        self._done: set[str] = set()  # shapes
+
+    def wanted(self, announced: Iterable[str]) -> Iterator[Want]:
+        """Pods that should be there: for the spec's images, then for those of tasks that get no sandbox yet."""
+        upcoming = islice(announced, self._ahead, self._ahead + self._spec.tasks)
+        for image in dict.fromkeys([*self._spec.images, *upcoming]):
+            if image not in self._made:
+                self._made[image] = pulling(self._shapes.of(image), self._spec.nodes)
+            shape = self._made[image]
+            there = self._spec.nodes == 1 and self._pulls.knows(shape.image)
+            if shape.key not in self._done and not there:
+                yield Want(shape, self._spec.nodes, MadeFor.PRE_PULL)
+
+    def finished(self, free: Mapping[str, Sequence[SandboxPod]]) -> list[SandboxPod]:
+        """Pods whose image is on as many nodes as it can be."""
+        found: list[SandboxPod] = []
+        for key, pods in free.items():
+            if not pods or not is_pull(pods[0]):
+                continue
+            have = [pod for pod in pods if pod.pulled]
+            enough = len(have) >= self._spec.nodes
+            no_more_nodes = bool(have) and len(pods) >= self._spec.nodes and len(starved(pods)) == len(pods) - len(have)
+            if enough or no_more_nodes:
+                self._done.add(key)
+            if key in self._done:
+                found += pods
+        return found
+
+
+def is_pull(pod: SandboxPod) -> bool:
+    """Whether a pod is there for its image alone."""
+    return pod.made_for == MadeFor.PRE_PULL
+
+
+def pulling(shape: Shape, nodes: int) -> Shape:
+    """Pods that bring the image of a shape to a node each."""
+    body: Object = json.loads(json.dumps(shape.body))
+    spec = body["spec"] | {"restartPolicy": "Never"}
+    for container in spec["containers"]:
+        if container["name"] == CONTAINER:
+            limits = (container.get("resources") or {}).get("limits") or {}
+            kept = {name: limits[name] for name in _KEPT_LIMITS if name in limits}
+            container["resources"] = {"requests": dict(_REQUESTS), "limits": kept}
+    key = hashlib.sha256(f"pull:{nodes}:{json.dumps(spec, sort_keys=True)}".encode()).hexdigest()[:16]
+    if nodes > 1:
+        _spread(spec, key)
+    return Shape(key, shape.image, shape.asked, reuse=False, body=body | {"spec": spec})
+
+
+def _spread(spec: Object, key: str) -> None:
+    """No two pods of one shape on a node."""
+    own = {"matchLabels": {labels.SANDBOX_SHAPE: key}}
+    affinity = spec.setdefault("affinity", {})
+    terms = affinity.setdefault("podAntiAffinity", {}).setdefault(_REQUIRED, [])
+    terms.append({"labelSelector": own, "topologyKey": "kubernetes.io/hostname"})

@@ -1,0 +1,85 @@
+"""The development cluster's node, as somebody with root on it sees it. Nodes of other clusters are left alone.
+
+A node that was taken away always comes back: when the test is over, or, if the test was killed, by a process apart.
+
+    python -m tests.support.node SECONDS      starts the kubelet after that time, unless it runs
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from dev.cluster import addons, control_plane, node
+from dev.host import processes
+from dev.settings import Settings
+from dev.supply.binaries import existing
+from tests.support.kubectl import eventually
+
+_KUBELET = "kubelet"
+_LONGEST_SECONDS = 400.0
+_DAEMON = b"gymtrain-sandboxd\0serve\0"
+
+
+def require_own_node(kubeconfig: str) -> Settings:
+    """The settings of the cluster on this machine; skips the test where the cluster is another."""
+    settings = Settings()
+    own = Path(kubeconfig).absolute() == settings.kubeconfig
+    if not own or processes.recorded(settings, _KUBELET) is None:
+        pytest.skip("the node is none of the development cluster's on this machine")
+    return settings
+
+
+@contextmanager
+def away(settings: Settings) -> Iterator[None]:
+    """Stops the kubelet until the end of the block; what runs on the node runs on, and nobody answers for it."""
+    guard = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.node", str(_LONGEST_SECONDS)], start_new_session=True
+    )
+    try:
+        processes.stop(settings, _KUBELET)
+        yield
+    finally:
+        back(settings)
+        guard.kill()
+        guard.wait()
+        eventually(lambda: not addons.node_not_ready(settings), "the node is Ready again", 120)
+
+
+def back(settings: Settings) -> None:
+    """Starts the kubelet, unless it runs."""
+    programs = {name: existing(settings, name) for name in ("kubelet", "kube-proxy", "kube-router")}
+    kubelet, *_ = node.daemons(settings, programs, control_plane.saved_ports(settings))
+    assert kubelet.name == _KUBELET
+    processes.start(settings, kubelet)
+
+
+def wait_not_ready(settings: Settings) -> None:
+    """Until the control plane has given the node up."""
+    eventually(lambda: addons.node_not_ready(settings), "the node is NotReady", 150, every=2)
+
+
+def kill_daemon(pod_uid: str) -> None:
+    """SIGKILLs the first process of a sandbox, as the kernel's OOM killer or somebody on the node would."""
+    found = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _is_daemon(pid, pod_uid)]
+    assert len(found) == 1, f"daemons of pod {pod_uid}: {found}"
+    os.kill(found[0], signal.SIGKILL)
+
+
+def _is_daemon(pid: int, pod_uid: str) -> bool:
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        return command.endswith(_DAEMON) and pod_uid in Path(f"/proc/{pid}/cgroup").read_text()
+    except OSError:
+        return False
+
+
+if __name__ == "__main__":
+    time.sleep(float(sys.argv[1]))
+    back(Settings())
