@@ -80,7 +80,8 @@ test-e2e: cluster-up images ## Tests on the real cluster with the real images
 
 .PHONY: test-agent-sandbox
 test-agent-sandbox: cluster-up images ## The same with agent-sandbox's controller, built on first use; not part of `make test`
-	@dev/run addon agent-sandbox; GYMTRAIN_TEST_SANDBOX_BACKEND=AgentSandbox $(E2E) tests/e2e/sandboxes $(PYTEST_ARGS); \
+	dev/run addon agent-sandbox
+	@GYMTRAIN_TEST_SANDBOX_BACKEND=AgentSandbox $(E2E) tests/e2e/sandboxes $(PYTEST_ARGS); \
 	result=$$?; dev/run addon agent-sandbox --remove; exit $$result
 
 .PHONY: test-faults

@@ -7,7 +7,7 @@ name: such a sandbox counts as lost.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -88,7 +88,7 @@ class AgentSandboxes:
         self._pods = {pod["metadata"]["name"]: pod for pod in found}
         return [self._join(self._note(claim)) for claim in claims], as_of
 
-    async def watch(self, version: str) -> AsyncIterator[tuple[str, Object]]:
+    async def watch(self, version: str) -> AsyncGenerator[tuple[str, Object]]:
         """What happens to sandboxes: two watches in one, each of which goes on from a place of its own."""
         events: asyncio.Queue[tuple[str, str, Object] | Exception | None] = asyncio.Queue()
 

@@ -1,15 +1,21 @@
 """What is particular to sandboxes that agent-sandbox makes; the rest of this folder runs with both backends."""
 
+from contextlib import aclosing
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+import aiohttp
 import pytest
 
 from gymtrain_api import agent_sandbox, labels
-from gymtrain_api.sandboxes import SandboxState, sandbox_token
+from gymtrain_api.sandboxes import SandboxRequest, SandboxState, sandbox_token
 from gymtrain_broker import agent_objects
+from gymtrain_broker.agent_sandboxes import AgentSandboxes
+from gymtrain_broker.kube import Kube
 from gymtrain_broker.leases import Found, Lease, MadeFor
+from gymtrain_broker.metrics import Metrics
+from gymtrain_broker.pods import lease_patch
 from gymtrain_broker.shapes import Shapes
 from tests.support.fake_agent_sandbox import FakeAgentSandbox
 from tests.unit.broker.conftest import TOKEN, Start, settings
@@ -166,6 +172,22 @@ async def test_a_sandbox_is_never_reused_in_place(start: Start, cluster: FakeAge
     await bench.close(found["id"])
     await bench.until(lambda: found["podName"] not in cluster.pods)
     assert not cluster.resets
+    (template,) = cluster.templates.values()
+    assert template["spec"]["podTemplate"]["spec"]["restartPolicy"] == "Never"
+
+
+async def test_an_event_that_an_answer_overtook_shows_what_is_newest(cluster: FakeAgentSandbox) -> None:
+    config = replace(settings(), backend="AgentSandbox")
+    lease = Lease("sb-1", 0.0, 0.0, 60.0, 60.0, 0, Found.READY)
+    async with aiohttp.ClientSession() as http:
+        backend = AgentSandboxes(Kube(http, cluster.url, Metrics()), config)
+        await backend.list_all()
+        ahead = backend.sandbox(Shapes(config).of("task:1"), "task:1", "run-sb-x", made_for=MadeFor.POOL)
+        await backend.create(ahead, urgent=True)
+        await backend.patch("run-sb-x", lease_patch("", lease, SandboxRequest(image="task:1")))
+        async with aclosing(backend.watch("")) as events:
+            shown = await anext(sandbox async for _, sandbox in events if sandbox["metadata"])
+    assert shown["metadata"]["annotations"][labels.SANDBOX_CLAIM] == "sb-1"
 
 
 async def test_nothing_of_a_pod_is_written(start: Start, cluster: FakeAgentSandbox) -> None:
