@@ -52,7 +52,7 @@ async def measure(kube: Kube) -> list[Figure]:
                 ours.broker(kube, space, REAL, lookAhead={"tasks": tasks}) as broker,
             ):
                 done[name] = await _train(broker, images)
-            print(f"   {name}: {done[name]}", flush=True)
+            print(f"   {name}: {done[name].found}, {done[name].whole:.0f} s, load {done[name].load:.1f}", flush=True)
     load = {name: one.load for name, one in done.items()}
 
     def figure(what: str, unit: str, value: dict[str, float]) -> Figure:
