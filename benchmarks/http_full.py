@@ -142,6 +142,7 @@ def measure(size: str, syncs: int) -> dict[str, Any]:
         root, log = Path(folder), Path(folder) / "vllm.log"
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(_SHAPES[size], dtype=torch.float32)
+        model.config.architectures = [type(model).__name__]
         model.config.save_pretrained(root / "model")
         _build_tokenizer().save_pretrained(root / "model")
         store = WeightStore(root / "staged")
