@@ -156,19 +156,19 @@ def measure(size: str, syncs: int) -> dict[str, Any]:
             pods_port=_PORT,
         )
         found: list[dict[str, float]] = []
-        with serving(root, log) as server:
+        with serving(root, log) as first:
             transfer = HTTPFull(settings, store, dtype="bfloat16")
             transfer.init_weight_transfer()
             for number in range(syncs + 1):
                 with torch.no_grad():
                     for parameter in model.parameters():
                         parameter.mul_(0.99)
-                started, used = time.monotonic(), (time.process_time(), _cpu_seconds(server))
+                started, used = time.monotonic(), (time.process_time(), _cpu_seconds(first))
                 transfer.pause()
                 transfer.send_weights(iter(model.named_parameters()))
                 transfer.resume()
                 seconds, stats = time.monotonic() - started, transfer.stats
-                trainer, vllm = time.process_time() - used[0], _cpu_seconds(server) - used[1]
+                trainer, vllm = time.process_time() - used[0], _cpu_seconds(first) - used[1]
                 waited, loaded = map(float, _TIMES.findall(log.read_text(errors="replace"))[-1])
                 copied = _copy_seconds(root / "staged")
                 if number:  # the first one has all files to make
