@@ -72,7 +72,7 @@ def _build_tokenizer() -> Any:
 
 @contextlib.contextmanager
 def serving(root: Path, log: Path) -> Iterator[int]:
-    """vLLM as its pods run it, with the model in ROOT/model; the session of its processes.
+    """vLLM as its pods run it, with the model in ROOT/model; its first process.
 
     Raises:
         RuntimeError: it doesn't come up.
@@ -94,9 +94,7 @@ def serving(root: Path, log: Path) -> Iterator[int]:
     }
     with log.open("wb") as output:
         command = [sys.executable, "-m", "gymtrain_vllm.serve"]
-        process = subprocess.Popen(
-            command, env=os.environ | places, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-        )
+        process = subprocess.Popen(command, env=os.environ | places, stdout=output, stderr=subprocess.STDOUT)
     try:
         _wait(process, log)
         yield process.pid
@@ -116,13 +114,13 @@ def _wait(process: subprocess.Popen[bytes], log: Path) -> None:
     raise RuntimeError(f"vLLM did not come up: {log.read_text(errors='replace')[-3000:]}")
 
 
-def _cpu_seconds(session: int) -> float:
-    """Of all processes of a session."""
+def _cpu_seconds(first: int) -> float:
+    """Of a process and those that it started."""
     ticks = 0
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             fields = stat.read_text().rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12]) if int(fields[3]) == session else 0
+            ticks += int(fields[11]) + int(fields[12]) if first in (int(stat.parent.name), int(fields[1])) else 0
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
@@ -142,6 +140,7 @@ def measure(size: str, syncs: int) -> dict[str, Any]:
         root, log = Path(folder), Path(folder) / "vllm.log"
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(_SHAPES[size], dtype=torch.float32)
+        model.config.architectures = [type(model).__name__]
         model.config.save_pretrained(root / "model")
         _build_tokenizer().save_pretrained(root / "model")
         store = WeightStore(root / "staged")
@@ -157,19 +156,19 @@ def measure(size: str, syncs: int) -> dict[str, Any]:
             pods_port=_PORT,
         )
         found: list[dict[str, float]] = []
-        with serving(root, log) as session:
+        with serving(root, log) as first:
             transfer = HTTPFull(settings, store, dtype="bfloat16")
             transfer.init_weight_transfer()
             for number in range(syncs + 1):
                 with torch.no_grad():
                     for parameter in model.parameters():
                         parameter.mul_(0.99)
-                started, used = time.monotonic(), (time.process_time(), _cpu_seconds(session))
+                started, used = time.monotonic(), (time.process_time(), _cpu_seconds(first))
                 transfer.pause()
                 transfer.send_weights(iter(model.named_parameters()))
                 transfer.resume()
                 seconds, stats = time.monotonic() - started, transfer.stats
-                trainer, vllm = time.process_time() - used[0], _cpu_seconds(session) - used[1]
+                trainer, vllm = time.process_time() - used[0], _cpu_seconds(first) - used[1]
                 waited, loaded = map(float, _TIMES.findall(log.read_text(errors="replace"))[-1])
                 copied = _copy_seconds(root / "staged")
                 if number:  # the first one has all files to make

@@ -98,7 +98,8 @@ class PullEngine(WeightTransferEngine[PullInitInfo, PullUpdateInfo]):  # type: i
             held.forget()
             self._free()
             _end_process_soon()
-            raise LoadError(f"version {update.version} doesn't fit the model: {error}") from error
+            what = str(error) or type(error).__name__
+            raise LoadError(f"version {update.version} doesn't fit the model: {what}") from error
         self._received = update.version
         logger.info(
             "weights %s: waited %.3f s for the last files, loaded in %.3f s",
