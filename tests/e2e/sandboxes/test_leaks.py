@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.runs import NOWHERE
 from tests.support import node
 from tests.support.faults import kill_pod, pod_of, scale
 from tests.support.kubectl import Kubectl, eventually
-from tests.support.runs import EXAMPLES, swe_run
+from tests.support.runs import EXAMPLES, NOWHERE, swe_run
 from tests.support.sandboxes import AGENT, IMAGE, Sandboxes, running
 
 pytestmark = pytest.mark.faults

@@ -4,9 +4,8 @@ import json
 
 import pytest
 
-from tests.support.runs import NOWHERE
 from tests.support.kubectl import Kubectl, eventually
-from tests.support.runs import EXAMPLES, swe_run
+from tests.support.runs import EXAMPLES, NOWHERE, swe_run
 from tests.support.sandboxes import AGENT, Sandboxes
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1500)]

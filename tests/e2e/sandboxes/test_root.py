@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import fresh_namespace
-from tests.support.runs import NOWHERE
 from tests.support.kubectl import Kubectl
-from tests.support.runs import EXAMPLES, swe_run
+from tests.support.runs import EXAMPLES, NOWHERE, swe_run
 from tests.support.sandboxes import AGENT, IMAGE, Sandboxes, running
 
 pytestmark = pytest.mark.faults
