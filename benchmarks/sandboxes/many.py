@@ -42,7 +42,10 @@ async def _both(kube: Kube, place: Place, count: int) -> list[Figure]:
                 began = time.perf_counter()
                 await asyncio.gather(*(execs.by_daemon(mine.http, held, ["true"]) for held in rated[name].held))
                 commands = time.perf_counter() - began
-            print(f"   {name}: {len(rated[name].held)} of {count}, {dict(rated[name].failures)}", flush=True)
+            half, all_ = (rated[name].milliseconds(part) / 1000 for part in (50, 100))
+            memory = f"{before[name]:.0f} to {after[name]:.0f} MB"
+            got = f"{len(rated[name].held)} of {count}, {dict(rated[name].failures)}"
+            print(f"   {name}: {got}; half in {half:.1f} s, all in {all_:.1f} s; {memory}", flush=True)
     what = f"{count} at once, {place.name}"
     load = {name: one.load for name, one in rated.items()}
     return [
