@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer  # type: ignore[import-untyped]
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from tests.support.apiserver import binary
 from tests.support.kubectl import Kubectl
@@ -19,6 +21,18 @@ OPERATOR_NAMESPACE = "gymtrain-system"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         item.add_marker(pytest.mark.e2e)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """The tests of sandboxes share a run, so one worker has them all; any other goes to whoever is free."""
+    return _Scheduling(config, log)
+
+
+class _Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # the library has no types
+    def _split_scope(self, nodeid: str) -> str:
+        shared = "tests/e2e/sandboxes/"
+        return shared if nodeid.startswith(shared) else nodeid
 
 
 @pytest.fixture(scope="session")

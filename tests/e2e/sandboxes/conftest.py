@@ -1,7 +1,6 @@
 """A run whose broker and agent are up, and whose vLLM and trainer never find a node: nothing disturbs the sandboxes."""
 
 import os
-from pathlib import Path
 
 import pytest
 
@@ -10,13 +9,6 @@ from tests.support.runs import EXAMPLES, NOWHERE, swe_run
 from tests.support.sandboxes import AGENT, Sandboxes
 
 BACKEND = os.environ.get("GYMTRAIN_TEST_SANDBOX_BACKEND", "Pod")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """They share a run, so one process has them all."""
-    for item in items:
-        if item.path.is_relative_to(Path(__file__).parent):
-            item.add_marker(pytest.mark.xdist_group("sandboxes"))
 
 
 @pytest.fixture(scope="session")
