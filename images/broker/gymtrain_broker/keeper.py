@@ -18,7 +18,6 @@ from gymtrain_broker.daemon import Daemons
 from gymtrain_broker.hands import Hands
 from gymtrain_broker.metrics import Metrics
 from gymtrain_broker.plan import Verdict
-from gymtrain_broker.prepull import is_pull
 from gymtrain_broker.pulls import Pulls
 from gymtrain_broker.pulse import Pulse
 from gymtrain_broker.reading import SandboxPod
@@ -94,7 +93,7 @@ class Keeper:
 
     def _gone(self, name: str) -> None:
         pod = self.state.drop(name)
-        if pod is not None and pod.never_leased and not is_pull(pod):
+        if pod is not None and pod.never_leased and not pod.for_its_image:
             self._metrics.wasted.labels(pod.made_for).inc()
         claim = self.state.holders.get(name)
         if claim is not None and claim.confirmed:

@@ -53,7 +53,7 @@ class PrePulls:
         """Pods whose image is on as many nodes as it can be."""
         found: list[SandboxPod] = []
         for key, pods in free.items():
-            if not pods or not is_pull(pods[0]):
+            if not pods or not pods[0].for_its_image:
                 continue
             have = [pod for pod in pods if pod.pulled]
             enough = len(have) >= self._spec.nodes
@@ -63,11 +63,6 @@ class PrePulls:
             if key in self._done:
                 found += pods
         return found
-
-
-def is_pull(pod: SandboxPod) -> bool:
-    """Whether a pod is there for its image alone."""
-    return pod.made_for == MadeFor.PRE_PULL
 
 
 def pulling(shape: Shape, nodes: int) -> Shape:

@@ -61,6 +61,11 @@ class SandboxPod:
         return not self.claim
 
     @property
+    def for_its_image(self) -> bool:
+        """Whether it is there for its image alone (prepull)."""
+        return self.made_for == leases.MadeFor.PRE_PULL
+
+    @property
     def lost(self) -> bool:
         """Whether it is over with this pod."""
         return self.deleting or self.ended

@@ -7,7 +7,6 @@ from enum import StrEnum
 from gymtrain_api.sandboxes import SandboxResources
 from gymtrain_broker.claims import Claim
 from gymtrain_broker.fairness import FairQueue
-from gymtrain_broker.leases import MadeFor
 from gymtrain_broker.reading import SandboxPod
 
 _REMEMBERED = 1024
@@ -139,7 +138,7 @@ class State:
             return "ending"
         if busy and busy.doing is Doing.RESETTING:
             return "resetting"
-        if pod.made_for == MadeFor.PRE_PULL:
+        if pod.for_its_image:
             return "pulling"
         if pod.name in self.holders or pod.leased is not None:
             return "leased"

@@ -11,7 +11,7 @@ from gymtrain_broker.hands import Hands
 from gymtrain_broker.leases import MadeFor
 from gymtrain_broker.metrics import Metrics
 from gymtrain_broker.plan import Want
-from gymtrain_broker.prepull import PrePulls, is_pull
+from gymtrain_broker.prepull import PrePulls
 from gymtrain_broker.pulls import Pulls
 from gymtrain_broker.reading import SandboxPod
 from gymtrain_broker.settings import Settings
@@ -115,7 +115,7 @@ class Stock:
         state = self._state
         claimed = [pod for claim in state.active.values() if (pod := state.pods.get(claim.pod)) is not None]
         stuck = len(plan.starved(claimed))
-        spare = [pod for pods in free.values() for pod in pods if not is_pull(pod)]  # those take next to no room
+        spare = [pod for pods in free.values() for pod in pods if not pod.for_its_image]  # those take next to no room
         ending = sum(state.word(pod) == "ending" for pod in state.pods.values()) if stuck else 0
         for pod in plan.making_room(spare, {pod.name for pod in spare if state.is_ready(pod)}, stuck - ending):
             logger.info("pod %s, made ahead, makes room for a request that no node takes", pod.name)
