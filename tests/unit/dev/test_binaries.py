@@ -12,11 +12,6 @@ from dev.supply.toolchain import Go
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return Settings(cache=tmp_path / "cache", state=tmp_path / "state")
-
-
-@pytest.fixture
 def builds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Go stood in for by a note of what it was asked to build."""
     asked: list[str] = []

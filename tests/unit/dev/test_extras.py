@@ -12,11 +12,6 @@ from dev.supply import binaries
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return Settings(cache=tmp_path / "cache", state=tmp_path / "state")
-
-
-@pytest.fixture
 def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was asked of kubectl, and which programs were started or stopped; the cluster works."""
     noted: list[str] = []
