@@ -31,6 +31,29 @@ func TestTheSandboxSurvivesItsCommands(t *testing.T) {
 	}
 }
 
+// A signal without a handler kills even the first process while its main thread handles another one.
+func TestTheSandboxSurvivesManySignalsAtOnce(t *testing.T) {
+	t.Parallel()
+	d := asFirst(t)
+	flood := "for n in $(seq 1 40); do for s in $(seq 1 64); do kill -$s 1 2>/dev/null; done; done; echo sent"
+	for range 5 {
+		if got := d.shell(flood); string(got.out) != "sent\n" {
+			t.Fatal(got)
+		}
+	}
+}
+
+func TestACommandStartsWithoutTheDaemonsDispositions(t *testing.T) {
+	t.Parallel()
+	d := asFirst(t)
+	got := d.shell("cat /proc/self/status")
+	for _, field := range []string{"SigBlk", "SigIgn", "SigCgt"} {
+		if !strings.Contains(string(got.out), field+":\t0000000000000000\n") {
+			t.Errorf("%s: %s", field, got.out)
+		}
+	}
+}
+
 func TestOneCommandsKillEndsTheOthersAndTheirCallersHear(t *testing.T) {
 	t.Parallel()
 	d := asFirst(t)

@@ -26,6 +26,7 @@ func Watch(reap func()) <-chan os.Signal {
 				signal.Notify(unheard, number)
 			}
 		}
+		handleTheRest()
 	} else {
 		signal.Notify(told, syscall.SIGINT, syscall.SIGTERM)
 	}
