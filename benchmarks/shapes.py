@@ -11,3 +11,13 @@ SMOLLM2_135M: dict[str, Any] = {  # LlamaConfig
     "num_key_value_heads": 3,
     "tie_word_embeddings": True,
 }
+LLAMA_06B: dict[str, Any] = {  # LlamaConfig of Qwen3-0.6B's sizes; its heads can be shared by two GPUs
+    "vocab_size": 151936,
+    "hidden_size": 1024,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "tie_word_embeddings": True,
+}

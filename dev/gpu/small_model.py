@@ -1,6 +1,6 @@
-"""A model of SmolLM2-135M's size with random weights, and an adapter for it: the cost of a sync needs no skill."""
+"""A model with random weights, and an adapter for it: the cost of a sync needs no skill."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,18 @@ _RANK, _ALPHA = 16, 32
 _TARGETS = ("q_proj", "v_proj")
 
 
-def make_model(folder: Path) -> Any:
-    """The model on the current GPU in bfloat16, also saved to `folder` with a tokenizer."""
+def make_model(folder: Path, shape: Mapping[str, Any] = SMOLLM2_135M) -> Any:
+    """The model on the current GPU in bfloat16, also saved to `folder` with a tokenizer.
+
+    `shape`: arguments of LlamaConfig.
+    """
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
     torch.manual_seed(0)
     config = LlamaConfig(
-        **SMOLLM2_135M,
+        **shape,
         max_position_embeddings=2048,
         initializer_range=0.06,  # far from uniform, so that other weights give other log-probabilities
         bos_token_id=1,

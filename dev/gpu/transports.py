@@ -1,26 +1,29 @@
 """Weight transports side by side on a machine with two GPUs: vLLM on the first, this process on the second.
 
-    PYTHONPATH=operator:trainer:images/inference python3 -m dev.gpu.transports [--syncs 20]
+    PYTHONPATH=operator:trainer:images/inference python3 -m dev.gpu.transports [--syncs 20] [--only nccl ...]
 
-Needs torch, transformers, vLLM 0.25 or later and TRL 1.16. Ends within 8 minutes and prints one line of JSON: seconds
+Needs torch, transformers, vLLM 0.25 or later and TRL 1.16. Ends in time with what it has, and prints one line of JSON: seconds
 of a sync (pause to resume), medians over the syncs, for TRL's own NCCL transport and for each of ours, and the
 difference of log-probabilities between vLLM and this process before (other weights) and after the last sync.
+`pods` is HTTPFull to two servers on the first GPU, `tensor_parallel` HTTPFull to one server on both.
 """
 
 import argparse
 import json
 import os
 import re
+import socket
 import statistics
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 if __package__ in (None, ""):
     sys.path[0] = str(Path(__file__).resolve().parents[2])
@@ -34,29 +37,34 @@ if not hasattr(os, "process_cpu_count"):  # Python 3.12
 
 import torch
 
+from benchmarks.shapes import LLAMA_06B, SMOLLM2_135M
 from dev.gpu import small_model
 from dev.gpu.vllm_server import free_port, serving
 
-_LIMIT_SECONDS = 460.0
+_PODS_HOST = "pods"
 _PROMPTS = [[5, 6, 7, 8], list(range(100, 160)), list(range(3000, 3200))]
 _RESULTS: dict[str, Any] = {}
+_KINDS = ("nccl", "httpfull", "lora", "pods", "tensor_parallel")
+_SHAPES = {"0.1": SMOLLM2_135M, "0.6": LLAMA_06B}  # billions of parameters
 
 
 def main() -> int:
     """Measures each kind; one that fails is reported with its error, and the others go on."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--syncs", type=int, default=20)
-    parser.add_argument("--only", nargs="*", choices=["nccl", "httpfull", "lora"], default=["nccl", "httpfull", "lora"])
+    parser.add_argument("--only", nargs="*", choices=_KINDS, default=_KINDS)
+    parser.add_argument("--size", choices=_SHAPES, default="0.1", help="of the model; tensor_parallel needs 0.6")
+    parser.add_argument("--seconds", type=float, default=460.0, help="the most that it takes")
     options = parser.parse_args()
-    stop = threading.Timer(_LIMIT_SECONDS, _out_of_time)
+    stop = threading.Timer(options.seconds, _out_of_time, [options.seconds])
     stop.daemon = True
     stop.start()
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         work = Path(folder)
-        model = small_model.make_model(work / "model")
+        model = small_model.make_model(work / "model", _SHAPES[options.size])
         _RESULTS["model_bytes"] = sum(p.nbytes for p in model.parameters())
         _RESULTS["gpu"], _RESULTS["syncs"] = torch.cuda.get_device_name(), options.syncs
-        kinds = {"nccl": _nccl, "httpfull": _http, "lora": _lora}
+        kinds = dict(zip(_KINDS, (_nccl, _http, _lora, _pods, _tensor_parallel), strict=True))
         for name in options.only:
             began = time.monotonic()
             try:
@@ -83,15 +91,30 @@ def _nccl(work: Path, model: Any, syncs: int) -> None:
 
 
 def _http(work: Path, model: Any, syncs: int) -> None:
-    from gymtrain_api.transports import PULL_BACKEND
-
-    transfer = f'--weight-transfer-config={{"backend":"{PULL_BACKEND}"}}'
-    with serving(work / "model", work / "httpfull.log", transfer, "--load-format=dummy") as port:
-        _measured(_our_http(work), port, model)(syncs)
+    with serving(work / "model", work / "httpfull.log", *_pull(), "--load-format=dummy") as port:
+        _measured(_our_http(work / "httpfull"), port, model)(syncs)
     log = (work / "httpfull.log").read_text()
     found = re.findall(r"waited ([0-9.]+) s for the last files, loaded in ([0-9.]+) s", log)
     for name, seconds in zip(("wait", "load"), zip(*found, strict=True), strict=False):
         _RESULTS["httpfull"][f"median_{name}"] = statistics.median(map(float, seconds))
+
+
+def _pods(work: Path, model: Any, syncs: int) -> None:
+    """Servers behind one name, as the replicas of a run are; both answer for their weights."""
+    port, addresses = free_port(), ("127.0.0.1", "127.0.0.2")
+    with ExitStack() as servers:
+        servers.enter_context(_name(_PODS_HOST, addresses))
+        for address in addresses:
+            log = work / f"pods-{address}.log"
+            servers.enter_context(serving(work / "model", log, *_pull(), host=address, port=port, memory=0.25))
+        _measured(_our_http(work / "pods", "pods", _PODS_HOST), port, model, addresses)(syncs)
+
+
+def _tensor_parallel(work: Path, model: Any, syncs: int) -> None:
+    both = {"CUDA_VISIBLE_DEVICES": "0,1"}
+    log = work / "tensor_parallel.log"
+    with serving(work / "model", log, *_pull(), "--tensor-parallel-size=2", memory=0.25, **both) as port:
+        _measured(_our_http(work / "tensor_parallel", "tensor_parallel"), port, model)(syncs)
 
 
 def _lora(work: Path, model: Any, syncs: int) -> None:
@@ -101,6 +124,26 @@ def _lora(work: Path, model: Any, syncs: int) -> None:
     with serving(work / "model", work / "lora.log", *arguments, VLLM_ALLOW_RUNTIME_LORA_UPDATING="1") as port:
         base = AutoModelForCausalLM.from_pretrained(work / "model", dtype=torch.bfloat16).cuda().eval()
         _measured(_our_lora(work), port, base)(syncs)
+
+
+def _pull() -> tuple[str, ...]:
+    from gymtrain_api.transports import PULL_BACKEND
+
+    return (f'--weight-transfer-config={{"backend":"{PULL_BACKEND}"}}',)
+
+
+@contextmanager
+def _name(host: str, addresses: Sequence[str]) -> Iterator[None]:
+    """A name that this process finds all addresses behind, as a headless Service is for a trainer."""
+    real = socket.getaddrinfo
+
+    def found(asked: Any, port: Any, *arguments: Any, **options: Any) -> Any:
+        if asked != host:
+            return real(asked, port, *arguments, **options)
+        return [entry for address in addresses for entry in real(address, port, *arguments, **options)]
+
+    with mock.patch.object(socket, "getaddrinfo", found):
+        yield
 
 
 @dataclass
@@ -117,7 +160,7 @@ class _Subject:
 type Kind = Callable[[int, Any], AbstractContextManager[_Subject]]  # for a port and a model
 
 
-def _measured(kind: Kind, port: int, model: Any) -> Callable[[int], None]:
+def _measured(kind: Kind, port: int, model: Any, addresses: Sequence[str] = ("127.0.0.1",)) -> Callable[[int], None]:
     def run(syncs: int) -> None:
         with kind(port, model) as subject:
             found = _RESULTS.setdefault(subject.name, {"seconds": [], "phases": []})
@@ -125,13 +168,13 @@ def _measured(kind: Kind, port: int, model: Any) -> Callable[[int], None]:
                 subject.change()
                 torch.cuda.synchronize()
                 if number == syncs:
-                    found["parity_before"] = _difference(port, model, subject)
+                    found["parity_before"] = [_difference(address, port, model, subject) for address in addresses]
                 started = time.monotonic()
                 phases = subject.sync()
                 if number:  # the first one sets things up
                     found["seconds"].append(round(time.monotonic() - started, 4))
                     found["phases"].append(phases)
-            found["parity"] = _difference(port, model, subject)
+            found["parity"] = [_difference(address, port, model, subject) for address in addresses]
             found["median"] = round(statistics.median(found["seconds"]), 4)
             found["median_phases"] = {
                 key: round(statistics.median(one[key] for one in found["phases"]), 4) for key in found["phases"][0]
@@ -172,7 +215,7 @@ def _our_nccl(port: int, model: Any) -> Iterator[_Subject]:
         yield _Subject("nccl", _protocol(transfer, model), lambda: small_model.change(model))
 
 
-def _our_http(work: Path) -> Kind:
+def _our_http(work: Path, name: str = "httpfull", host: str = "127.0.0.1") -> Kind:
     @contextmanager
     def kind(port: int, model: Any) -> Iterator[_Subject]:
         from aiohttp import web
@@ -180,11 +223,11 @@ def _our_http(work: Path) -> Kind:
         from gymtrain_trainer.serve import HttpServer
         from gymtrain_trainer.weights import HTTPFull, WeightStore, weight_routes
 
-        store, own_port = WeightStore(work / "staged"), free_port()
+        store, own_port = WeightStore(work), free_port()
         app = web.Application()
         app.add_routes(weight_routes(store))
         HttpServer(app, own_port).start()
-        transfer = HTTPFull(_settings(port, own_port), store, dtype="bfloat16")
+        transfer = HTTPFull(_settings(port, own_port, host), store, dtype="bfloat16")
 
         def sync() -> dict[str, float]:
             phases = _protocol(transfer, model)()
@@ -192,7 +235,7 @@ def _our_http(work: Path) -> Kind:
             return {**phases, "stage": stats.last_stage_seconds, "pod_paused": stats.last_pause_seconds}
 
         with _ready(transfer):
-            yield _Subject("httpfull", sync, lambda: small_model.change(model))
+            yield _Subject(name, sync, lambda: small_model.change(model))
 
     return kind
 
@@ -235,13 +278,13 @@ def _ready(transfer: Any) -> Iterator[None]:
         transfer.destroy()
 
 
-def _settings(port: int, own_port: int = 0) -> Any:
+def _settings(port: int, own_port: int = 0, host: str = "127.0.0.1") -> Any:
     from gymtrain_trainer.weights import SyncSettings
 
     return SyncSettings(
         run="bench",
         attempt=1,
-        pods_host="127.0.0.1",
+        pods_host=host,
         weights_url=f"http://127.0.0.1:{own_port}/weights",
         timeout_seconds=60.0,
         pods_port=port,
@@ -263,7 +306,7 @@ def _protocol(transfer: Any, model: Any) -> Callable[[], dict[str, float]]:
     return sync
 
 
-def _difference(port: int, model: Any, subject: _Subject) -> float:
+def _difference(address: str, port: int, model: Any, subject: _Subject) -> float:
     """Mean |difference| of the log-probabilities of tokens that vLLM samples."""
     import asyncio
 
@@ -278,7 +321,7 @@ def _difference(port: int, model: Any, subject: _Subject) -> float:
     async def ask() -> Any:
         async with aiohttp.ClientSession() as session:
             return await sample(
-                PodClient(session, Pod(f"http://127.0.0.1:{port}")), check, 60.0, subject.asked() or "policy"
+                PodClient(session, Pod(f"http://{address}:{port}")), check, 60.0, subject.asked() or "policy"
             )
 
     samples = asyncio.run(ask())
@@ -290,8 +333,8 @@ def _tail(log: Path) -> str:
     return log.read_text(errors="replace")[-2500:] if log.exists() else ""
 
 
-def _out_of_time() -> None:
-    print(json.dumps({**_RESULTS, "error": f"not done in {_LIMIT_SECONDS:.0f} s"}), flush=True)
+def _out_of_time(seconds: float) -> None:
+    print(json.dumps({**_RESULTS, "error": f"not done in {seconds:.0f} s"}), flush=True)
     os._exit(1)
 
 

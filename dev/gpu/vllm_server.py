@@ -12,7 +12,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-START_SECONDS = 150.0
+START_SECONDS = 240.0  # the first one of a machine compiles all of vLLM
 _MODEL_NAME = "policy"
 
 
@@ -24,17 +24,34 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def serving(model: Path, log: Path, *arguments: str, **environment: str) -> Iterator[int]:
+def serving(
+    model: Path,
+    log: Path,
+    *arguments: str,
+    host: str = "127.0.0.1",
+    port: int | None = None,
+    memory: float = 0.4,
+    **environment: str,
+) -> Iterator[int]:
     """The port of a server that is up.
+
+    Args:
+        model: folder of the model.
+        log: file that gets what the server prints.
+        arguments: of vLLM, more than those that all servers get.
+        host: address to listen on.
+        port: to listen on; a free one otherwise.
+        memory: share of each GPU's memory that it may use.
+        environment: variables of its process, over those that all servers get.
 
     Raises:
         RuntimeError: it ended or did not come up; with the end of its log.
     """
-    port = free_port()
+    port = port or free_port()
     command = [
         *(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(model), f"--served-model-name={_MODEL_NAME}"),
-        *("--host=127.0.0.1", f"--port={port}", "--dtype=bfloat16", "--enforce-eager"),
-        *("--gpu-memory-utilization=0.4", "--max-model-len=2048", "--logprobs-mode=processed_logprobs"),
+        *(f"--host={host}", f"--port={port}", "--dtype=bfloat16", "--enforce-eager"),
+        *(f"--gpu-memory-utilization={memory}", "--max-model-len=2048", "--logprobs-mode=processed_logprobs"),
         *arguments,
     ]
     settings = {
@@ -54,7 +71,7 @@ def serving(model: Path, log: Path, *arguments: str, **environment: str) -> Iter
             start_new_session=True,
         )
     try:
-        _wait(process, port, log)
+        _wait(process, f"http://{host}:{port}", log)
         yield port
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -65,11 +82,11 @@ def serving(model: Path, log: Path, *arguments: str, **environment: str) -> Iter
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def _wait(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
     end = time.monotonic() + START_SECONDS
     while time.monotonic() < end and process.poll() is None:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+            with urllib.request.urlopen(f"{url}/health", timeout=5):
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.5)

@@ -58,7 +58,7 @@ class Sorting:
         return Layout(self._folder, self._files.places, settled, frozenset(self._same), frozenset(self._fickle))
 
     def _sort(self, shard: list[Named], same: list[bool]) -> None:
-        goes_on = []
+        goes_on: list[tuple[str, torch.Tensor, bool]] = []
         for (name, tensor), unchanged in zip(shard, same, strict=True):
             place = self._before.places.get(name)
             settled = place is not None and place.file in self._before.settled
@@ -68,10 +68,9 @@ class Sorting:
                 self._fickle.add(group(name))
             if not (unchanged and settled):
                 goes_on.append((name, tensor, unchanged and name in self._steady))
-        # Tensors from a GPU share one block of memory, which a single one would hold.
-        apart = shard[0][1].is_pinned() and len({settles for *_, settles in goes_on}) + (len(goes_on) < len(shard)) > 1
-        for name, tensor, settles in goes_on:
-            (self._settling if settles else self._changed).add(name, tensor.clone() if apart else tensor)
+        for settles, collector in ((False, self._changed), (True, self._settling)):
+            for name, tensor in _unbound(shard, [(name, tensor) for name, tensor, goes in goes_on if goes == settles]):
+                collector.add(name, tensor)
 
     def _carry(self) -> None:
         members: dict[str, list[str]] = {file: [] for file in self._before.settled}
@@ -86,6 +85,17 @@ class Sorting:
             for name in stay:
                 collector = self._changed if group(name) in self._fickle else self._settling
                 collector.add(name, self._earlier.tensor(name))
+
+
+def _unbound(shard: list[Named], some: list[Named]) -> list[Named]:
+    """`some` of a shard's tensors, copied where they would hold more memory than twice their own.
+
+    Tensors from a GPU share one block, which a single one of them would hold until its file is written.
+    """
+    size = sum(tensor.nbytes for _, tensor in some)
+    if not shard[0][1].is_pinned() or 2 * size >= sum(tensor.nbytes for _, tensor in shard):
+        return some
+    return [(name, tensor.clone()) for name, tensor in some]
 
 
 class _Collector:

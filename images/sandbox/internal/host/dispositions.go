@@ -13,6 +13,7 @@ var nothingAddress uintptr
 
 const (
 	byDefault   = 0
+	ignored     = 1
 	signalBytes = 8
 )
 
@@ -20,12 +21,12 @@ const (
 //
 // The kernel drops a signal without a handler for the first process of a pid namespace, but not while its main thread
 // has the signal blocked, as it has while it handles another: then any other thread takes it and the process dies.
-// Ignoring them instead would be inherited by all commands; a handler is not. Go's own ends the process for a signal
+// Ignoring them instead, as whoever started this may do, would be inherited by all commands; a handler is not. Go's own ends the process for a signal
 // that Go doesn't know that it handles.
 func handleTheRest() {
 	// The flags and the way back are as Go has them.
 	var wanted disposition
-	if sigaction(syscall.SIGHUP, nil, &wanted) != nil || wanted[0] == byDefault {
+	if sigaction(syscall.SIGHUP, nil, &wanted) != nil || wanted[0] <= ignored {
 		return
 	}
 	wanted[0] = nothingAddress
@@ -34,7 +35,7 @@ func handleTheRest() {
 		if number == syscall.SIGKILL || number == syscall.SIGSTOP || sigaction(number, nil, &now) != nil {
 			continue
 		}
-		if now[0] == byDefault {
+		if now[0] == byDefault || now[0] == ignored {
 			_ = sigaction(number, &wanted, nil)
 		}
 	}
