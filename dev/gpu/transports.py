@@ -2,8 +2,8 @@
 
     PYTHONPATH=operator:trainer:images/inference python3 -m dev.gpu.transports [--syncs 20] [--only nccl ...]
 
-Needs torch, transformers, vLLM 0.25 or later and TRL 1.16. Ends in time with what it has, and prints one line of JSON: seconds
-of a sync (pause to resume), medians over the syncs, for TRL's own NCCL transport and for each of ours, and the
+Needs torch, transformers, vLLM 0.25 or later and TRL 1.16. Ends in time with what it has, and prints one line of JSON:
+seconds of a sync (pause to resume), medians over the syncs, for TRL's own NCCL transport and for each of ours, and the
 difference of log-probabilities between vLLM and this process before (other weights) and after the last sync.
 `pods` is HTTPFull to two servers on the first GPU, `tensor_parallel` HTTPFull to one server on both.
 """
@@ -111,9 +111,9 @@ def _pods(work: Path, model: Any, syncs: int) -> None:
 
 
 def _tensor_parallel(work: Path, model: Any, syncs: int) -> None:
-    both = {"CUDA_VISIBLE_DEVICES": "0,1"}
     log = work / "tensor_parallel.log"
-    with serving(work / "model", log, *_pull(), "--tensor-parallel-size=2", memory=0.25, **both) as port:
+    arguments = (*_pull(), "--tensor-parallel-size=2")
+    with serving(work / "model", log, *arguments, memory=0.25, CUDA_VISIBLE_DEVICES="0,1") as port:
         _measured(_our_http(work / "tensor_parallel", "tensor_parallel"), port, model)(syncs)
 
 

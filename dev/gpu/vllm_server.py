@@ -71,7 +71,7 @@ def serving(
             start_new_session=True,
         )
     try:
-        _wait(process, f"http://{host}:{port}", log)
+        _wait(process, f"{host}:{port}", log)
         yield port
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -82,11 +82,11 @@ def serving(
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+def _wait(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
     end = time.monotonic() + START_SECONDS
     while time.monotonic() < end and process.poll() is None:
         try:
-            with urllib.request.urlopen(f"{url}/health", timeout=5):
+            with urllib.request.urlopen(f"http://{address}/health", timeout=5):
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.5)
