@@ -45,7 +45,7 @@ class WeightPart(_Line):
     size: int = Field(ge=0)  # of the whole file
     offset: int = Field(ge=0)
     bytes: int = Field(gt=0)
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    blake3: str = Field(pattern=r"^[0-9a-f]{64}$")
     kept: bool = False  # worth keeping: within an attempt no other file has this name
 
 

@@ -1,6 +1,5 @@
 """HTTP to the trainer: its manifest line by line, and parts of files, verified while they come."""
 
-import hashlib
 import http.client
 import os
 import threading
@@ -10,6 +9,7 @@ from contextlib import closing
 from functools import partial
 from urllib.parse import urljoin, urlsplit
 
+from blake3 import blake3
 from pydantic import TypeAdapter, ValidationError
 
 from gymtrain_api.manifest import WeightEnd, WeightHead, WeightPart
@@ -85,7 +85,7 @@ class Download:
         try:
             asked = {"Range": f"bytes={part.offset}-{part.offset + part.bytes - 1}"}
             response = self._ask(own.connection, url, asked, 206)
-            received, digest = 0, hashlib.sha256()
+            received, digest = 0, blake3()
             while received < part.bytes:
                 window = own.memory[: min(_CHUNK, part.bytes - received)]
                 count = self._step(url, partial(response.readinto, window))
@@ -97,8 +97,8 @@ class Download:
             surplus = self._step(url, partial(response.readinto, own.memory[:1]))
             if received + surplus != part.bytes:
                 raise FetchError(f"{url}: {received + surplus} bytes came, the manifest says {part.bytes}")
-            if digest.hexdigest() != part.sha256:
-                raise FetchError(f"{url}: sha256 is {digest.hexdigest()}, the manifest says {part.sha256}")
+            if digest.hexdigest() != part.blake3:
+                raise FetchError(f"{url}: blake3 is {digest.hexdigest()}, the manifest says {part.blake3}")
         except BaseException:
             own.connection.close()  # opened anew by the next request
             raise

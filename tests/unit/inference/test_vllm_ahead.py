@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from hashlib import sha256
 from pathlib import Path
 
 import pytest
 from aiohttp import web
+from blake3 import blake3
 
 from gymtrain_api.manifest import PullUpdate, WeightPart
 from gymtrain_trainer.weights import WeightStore, weight_routes
@@ -30,8 +30,8 @@ class Trainer:
 
     def finish(self, draft: Draft, content: bytes = CONTENT) -> None:
         (draft.folder / NAME).write_bytes(content)
-        digest = sha256(CONTENT).hexdigest()
-        draft.manifest.add(WeightPart(name=NAME, size=len(CONTENT), offset=0, bytes=len(CONTENT), sha256=digest))
+        digest = blake3(CONTENT).hexdigest()
+        draft.manifest.add(WeightPart(name=NAME, size=len(CONTENT), offset=0, bytes=len(CONTENT), blake3=digest))
         draft.manifest.end()
 
     def update(self, number: int, seconds: float = 5.0) -> PullUpdate:
@@ -92,7 +92,7 @@ async def test_a_version_that_nobody_asked_for_leaves_nothing(trainer: Trainer, 
 async def test_after_a_fetch_that_failed_the_next_one_starts_anew(trainer: Trainer, ahead: FetchAhead) -> None:
     trainer.finish(trainer.begin(1), content=b"damaged")
     ahead.begin(trainer.update(1))
-    with pytest.raises(FetchError, match="sha256"):
+    with pytest.raises(FetchError, match="blake3"):
         await asyncio.to_thread(ahead.files, trainer.update(1))
     (trainer.store.weights(1)[0]).write_bytes(CONTENT)
     (file,) = await asyncio.to_thread(ahead.files, trainer.update(1))

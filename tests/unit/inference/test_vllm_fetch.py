@@ -4,12 +4,12 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from hashlib import sha256
 from pathlib import Path
 from threading import Event
 
 import pytest
 from aiohttp import web
+from blake3 import blake3
 
 from gymtrain_api.manifest import MANIFEST_FILE, PullUpdate, WeightEnd, WeightHead, WeightPart
 from gymtrain_vllm.errors import FetchError
@@ -44,7 +44,7 @@ class Source:
                 size=len(content),
                 offset=offset,
                 bytes=len(piece := content[offset : offset + self.part_bytes]),
-                sha256=sha256(piece).hexdigest(),
+                blake3=blake3(piece).hexdigest(),
                 kept=name in self.kept,
             )
             for name, content in self.files.items()
@@ -106,7 +106,7 @@ async def test_a_file_that_fails_once_is_fetched_again(source: Source, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [(b"\x03" * 999 + b"!", "sha256 is"), (b"short", "bytes came, the manifest says [24]00")]
+    ("content", "message"), [(b"\x03" * 999 + b"!", "blake3 is"), (b"short", "bytes came, the manifest says [24]00")]
 )
 async def test_a_damaged_file_is_refused(source: Source, tmp_path: Path, content: bytes, message: str) -> None:
     source.served["3.safetensors"] = content
@@ -262,4 +262,4 @@ async def test_discarded_weights_leave_nothing(source: Source, tmp_path: Path) -
 @pytest.mark.parametrize("name", ["../secret", "/etc/passwd", ".hidden", "a/b"])
 def test_a_manifest_cannot_name_files_elsewhere(name: str) -> None:
     with pytest.raises(ValueError, match="name"):
-        WeightPart(name=name, size=1, offset=0, bytes=1, sha256="0" * 64)
+        WeightPart(name=name, size=1, offset=0, bytes=1, blake3="0" * 64)

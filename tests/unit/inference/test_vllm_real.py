@@ -165,7 +165,7 @@ def test_damaged_weights_are_refused_and_the_server_goes_on_with_the_old_ones(
     before = trainer.transfer.current_version
     with monkeypatch.context() as patch:
         patch.setattr(AnnouncedManifest, "add", damage)
-        with pytest.raises(WeightSyncError, match="sha256"):
+        with pytest.raises(WeightSyncError, match="blake3"):
             trainer.sync()
     assert server.complete() == 200
     assert asyncio.run(trainer.transfer.pod_versions()) == {f"http://127.0.0.1:{server.port}": before}

@@ -3,12 +3,12 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from hashlib import sha256
 from pathlib import Path
 
 import aiohttp
 import pytest
 from aiohttp import web
+from blake3 import blake3
 
 from gymtrain_api.manifest import WeightPart
 from gymtrain_trainer.weights import SyncSettings, WeightStore, weight_routes
@@ -24,7 +24,7 @@ def publish(draft: Draft, content: bytes, name: str = "00000.safetensors") -> No
     """Writes and announces a file of one part."""
     (draft.folder / name).write_bytes(content)
     size = len(content)
-    draft.manifest.add(WeightPart(name=name, size=size, offset=0, bytes=size, sha256=sha256(content).hexdigest()))
+    draft.manifest.add(WeightPart(name=name, size=size, offset=0, bytes=size, blake3=blake3(content).hexdigest()))
 
 
 @dataclass

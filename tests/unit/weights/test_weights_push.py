@@ -76,7 +76,7 @@ async def test_damaged_weights_are_refused_and_the_label_stays(cluster: Any) -> 
     pod = await cluster.start_pod(ADDRESS)
     version = cluster.stage(1)
     cluster.store.find("1", "00000.safetensors").write_bytes(b"damaged")
-    with pytest.raises(PodRefusedError, match="sha256"):
+    with pytest.raises(PodRefusedError, match="blake3"):
         await push(client_of(cluster), version, 2.0)
     assert pod.version == "default"
 

@@ -1,12 +1,12 @@
 """Staged versions on disk, and what of them HTTP gives away."""
 
 import asyncio
-from hashlib import sha256
 from pathlib import Path
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
+from blake3 import blake3
 
 from gymtrain_api.manifest import WeightEnd, WeightHead, WeightPart
 from gymtrain_trainer.weights import StagingError, WeightStore, weight_routes
@@ -15,8 +15,8 @@ from gymtrain_trainer.weights.store import Draft
 
 def add(draft: Draft, name: str = "a.safetensors", content: bytes = b"x") -> WeightPart:
     (draft.folder / name).write_bytes(content)
-    digest = sha256(content).hexdigest()
-    part = WeightPart(name=name, size=len(content), offset=0, bytes=len(content), sha256=digest)
+    digest = blake3(content).hexdigest()
+    part = WeightPart(name=name, size=len(content), offset=0, bytes=len(content), blake3=digest)
     draft.manifest.add(part)
     return part
 
@@ -144,5 +144,5 @@ async def test_a_version_that_is_withdrawn_ends_without_its_last_line(tmp_path: 
         await answer.content.readline()
         await asyncio.to_thread(store.drop, 1)
         rest = await answer.read()
-    assert b"sha256" in rest
+    assert b"blake3" in rest
     assert b"parts" not in rest

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
+
+from blake3 import blake3
 
 from gymtrain_api.manifest import WeightPart
 
@@ -35,12 +36,12 @@ class ShardFile:
             file.truncate(self.size)
 
     def write(self, offset: int, length: int) -> WeightPart:
-        """Writes and hashes one range. hashlib and file writes release Python's lock.
+        """Writes and hashes one range. Hashing and file writes release Python's lock.
 
         Raises:
             OSError: the disk is full or not writable.
         """
-        digest, at = hashlib.sha256(), offset
+        digest, at = blake3(), offset
         with self._path.open("r+b", buffering=0) as file:
             for chunk in self._chunks(offset, offset + length):
                 written = 0
@@ -48,7 +49,7 @@ class ShardFile:
                     written += os.pwrite(file.fileno(), chunk[written:], at + written)
                 digest.update(chunk)
                 at += len(chunk)
-        return WeightPart(name=self._path.name, size=self.size, offset=offset, bytes=length, sha256=digest.hexdigest())
+        return WeightPart(name=self._path.name, size=self.size, offset=offset, bytes=length, blake3=digest.hexdigest())
 
     def _chunks(self, begin: int, end: int) -> Iterator[memoryview]:
         while begin < end:
