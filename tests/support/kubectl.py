@@ -7,11 +7,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from tests.support.reading import KubectlError as KubectlError
+from tests.support.reading import Reader
+
 type Objects = list[dict[str, Any]]
-
-
-class KubectlError(AssertionError):
-    """A kubectl command failed; the message is what kubectl printed."""
 
 
 class Kubectl:
@@ -20,6 +19,7 @@ class Kubectl:
     def __init__(self, kubeconfig: str, namespace: str, program: str = "kubectl") -> None:
         self.namespace = namespace
         self._base = [program, "--kubeconfig", kubeconfig, "--namespace", namespace]
+        self._reader = Reader(kubeconfig, namespace)
 
     def run(self, *args: str, stdin: str | None = None, timeout: float = 60, check: bool = True) -> str:
         """Standard output of one command.
@@ -45,12 +45,20 @@ class Kubectl:
         self.run("apply", "-f", "-", stdin="\n---\n".join(json.dumps(o) for o in objects))
 
     def get(self, kind: str, name: str) -> dict[str, Any]:
-        """One object."""
+        """One object.
+
+        Raises:
+            KubectlError: it isn't there, or can't be read.
+        """
+        if Reader.knows(kind):
+            return self._reader.get(kind, name)
         found: dict[str, Any] = json.loads(self.run("get", kind, name, "-o", "json"))
         return found
 
     def list(self, kinds: str, selector: str | None = None) -> Objects:
         """Objects of one or more kinds (comma-separated)."""
+        if Reader.knows(kinds):
+            return self._reader.list(kinds, selector)
         args = ["get", kinds, "-o", "json", *(["-l", selector] if selector else [])]
         items: Objects = json.loads(self.run(*args))["items"]
         return items
@@ -66,14 +74,18 @@ class Kubectl:
 
     def condition(self, run: str, kind: str) -> dict[str, Any]:
         """A condition of a run; empty where it isn't there."""
+        return self._conditions(run).get(kind, {})
+
+    def _conditions(self, run: str) -> dict[str, dict[str, Any]]:
         status = self.get("gymtrainingrun", run).get("status", {})
-        return next((c for c in status.get("conditions", []) if c["type"] == kind), {})
+        return {condition["type"]: condition for condition in status.get("conditions", [])}
 
     def wait_condition(self, run: str, kind: str, timeout: float) -> None:
         """Waits for the condition, or for the run's failure; the run's whole status is in the error."""
 
         def over() -> bool:
-            return any(self.condition(run, one).get("status") == "True" for one in (kind, "Failed"))
+            conditions = self._conditions(run)
+            return any(conditions.get(one, {}).get("status") == "True" for one in (kind, "Failed"))
 
         try:
             eventually(over, f"run {run} is {kind}", timeout)
