@@ -44,15 +44,15 @@ from dev.gpu.vllm_server import free_port, serving
 _PODS_HOST = "pods"
 _PROMPTS = [[5, 6, 7, 8], list(range(100, 160)), list(range(3000, 3200))]
 _RESULTS: dict[str, Any] = {}
-_KINDS = ("nccl", "httpfull", "lora", "pods", "tensor_parallel")
 _SHAPES = {"0.1": SMOLLM2_135M, "0.6": LLAMA_06B}  # billions of parameters
 
 
 def main() -> int:
     """Measures each kind; one that fails is reported with its error, and the others go on."""
+    kinds = {"nccl": _nccl, "httpfull": _http, "lora": _lora, "pods": _pods, "tensor_parallel": _tensor_parallel}
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--syncs", type=int, default=20)
-    parser.add_argument("--only", nargs="*", choices=_KINDS, default=_KINDS)
+    parser.add_argument("--only", nargs="*", choices=kinds, default=["nccl", "httpfull", "lora"])
     parser.add_argument("--size", choices=_SHAPES, default="0.1", help="of the model; tensor_parallel needs 0.6")
     parser.add_argument("--seconds", type=float, default=460.0, help="the most that it takes")
     options = parser.parse_args()
@@ -64,14 +64,13 @@ def main() -> int:
         model = small_model.make_model(work / "model", _SHAPES[options.size])
         _RESULTS["model_bytes"] = sum(p.nbytes for p in model.parameters())
         _RESULTS["gpu"], _RESULTS["syncs"] = torch.cuda.get_device_name(), options.syncs
-        kinds = dict(zip(_KINDS, (_nccl, _http, _lora, _pods, _tensor_parallel), strict=True))
         for name in options.only:
             began = time.monotonic()
             try:
                 kinds[name](work, model, options.syncs)
             except Exception as error:
                 _RESULTS[f"{name}_error"] = f"{type(error).__name__}: {error}"[-1500:]
-                _RESULTS[f"{name}_log"] = _tail(work / f"{name}.log")
+                _RESULTS[f"{name}_log"] = "\n".join(map(_tail, work.glob(f"{name}*.log")))
             _RESULTS[f"{name}_phase_seconds"] = round(time.monotonic() - began, 1)
     for found in _RESULTS.values():
         if isinstance(found, dict):
@@ -330,7 +329,7 @@ def _difference(address: str, port: int, model: Any, subject: _Subject) -> float
 
 
 def _tail(log: Path) -> str:
-    return log.read_text(errors="replace")[-2500:] if log.exists() else ""
+    return log.read_text(errors="replace")[-2500:]
 
 
 def _out_of_time(seconds: float) -> None:
