@@ -21,8 +21,8 @@ const (
 //
 // The kernel drops a signal without a handler for the first process of a pid namespace, but not while its main thread
 // has the signal blocked, as it has while it handles another: then any other thread takes it and the process dies.
-// Ignoring them instead, as whoever started this may do, would be inherited by all commands; a handler is not. Go's own ends the process for a signal
-// that Go doesn't know that it handles.
+// Ignoring them instead, as whoever started this may do, would be inherited by all commands; a handler is not. Go's own
+// ends the process for a signal that Go doesn't know that it handles.
 func handleTheRest() {
 	// The flags and the way back are as Go has them.
 	var wanted disposition
