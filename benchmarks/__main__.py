@@ -4,12 +4,16 @@ import argparse
 import os
 import sys
 
-from benchmarks import first_step, operator_memory
+from benchmarks import first_step, gateway_on_cluster, operator_memory
 from benchmarks.report import Result, as_table
 from tests.support.apiserver import binary
 from tests.support.kubectl import Kubectl
 
-_ALL = {"first-step": first_step.measure, "operator-memory": operator_memory.measure}
+_ALL = {
+    "first-step": first_step.measure,
+    "operator-memory": operator_memory.measure,
+    "gateway": gateway_on_cluster.measure,
+}
 
 
 def main() -> int:

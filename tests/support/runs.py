@@ -12,17 +12,18 @@ NOWHERE = {"requests": {"cpu": "1000"}}
 
 def tiny_run(name: str, **trainer_config: Any) -> dict[str, Any]:
     """The fast variant of the quickstart under another name, with some trainer settings replaced."""
-    run = _example("tiny.yaml", name)
+    run = example("tiny.yaml", name)
     run["spec"]["trainer"]["config"].update(trainer_config)
     return run
 
 
 def swe_run(name: str) -> dict[str, Any]:
     """examples/swe/swe.yaml under another name."""
-    return _example("swe/swe.yaml", name)
+    return example("swe/swe.yaml", name)
 
 
-def _example(path: str, name: str) -> dict[str, Any]:
+def example(path: str, name: str) -> dict[str, Any]:
+    """The run of an example under another name."""
     documents = yaml.safe_load_all((EXAMPLES / path).read_text())
     run: dict[str, Any] = next(d for d in documents if d["kind"] == "GymTrainingRun")
     return run | {"metadata": {"name": name}}

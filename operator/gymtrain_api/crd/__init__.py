@@ -3,7 +3,7 @@
     python -m gymtrain_api.crd            writes them
     python -m gymtrain_api.crd --check    exits with 1 and a diff where the committed files differ
 
-    spec.py, status.py ──pydantic──> JSON schema ──structural.py──> OpenAPI v3 structural schema ─┐
+    spec/, status.py ──pydantic──> JSON schema ──structural.py──> OpenAPI v3 structural schema ─┐
     validations.py ────────────────────────────────rules.py──────> x-kubernetes-validations ─────┤
                                                                                   definition.py ─┴─> CRD
                                                                                   reference.py ────> Markdown

@@ -1,0 +1,54 @@
+"""What a run's gateway costs: tokens per second and latency through it and without it, on the run's own vLLM.
+
+A run of the quickstart's model whose trainer never starts, so that nothing else has the CPU. The requests
+(`gateway_overhead`) are sent from the gateway's pod, which alone may reach both.
+"""
+
+import json
+from pathlib import Path
+
+from benchmarks.namespaces import namespace
+from benchmarks.report import Result
+from tests.support.kubectl import Kubectl, eventually
+from tests.support.runs import NOWHERE, example
+
+_RUN = "overhead"
+_DEADLINE = 600.0
+_REQUESTS = ("--rounds=6", "--requests=16", "--concurrent=16", "--max-tokens=16", "--alone=30", "--alone-tokens=8")
+
+
+def measure(kubectl: Kubectl) -> list[Result]:
+    """The figures of one run.
+
+    Raises:
+        AssertionError: the gateway was not ready in time.
+    """
+    run = example("quickstart.yaml", _RUN)
+    run["spec"]["weightSync"] = {"transport": "None"}
+    run["spec"]["trainer"]["resources"] = NOWHERE
+    del run["spec"]["model"]["storage"]
+    with namespace(kubectl):
+        kubectl.apply(run)
+        eventually(lambda: _ready(kubectl), "the gateway is ready", _DEADLINE)
+        vllm, gateway = (kubectl.pods(_RUN, role=role)[0] for role in ("inference", "gateway"))
+        urls = [f"--gateway=http://{_ip(gateway)}:8000", f"--direct=http://{_ip(vllm)}:8000"]
+        script = (Path(__file__).parent / "gateway_overhead.py").read_text()
+        command = ["exec", "-i", gateway["metadata"]["name"], "-c", "gateway", "--", "python", "-", *urls, *_REQUESTS]
+        told = json.loads(kubectl.run(*command, stdin=script, timeout=_DEADLINE))
+    name = "gateway"
+    rates, alone, added = told["tokens_per_second"], told["alone_median_ms"], told["added_median_of_differences_ms"]
+    return [
+        Result(name, "tokens per second, vLLM alone", rates["direct"], "1/s"),
+        Result(name, "tokens per second, through the gateway", rates["gateway"], "1/s"),
+        Result(name, "tokens per second lost", 100 * (1 - told["share_of_direct"]), "%", aim=5),
+        Result(name, "a request alone, vLLM alone, median", alone["direct"], "ms"),
+        Result(name, "added by the gateway, median of differences", added, "ms", aim=3),
+    ]
+
+
+def _ready(kubectl: Kubectl) -> bool:
+    return kubectl.condition(_RUN, "GatewayReady").get("status") == "True"
+
+
+def _ip(pod: dict[str, dict[str, str]]) -> str:
+    return pod["status"]["podIP"]

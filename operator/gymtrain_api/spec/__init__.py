@@ -1,0 +1,29 @@
+"""`spec` of a GymTrainingRun, a module for each part of it.
+
+The types are the truth: the CRD (`crds/`) and the reference (`docs/reference/`) are generated from
+them, field descriptions included. Field names are camelCase on the wire, snake_case in Python.
+Only what is implemented stands here.
+"""
+
+from gymtrain_api.spec.base import CIDR_PATTERN, DECIMAL_PATTERN, IMAGE_PATTERN, SIZE_PATTERN, PodSettings
+from gymtrain_api.spec.data import Data, Dataset, PromptMessage, ReasoningGymTask
+from gymtrain_api.spec.gym import Gym, GymServer
+from gymtrain_api.spec.run import GymTrainingRunSpec
+from gymtrain_api.spec.sandboxes import ImageRewrite, Sandboxes
+
+__all__ = [
+    "CIDR_PATTERN",
+    "DECIMAL_PATTERN",
+    "IMAGE_PATTERN",
+    "SIZE_PATTERN",
+    "Data",
+    "Dataset",
+    "Gym",
+    "GymServer",
+    "GymTrainingRunSpec",
+    "ImageRewrite",
+    "PodSettings",
+    "PromptMessage",
+    "ReasoningGymTask",
+    "Sandboxes",
+]

@@ -1,0 +1,59 @@
+"""`spec.data`: the datasets."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from gymtrain_api.sources import DATA_SOURCE_PATTERN
+from gymtrain_api.spec.base import KubernetesObject, Spec
+
+
+class PromptMessage(Spec):
+    """One turn of a conversation."""
+
+    role: Literal["system", "user", "assistant"] = Field(description="Who speaks.")
+    content: str = Field(min_length=1, max_length=16384, description="Text of the turn.")
+
+
+class ReasoningGymTask(Spec):
+    """A dataset made on the spot by the reasoning_gym package."""
+
+    task: str = Field(min_length=1, description="Name of the reasoning_gym dataset, such as chain_sum.")
+    size: int = Field(ge=1, le=10_000_000, description="Number of rows.")
+    seed: int = Field(0, ge=0, description="Seed of the generator.")
+    config: KubernetesObject = Field(
+        default_factory=dict, description="Keyword arguments of the task, such as min_digits."
+    )
+    prompt_prefix: str | None = Field(
+        None, max_length=16384, description="Text put before each question, in the same turn: instructions."
+    )
+    messages: list[PromptMessage] = Field(
+        default_factory=list,
+        max_length=32,
+        description="Turns put before each question: a system prompt, worked examples (a question by the user, its "
+        "answer by the assistant).",
+    )
+
+
+class Dataset(Spec):
+    """One dataset: exactly one of source and reasoningGym."""
+
+    source: str | None = Field(
+        None,
+        pattern=DATA_SOURCE_PATTERN,
+        max_length=512,
+        description="JSONL file: pvc://CLAIM/PATH, configmap://NAME/KEY, or gym://PATH in the Gym image.",
+    )
+    reasoning_gym: ReasoningGymTask | None = Field(None, description="Dataset made on the spot by reasoning_gym.")
+    weight: int = Field(1, ge=1, le=1000, description="How often this dataset is drawn from, relative to the others.")
+    agent: str | None = Field(
+        None,
+        min_length=1,
+        description="Agent server for rows that carry no agent_ref. May be left out where the config has one agent.",
+    )
+
+
+class Data(Spec):
+    """The datasets of the run."""
+
+    train: list[Dataset] = Field(min_length=1, max_length=64, description="Datasets to train on.")
