@@ -112,12 +112,14 @@ demo-down: cluster-down ## Remove all that the demo made, but the cache
 ##@ measuring
 .PHONY: bench
 bench: cluster-up images ## Run the benchmarks (benchmarks/README.md)
+	KUBECONFIG="$$(dev/run kubeconfig)" dev/install.sh >/dev/null
 	KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) python -m benchmarks
 
 PARTS ?=
 .PHONY: bench-sandboxes
 bench-sandboxes: cluster-up ## ... of sandboxes, beside agent-sandbox and kubectl exec (PARTS="exec rate": some)
-	dev/run images sandbox $(patsubst examples/swe/%/Dockerfile,swe-%,$(wildcard examples/swe/*/Dockerfile))
+	dev/run images operator sandbox $(patsubst examples/swe/%/Dockerfile,swe-%,$(wildcard examples/swe/*/Dockerfile))
 	dev/run addon agent-sandbox
 	dev/run addon kwok
+	KUBECONFIG="$$(dev/run kubeconfig)" dev/install.sh >/dev/null
 	KUBECONFIG="$$(dev/run kubeconfig)" PYTHONPATH=operator:trainer:images/broker $(RUN) python -m benchmarks.sandboxes $(PARTS)

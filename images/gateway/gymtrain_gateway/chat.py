@@ -22,6 +22,10 @@ from gymtrain_gateway.upstream import Upstream
 
 GENERATE = "/inference/v1/generate"
 
+# The default of vLLM's SamplingParams. `render` leaves out what equals a default, and `generate` takes a missing
+# max_tokens for all that fits into the context (vLLM 0.32, entrypoints/scale_out/token_in_token_out/serving.py).
+_DEFAULT_MAX_TOKENS = 16
+
 
 @dataclass(frozen=True)
 class ChatAnswer:
@@ -96,7 +100,8 @@ class Chat:
             sampling["logprobs"] = 0
         if not sampling.get("stop"):
             sampling["detokenize"] = False  # the text is made once, by derender
-        if length is not None and sampling.get("max_tokens"):
+        sampling.setdefault("max_tokens", _DEFAULT_MAX_TOKENS)
+        if length is not None and sampling["max_tokens"]:
             sampling["max_tokens"] = min(int(sampling["max_tokens"]), length - len(prompt.tokens))
         request = {**prompt.request, "token_ids": prompt.tokens, "sampling_params": sampling, "stream": False}
         for name in ("token_offsets", "assistant_tokens_mask"):

@@ -25,6 +25,17 @@ except Exception as error:
     return kubectl.run("exec", pod, "-c", "gym", "--", "python", "-S", "-c", code).strip()
 
 
+def _answer_length(kubectl: Kubectl, pod: str, gateway: str, most: int) -> int:
+    """Tokens of an answer that nothing but `most` ends, asked for from a Gym server's pod."""
+    body = {"model": "policy", "messages": [{"role": "user", "content": "a"}], "max_tokens": most, "ignore_eos": True}
+    code = f"""
+import json, urllib.request
+request = urllib.request.Request({gateway!r}, {json.dumps(body).encode()!r}, {{"Content-Type": "application/json"}})
+print(json.load(urllib.request.urlopen(request, timeout=60))["usage"]["completion_tokens"])
+"""
+    return int(kubectl.run("exec", pod, "-c", "gym", "--", "python", "-S", "-c", code))
+
+
 def _agents_of_samples(kubectl: Kubectl, run: str) -> set[str]:
     """Agents whose answers the trainer has seen."""
     for pod in kubectl.pods(run, role="trainer"):
@@ -46,7 +57,11 @@ def test_the_multi_environment_example_trains_on_both_environments(operator: Kub
 
     # A Gym server runs others' code: it reaches the gateway, and neither vLLM's control routes nor the trainer.
     agent = kubectl.pods("multi-environment", role="gym", server="mcqa_simple_agent")[0]["metadata"]["name"]
-    assert _status(kubectl, agent, "http://multi-environment-gateway:8000/health") == "200"
+    gateway = "http://multi-environment-gateway:8000"
+    assert _status(kubectl, agent, f"{gateway}/health") == "200"
+    # vLLM's own default is 16: it leaves that out where it renders, and takes what is missing for all that fits.
+    for most in (16, 17):
+        assert _answer_length(kubectl, agent, f"{gateway}/v1/chat/completions", most) == most
     for closed in ("inference-pods:8000/health", "inference:8000/health", "trainer:8080/healthz"):
         assert "Error" in _status(kubectl, agent, f"http://multi-environment-{closed}"), f"{closed} is open"
 

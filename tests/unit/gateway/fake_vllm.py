@@ -13,6 +13,8 @@ from aiohttp.test_utils import TestServer
 
 END, START = 0, 1
 _SAMPLED = 100_000
+_CONTEXT = 4096
+_DEFAULT_MAX_TOKENS = 16  # of vLLM's SamplingParams: left out where they are written, and not taken for it where read
 
 
 def tokens(text: str, *, sampled: bool = False) -> list[int]:
@@ -103,7 +105,7 @@ class FakeVLLM:
         return web.json_response({"is_paused": self.paused})
 
     async def _models(self, request: web.Request) -> web.Response:
-        models = [{"id": name, "max_model_len": 4096} for name in ["policy", *self.adapters]]
+        models = [{"id": name, "max_model_len": _CONTEXT} for name in ["policy", *self.adapters]]
         return web.json_response({"data": models})
 
     async def _render(self, request: web.Request) -> web.Response:
@@ -112,8 +114,10 @@ class FakeVLLM:
         if body.get("temperature") == "hot":
             return web.json_response({"error": {"message": "temperature: no number"}}, status=400)
         ids = self.template(body["messages"], ask=body.get("add_generation_prompt", True))
+        most = body.get("max_tokens", 100)
+        sampling = {} if most == _DEFAULT_MAX_TOKENS else {"max_tokens": most}
         return web.json_response(
-            {"token_ids": ids, "sampling_params": {"max_tokens": 100}, "features": None, "model": body.get("model")}
+            {"token_ids": ids, "sampling_params": sampling, "features": None, "model": body.get("model")}
         )
 
     async def _generate(self, request: web.Request) -> web.Response:
@@ -127,13 +131,15 @@ class FakeVLLM:
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
-        ids = tokens(self.answers.popleft() if self.answers else "ok", sampled=True) + ([] if self.cut else [END])
+        text = self.answers.popleft() if self.answers else "ok"
+        most = body["sampling_params"].get("max_tokens", _CONTEXT - len(body["token_ids"]))
+        ids = (tokens(text, sampled=True) + ([] if self.cut else [END]))[:most]
         self.generated += 1
         versions = dict.fromkeys([label, self.label if label not in self.adapters else label])
         choice = {
             "index": 0,
             "token_ids": ids,
-            "finish_reason": "length" if self.cut else "stop",
+            "finish_reason": "length" if self.cut or len(ids) == most else "stop",
             "stop_reason": None,
             "logprobs": {"content": [{"token_id": one, "logprob": -0.5, "top_logprobs": []} for one in ids]},
             "weight_versions": [{"version": one, "start": 0, "end": 1} for one in versions if one is not None],
@@ -162,7 +168,7 @@ class FakeVLLM:
     async def _tokenize(self, request: web.Request) -> web.Response:
         body = await request.json()
         ids = self.template(body["messages"], ask=body.get("add_generation_prompt", True))
-        return web.json_response({"tokens": ids, "count": len(ids), "max_model_len": 4096})
+        return web.json_response({"tokens": ids, "count": len(ids), "max_model_len": _CONTEXT})
 
     async def _detokenize(self, request: web.Request) -> web.Response:
         return web.json_response({"prompt": text_of((await request.json())["tokens"])})

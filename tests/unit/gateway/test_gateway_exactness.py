@@ -9,7 +9,7 @@ from tests.exactness.model_server import Dialect, ModelServer
 from tests.unit.gateway.conftest import Start
 from tests.unit.gateway.fake_vllm import FakeVLLM
 
-PLAN = Plan(turns=4, tools="auto", max_tokens=10, temperature=1.0)
+PLAN = Plan(turns=4, tools="auto", max_tokens=100, temperature=1.0)
 
 
 async def play(url: str, dialect: Dialect = "0.4") -> Report:

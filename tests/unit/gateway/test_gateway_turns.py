@@ -131,6 +131,15 @@ async def test_a_prompt_at_the_end_of_the_context_is_refused_in_words_that_model
     assert "maximum context length is 4096" in document["error"]["message"]
 
 
+@pytest.mark.parametrize("most", [15, 16, 17])
+async def test_no_answer_is_longer_than_asked_for(start: Start, most: int) -> None:
+    """Not even where vLLM leaves the number out of what it renders, since it is its default."""
+    pod = FakeVLLM()
+    pod.answers.append("x" * 40)
+    message, _ = await ask(await start(pod), [user("q")], max_tokens=most)
+    assert len(message["generation_token_ids"]) == most
+
+
 async def test_with_adapters_the_newest_one_answers_under_its_name(start: Start) -> None:
     from dataclasses import replace
 
