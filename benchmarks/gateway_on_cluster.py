@@ -15,7 +15,7 @@ from tests.support.runs import NOWHERE, example
 
 _RUN = "overhead"
 _DEADLINE = 600.0
-_ROUNDS = ("--rounds=10", "--requests=16", "--concurrent=16", "--max-tokens=16", "--prompt-repeats=4")
+_ROUNDS = ("--rounds=10", "--requests=16", "--concurrent=16", "--max-tokens=32", "--prompt-repeats=4")
 _ALONE = ("--alone=60", "--alone-tokens=8")
 
 
@@ -35,20 +35,8 @@ def measure(kubectl: Kubectl) -> list[Result]:
         vllm, gateway = (kubectl.pods(_RUN, role=role)[0] for role in ("inference", "gateway"))
         urls = [f"--gateway=http://{_ip(gateway)}:8000", f"--direct=http://{_ip(vllm)}:8000"]
         script = (Path(__file__).parent / "gateway_overhead.py").read_text()
-        command = [
-            "exec",
-            "-i",
-            gateway["metadata"]["name"],
-            "-c",
-            "gateway",
-            "--",
-            "python",
-            "-",
-            *urls,
-            *_ROUNDS,
-            *_ALONE,
-        ]
-        told = json.loads(kubectl.run(*command, *_ROUNDS, *_ALONE, stdin=script, timeout=_DEADLINE))
+        python = ["exec", "-i", gateway["metadata"]["name"], "-c", "gateway", "--", "python", "-"]
+        told = json.loads(kubectl.run(*python, *urls, *_ROUNDS, *_ALONE, stdin=script, timeout=_DEADLINE))
     print(json.dumps(told), file=sys.stderr)
     name = "gateway"
     rates, alone, added = told["tokens_per_second"], told["alone_median_ms"], told["added_median_of_differences_ms"]
