@@ -42,6 +42,8 @@ class Theirs:
             async with asyncio.timeout(_PATIENCE):
                 status = await waiting
         except (KubeError, TimeoutError) as error:
+            with suppress(KubeError):  # it may have been made, and its sandbox would be waited for at the end
+                await self._kube.delete(f"{self._base}/sandboxclaims/{name}")
             raise ClaimError(str(error)[:200] or type(error).__name__) from error
         finally:
             del self._waiting[name]

@@ -72,6 +72,10 @@ class AgentSandboxes:
             self._settings, shape, image, name, known, self._clock(), made_for=made_for, lease=lease, request=request
         )
 
+    def pressed(self) -> bool:
+        """As the API server answers."""
+        return self._kube.pressed()
+
     async def close(self) -> None:
         """Ends all connections."""
         await self._kube.close()

@@ -30,6 +30,9 @@ class Backend(Protocol):
     ) -> Object:
         """The manifest of one sandbox. With a lease it belongs to that request from its first moment."""
 
+    def pressed(self) -> bool:
+        """Whether writes that somebody waits for are slow at the moment."""
+
     async def close(self) -> None:
         """Ends all connections."""
 

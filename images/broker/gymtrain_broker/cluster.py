@@ -37,6 +37,10 @@ class Cluster:
             self._settings, shape.key, image, shape.body, name, made_for=made_for, lease=lease, request=request
         )
 
+    def pressed(self) -> bool:
+        """As the API server answers."""
+        return self._kube.pressed()
+
     async def close(self) -> None:
         """Ends all connections."""
         await self._kube.close()

@@ -50,7 +50,7 @@ class Keeper:
         self.clock = clock
         self._pulls = Pulls(settings.spec.pre_pull.max_per_registry)
         self.hands = Hands(settings, state, writes, daemons, metrics, self)
-        self._stock = Stock(settings, state, shapes, self.hands, self._pulls, metrics)
+        self._stock = Stock(settings, state, shapes, self.hands, self._pulls, metrics, writes.pressed)
         self.pulse = Pulse(settings, state, daemons, self.ready_now, clock)
         self._wake = asyncio.Event()
         self.synced = asyncio.Event()

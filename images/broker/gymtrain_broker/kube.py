@@ -79,6 +79,10 @@ class Kube:
         """Ends all connections."""
         await self._http.close()
 
+    def pressed(self) -> bool:
+        """Whether writes that somebody waits for are slow at the moment."""
+        return self._background.pressed()
+
     async def list_all(self, path: str, selector: str) -> tuple[list[Object], str]:
         """All objects that a label selector names, and the resourceVersion to watch from."""
         found: list[Object] = []

@@ -17,6 +17,7 @@ from gymtrain_broker.troubles import Trouble
 # longest back-off (5 min). Else it waits for 10 s and more, and a new pod is faster.
 _STABLE_SECONDS = 615.0
 _SPARE_SECONDS = 30.0
+_LOW_WATER = 4  # a pool with less than the fourth part is refilled at any time
 
 
 @dataclass(frozen=True)
@@ -167,6 +168,17 @@ def wants(pools: Sequence[Want], announced: Iterable[Shape], ahead: int) -> dict
             made_for = known.made_for if known else MadeFor.LOOK_AHEAD
             found[shape.key] = Want(shape, coming[shape.key], made_for)
     return found
+
+
+def urgent(wanted: Mapping[str, Want], free: Mapping[str, int]) -> dict[str, Want]:
+    """What to make even while the control plane has no room to spare: all but the refill of pools that still hold a
+    quarter of theirs. A pool is there for such moments; each sandbox that is made for it then costs several requests
+    their turn."""
+    return {
+        key: want
+        for key, want in wanted.items()
+        if want.made_for is not MadeFor.POOL or free.get(key, 0) * _LOW_WATER < want.count
+    }
 
 
 def missing(

@@ -2,8 +2,9 @@
 
 import logging
 from collections import defaultdict
+from collections.abc import Callable
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 
 from gymtrain_broker import plan
 from gymtrain_broker.errors import ClusterError
@@ -20,6 +21,7 @@ from gymtrain_broker.state import Doing, State
 
 logger = logging.getLogger(__name__)
 
+_MAKING = 32  # at once; what is asked for later would have to wait for these, should the control plane become slow
 _BACK = 2  # times the wanted number may be free, when sandboxes come back faster than they are asked for
 
 
@@ -27,7 +29,14 @@ class Stock:
     """The free pods of a run."""
 
     def __init__(
-        self, settings: Settings, state: State, shapes: Shapes, hands: Hands, pulls: Pulls, metrics: Metrics
+        self,
+        settings: Settings,
+        state: State,
+        shapes: Shapes,
+        hands: Hands,
+        pulls: Pulls,
+        metrics: Metrics,
+        pressed: Callable[[], bool],
     ) -> None:
         self._settings = settings
         self._state = state
@@ -36,6 +45,7 @@ class Stock:
         self._pulls = pulls
         self._pre_pulls = PrePulls(settings, shapes, pulls)
         self._metrics = metrics
+        self._pressed = pressed
         self._unwanted: dict[str, float] = {}
 
     def wants_back(self, pod: SandboxPod, now: float) -> bool:
@@ -63,8 +73,11 @@ class Stock:
         counts = {key: len(pods) + self._hands.making[key] for key, pods in free.items()}
         for key in self._hands.making:
             counts.setdefault(key, self._hands.making[key])
+        if self._pressed():
+            wanted = plan.urgent(wanted, counts)
         under_way = self._pulls.under_way(self._state.pods.values())
-        for want in plan.missing(wanted, counts, self._pulls, under_way, now):
+        room = max(0, _MAKING - self._hands.making.total())
+        for want in islice(plan.missing(wanted, counts, self._pulls, under_way, now), room):
             self._hands.make_ahead(want, partial(self._failed, want.shape.image, now))
 
     def _pools(self) -> list[Want]:

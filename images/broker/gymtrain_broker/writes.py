@@ -27,6 +27,7 @@ class Writes:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self.sandbox = backend.sandbox
+        self.pressed = backend.pressed
 
     async def lease(
         self, pod: SandboxPod, lease: Lease, request: SandboxRequest, on_problem: Callable[[ClusterError], bool]

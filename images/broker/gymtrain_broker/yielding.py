@@ -21,6 +21,7 @@ class Yielding:
         self._most = most
         self._clock = clock
         self._limit = float(most)
+        self._slow = False
         self._last = -_QUIET_SECONDS
         self._under_way = 0
         self._queue = asyncio.Lock()
@@ -45,11 +46,20 @@ class Yielding:
     def urgent_took(self, seconds: float) -> None:
         """A write that somebody waited for has ended."""
         self._last = self._clock()
+        self._slow = self._slow or seconds > _SLOW_SECONDS
         step = self._limit / 2 if seconds > _SLOW_SECONDS else self._limit + 0.25
         self._limit = min(float(self._most), max(1.0, step))
 
     def allowed(self) -> int:
         """How many may be under way now."""
-        if self._clock() - self._last > _QUIET_SECONDS:
-            self._limit = float(self._most)
+        self._forget_when_quiet()
         return int(self._limit)
+
+    def pressed(self) -> bool:
+        """Whether writes that somebody waits for were slow, and there have been such writes ever since."""
+        self._forget_when_quiet()
+        return self._slow
+
+    def _forget_when_quiet(self) -> None:
+        if self._clock() - self._last > _QUIET_SECONDS:
+            self._limit, self._slow = float(self._most), False

@@ -287,6 +287,23 @@ async def test_pools_do_not_hold_back_requests_while_the_api_server_is_slow(star
     gate.set()
 
 
+async def test_a_pool_is_not_refilled_while_requests_make_the_api_server_slow_unless_it_runs_low(
+    start: Start, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gymtrain_broker.yielding._SLOW_SECONDS", -1.0)
+    monkeypatch.setattr("gymtrain_broker.yielding._QUIET_SECONDS", 60.0)
+    bench = await start(warmPools=[{"image": "a:1", "replicas": 8}], lookAhead={"tasks": 1})
+    await bench.until(lambda: len(bench.free_ready()) == 8)
+    for _ in range(6):
+        await bench.ask("a:1")
+        bench.running.keeper.step()
+    await _announce(bench, "b:1")
+    await bench.until(lambda: len(bench.free_ready()) == 3)
+    assert _images(cluster) == {"a:1": 8, "b:1": 1}, "of the pool 2 are left, a fourth"
+    await bench.ask("a:1")
+    await bench.until(lambda: len(bench.free_ready()) == 9)
+
+
 async def test_a_free_pod_too_near_its_end_is_not_leased(start: Start, cluster: FakeCluster) -> None:
     bench = await start(warmPools=[{"image": "a:1"}], timeoutSeconds=100)
     await bench.until(bench.free_ready)

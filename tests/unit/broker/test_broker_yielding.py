@@ -58,3 +58,17 @@ async def test_who_gives_up_waiting_takes_no_turn() -> None:
             await waiting
     async with asyncio.timeout(1), background.turn():
         pass
+
+
+def test_after_a_slow_write_all_count_as_slow_until_there_were_none_for_a_while() -> None:
+    clock = _Clock()
+    background = Yielding(8, clock)
+    background.urgent_took(0.01)
+    assert not background.pressed()
+    background.urgent_took(0.3)
+    for _ in range(100):
+        clock.now += 0.1
+        background.urgent_took(0.01)
+    assert background.pressed()
+    clock.now += 1.5
+    assert not background.pressed()
