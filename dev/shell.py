@@ -58,15 +58,16 @@ def run_logged(
     fix: str = "",
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
+    stdin: Path = Path(os.devnull),
 ) -> None:
     """Run a long command with its output in a log file; on expiry its whole process group goes."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as output:
+    with log.open("ab") as output, stdin.open("rb") as given:
         output.write(f"$ {' '.join(str(part) for part in argv)}\n".encode())
         output.flush()
         process = subprocess.Popen(
             [str(part) for part in argv],
-            stdin=subprocess.DEVNULL,
+            stdin=given,
             stdout=output,
             stderr=subprocess.STDOUT,
             env=environment(env),
