@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.namespaces import namespace
 from benchmarks.report import Result
-from tests.support.kubectl import Kubectl, eventually
+from tests.support.kubectl import Kubectl
 from tests.support.runs import NOWHERE, example
 
 _RUN = "overhead"
@@ -23,7 +23,7 @@ def measure(kubectl: Kubectl) -> list[Result]:
     """The figures of one run.
 
     Raises:
-        AssertionError: the gateway was not ready in time.
+        KubectlError: the run failed, or its gateway was not ready in time.
     """
     run = example("quickstart.yaml", _RUN)
     run["spec"]["weightSync"] = {"transport": "None"}
@@ -31,7 +31,7 @@ def measure(kubectl: Kubectl) -> list[Result]:
     del run["spec"]["model"]["storage"]
     with namespace(kubectl):
         kubectl.apply(run)
-        eventually(lambda: _ready(kubectl), "the gateway is ready", _DEADLINE)
+        kubectl.wait_condition(_RUN, "GatewayReady", _DEADLINE)
         vllm, gateway = (kubectl.pods(_RUN, role=role)[0] for role in ("inference", "gateway"))
         urls = [f"--gateway=http://{_ip(gateway)}:8000", f"--direct=http://{_ip(vllm)}:8000"]
         script = (Path(__file__).parent / "gateway_overhead.py").read_text()
@@ -47,10 +47,6 @@ def measure(kubectl: Kubectl) -> list[Result]:
         Result(name, "a request alone, vLLM alone, median", alone["direct"], "ms"),
         Result(name, "added by the gateway, median of differences", added, "ms", aim=3),
     ]
-
-
-def _ready(kubectl: Kubectl) -> bool:
-    return kubectl.condition(_RUN, "GatewayReady").get("status") == "True"
 
 
 def _ip(pod: dict[str, dict[str, str]]) -> str:

@@ -79,6 +79,7 @@ async def measure(options: argparse.Namespace) -> dict[str, object]:
                 began = time.perf_counter()
                 await side.ask(http, body(options.alone_tokens))
                 side.alone.append(time.perf_counter() - began)
+    shares = [a / b for a, b in zip(through.rates, direct.rates, strict=True)]
     rates = [statistics.median(side.rates) for side in (through, direct)]
     alone = [statistics.median(side.alone) * 1000 for side in (through, direct)]
     return {
@@ -86,8 +87,8 @@ async def measure(options: argparse.Namespace) -> dict[str, object]:
         "requests_a_round": options.requests,
         "concurrent": options.concurrent,
         "tokens_per_second": {"gateway": round(rates[0], 1), "direct": round(rates[1], 1)},
-        "share_of_direct": round(statistics.median(a / b for a, b in zip(through.rates, direct.rates, strict=True)), 4),
-        "shares_of_rounds": [round(a / b, 3) for a, b in zip(through.rates, direct.rates, strict=True)],
+        "share_of_direct": round(statistics.median(shares), 4),
+        "shares_of_rounds": [round(share, 3) for share in shares],
         "alone_median_ms": {"gateway": round(alone[0], 2), "direct": round(alone[1], 2)},
         "added_median_ms": round(alone[0] - alone[1], 2),
         "added_median_of_differences_ms": round(

@@ -5,26 +5,33 @@ import sys
 
 from benchmarks.namespaces import namespace
 from benchmarks.report import Result
-from tests.support.kubectl import Kubectl, eventually
+from tests.support.kubectl import Kubectl
+from tests.support.trainer_tests import run_to_its_end
 
-_POD = "http-full"
 _DEADLINE = 1200.0
-_IMAGE = "gymtrain/trainer-tests:dev"  # only where the images were built: it is never published
+_COMMAND = ["python", "-m", "benchmarks.http_full", "--sizes", "0.1", "0.6"]
 _PATHS = "/opt/tests:/opt/gymtrain:/opt/tests/images/inference"
+_MEMORY = {"name": "memory", "emptyDir": {"medium": "Memory"}}
+_MOUNT = {"name": "memory", "mountPath": "/dev/shm"}  # noqa: S108 - in the pod
 
 
 def measure(kubectl: Kubectl) -> list[Result]:
     """The figures of one pod.
 
     Raises:
-        AssertionError: it did not end in time, or failed.
+        AssertionError: it failed, or did not end in time.
     """
     with namespace(kubectl):
-        kubectl.apply(_pod())
-        eventually(lambda: _phase(kubectl) in ("Succeeded", "Failed"), "the benchmark's pod ends", _DEADLINE, every=5)
-        log = kubectl.logs(_POD, "main")
+        log = run_to_its_end(
+            kubectl,
+            "http-full",
+            {"PYTHONPATH": _PATHS},
+            _DEADLINE,
+            volumes=[_MEMORY],
+            command=_COMMAND,
+            volumeMounts=[_MOUNT],
+        )
     found = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
-    assert found, log[-4000:]
     results: list[Result] = []
     for one in found:
         print(json.dumps(one), file=sys.stderr)
@@ -38,28 +45,3 @@ def measure(kubectl: Kubectl) -> list[Result]:
             Result(name, "the sync against copy and loading", one["times"], "times", aim=1.3),
         ]
     return results
-
-
-def _phase(kubectl: Kubectl) -> str:
-    return str(kubectl.get("pod", _POD)["status"].get("phase"))
-
-
-def _pod() -> dict[str, object]:
-    environment = {"HOME": "/tmp", "PYTHONPATH": _PATHS}  # noqa: S108 (in the container)
-    container = {
-        "name": "main",
-        "image": _IMAGE,
-        "imagePullPolicy": "IfNotPresent",
-        "command": ["python", "-m", "benchmarks.http_full", "--sizes", "0.1", "0.6"],
-        "env": [{"name": name, "value": value} for name, value in environment.items()],
-        "volumeMounts": [{"name": "memory", "mountPath": "/dev/shm"}],  # noqa: S108 (in the container)
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-    }
-    spec = {
-        "automountServiceAccountToken": False,
-        "restartPolicy": "Never",
-        "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
-        "containers": [container],
-        "volumes": [{"name": "memory", "emptyDir": {"medium": "Memory"}}],
-    }
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": _POD}, "spec": spec}

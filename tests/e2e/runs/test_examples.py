@@ -1,13 +1,10 @@
 """Shapes of runs beside the main path: several environments, several trainer nodes, rollouts without agents."""
 
 import json
-from typing import Any
-
-import yaml
 
 from tests.support.faults import trainer_events
 from tests.support.kubectl import Kubectl, eventually
-from tests.support.runs import EXAMPLES, tiny_run
+from tests.support.runs import example, tiny_run
 
 MINUTES = 60
 _SAMPLES = "import urllib.request; print(urllib.request.urlopen('http://127.0.0.1:8080/samples').read().decode())"
@@ -48,7 +45,7 @@ def _agents_of_samples(kubectl: Kubectl, run: str) -> set[str]:
 
 
 def test_the_multi_environment_example_trains_on_both_environments(operator: Kubectl, kubectl: Kubectl) -> None:
-    run: dict[str, Any] = yaml.safe_load((EXAMPLES / "multi-environment.yaml").read_text())
+    run = example("multi-environment.yaml", "multi-environment")
     run["spec"]["model"] = tiny_run("x")["spec"]["model"]  # the example's own takes minutes to load and to train
     run["spec"]["trainer"]["config"]["max_steps"] = 6
     kubectl.apply(run)

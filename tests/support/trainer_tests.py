@@ -1,0 +1,42 @@
+"""A pod of the trainer-tests image that does one thing and ends."""
+
+from typing import Any
+
+from tests.support.kubectl import Kubectl, eventually
+
+_IMAGE = "gymtrain/trainer-tests:dev"  # only where the images were built: it is never published
+_CONTAINER = "main"
+
+
+def run_to_its_end(
+    kubectl: Kubectl, name: str, env: dict[str, str], seconds: float, *, volumes: list[Any] | None = None, **more: Any
+) -> str:
+    """The pod's log. It runs under restricted Pod Security; `more` is its container's, such as a command.
+
+    Raises:
+        AssertionError: it failed, or did not end in time.
+    """
+    container = {
+        "name": _CONTAINER,
+        "image": _IMAGE,
+        "imagePullPolicy": "IfNotPresent",
+        "env": [{"name": variable, "value": value} for variable, value in {"HOME": "/tmp", **env}.items()],
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        **more,
+    }
+    spec = {
+        "automountServiceAccountToken": False,
+        "restartPolicy": "Never",
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [container],
+        "volumes": volumes or [],
+    }
+    kubectl.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
+
+    def phase() -> str:
+        return str(kubectl.get("pod", name)["status"]["phase"])
+
+    eventually(lambda: phase() in ("Succeeded", "Failed"), f"pod {name} ends", seconds)
+    log = kubectl.logs(name, _CONTAINER)
+    assert phase() == "Succeeded", log
+    return log
