@@ -32,7 +32,7 @@ from gymtrain_operator.reconcile.observation import (
     name_of,
     uid_of,
 )
-from gymtrain_operator.reconcile.pods import has_started, phase
+from gymtrain_operator.reconcile.pods import has_started, is_over, phase
 from gymtrain_operator.reconcile.references import named_objects
 from gymtrain_operator.reconcile.sandboxes import INSTALL, MISSING
 from gymtrain_operator.reconcile.verdicts import gym_verdict, stored_verdict, trainer_verdict
@@ -149,7 +149,7 @@ class Observer:
         assert run.spec is not None
         context = RunContext(run.name, run.namespace, run.uid, run.spec, self._defaults)
         pod = children.get("Pod", names.preflight(run.name, preflight_hash(context)))
-        if pod is None or phase(pod) not in {"Succeeded", "Failed"}:
+        if pod is None or not is_over(pod):
             return None
         gym, trainer = await asyncio.gather(
             *(self._log(run.namespace, name_of(pod), name) for name in (GYM_CONTAINER, TRAINER_CONTAINER))

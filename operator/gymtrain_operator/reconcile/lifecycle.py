@@ -8,7 +8,7 @@ from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_operator.manifests.context import RunContext
 from gymtrain_operator.reconcile.conditions import Claim, find, holds, is_true, lacks
 from gymtrain_operator.reconcile.observation import Object, Observation, is_deleting
-from gymtrain_operator.reconcile.pods import condition, phase
+from gymtrain_operator.reconcile.pods import condition, is_over
 from gymtrain_operator.reconcile.steps import Changes, Deletion, Failure
 from gymtrain_operator.reconcile.times import to_seconds, to_text
 
@@ -94,7 +94,7 @@ def sweep(seen: Observation) -> Changes:
 def release(seen: Observation) -> Changes:
     """The end of a run: servers go, and a trainer that still runs. What ended stays, for its log."""
     jobs = [job for job in seen.children.of("Job") if not _is_over(job)]
-    preflight = [p for p in seen.children.pods(labels.Role.PREFLIGHT) if phase(p) not in {"Succeeded", "Failed"}]
+    preflight = [p for p in seen.children.pods(labels.Role.PREFLIGHT) if not is_over(p)]
     return _deletions(seen.children.of("Deployment") + jobs + preflight).and_then(sweep(seen))
 
 

@@ -44,6 +44,16 @@ def phase(pod: Object) -> str:
     return str((pod.get("status") or {}).get("phase", ""))
 
 
+def is_over(pod: Object) -> bool:
+    """Whether nothing of the pod runs again. The kubelet tells that the containers ended a second before it tells
+    that of the pod; where all ended well, the phase can't become another."""
+    if phase(pod) in {"Succeeded", "Failed"}:
+        return True
+    spec = pod.get("spec") or {}
+    well = [t.container for t in terminated(pod) if not t.init and t.exit_code == 0]
+    return spec.get("restartPolicy") == "Never" and len(well) == len(spec.get("containers") or ())
+
+
 def condition(manifest: Object, kind: str) -> dict[str, Any]:
     """A condition of an object's status; empty where it has none of the kind."""
     conditions = (manifest.get("status") or {}).get("conditions") or []

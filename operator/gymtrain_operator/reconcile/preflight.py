@@ -14,7 +14,7 @@ from gymtrain_operator.manifests.network import network_policies
 from gymtrain_operator.manifests.volumes import volume_claims
 from gymtrain_operator.reconcile.conditions import find, holds, is_true, lacks, unknown
 from gymtrain_operator.reconcile.observation import Object, Observation, Verdict, is_deleting, name_of
-from gymtrain_operator.reconcile.pods import phase, terminated, trouble, was_disrupted
+from gymtrain_operator.reconcile.pods import is_over, terminated, trouble, was_disrupted
 from gymtrain_operator.reconcile.steps import Changes, Deletion, Failure
 from gymtrain_operator.reconcile.times import to_seconds
 
@@ -59,7 +59,7 @@ def _for_pod(
         return _running("starting the preflight pod", Changes(apply=(*base, manifests.preflight_pod(run))))
     if is_deleting(pod):
         return _running("waiting for an earlier preflight pod to end")
-    if phase(pod) in {"Succeeded", "Failed"}:
+    if is_over(pod):
         if was_disrupted(pod):
             return _running(
                 "the cluster ended the preflight pod; starting another", Changes(delete=(Deletion.of(pod),))

@@ -33,6 +33,19 @@ def test_what_preflight_passed_is_kept_in_a_config_map() -> None:
     assert world.status.preflight_hash == verdict.hash
 
 
+@pytest.mark.parametrize(("trainer_state", "passed"), [(0, "True"), (1, "Unknown"), (None, "Unknown")])
+def test_a_verdict_counts_as_soon_as_all_containers_ended_well(trainer_state: int | None, passed: str) -> None:
+    world = World()
+    world.reconcile()
+    world.preflight_ends()
+    world.preflight_pod["status"] = {
+        "phase": "Running",  # the kubelet tells another one a second later
+        "containerStatuses": [_container("gym", 0), _container("trainer", trainer_state)],
+    }
+    world.reconcile()
+    assert world.condition(ConditionType.PREFLIGHT_PASSED).status == passed
+
+
 def test_a_verdict_outlives_its_pod() -> None:
     world = World().to_servers()
     world.objects["Pod"].clear()
@@ -201,3 +214,8 @@ def test_a_change_that_slipped_past_the_api_server_does_not_reach_the_pods() -> 
     assert "max_stepz" not in config
     assert world.objects["Deployment"]["run-inference"]["spec"]["replicas"] == 2, "live settings still count"
     assert "spec.trainer.config changed since" in world.condition(ConditionType.PREFLIGHT_PASSED).message
+
+
+def _container(name: str, exit_code: int | None) -> dict[str, object]:
+    state = {"running": {}} if exit_code is None else {"terminated": {"exitCode": exit_code}}
+    return {"name": name, "state": state}
