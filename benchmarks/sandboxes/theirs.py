@@ -12,6 +12,7 @@ from benchmarks.sandboxes.ours import resident
 from benchmarks.sandboxes.places import IMAGE, RESOURCES, Place
 from dev.host import processes
 from dev.settings import Settings
+from tests.support.restricted import restricted_spec
 
 _GROUP = "extensions.agents.x-k8s.io/v1beta1"
 _POOL = "bench"
@@ -111,20 +112,10 @@ def _pod(place: Place) -> Object:
     container: Object = {
         "name": "sandbox",
         "image": IMAGE,
-        "imagePullPolicy": "IfNotPresent",
         "command": ["sleep", "infinity"],
         "resources": RESOURCES,
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }
-    security = {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}}
-    made: Object = {
-        "automountServiceAccountToken": False,
-        "terminationGracePeriodSeconds": 2,
-        "enableServiceLinks": False,
-        "securityContext": security,
-        "containers": [container],
-    }
-    return made | place.pod
+    return restricted_spec(container, terminationGracePeriodSeconds=2, enableServiceLinks=False) | place.pod
 
 
 def _object(kind: str, name: str, spec: Object) -> Object:

@@ -1,11 +1,12 @@
-"""Weight transports side by side on a machine with two GPUs: vLLM on the first, this process on the second.
+"""Weight transports side by side on a machine with two GPUs or more: vLLM on the first, this process on the second.
 
     PYTHONPATH=operator:trainer:images/inference python3 -m dev.gpu.transports [--syncs 20] [--only nccl ...]
 
 Needs torch, transformers, vLLM 0.25 or later and TRL 1.16. Ends in time with what it has, and prints one line of JSON:
 seconds of a sync (pause to resume), medians over the syncs, for TRL's own NCCL transport and for each of ours, and the
 difference of log-probabilities between vLLM and this process before (other weights) and after the last sync.
-`pods` is HTTPFull to two servers on the first GPU, `tensor_parallel` HTTPFull to one server on both.
+`pods` is HTTPFull to two servers on the first GPU, `tensor_parallel` HTTPFull to one server on both. NCCL takes one
+rank on a GPU: `nccl_tensor_parallel` (one server, two workers) needs three GPUs, `nccl_pods` (three servers) four.
 """
 
 import argparse
@@ -41,6 +42,7 @@ from benchmarks.shapes import LLAMA_06B, SMOLLM2_135M
 from dev.gpu import small_model
 from dev.gpu.vllm_server import free_port, serving
 
+_NCCL = '--weight-transfer-config={"backend":"nccl"}'
 _PODS_HOST = "pods"
 _PROMPTS = [[5, 6, 7, 8], list(range(100, 160)), list(range(3000, 3200))]
 _RESULTS: dict[str, Any] = {}
@@ -49,11 +51,19 @@ _SHAPES = {"0.1": SMOLLM2_135M, "0.6": LLAMA_06B}  # billions of parameters
 
 def main() -> int:
     """Measures each kind; one that fails is reported with its error, and the others go on."""
-    kinds = {"nccl": _nccl, "httpfull": _http, "lora": _lora, "pods": _pods, "tensor_parallel": _tensor_parallel}
+    kinds = {
+        "nccl": _nccl,
+        "nccl_pods": _nccl_pods,
+        "nccl_tensor_parallel": _nccl_tensor_parallel,
+        "httpfull": _http,
+        "lora": _lora,
+        "pods": _pods,
+        "tensor_parallel": _tensor_parallel,
+    }
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--syncs", type=int, default=20)
     parser.add_argument("--only", nargs="*", choices=kinds, default=["nccl", "httpfull", "lora"])
-    parser.add_argument("--size", choices=_SHAPES, default="0.1", help="of the model; tensor_parallel needs 0.6")
+    parser.add_argument("--size", choices=_SHAPES, default="0.1", help="of the model; tensor parallelism needs 0.6")
     parser.add_argument("--seconds", type=float, default=460.0, help="the most that it takes")
     options = parser.parse_args()
     stop = threading.Timer(options.seconds, _out_of_time, [options.seconds])
@@ -81,12 +91,30 @@ def main() -> int:
 
 def _nccl(work: Path, model: Any, syncs: int) -> None:
     """TRL's transport and ours take turns: each in two halves, so that neither gains from a warm server."""
-    transfer = '--weight-transfer-config={"backend":"nccl"}'
-    with serving(work / "model", work / "nccl.log", transfer) as port:
-        ours = _measured(_our_nccl, port, model)
+    with serving(work / "model", work / "nccl.log", _NCCL) as port:
+        ours = _measured(_our_nccl(), port, model)
         theirs = _measured(_trl, port, model)
         for kind in (theirs, ours, theirs, ours):
             kind(syncs // 2)
+
+
+def _nccl_pods(work: Path, model: Any, syncs: int) -> None:
+    """A server on each GPU that this process leaves."""
+    port, pods = free_port(), {"127.0.0.1": "0", "127.0.0.2": "2", "127.0.0.3": "3"}
+    with ExitStack() as servers:
+        servers.enter_context(_name(_PODS_HOST, list(pods)))
+        for address, gpu in pods.items():
+            log = work / f"nccl_pods-{address}.log"
+            server = serving(work / "model", log, _NCCL, host=address, port=port, CUDA_VISIBLE_DEVICES=gpu)
+            servers.enter_context(server)
+        _measured(_our_nccl("nccl_pods", _PODS_HOST), port, model, list(pods))(syncs)
+
+
+def _nccl_tensor_parallel(work: Path, model: Any, syncs: int) -> None:
+    log = work / "nccl_tensor_parallel.log"
+    arguments = (_NCCL, "--tensor-parallel-size=2")
+    with serving(work / "model", log, *arguments, CUDA_VISIBLE_DEVICES="0,2") as port:
+        _measured(_our_nccl("nccl_tensor_parallel"), port, model)(syncs)
 
 
 def _http(work: Path, model: Any, syncs: int) -> None:
@@ -205,13 +233,16 @@ def _trl(port: int, model: Any) -> Iterator[_Subject]:
         transfer.destroy()
 
 
-@contextmanager
-def _our_nccl(port: int, model: Any) -> Iterator[_Subject]:
-    from gymtrain_trainer.weights import NCCL
+def _our_nccl(name: str = "nccl", host: str = "127.0.0.1") -> Kind:
+    @contextmanager
+    def kind(port: int, model: Any) -> Iterator[_Subject]:
+        from gymtrain_trainer.weights import NCCL
 
-    transfer = NCCL(_settings(port), lambda: iter(model.named_parameters()), dtype="bfloat16")
-    with _ready(transfer):
-        yield _Subject("nccl", _protocol(transfer, model), lambda: small_model.change(model))
+        transfer = NCCL(_settings(port, host=host), lambda: iter(model.named_parameters()), dtype="bfloat16")
+        with _ready(transfer):
+            yield _Subject(name, _protocol(transfer, model), lambda: small_model.change(model))
+
+    return kind
 
 
 def _our_http(work: Path, name: str = "httpfull", host: str = "127.0.0.1") -> Kind:

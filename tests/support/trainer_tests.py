@@ -3,6 +3,7 @@
 from typing import Any
 
 from tests.support.kubectl import Kubectl, eventually
+from tests.support.restricted import restricted_spec
 
 _IMAGE = "gymtrain/trainer-tests:dev"  # only where the images were built: it is never published
 _CONTAINER = "main"
@@ -19,18 +20,10 @@ def run_to_its_end(
     container = {
         "name": _CONTAINER,
         "image": _IMAGE,
-        "imagePullPolicy": "IfNotPresent",
         "env": [{"name": variable, "value": value} for variable, value in {"HOME": "/tmp", **env}.items()],
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         **more,
     }
-    spec = {
-        "automountServiceAccountToken": False,
-        "restartPolicy": "Never",
-        "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
-        "containers": [container],
-        "volumes": volumes or [],
-    }
+    spec = restricted_spec(container, restartPolicy="Never", volumes=volumes or [])
     kubectl.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
 
     def phase() -> str:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.apiserver import binary
 from tests.support.kubectl import Kubectl
+from tests.support.restricted import restricted_spec
 
 # Any image with python3.13. The dev cluster's own base has it; the official one does not.
 IMAGE = os.environ.get("GYMTRAIN_TEST_IMAGE", "debian:trixie-slim")
@@ -47,16 +48,9 @@ def pod() -> Callable[..., dict[str, Any]]:
             "name": "main",
             "image": IMAGE,
             "command": ["python3.13", "-u", "-c", program],
-            "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
             "volumeMounts": [{"name": volume["name"], "mountPath": "/data"} for volume in spec.get("volumes", [])],
         }
-        defaults = {
-            "terminationGracePeriodSeconds": 0,
-            "restartPolicy": "Never",
-            "automountServiceAccountToken": False,
-            "securityContext": {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}},
-            "containers": [container],
-        }
+        defaults = restricted_spec(container, restartPolicy="Never", terminationGracePeriodSeconds=0)
         metadata = {"name": name, "labels": {"app": name} | (labels or {})}
         return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": defaults | spec}
 

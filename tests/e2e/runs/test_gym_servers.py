@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.kubectl import Kubectl, eventually
+from tests.support.restricted import restricted_spec
 from tests.support.runs import NOWHERE, tiny_run
 
 MINUTES = 60
@@ -78,26 +79,10 @@ def test_an_agent_reaches_one_replica_for_all_its_calls_and_strangers_reach_none
 
     # A pod of the same namespace that isn't of the run. Bodies count: some networks answer for every address.
     fetch = f"import urllib.request; print(urllib.request.urlopen({url!r}, timeout=5).read())"
-    stranger = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "stranger"},
-        "spec": {
-            "automountServiceAccountToken": False,
-            "restartPolicy": "Never",
-            "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
-            "containers": [
-                {
-                    "name": "main",
-                    "image": replicas[0]["spec"]["containers"][0]["image"],
-                    "imagePullPolicy": "IfNotPresent",
-                    "command": ["python", "-c", fetch],
-                    "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-                }
-            ],
-        },
-    }
-    servers.apply(stranger)
+    image = replicas[0]["spec"]["containers"][0]["image"]
+    container = {"name": "main", "image": image, "command": ["python", "-c", fetch]}
+    spec = restricted_spec(container, restartPolicy="Never")
+    servers.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "stranger"}, "spec": spec})
     phase = eventually(
         lambda: (
             servers.get("pod", "stranger")["status"].get("phase") in ("Failed", "Succeeded")

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from tests.support.kubectl import Kubectl, eventually
+from tests.support.restricted import restricted_spec
 from tests.support.runs import EXAMPLES, swe_run
 from tests.support.sandboxes import AGENT
 
@@ -49,22 +50,18 @@ def _scripted_policy(run: Kubectl, play: str, image: str) -> str:
     container = {
         "name": "main",
         "image": image,
-        "imagePullPolicy": "IfNotPresent",
         "command": command,
         "workingDir": "/src",
         "env": [{"name": "PYTHONPATH", "value": "/src"}],
         "volumeMounts": [{"name": "code", "mountPath": "/src"}, {"name": "tasks", "mountPath": "/tasks"}],
         "readinessProbe": {"tcpSocket": {"port": 8000}, "periodSeconds": 1},
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }
     items = [{"key": key, "path": path} for key, path in files.items()]
     volumes = [
         {"name": "code", "configMap": {"name": "scripted-policy", "items": items}},
         {"name": "tasks", "configMap": {"name": "swe-tasks"}},
     ]
-    secure = {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}}
-    spec = {"automountServiceAccountToken": False, "securityContext": secure, "containers": [container]}
-    run.apply(_pod(f"policy-{play}", spec | {"volumes": volumes}))
+    run.apply(_pod(f"policy-{play}", restricted_spec(container, volumes=volumes)))
     run.run("wait", "--for=condition=Ready", f"pod/policy-{play}", "--timeout=60s", timeout=90)
     return str(run.get("pod", f"policy-{play}")["status"]["podIP"])
 
