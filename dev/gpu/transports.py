@@ -43,6 +43,7 @@ from dev.gpu import small_model
 from dev.gpu.vllm_server import free_port, serving
 
 _NCCL = '--weight-transfer-config={"backend":"nccl"}'
+_SEVERAL = ("--tensor-parallel-size=2", "--middleware=gymtrain_vllm.out_of_step.EndsOutOfStep")
 _PODS_HOST = "pods"
 _PROMPTS = [[5, 6, 7, 8], list(range(100, 160)), list(range(3000, 3200))]
 _RESULTS: dict[str, Any] = {}
@@ -112,7 +113,7 @@ def _nccl_pods(work: Path, model: Any, syncs: int) -> None:
 
 def _nccl_tensor_parallel(work: Path, model: Any, syncs: int) -> None:
     log = work / "nccl_tensor_parallel.log"
-    arguments = (_NCCL, "--tensor-parallel-size=2")
+    arguments = (_NCCL, *_SEVERAL)
     with serving(work / "model", log, *arguments, CUDA_VISIBLE_DEVICES="0,2") as port:
         _measured(_our_nccl("nccl_tensor_parallel"), port, model)(syncs)
 
@@ -139,7 +140,7 @@ def _pods(work: Path, model: Any, syncs: int) -> None:
 
 def _tensor_parallel(work: Path, model: Any, syncs: int) -> None:
     log = work / "tensor_parallel.log"
-    arguments = (*_pull(), "--tensor-parallel-size=2")
+    arguments = (*_pull(), *_SEVERAL)
     with serving(work / "model", log, *arguments, memory=0.25, CUDA_VISIBLE_DEVICES="0,1") as port:
         _measured(_our_http(work / "tensor_parallel", "tensor_parallel"), port, model)(syncs)
 

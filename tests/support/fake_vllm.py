@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from gymtrain_api.manifest import PullUpdate
 from gymtrain_api.transports import LORA_ROUTES, NCCL_ROUTES, PULL_BACKEND
 from gymtrain_vllm.ahead import FetchAhead
 from gymtrain_vllm.errors import FetchError
+from gymtrain_vllm.out_of_step import ASKS_WORKERS
 
 
 class FakeVLLM:
@@ -41,6 +43,7 @@ class FakeVLLM:
         self.joined: list[dict[str, Any]] = []  # groups, as the trainer described them
         self.announced: list[dict[str, Any]] = []  # tensors of updates by NCCL
         self.workers = 1
+        self._second_worker: deque[tuple[int, Any]] = deque()  # its answers that nobody read yet
         self.max_loras = 0  # 0: started without --enable-lora
         self.adapters: dict[str, str] = {}  # folder by name, in the order of loading
 
@@ -58,7 +61,14 @@ class FakeVLLM:
         if method is None:
             return web.json_response({"detail": "Not Found"}, status=404)
         answer: tuple[int, Any] = await method(body or {})
+        if self.workers > 1 and path in ASKS_WORKERS:
+            answer = self._of_all_workers(answer)
         return web.Response(status=answer[0], text=json.dumps(answer[1]), content_type="application/json")
+
+    def _of_all_workers(self, answer: tuple[int, Any]) -> tuple[int, Any]:
+        """As vLLM does it: an error of the first is the answer, and what the second says is read at the next call."""
+        self._second_worker.append(answer)
+        return answer if answer[0] >= 500 else self._second_worker.popleft()
 
     async def do_health(self, _: dict[str, Any]) -> tuple[int, Any]:
         return 200, ""

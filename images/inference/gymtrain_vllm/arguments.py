@@ -6,6 +6,7 @@ can replace every default; what the run depends on is refused instead, with the 
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +19,7 @@ from gymtrain_vllm.errors import ArgumentsError
 PLUGIN = "gymtrain"  # name of our entry point
 _CPU_CACHE_GIB = "1"  # of the key-value cache, which vLLM fills with zeros at start
 
+_PARALLEL = re.compile(r"--(tensor|pipeline)[-_]parallel[-_]size|-[tp]p$|-[tp]p=")  # how many workers
 _SHORTEST = 3  # characters; below, a flag is a short option of its own
 
 # Arguments that users may not give, and who depends on them.
@@ -64,6 +66,8 @@ def build(spec: GymTrainingRunSpec, model: Path, port: int) -> list[str]:
         arguments.append("--enable-scale-out")  # /inference/v1/generate; older releases always have it
     if not on_gpu:
         arguments.append("--enforce-eager")  # torch.compile takes minutes here, and a compiler in the image
+    if spec.inference.gpus > 1 or any(map(_PARALLEL.match, spec.inference.args)):
+        arguments.append("--middleware=gymtrain_vllm.out_of_step.EndsOutOfStep")
     return arguments + list(spec.inference.args)
 
 

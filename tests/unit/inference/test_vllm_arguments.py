@@ -34,6 +34,28 @@ def test_on_gpus_the_model_keeps_its_type_and_spans_them() -> None:
     assert "--enforce-eager" not in found
 
 
+_GUARD = "--middleware=gymtrain_vllm.out_of_step.EndsOutOfStep"
+
+
+@pytest.mark.parametrize(
+    "several",
+    [
+        arguments(gpus=2),
+        arguments("--tensor-parallel-size=2"),
+        arguments("--pipeline_parallel_size", "2"),
+        arguments("-tp", "2"),
+        arguments("-pp=2"),
+    ],
+)
+def test_a_server_of_several_workers_ends_when_one_of_them_fails(several: list[str]) -> None:
+    assert _GUARD in several
+
+
+@pytest.mark.parametrize("one", [arguments(), arguments(gpus=1), arguments("--max-model-len=2048")])
+def test_a_server_of_one_worker_outlives_an_error(one: list[str]) -> None:
+    assert _GUARD not in one
+
+
 def test_a_type_of_the_users_choice_wins() -> None:
     assert "--dtype=bfloat16" in arguments(dtype="bfloat16")
 

@@ -157,6 +157,15 @@ async def test_an_update_that_a_killed_trainer_left_is_closed_and_its_group_left
     await on_main_thread(transport.destroy)
 
 
+async def test_servers_of_several_workers_take_sync_after_sync(cluster: Any, model: Model) -> None:
+    pods = await start(cluster, 1, 2, workers=2)
+    transport = await started(cluster, model)
+    for number in (1, 2):
+        await on_main_thread(lambda: sync(transport, model))
+        assert [pod.version for pod in pods] == [f"demo:1:{number}"] * 2
+    await on_main_thread(transport.destroy)
+
+
 async def test_a_new_pod_joins_at_the_next_sync(cluster: Any, model: Model) -> None:
     await start(cluster, 1)
     transport = await started(cluster, model)

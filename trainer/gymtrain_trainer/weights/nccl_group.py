@@ -145,16 +145,19 @@ async def _prepare(fleet: Fleet, pods: list[Pod]) -> list[Member]:
         if pod not in reports:
             raise PodError(f"{pod.url} does not answer")
         client = fleet.client(pod)
-        await _leave(client, reports[pod])
         workers = await client.world_size()
+        await _leave(client, reports[pod], workers)
         members.append(Member(client, reports[pod], rank, workers))
         rank += workers
     return members
 
 
-async def _leave(client: PodClient, report: ServerReport) -> None:
+async def _leave(client: PodClient, report: ServerReport, workers: int) -> None:
     """Clears what an earlier group or a killed trainer left in the pod."""
-    with contextlib.suppress(PodRefusedError):  # the usual answer: no update is active
-        await client.finish_update()
+    # The usual answer is an error, that no update is active. A server of several workers doesn't outlive one
+    # (gymtrain_vllm/out_of_step.py); there an update that was left makes the next call fail, and so starts it anew.
+    if workers == 1:
+        with contextlib.suppress(PodRefusedError):
+            await client.finish_update()
     if "/shutdown_weight_transfer_engine" in report.offer.routes:
         await client.shutdown_transfer()
