@@ -15,7 +15,7 @@ from dev.host import processes
 from dev.lock import exclusive
 from dev.providers import choose
 from dev.providers.local import Local
-from dev.report import DevError
+from dev.report import DevError, say
 from dev.settings import BUILD_DAEMON, DAEMONS, EXTRA_DAEMONS, Settings
 from dev.supply import binaries
 
@@ -33,7 +33,10 @@ def _cluster_down(settings: Settings, arguments: argparse.Namespace) -> int:
 
 
 def _images(settings: Settings, arguments: argparse.Namespace) -> int:
-    choose(settings).images(arguments.names)
+    if registry := os.environ.get("IMAGE_REGISTRY"):
+        say(f"IMAGE_REGISTRY is set: the nodes pull {registry}gymtrain/NAME, and nothing is built here")
+    else:
+        choose(settings).images(arguments.names)
     return 0
 
 

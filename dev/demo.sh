@@ -26,10 +26,8 @@ uv=$(dev/uv.sh)
 "$uv" sync --quiet --python "$(dev/python.sh)" --locked --extra operator --extra cli --group dev
 gymtrain=("$root/.venv/bin/gymtrain" --namespace "$namespace")
 
-if [ -z "${IMAGE_REGISTRY:-}" ]; then
-    step "the images"
-    dev/run images
-fi
+step "the images"
+dev/run images
 
 step "the operator: helm upgrade --install gymtrain charts/gymtrain"
 dev/install.sh >/dev/null
@@ -46,7 +44,7 @@ if [ "$state" = Complete ] || [ "$state" = Failed ]; then
 fi
 
 step "kubectl apply -n $namespace -f $example"
-sed "s|oci://gymtrain/|oci://${IMAGE_REGISTRY:-}gymtrain/|" "$example" | kubectl apply -n "$namespace" -f -
+sed "s|oci://gymtrain/\([a-z0-9-]*\):dev|oci://${IMAGE_REGISTRY:-}gymtrain/\1:${GYMTRAIN_IMAGE_TAG:-dev}|" "$example" | kubectl apply -n "$namespace" -f -
 outcome=0
 "${gymtrain[@]}" watch "$run" --timeout "$deadline" || outcome=$?
 if [ "$outcome" != 0 ]; then

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from benchmarks.sandboxes.kube import Kube, Object
 from benchmarks.sandboxes.load import until
 from dev.cluster.extras import FAKE_NODE, FAKE_NODE_LABEL
+from tests.support.images import image
 
-IMAGE = "gymtrain/swe-marshmallow-4-2-2:dev"  # of one task of examples/swe
+IMAGE = image("swe-marshmallow-4-2-2")  # of one task of examples/swe
 # Small, so that a hundred fit on a small node.
 RESOURCES: Object = {
     "requests": {"cpu": "1m", "memory": "16Mi", "ephemeral-storage": "1Mi"},

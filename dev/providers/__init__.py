@@ -41,8 +41,9 @@ def choose(settings: Settings) -> Provider:
     named = os.environ.get("KUBECONFIG", "")
     # Exporting our own kubeconfig, as the README advises, must not turn the cluster into a foreign one.
     foreign = named and Path(named).absolute() not in (settings.kubeconfig, Kind(settings).kubeconfig())
-    if foreign or os.environ.get("CONTEXT"):
-        return Existing(Path(named) if named else Path("~/.kube/config").expanduser(), os.environ.get("CONTEXT", ""))
+    context = os.environ.get("CONTEXT", "")
+    if foreign or context:
+        return Existing(settings, named, context)
     if not settings.state.exists() and has_docker() and shutil.which("kind"):
         return Kind(settings)
     return Local(settings)

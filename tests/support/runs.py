@@ -1,9 +1,13 @@
 """Runs for the tests, made from the examples."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from tests.support.images import published
+from tests.support.kubectl import Kubectl
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NOWHERE = {"requests": {"cpu": "1000"}}
@@ -22,8 +26,20 @@ def swe_run(name: str) -> dict[str, Any]:
     return example("swe/swe.yaml", name)
 
 
+def swe_tasks() -> str:
+    """The rows of examples/swe."""
+    return published((EXAMPLES / "swe/tasks.jsonl").read_text())
+
+
+def make_swe_tasks(kubectl: Kubectl) -> None:
+    """The ConfigMap that examples/swe/swe.yaml reads them from."""
+    tasks = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "swe-tasks"}}
+    # Created, not applied: kubectl would note all of it once more.
+    kubectl.run("create", "-f", "-", stdin=json.dumps({**tasks, "data": {"tasks.jsonl": swe_tasks()}}))
+
+
 def example(path: str, name: str) -> dict[str, Any]:
     """The run of an example under another name."""
-    documents = yaml.safe_load_all((EXAMPLES / path).read_text())
+    documents = yaml.safe_load_all(published((EXAMPLES / path).read_text()))
     run: dict[str, Any] = next(d for d in documents if d["kind"] == "GymTrainingRun")
     return run | {"metadata": {"name": name}}

@@ -3,10 +3,11 @@
 import json
 from typing import Any
 
+from tests.support.images import image
 from tests.support.kubectl import Kubectl
 
 AGENT = "mini_swe_agent_2"  # the server that uses them
-IMAGE = "gymtrain/swe-marshmallow-4-2-2:dev"  # of one task
+IMAGE = image("swe-marshmallow-4-2-2")  # of one task
 
 # Runs in the agent's pod. Arguments: a verb and its arguments as JSON. The last line printed is the answer.
 CLIENT = """

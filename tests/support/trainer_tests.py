@@ -2,10 +2,11 @@
 
 from typing import Any
 
+from tests.support.images import image
 from tests.support.kubectl import Kubectl, eventually
 from tests.support.restricted import restricted_spec
 
-_IMAGE = "gymtrain/trainer-tests:dev"  # only where the images were built: it is never published
+_IMAGE = image("trainer-tests")
 _CONTAINER = "main"
 
 

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from tests.support.kubectl import Kubectl
-from tests.support.runs import EXAMPLES, NOWHERE, swe_run
+from tests.support.runs import NOWHERE, make_swe_tasks, swe_run
 from tests.support.sandboxes import AGENT, Sandboxes
 
 BACKEND = os.environ.get("GYMTRAIN_TEST_SANDBOX_BACKEND", "Pod")
@@ -14,7 +14,7 @@ BACKEND = os.environ.get("GYMTRAIN_TEST_SANDBOX_BACKEND", "Pod")
 @pytest.fixture(scope="session")
 def namespace(shared_namespace: Kubectl) -> Kubectl:
     """A namespace with the tasks of examples/swe."""
-    shared_namespace.run("create", "configmap", "swe-tasks", f"--from-file={EXAMPLES / 'swe/tasks.jsonl'}")
+    make_swe_tasks(shared_namespace)
     return shared_namespace
 
 

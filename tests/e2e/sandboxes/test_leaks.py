@@ -16,7 +16,7 @@ import pytest
 from tests.support import node
 from tests.support.faults import kill_pod, pod_of, scale
 from tests.support.kubectl import Kubectl, eventually
-from tests.support.runs import EXAMPLES, NOWHERE, swe_run
+from tests.support.runs import NOWHERE, make_swe_tasks, swe_run
 from tests.support.sandboxes import AGENT, IMAGE, Sandboxes, running
 
 pytestmark = pytest.mark.faults
@@ -41,7 +41,7 @@ class Run:
 
     def __init__(self, kubectl: Kubectl, *, trains: bool) -> None:
         self.kubectl = kubectl
-        kubectl.run("create", "configmap", "swe-tasks", f"--from-file={EXAMPLES / 'swe/tasks.jsonl'}")
+        make_swe_tasks(kubectl)
         run = swe_run("leak")
         spec = run["spec"]
         spec["inference"]["resources"] = NOWHERE

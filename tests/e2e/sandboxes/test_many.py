@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.support.kubectl import Kubectl, eventually
-from tests.support.runs import EXAMPLES, NOWHERE, swe_run
+from tests.support.runs import NOWHERE, make_swe_tasks, swe_run
 from tests.support.sandboxes import AGENT, Sandboxes
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1500)]
@@ -77,7 +77,7 @@ def _pulled(kubectl: Kubectl, pod: str) -> float:
 
 
 def test_a_hundred_sandboxes_run_at_once_and_none_stays(operator: Kubectl, kubectl: Kubectl) -> None:
-    kubectl.run("create", "configmap", "swe-tasks", f"--from-file={EXAMPLES / 'swe/tasks.jsonl'}")
+    make_swe_tasks(kubectl)
     run = swe_run("many")
     run["spec"]["inference"]["resources"] = run["spec"]["trainer"]["resources"] = NOWHERE
     run["spec"]["sandboxes"] = {"maxConcurrent": COUNT, "resources": LITTLE, "prePull": {"images": [IMAGE]}}

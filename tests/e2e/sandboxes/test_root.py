@@ -8,7 +8,7 @@ import pytest
 
 from tests.e2e.conftest import fresh_namespace
 from tests.support.kubectl import Kubectl
-from tests.support.runs import EXAMPLES, NOWHERE, swe_run
+from tests.support.runs import NOWHERE, make_swe_tasks, swe_run
 from tests.support.sandboxes import AGENT, IMAGE, Sandboxes, running
 
 pytestmark = pytest.mark.faults
@@ -72,7 +72,7 @@ def listener(namespace: Kubectl) -> str:
 @pytest.fixture(scope="module")
 def boxes(operator: Kubectl, namespace: Kubectl, runtime_class: str, listener: str) -> Sandboxes:
     """Sandboxes of the run."""
-    namespace.run("create", "configmap", "swe-tasks", f"--from-file={EXAMPLES / 'swe/tasks.jsonl'}")
+    make_swe_tasks(namespace)
     run = swe_run("root")
     run["spec"]["inference"]["resources"] = run["spec"]["trainer"]["resources"] = NOWHERE
     run["spec"]["sandboxes"] |= {

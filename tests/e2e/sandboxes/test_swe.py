@@ -14,7 +14,7 @@ import yaml
 
 from tests.support.kubectl import Kubectl, eventually
 from tests.support.restricted import restricted_spec
-from tests.support.runs import EXAMPLES, swe_run
+from tests.support.runs import swe_run, swe_tasks
 from tests.support.sandboxes import AGENT
 
 MINUTES = 60
@@ -121,7 +121,7 @@ def test_the_fix_earns_the_reward_and_no_patch_earns_none(run: Kubectl, play: st
     """Upstream's agent plays all tasks through /run; the policy is a script that applies the fix, or does nothing."""
     before = _names(run)
     with _agent(run, play) as agent:
-        rewards = _play(run, agent, (EXAMPLES / "swe/tasks.jsonl").read_text(), 15 * MINUTES)
+        rewards = _play(run, agent, swe_tasks(), 15 * MINUTES)
         assert len(rewards) >= 8
         assert rewards == dict.fromkeys(rewards, reward), run.run("logs", agent, "--tail=200")
     eventually(lambda: _names(run) <= before, "the agent has closed its sandboxes", 60)
@@ -135,7 +135,7 @@ def _leased(run: Kubectl) -> set[str]:
 
 @pytest.mark.faults
 def test_a_rollout_whose_sandbox_is_killed_is_told_and_not_scored(run: Kubectl) -> None:
-    row = (EXAMPLES / "swe/tasks.jsonl").read_text().splitlines()[0]
+    row = swe_tasks().splitlines()[0]
     with _agent(run, "slow") as agent, ThreadPoolExecutor(1) as pool:
         before = _leased(run)
         playing = pool.submit(_play, run, agent, row, 5 * MINUTES)
