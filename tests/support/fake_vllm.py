@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 from aiohttp import web
@@ -43,6 +44,7 @@ class FakeVLLM:
         self.joined: list[dict[str, Any]] = []  # groups, as the trainer described them
         self.announced: list[dict[str, Any]] = []  # tensors of updates by NCCL
         self.workers = 1
+        self._given_up = WeakSet[asyncio.Transport]()  # vLLM's server closes a connection after an error, unannounced
         self._second_worker: deque[tuple[int, Any]] = deque()  # its answers that nobody read yet
         self.max_loras = 0  # 0: started without --enable-lora
         self.adapters: dict[str, str] = {}  # folder by name, in the order of loading
@@ -55,6 +57,10 @@ class FakeVLLM:
 
     async def _answer(self, request: web.Request) -> web.Response:
         path = request.path
+        assert request.transport is not None
+        if request.transport in self._given_up:
+            request.transport.abort()
+            raise web.HTTPInternalServerError
         self.calls.append(path)
         body = await request.json() if request.can_read_body else {}
         method = getattr(self, "do" + path.replace("/", "_").replace(".", "_"), None)
@@ -63,6 +69,8 @@ class FakeVLLM:
         answer: tuple[int, Any] = await method(body or {})
         if self.workers > 1 and path in ASKS_WORKERS:
             answer = self._of_all_workers(answer)
+        if answer[0] >= 500:
+            self._given_up.add(request.transport)
         return web.Response(status=answer[0], text=json.dumps(answer[1]), content_type="application/json")
 
     def _of_all_workers(self, answer: tuple[int, Any]) -> tuple[int, Any]:

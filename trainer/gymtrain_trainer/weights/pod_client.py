@@ -10,6 +10,8 @@ from gymtrain_trainer.weights.hosts import Pod
 _ASK_SECONDS = 10.0
 _CONTROL_SECONDS = 120.0  # pausing waits for the engine's step, which is slow on CPUs
 _CONNECT_SECONDS = 5.0
+# A connection for each call: after an error vLLM's server closes it unannounced, and the next call on it would be lost.
+_HEADERS = {"Connection": "close"}
 _TEXT_LIMIT = 2000  # characters of a server's error kept
 
 
@@ -106,7 +108,9 @@ class PodClient:
         timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=_CONNECT_SECONDS)
         call = f"{method} {self.pod.url}{path.partition('?')[0]}"
         try:
-            async with self._session.request(method, self.pod.url + path, json=body, timeout=timeout) as response:
+            async with self._session.request(
+                method, self.pod.url + path, json=body, timeout=timeout, headers=_HEADERS
+            ) as response:
                 if response.status >= 400:
                     raise PodRefusedError(call, response.status, (await response.text())[:_TEXT_LIMIT])
                 return await response.json(content_type=None) if as_json else None
