@@ -61,10 +61,10 @@ class Image:
         def here(text: str) -> str:
             return text.replace("/opt/miniconda3", str(self.conda)).replace("/testbed", str(self.testbed))
 
-        path = f"{self.conda / 'bin'}:{os.environ['PATH']}"
-        return await in_folder(
-            self.home, {**body, "shell": here(body["shell"]), "cwd": here(body["cwd"]), "env": {"PATH": path}}
-        )
+        # All sandboxes share the folder. Byte code of one would stand for the source of the next: both sources have as
+        # many bytes, and Python tells them apart by that and by the second in which they were written.
+        env = {"PATH": f"{self.conda / 'bin'}:{os.environ['PATH']}", "PYTHONDONTWRITEBYTECODE": "1"}
+        return await in_folder(self.home, {**body, "shell": here(body["shell"]), "cwd": here(body["cwd"]), "env": env})
 
 
 class World:
