@@ -8,7 +8,6 @@ import asyncio
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from aiohttp import web
 
@@ -40,8 +39,8 @@ class FakeAgentSandbox(FakeCluster):
             web.get(one, self._get_claim),
             web.patch(one, self._patch_claim),
             web.delete(one, self._delete_claim),
-            web.post(f"{base}/{agent_sandbox.TEMPLATES}", self._keeping(self.templates)),
-            web.post(f"{base}/{agent_sandbox.POOLS}", self._keeping(self.pools)),
+            *self._keeping(f"{base}/{agent_sandbox.TEMPLATES}", self.templates),
+            *self._keeping(f"{base}/{agent_sandbox.POOLS}", self.pools),
         ]
 
     def notes(self, name: str) -> dict[str, str]:
@@ -218,7 +217,12 @@ class FakeAgentSandbox(FakeCluster):
         await asyncio.sleep(self.deletion_seconds)
         self.remove(pod)
 
-    def _keeping(self, kept: dict[str, Object]) -> Any:
+    def _keeping(self, path: str, kept: dict[str, Object]) -> list[web.RouteDef]:
+        """Routes of a kind that only has to be there."""
+
+        async def list_all(_: web.Request) -> web.Response:
+            return refusal(503, "down") if self.down else reply({"metadata": {}, "items": list(kept.values())})
+
         async def post(request: web.Request) -> web.Response:
             manifest = await request.json()
             name = manifest["metadata"]["name"]
@@ -229,4 +233,11 @@ class FakeAgentSandbox(FakeCluster):
             kept[name] = manifest
             return reply(manifest, 201)
 
-        return post
+        async def delete(request: web.Request) -> web.Response:
+            if self.down:
+                return refusal(503, "down")
+            if kept.pop(request.match_info["name"], None) is None:
+                return refusal(404, "not found")
+            return reply({"kind": "Status", "status": "Success"})
+
+        return [web.get(path, list_all), web.post(path, post), web.delete(f"{path}/{{name}}", delete)]

@@ -1,20 +1,19 @@
 """Sandboxes that agent-sandbox makes: a SandboxClaim carries the lease, its controller sees to the pod.
 
 Claims are made ahead as pods would be, and leased by the same one patch. Only claims are written, beside the template
-and the pool that each shape has; pods are watched. agent-sandbox makes a deleted pod anew, empty and under its old
-name: such a sandbox counts as lost.
+and the pool that each shape has (`agent_templates`); pods are watched. agent-sandbox makes a deleted pod anew, empty
+and under its old name: such a sandbox counts as lost.
 """
 
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import suppress
 from typing import Any
 
 from gymtrain_api import agent_sandbox
 from gymtrain_api.sandboxes import SandboxRequest
 from gymtrain_broker import agent_objects, pods
-from gymtrain_broker.errors import LostError
+from gymtrain_broker.agent_templates import AgentTemplates
 from gymtrain_broker.kube import Kube
 from gymtrain_broker.leases import Lease, MadeFor
 from gymtrain_broker.settings import Settings
@@ -38,9 +37,7 @@ class AgentSandboxes:
             _CLAIMS: f"{extensions}/{agent_sandbox.CLAIMS}",
             _PODS: f"/api/v1/namespaces/{settings.namespace}/pods",
         }
-        self._templates, self._pools = (
-            f"{extensions}/{plural}" for plural in (agent_sandbox.TEMPLATES, agent_sandbox.POOLS)
-        )
+        self._templates = AgentTemplates(kube, settings, extensions)
         self._selector = pods.selector(settings.run)
         self._places: dict[str, str] = {}  # where each watch goes on
         self._claims: dict[str, Object] = {}
@@ -48,9 +45,6 @@ class AgentSandboxes:
         self._holders: dict[str, str] = {}  # claim by name of its pod
         self._bound: dict[str, str] = {}  # uid of the first pod, by uid of the claim
         self._lost: set[str] = set()  # claims, by uid
-        self._made: dict[str, tuple[Object, Object]] = {}  # template and pool by the pool's name, until they exist
-        self._there: set[str] = set()
-        self._pool_of: dict[str, str] = {}  # by shape
 
     def sandbox(
         self,
@@ -63,13 +57,9 @@ class AgentSandboxes:
         request: SandboxRequest | None = None,
     ) -> Object:
         """The claim; what it refers to is made with it."""
-        known = self._pool_of.get(shape.key)
-        if known is None or known not in self._there:
-            template = agent_objects.template(self._settings, shape)
-            known = self._pool_of[shape.key] = template["metadata"]["name"]
-            self._made[known] = template, agent_objects.pool(self._settings, template)
+        pool = self._templates.pool(shape)
         return agent_objects.claim(
-            self._settings, shape, image, name, known, self._clock(), made_for=made_for, lease=lease, request=request
+            self._settings, shape, image, name, pool, self._clock(), made_for=made_for, lease=lease, request=request
         )
 
     def pressed(self) -> bool:
@@ -82,6 +72,7 @@ class AgentSandboxes:
 
     async def list_all(self) -> tuple[list[Object], str]:
         """All sandboxes. Claims first: a pod that is younger than its claim is then known with it."""
+        await self._templates.list_all()
         claims, as_of = await self._kube.list_all(self._paths[_CLAIMS], self._selector)
         found, self._places[_PODS] = await self._kube.list_all(self._paths[_PODS], self._selector)
         self._places[_CLAIMS] = as_of
@@ -124,13 +115,7 @@ class AgentSandboxes:
 
     async def create(self, manifest: Object, *, urgent: bool) -> Object:
         """Makes a claim, and before the first one of a shape its template and pool."""
-        pool = manifest["spec"]["warmPoolRef"]["name"]
-        if pool not in self._there and (parts := self._made.get(pool)):
-            for path, part in zip((self._templates, self._pools), parts, strict=True):
-                with suppress(LostError):  # made before: by another task, or by the broker before this one
-                    await self._kube.create(path, part, urgent=urgent)
-            self._there.add(pool)
-            self._made.pop(pool, None)
+        await self._templates.make(_pool_of(manifest), urgent=urgent)
         return self._join(self._note(await self._kube.create(self._paths[_CLAIMS], manifest, urgent=urgent)))
 
     async def patch(self, name: str, operations: list[Object]) -> Object:
@@ -138,8 +123,9 @@ class AgentSandboxes:
         return self._join(self._note(await self._kube.patch(f"{self._paths[_CLAIMS]}/{name}", operations)))
 
     async def delete(self, name: str, uid: str, *, urgent: bool) -> None:
-        """Deletes a claim, which stays on its way out until its pod is gone."""
+        """Deletes a claim, which stays on its way out until its pod is gone, and what claims before it left idle."""
         await self._kube.delete(f"{self._paths[_CLAIMS]}/{name}", uid, urgent=urgent, foreground=True)
+        await self._templates.prune({_pool_of(claim) for claim in self._claims.values()})
 
     def _happened(self, what: str, kind: str, item: Object) -> tuple[str, Object] | None:
         """The event as one of a sandbox; None where it is none."""
@@ -168,7 +154,7 @@ class AgentSandboxes:
         self._holders[agent_objects.pod_of(claim)] = name
         conditions = (claim.get("status") or {}).get("conditions") or []
         if any(one.get("reason") in _VANISHED for one in conditions):
-            self._there.discard(claim["spec"]["warmPoolRef"]["name"])  # the next claim makes it anew
+            self._templates.vanished(_pool_of(claim))
         return claim
 
     def _forget(self, name: str) -> None:
@@ -191,6 +177,10 @@ class AgentSandboxes:
         if lost:
             self._lost.add(uid)
         return agent_objects.joined(self._settings, claim, pod, lost=uid in self._lost)
+
+
+def _pool_of(claim: Object) -> str:
+    return str(claim["spec"]["warmPoolRef"]["name"])
 
 
 def _version(item: Object) -> int:

@@ -90,7 +90,8 @@ def _rules(backend: SandboxBackend) -> list[Object]:
     return [
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
         {"apiGroups": group, "resources": [agent_sandbox.CLAIMS], "verbs": _ALL_VERBS},
-        {"apiGroups": group, "resources": [agent_sandbox.TEMPLATES, agent_sandbox.POOLS], "verbs": ["create"]},
+        {"apiGroups": group, "resources": [agent_sandbox.TEMPLATES], "verbs": ["create", "delete"]},
+        {"apiGroups": group, "resources": [agent_sandbox.POOLS], "verbs": ["list", "create", "delete"]},
     ]
 
 

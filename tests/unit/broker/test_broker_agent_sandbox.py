@@ -1,5 +1,6 @@
 """What is particular to sandboxes that agent-sandbox makes; the rest of this folder runs with both backends."""
 
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import datetime
@@ -10,15 +11,16 @@ import pytest
 
 from gymtrain_api import agent_sandbox, labels
 from gymtrain_api.sandboxes import SandboxRequest, SandboxState, sandbox_token
-from gymtrain_broker import agent_objects
+from gymtrain_broker import agent_objects, agent_templates
 from gymtrain_broker.agent_sandboxes import AgentSandboxes
+from gymtrain_broker.errors import UnreachableError
 from gymtrain_broker.kube import Kube
 from gymtrain_broker.leases import Found, Lease, MadeFor
 from gymtrain_broker.metrics import Metrics
 from gymtrain_broker.pods import lease_patch
 from gymtrain_broker.shapes import Shapes
 from tests.support.fake_agent_sandbox import FakeAgentSandbox
-from tests.unit.broker.conftest import TOKEN, Start, settings
+from tests.unit.broker.conftest import TOKEN, Bench, Start, settings
 
 pytestmark = pytest.mark.backend("AgentSandbox")
 
@@ -163,6 +165,77 @@ async def test_a_pool_that_somebody_deleted_is_made_anew(start: Start, cluster: 
     assert (await bench.ask())[0] == 201
     cluster.control()
     assert (await bench.get(stuck["id"], wait=5))["state"] == "Running"
+
+
+async def _use(bench: Bench, image: str) -> None:
+    _, found = await bench.ask(image)
+    assert found["state"] == "Running"
+    await bench.close(found["id"])
+    await bench.until(lambda: found["podName"] not in bench.cluster.pods)
+
+
+def _images(cluster: FakeAgentSandbox) -> set[str]:
+    """Of the templates, each of which has its pool."""
+    assert cluster.pools.keys() == cluster.templates.keys()
+    specs = (one["spec"]["podTemplate"]["spec"] for one in cluster.templates.values())
+    return {spec["containers"][0]["image"] for spec in specs}
+
+
+async def test_of_tasks_with_an_image_each_few_templates_stay(
+    start: Start, cluster: FakeAgentSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_templates, "MOST_IDLE", 2)
+    bench = await start()
+    _, held = await bench.ask("held:1")
+    for image in ("a:1", "b:1", "a:1", "c:1", "d:1", "e:1"):
+        await _use(bench, image)
+        left = _images(cluster)
+        assert "a:1" in left or "b:1" not in left  # a's was used after b's
+    assert {"held:1", "d:1", "e:1"} <= left
+    assert len(left) <= 4  # two, those in use, and the last claim's, which may have been on its way out
+    assert not left & {"a:1", "b:1"}
+    await _use(bench, "a:1")
+    assert (await bench.get(held["id"]))["state"] == "Running"
+
+
+async def test_templates_of_the_broker_before_are_removed_too(
+    start: Start, cluster: FakeAgentSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_templates, "MOST_IDLE", 1)
+    bench = await start()
+    await _use(bench, "a:1")
+    await bench.stop()
+    bench = await start()
+    for image in ("b:1", "c:1", "d:1"):
+        await _use(bench, image)
+    assert not _images(cluster) & {"a:1", "b:1"}
+
+
+async def test_a_template_that_could_not_be_removed_is_tried_again(
+    start: Start, cluster: FakeAgentSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_templates, "MOST_IDLE", 1)
+    bench = await start()
+    for image in ("a:1", "b:1"):
+        await _use(bench, image)
+    kept = dict(cluster.pools)
+    monkeypatch.setattr(Kube, "delete", _failing_for(agent_sandbox.POOLS, Kube.delete))
+    await _use(bench, "c:1")
+    assert kept.keys() < cluster.pools.keys()
+    monkeypatch.undo()
+    monkeypatch.setattr(agent_templates, "MOST_IDLE", 1)
+    for image in ("d:1", "e:1"):
+        await _use(bench, image)
+    assert not _images(cluster) & {"a:1", "b:1", "c:1"}
+
+
+def _failing_for(plural: str, delete: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    async def fails(self: Kube, path: str, uid: str, **more: Any) -> None:
+        if f"/{plural}/" in path:
+            raise UnreachableError("no answer")
+        await delete(self, path, uid, **more)
+
+    return fails
 
 
 async def test_a_sandbox_is_never_reused_in_place(start: Start, cluster: FakeAgentSandbox) -> None:

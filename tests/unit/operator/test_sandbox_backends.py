@@ -115,8 +115,8 @@ def test_the_broker_has_the_rights_of_its_backend_alone(backend: str) -> None:
         assert rights == {
             "pods": {"get", "list", "watch"},
             "sandboxclaims": every,
-            "sandboxtemplates": {"create"},
-            "sandboxwarmpools": {"create"},
+            "sandboxtemplates": {"create", "delete"},
+            "sandboxwarmpools": {"list", "create", "delete"},
         }
 
 
