@@ -23,6 +23,7 @@ from gymtrain_trainer.serve import HttpServer, make_app
 from gymtrain_trainer.servers import start_waiting
 from gymtrain_trainer.stopping import StopSignal
 from gymtrain_trainer.storage import explained
+from gymtrain_trainer.transfer import ELSEWHERE
 from gymtrain_trainer.weights import WeightStore, weight_routes
 
 log = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ def _train(
     if checkpoint:
         log.info("resuming from %s, position %d", checkpoint.folder, checkpoint.state.position)
     arguments = _arguments(context)
-    callbacks: list[Any] = [StopCallback(stop, spec.trainer.checkpoint is not None, agree_among_ranks)]
+    callbacks: list[Any] = []
     holder: list[Any] = []  # the trainer, once there is one
     lead: Lead | None = None
     saves: Saves | None = None
@@ -82,7 +83,7 @@ def _train(
         position = checkpoint.state.position if checkpoint else 0
         lead = make_lead(context, board, store, stop, servers, arguments, position, lambda: holder[0])
         saves = Saves(context, board)
-        callbacks.append(ReportCallback(context, lead, saves))
+        callbacks.append(ReportCallback(context, lead, saves, lambda: holder[0]))
 
     began = time.monotonic()
     from gymtrain_trainer.algorithm.adapter import agree_on_adapter
@@ -94,9 +95,11 @@ def _train(
         lora=settings.lora_arguments(spec),
         callbacks=callbacks,
         rollout_worker=lead.worker if lead else None,
-        weight_transfer=lead.transfer if lead else None,
+        weight_transfer=lead.transfer if lead else ELSEWHERE,
     )
     holder.append(trainer)
+    # Behind TRL's own callbacks: a signal that comes while weights are synced ends this step, not the next.
+    trainer.add_callback(StopCallback(stop, spec.trainer.checkpoint is not None, agree_among_ranks))
     if saves:
         saves.forgive(trainer)
     log.info("model loaded in %.1f s", time.monotonic() - began)

@@ -2,15 +2,21 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from gymtrain_trainer.activity import Activity, Doing
+from gymtrain_trainer.errors import InterruptedBySignal
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.stopping import StopSignal
 from gymtrain_trainer.versions import Numbering, SyncNumbers
 from gymtrain_trainer.weights import TransportRefusedError
 
 type Stream = Iterator[tuple[str, Any]]  # name and tensor
+
+
+ELSEWHERE: Final = object()
+"""What ranks other than 0 give TRL for a transport. Without one they would agree on TRL's own way to sync an adapter:
+in a collective that rank 0, which has a transport, takes no part in."""
 
 
 class Transport(Protocol):
@@ -45,8 +51,9 @@ class Transport(Protocol):
 class WatchedTransfer:
     """The transport as TRL sees it.
 
-    SIGTERM ends its waits: suspending a run takes vLLM away in the middle of a sync. Each sync's number is noted before
-    any pod hears of it.
+    SIGTERM ends its waits: suspending a run takes vLLM away in the middle of a sync. What is left of a sync is left out
+    then, without an error: the step is over, its checkpoint is still to be written, and other ranks are in the same
+    collectives. Each sync's number is noted before any pod hears of it.
     """
 
     def __init__(
@@ -96,15 +103,18 @@ class WatchedTransfer:
 
     def pause(self) -> None:
         """As the transport does."""
-        with self._waiting():
-            self._transfer.pause()
+        self._call(self._transfer.pause)
 
     def send_weights(self, iterator: Stream) -> None:
-        """Sends one version."""
+        """Sends one version. The stream is read to its end in any case: with a sharded model each tensor is a
+        collective."""
         version = self._version + 1
         self._numbers.reserve(self._last_number)
-        with self._waiting():
-            self._transfer.send_weights(self._watch(version, iterator) if self._watch else iterator)
+        stream = self._watch(version, iterator) if self._watch else iterator
+        if not self._call(lambda: self._transfer.send_weights(stream)):
+            for _ in iterator:
+                pass
+            return
         label = self._transfer.current_version
         assert label is not None, "the transport sent weights and names no version"
         self._numbering.sent(label)
@@ -113,8 +123,7 @@ class WatchedTransfer:
 
     def resume(self) -> None:
         """As the transport does."""
-        with self._waiting():
-            self._transfer.resume()
+        self._call(self._transfer.resume)
 
     def destroy(self) -> None:
         """As the transport does."""
@@ -124,3 +133,12 @@ class WatchedTransfer:
     def _waiting(self) -> Iterator[None]:
         with self._activity.doing(Doing.SYNC), self._stop.waiting():
             yield
+
+    def _call(self, step: Callable[[], None]) -> bool:
+        """Takes a step of a sync; False if SIGTERM came before its end."""
+        try:
+            with self._waiting():
+                step()
+        except InterruptedBySignal:
+            return False
+        return True

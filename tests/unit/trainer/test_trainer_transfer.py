@@ -63,10 +63,11 @@ class Parts:
         self.activity = Activity()
         self.numbering = Numbering("run", 1, start)
         self.transport = Transport(start, self.activity, folder)
+        self.stop = StopSignal()
         self.transfer = WatchedTransfer(
             self.transport,
             lambda: ("HTTPFull", "it fits"),
-            stop=StopSignal(),
+            stop=self.stop,
             board=self.board,
             activity=self.activity,
             numbering=self.numbering,
@@ -130,3 +131,35 @@ def test_the_choice_and_a_refusal_are_on_the_board(tmp_path: Path) -> None:
     with pytest.raises(TransportRefusedError):
         made.transfer.init_weight_transfer()
     assert made.board.snapshot().transport_reason == "no route"
+
+
+def test_sigterm_ends_a_sync_without_an_error_and_the_stream_is_read_to_its_end(tmp_path: Path) -> None:
+    made = Parts(tmp_path)
+    made.transfer.send_weights(stream())
+    read: list[str] = []
+
+    def interrupted() -> Iterator[tuple[str, Any]]:
+        for name in ("first", "second", "third"):
+            read.append(name)
+            yield name, 1
+
+    def send(iterator: Iterator[tuple[str, Any]]) -> None:
+        next(iterator)
+        made.stop.requested = True
+        made.stop.check()
+
+    made.transport.send_weights = send  # type: ignore[method-assign]
+    made.transfer.pause()
+    made.transfer.send_weights(interrupted())
+    made.transfer.resume()
+    assert read == ["first", "second", "third"]
+    assert made.board.snapshot().weight_version == "run:1:1"
+
+
+def test_after_sigterm_no_sync_begins(tmp_path: Path) -> None:
+    made = Parts(tmp_path)
+    made.stop.requested = True
+    made.transfer.pause()
+    made.transfer.send_weights(stream())
+    made.transfer.resume()
+    assert made.transport.sent == []

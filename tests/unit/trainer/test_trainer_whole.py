@@ -3,125 +3,32 @@
 The agent samples from a copy of the weights that the transport was given, as vLLM would.
 """
 
+import csv
 import errno
 import json
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 pytest.importorskip("trl")
 
-from aiohttp import web  # noqa: E402
-
-from gymtrain_trainer import train as train_module  # noqa: E402
-from gymtrain_trainer.algorithm import checkpoints  # noqa: E402
-from gymtrain_trainer.algorithm.checkpoints import last_checkpoint  # noqa: E402
-from gymtrain_trainer.context import Context  # noqa: E402
-from gymtrain_trainer.progress import ProgressBoard  # noqa: E402
-from gymtrain_trainer.rollouts.guard import Versions  # noqa: E402
-from gymtrain_trainer.stopping import StopSignal  # noqa: E402
-from gymtrain_trainer.train import starting_board, train  # noqa: E402
-from gymtrain_trainer.versions import SyncNumbers  # noqa: E402
-from gymtrain_trainer.weights import SyncSettings, SyncStats, TransportNeeds, WeightStore  # noqa: E402
-from tests.unit.trainer.test_trainer_entry import context  # noqa: E402
-from tests.unit.trainer.test_trainer_trl import tiny_model  # noqa: E402, F401
-from tests.unit.trainer.test_trainer_worker import AgentThread  # noqa: E402
-from tests.unit.trainer.trainer_data import question, write_dataset, write_index  # noqa: E402
+from gymtrain_trainer.algorithm import checkpoints
+from gymtrain_trainer.algorithm.checkpoints import last_checkpoint
+from gymtrain_trainer.algorithm.report import ReportCallback
+from gymtrain_trainer.context import Context
+from gymtrain_trainer.errors import InterruptedBySignal
+from gymtrain_trainer.progress import ProgressBoard
+from gymtrain_trainer.stopping import StopSignal
+from gymtrain_trainer.versions import SyncNumbers
+from tests.unit.trainer.test_trainer_entry import context
+from tests.unit.trainer.test_trainer_trl import tiny_model  # noqa: F401
+from tests.unit.trainer.test_trainer_worker import AgentThread
+from tests.unit.trainer.trainer_vllm import VLLM, make_context, run_process
 
 pytestmark = pytest.mark.torch
-
-CONFIG = {
-    "learning_rate": 1e-2,
-    "max_steps": 4,
-    "num_generations": 4,
-    "per_device_train_batch_size": 8,
-    "save_steps": 2,
-    "logging_steps": 1,
-    "report_to": "none",
-}
-
-
-class VLLM:
-    """What stands for transport and vLLM: holds the weights that it was sent, and samples."""
-
-    def __init__(self, folder: Path) -> None:
-        from transformers import AutoModelForCausalLM
-
-        self.labels: list[str] = []
-        self._turn = threading.Lock()  # weights change between two tokens, never within one
-        self.stale_from: int | None = None  # from this sync on it keeps the old weights and says otherwise
-        self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
-
-    def load(self, label: str, tensors: dict[str, Any]) -> None:
-        self.labels.append(label)
-        if self.stale_from is None or len(self.labels) < self.stale_from:
-            with self._turn:
-                self._model.load_state_dict(tensors, strict=False)
-                self._model.tie_weights()
-
-    def answer(self, row: dict[str, Any], number: int) -> web.Response:
-        prompt = [3, 4, 5 + row["number"]]
-        output: list[int] = []
-        log_probs: list[float] = []
-        with torch.no_grad():
-            for _ in range(5):
-                with self._turn:
-                    scores = self._model(torch.tensor([prompt + output])).logits[0, -1].log_softmax(-1)
-                output.append(int(torch.multinomial(scores.exp(), 1)))
-                log_probs.append(float(scores[output[-1]]))
-        item = {
-            "type": "message",
-            "content": [],
-            "prompt_token_ids": prompt,
-            "generation_token_ids": output,
-            "generation_log_probs": log_probs,
-        }
-        reward = sum(token < 20 for token in output) / 5
-        return web.json_response({"reward": reward, "response": {"output": [item]}})
-
-    def transport(self, settings: SyncSettings, needs: TransportNeeds) -> "Transport":
-        return Transport(settings, self)
-
-
-class Transport:
-    """Numbers and labels its syncs as the real ones do."""
-
-    name = "HTTPFull"
-    reason = "a test"
-    wants_resend = False
-
-    def __init__(self, settings: SyncSettings, vllm: VLLM) -> None:
-        self.stats = SyncStats()
-        self.current_version: str | None = None
-        self._number = settings.start_number
-        self._settings = settings
-        self._vllm = vllm
-
-    async def pod_versions(self) -> Versions:
-        return {"http://vllm": self.current_version}
-
-    def init_weight_transfer(self) -> None:
-        """Nothing to find."""
-
-    def pause(self) -> None:
-        """Nothing to pause."""
-
-    def send_weights(self, iterator: Iterator[tuple[str, Any]]) -> None:
-        tensors = {name: tensor.clone() for name, tensor in iterator}
-        self._number += 1
-        self.current_version = self._settings.version(self._number)
-        self._vllm.load(self.current_version, tensors)
-
-    def resume(self) -> None:
-        """Nothing to resume."""
-
-    def destroy(self) -> None:
-        """Nothing to free."""
 
 
 @pytest.fixture
@@ -140,27 +47,21 @@ def process(
 ) -> Callable[..., tuple[VLLM, ProgressBoard, Context]]:
     """Runs one training process to its end."""
     monkeypatch.setenv("GYMTRAIN_CHECK_SAMPLES", "1")
-    ready: Future[None] = Future()
-    ready.set_result(None)
-    monkeypatch.setattr(train_module, "start_waiting", lambda context, board: ready)
 
-    def run(stale_from: int | None = None, **config: Any) -> tuple[VLLM, ProgressBoard, Context]:
+    def run(
+        stale_from: int | None = None,
+        stop: StopSignal | None = None,
+        on_pause: Callable[[int], None] | None = None,
+        rollout: dict[str, Any] | None = None,
+        **config: Any,
+    ) -> tuple[VLLM, ProgressBoard, Context]:
         vllm = VLLM(tiny_model)
         vllm.stale_from = stale_from
+        vllm.on_pause = on_pause or vllm.on_pause
         served.agent.behaviour = vllm.answer
-        monkeypatch.setattr("gymtrain_trainer.lead.ChosenTransport", vllm.transport)
-        made = context(tmp_path, trainer={"config": CONFIG | config, "checkpoint": {"claimName": "ck"}})
-        made.paths.data_index.parent.mkdir(parents=True, exist_ok=True)
-        if not made.paths.model.exists():
-            made.paths.model.symlink_to(tiny_model)
-        write_index(
-            made.paths.data_index.parent,
-            write_dataset(made.paths.data_index.parent, [question(number) for number in range(40)]),
-        )
-        agents = made.run.model_copy(update={"agents": {"adder": served.agent.url}})
-        made = Context(agents, made.paths, made.attempt, made.nodes, made.node_rank, made.port)
-        board = starting_board(made)
-        train(made, board, WeightStore(tmp_path / "weights"), StopSignal())
+        made = make_context(tmp_path, tiny_model, served.agent.url, {"rollout": rollout or {}}, **config)
+        board = run_process(made, vllm, stop or StopSignal(), monkeypatch.setattr)
+        assert board is not None
         return vllm, board, made
 
     return run
@@ -227,3 +128,66 @@ def test_a_full_disk_at_a_checkpoint_costs_that_checkpoint_alone(
     _, board, _ = process(max_steps=6)
     assert board.snapshot().step == 6
     assert "CheckpointFailed" not in [alarm.reason for alarm in board.snapshot().alarms]
+
+
+# One group a step, one after the other: the groups of the first N steps are the first N rows.
+IN_ORDER = {"rollout": {"maxConcurrent": 8}, "num_generations": 8}
+
+
+@pytest.mark.parametrize("logging", [{"logging_steps": 2}, {"logging_strategy": "no"}], ids=["between", "none"])
+def test_a_checkpoint_without_a_report_holds_the_place_of_its_step(
+    process: Callable[..., Any], logging: dict[str, Any]
+) -> None:
+    _, _, made = process(max_steps=3, save_steps=3, **IN_ORDER, **logging)
+    checkpoint = last_checkpoint(made.run_folder, made.run.uid)
+    assert checkpoint is not None
+    assert (checkpoint.state.step, checkpoint.state.position) == (3, 3)
+
+
+def test_with_a_token_budget_each_step_is_credited_with_its_own_samples(process: Callable[..., Any]) -> None:
+    _, _, made = process(max_steps=6, save_steps=6, token_budget=37)
+    with (made.run_folder / "rewards.csv").open(newline="") as file:
+        ours = [int(row["tokens"]) for row in csv.DictReader(file)]
+    state = json.loads((made.run_folder / "checkpoint-6" / "trainer_state.json").read_text())
+    theirs = [int(entry["batch/trained_tokens_per_step"]) for entry in state["log_history"] if "loss" in entry]
+    assert ours == theirs
+    assert len(set(ours)) > 1, "the steps differ, or the test proves nothing"
+
+
+def test_sigterm_during_a_sync_ends_with_the_checkpoint_of_its_step(
+    process: Callable[..., Any], tmp_path: Path
+) -> None:
+    stop = StopSignal()
+
+    def on_pause(syncs: int) -> None:
+        if syncs == 3:  # one before the first step, then one after each
+            stop.requested = True
+            stop.check()
+
+    with pytest.raises(InterruptedBySignal):
+        process(stop=stop, on_pause=on_pause, max_steps=9, save_steps=100, **IN_ORDER)
+    _ends_at(tmp_path, 3)
+
+
+def test_sigterm_during_a_step_ends_with_its_checkpoint(
+    process: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop, begin = StopSignal(), ReportCallback.on_step_begin
+
+    def on_step_begin(self: ReportCallback, args: Any, state: Any, control: Any, **more: Any) -> None:
+        begin(self, args, state, control, **more)
+        stop.requested = state.global_step == 2
+
+    monkeypatch.setattr(ReportCallback, "on_step_begin", on_step_begin)
+    with pytest.raises(InterruptedBySignal):
+        process(stop=stop, max_steps=9, save_steps=100, **IN_ORDER)
+    _ends_at(tmp_path, 3)
+
+
+def _ends_at(folder: Path, step: int) -> None:
+    """The last checkpoint is of that step and of the same place in the data, and the step is on record."""
+    made = context(folder)
+    checkpoint = last_checkpoint(made.run_folder, made.run.uid)
+    assert checkpoint is not None
+    assert (checkpoint.state.step, checkpoint.state.position) == (step, step)
+    assert len((made.run_folder / "rewards.csv").read_text().splitlines()) == 1 + step

@@ -307,6 +307,28 @@ def test_stopping_does_not_wait_for_rollouts(make_worker: Callable[..., RolloutW
     assert time.monotonic() - started < 3
 
 
+def test_what_was_in_flight_when_the_worker_stopped_is_where_a_later_attempt_begins(
+    make_worker: Callable[..., RolloutWorker], served: AgentThread
+) -> None:
+    slow: list[int] = []
+
+    async def first_hangs(row: dict[str, Any], number: int) -> Any:
+        if not slow or row["number"] == slow[0]:
+            slow.append(row["number"])
+            await asyncio.sleep(6)
+        return good_answer(row)
+
+    served.agent.behaviour = first_hangs
+    worker = make_worker(start_position=10)
+    worker.start()
+    take(worker, 2 * GENERATIONS)
+    worker.rollout_buffer.use(2 * GENERATIONS)
+    hanging = worker.resume_position()
+    assert hanging < 13, "the first of three groups or more"
+    worker.stop()
+    assert worker.resume_position() == hanging
+
+
 def test_a_group_that_grew_stale_while_it_waited_is_drawn_again(make_worker: Callable[..., RolloutWorker]) -> None:
     worker = make_worker(max_staleness=1, ahead=8)
     worker.start()

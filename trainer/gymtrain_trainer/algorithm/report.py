@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -11,6 +12,7 @@ from gymtrain_trainer.algorithm.record import StepRecord, step_line, step_record
 from gymtrain_trainer.algorithm.saving import Saves
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.lead import Lead, samples_per_step
+from gymtrain_trainer.rollouts.buffer import Taken
 
 log = logging.getLogger(__name__)
 
@@ -22,20 +24,23 @@ _TOLD = ("rollout_wait_s", "weight_sync_s", "kl", "ratio")  # in the line of a s
 class ReportCallback(TrainerCallback):  # type: ignore[misc]
     """Rank 0: the progress of each step, and the worker's place beside each checkpoint."""
 
-    def __init__(self, context: Context, lead: Lead, saves: Saves) -> None:
+    def __init__(self, context: Context, lead: Lead, saves: Saves, trainer: Callable[[], Any]) -> None:
+        """`trainer`: TRL's, once it is made."""
         self._saves = saves
         self._lead = lead
+        self._trainer = trainer
         self._board = lead.board
         self._samples_per_step = samples_per_step(context)
+        self._used: list[Taken] = []  # by the steps since the last report
         self._step_ended = time.monotonic()
         self._first_step = 0
-        self._last_logged = 0
+        self._first = True  # report of this process
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Before TRL's first weight sync."""
-        self._first_step = self._last_logged = state.global_step
+        self._first_step = state.global_step
         self._lead.rewards.begin(state.global_step)
         self._step_ended = time.monotonic()
         self._board.update(
@@ -55,7 +60,11 @@ class ReportCallback(TrainerCallback):  # type: ignore[misc]
             self._board.update(phase="training")
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """After the optimizer's step, before the weight sync."""
+        """After the optimizer's step, before the weight sync and TRL's own account of the step."""
+        # At each step, not at each report: a checkpoint may come between two of them, and holds the place in the data.
+        # With a token budget only TRL knows how many samples the step had; it has no name for that but this one.
+        samples = self._samples_per_step or round(self._trainer()._step_samples)
+        self._used += self._lead.worker.rollout_buffer.use(samples)
         self._lead.watchdog.stepped()
         fields: dict[str, Any] = {"step": state.global_step}
         if state.global_step == self._first_step + 1:
@@ -71,16 +80,12 @@ class ReportCallback(TrainerCallback):  # type: ignore[misc]
         **kwargs: Any,
     ) -> None:
         """After the weight sync, with TRL's numbers."""
-        steps = state.global_step - self._last_logged
-        if not steps or not logs:
+        if not self._used or not logs:
             return
-        per_step = self._samples_per_step or round(logs.get("batch/samples_per_step") or 0)
-        used = self._lead.worker.rollout_buffer.use(per_step * steps)
-        if not used:
-            return
+        used, self._used = self._used, []
         now = time.monotonic()
         record = step_record(state.global_step, used, now - self._step_ended)
-        first, self._last_logged, self._step_ended = self._last_logged == self._first_step, state.global_step, now
+        first, self._first, self._step_ended = self._first, False, now
         self._lead.rewards.append(record)
         numbers = {name.split("/")[-1]: float(logs[name]) for name in _SHOWN if isinstance(logs.get(name), int | float)}
         told = {name: numbers[name] for name in _TOLD if name in numbers}

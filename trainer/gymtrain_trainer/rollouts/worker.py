@@ -174,9 +174,12 @@ class RolloutWorker:
 
     def _group_ended(self, position: int, done: asyncio.Task[None]) -> None:
         del self._running[position]
-        self._positions.end(position)
-        if not done.cancelled() and (error := done.exception()) is not None:
+        if done.cancelled():
+            self._positions.again(position)  # a checkpoint may still be written: a later attempt begins with it
+        elif (error := done.exception()) is not None:
+            self._positions.again(position)
             self._fatal = self._fatal or error
+        self._positions.end(position)
         self._wake.set()
 
     async def _group(self, task: Task, runner: GroupRunner) -> None:

@@ -1,0 +1,70 @@
+"""Two training processes in one group, on the CPU: what one rank does alone and what all do together."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("trl")
+
+from gymtrain_trainer.algorithm.checkpoints import last_checkpoint
+from tests.unit.trainer.test_trainer_trl import tiny_model  # noqa: F401
+from tests.unit.trainer.trainer_vllm import make_context
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+
+ROOT = Path(__file__).parents[3]
+SECONDS = 200  # for both
+
+
+def _train(folder: Path, model: Path, spec: dict[str, Any], term_at_sync: int | None = None, **config: Any) -> Any:
+    """Runs both to their end; the exit codes and the last checkpoint."""
+    spec = spec | {"trainer": {"processesPerNode": 2}}
+    made = make_context(folder, model, "http://127.0.0.1:9", spec, per_device_train_batch_size=4, **config)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = os.environ | {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "OMP_NUM_THREADS": "1",
+    }
+    if term_at_sync is not None:
+        shared |= {"TERM_AT_SYNC": str(term_at_sync)}
+    command = [sys.executable, "-m", "tests.unit.trainer.trainer_rank", str(folder)]
+    ranks = [
+        subprocess.Popen(command, cwd=ROOT, env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+        for rank in range(2)
+    ]
+    try:
+        codes = [rank.wait(SECONDS) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    return codes, last_checkpoint(made.run_folder, made.run.uid)
+
+
+def test_two_processes_train_all_weights(tmp_path: Path, tiny_model: Path) -> None:  # noqa: F811
+    codes, checkpoint = _train(tmp_path, tiny_model, {})
+    assert (codes, checkpoint.state.step) == ([0, 0], 4)
+
+
+def test_two_processes_train_an_adapter(tmp_path: Path, tiny_model: Path) -> None:  # noqa: F811
+    lora = {"r": 4, "target_modules": ["q_proj", "v_proj"]}
+    codes, checkpoint = _train(tmp_path, tiny_model, {"model": {"source": "pvc://models/tiny", "lora": lora}})
+    assert (codes, checkpoint.state.step) == ([0, 0], 4)
+
+
+def test_a_signal_at_one_of_two_processes_ends_both_with_the_steps_checkpoint(
+    tmp_path: Path,
+    tiny_model: Path,  # noqa: F811
+) -> None:
+    codes, checkpoint = _train(tmp_path, tiny_model, {}, term_at_sync=3, max_steps=20, save_steps=100)
+    assert (codes, checkpoint.state.step) == ([75, 75], 3)

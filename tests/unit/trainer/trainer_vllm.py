@@ -1,0 +1,140 @@
+"""What stands for vLLM and the transport in whole training processes, and one such process. Needs torch and TRL."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import torch
+from aiohttp import web
+
+from gymtrain_trainer import lead, train
+from gymtrain_trainer.context import Context
+from gymtrain_trainer.progress import ProgressBoard
+from gymtrain_trainer.rollouts.guard import Versions
+from gymtrain_trainer.stopping import StopSignal
+from gymtrain_trainer.weights import SyncSettings, SyncStats, TransportNeeds, WeightStore
+from tests.unit.trainer.test_trainer_entry import context
+from tests.unit.trainer.trainer_data import question, write_dataset, write_index
+
+CONFIG = {
+    "learning_rate": 1e-2,
+    "max_steps": 4,
+    "num_generations": 4,
+    "per_device_train_batch_size": 8,
+    "save_steps": 2,
+    "logging_steps": 1,
+    "report_to": "none",
+}
+
+
+class VLLM:
+    """What stands for transport and vLLM: holds the weights that it was sent, and samples."""
+
+    def __init__(self, folder: Path) -> None:
+        from transformers import AutoModelForCausalLM
+
+        self.labels: list[str] = []
+        self._turn = threading.Lock()  # weights change between two tokens, never within one
+        self.stale_from: int | None = None  # from this sync on it keeps the old weights and says otherwise
+        self.on_pause: Callable[[int], None] = lambda syncs: None  # called with the number of syncs before
+        self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
+
+    def load(self, label: str, tensors: dict[str, Any]) -> None:
+        self.labels.append(label)
+        if self.stale_from is None or len(self.labels) < self.stale_from:
+            with self._turn:
+                self._model.load_state_dict(tensors, strict=False)
+                self._model.tie_weights()
+
+    def answer(self, row: dict[str, Any], number: int) -> web.Response:
+        prompt = [3, 4, 5 + row["number"]]
+        output: list[int] = []
+        log_probs: list[float] = []
+        with torch.no_grad():
+            for _ in range(3 + row["number"] % 5):
+                with self._turn:
+                    scores = self._model(torch.tensor([prompt + output])).logits[0, -1].log_softmax(-1)
+                output.append(int(torch.multinomial(scores.exp(), 1)))
+                log_probs.append(float(scores[output[-1]]))
+        item = {
+            "type": "message",
+            "content": [],
+            "prompt_token_ids": prompt,
+            "generation_token_ids": output,
+            "generation_log_probs": log_probs,
+        }
+        reward = sum(token < 20 for token in output) / len(output)
+        return web.json_response({"reward": reward, "response": {"output": [item]}})
+
+    def transport(self, settings: SyncSettings, needs: TransportNeeds) -> "Transport":
+        return Transport(settings, self)
+
+
+class Transport:
+    """Numbers and labels its syncs as the real ones do."""
+
+    name = "HTTPFull"
+    reason = "a test"
+    wants_resend = False
+
+    def __init__(self, settings: SyncSettings, vllm: VLLM) -> None:
+        self.stats = SyncStats()
+        self.current_version: str | None = None
+        self._number = settings.start_number
+        self._settings = settings
+        self._vllm = vllm
+
+    async def pod_versions(self) -> Versions:
+        return {"http://vllm": self.current_version}
+
+    def init_weight_transfer(self) -> None:
+        """Nothing to find."""
+
+    def settle(self) -> "Transport":
+        return self
+
+    def pause(self) -> None:
+        self._vllm.on_pause(len(self._vllm.labels))
+
+    def send_weights(self, iterator: Iterator[tuple[str, Any]]) -> None:
+        tensors = {name: tensor.clone() for name, tensor in iterator}
+        self._number += 1
+        self.current_version = self._settings.version(self._number)
+        self._vllm.load(self.current_version, tensors)
+
+    def resume(self) -> None:
+        """Nothing to resume."""
+
+    def destroy(self) -> None:
+        """Nothing to free."""
+
+
+def make_context(folder: Path, model: Path, agent_url: str, spec: dict[str, Any], **config: Any) -> Context:
+    """The context of a process below `folder`, with the files that it reads. `spec`: more than the trainer's config."""
+    trainer = {"config": CONFIG | config, "checkpoint": {"claimName": "ck"}} | spec.pop("trainer", {})
+    made = context(folder, trainer=trainer, **spec)
+    made.paths.data_index.parent.mkdir(parents=True, exist_ok=True)
+    if not made.paths.model.exists():
+        made.paths.model.symlink_to(model)
+    data = made.paths.data_index.parent
+    write_index(data, write_dataset(data, [question(number) for number in range(40)]))
+    run = made.run.model_copy(update={"agents": {"adder": agent_url}})
+    return Context(run, made.paths, made.attempt, made.nodes, made.node_rank, made.port)
+
+
+def run_process(
+    made: Context, vllm: VLLM | None, stop: StopSignal, patch: Callable[[Any, str, Any], object] = setattr
+) -> ProgressBoard | None:
+    """One training process to its end; `vllm` on rank 0 only. `patch`: puts the stand-ins in."""
+    if vllm is None:
+        train.train(made, None, None, stop)
+        return None
+    ready: Future[None] = Future()
+    ready.set_result(None)
+    patch(train, "start_waiting", lambda context, board: ready)
+    patch(lead, "ChosenTransport", vllm.transport)
+    board = train.starting_board(made)
+    train.train(made, board, WeightStore(made.paths.scratch / "weights"), stop)
+    return board
