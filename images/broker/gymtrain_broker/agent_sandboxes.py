@@ -115,8 +115,8 @@ class AgentSandboxes:
 
     async def create(self, manifest: Object, *, urgent: bool) -> Object:
         """Makes a claim, and before the first one of a shape its template and pool."""
-        await self._templates.make(_pool_of(manifest), urgent=urgent)
-        return self._join(self._note(await self._kube.create(self._paths[_CLAIMS], manifest, urgent=urgent)))
+        async with self._templates.needed(_pool_of(manifest), urgent=urgent):
+            return self._join(self._note(await self._kube.create(self._paths[_CLAIMS], manifest, urgent=urgent)))
 
     async def patch(self, name: str, operations: list[Object]) -> Object:
         """Changes a claim's annotations."""
@@ -125,7 +125,7 @@ class AgentSandboxes:
     async def delete(self, name: str, uid: str, *, urgent: bool) -> None:
         """Deletes a claim, which stays on its way out until its pod is gone, and what claims before it left idle."""
         await self._kube.delete(f"{self._paths[_CLAIMS]}/{name}", uid, urgent=urgent, foreground=True)
-        await self._templates.prune({_pool_of(claim) for claim in self._claims.values()})
+        await self._templates.prune(lambda: {_pool_of(claim) for claim in self._claims.values()})
 
     def _happened(self, what: str, kind: str, item: Object) -> tuple[str, Object] | None:
         """The event as one of a sandbox; None where it is none."""

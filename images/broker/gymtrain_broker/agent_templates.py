@@ -5,9 +5,9 @@ thousands of them: of those that no claim refers to, some stay, and the ones tha
 """
 
 import asyncio
-from collections.abc import Collection
-from contextlib import suppress
-from typing import Any
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager, suppress
 
 from gymtrain_api import agent_sandbox
 from gymtrain_broker import agent_objects, pods
@@ -16,13 +16,11 @@ from gymtrain_broker.kube import Kube
 from gymtrain_broker.settings import Settings
 from gymtrain_broker.shapes import Shape
 
-type Object = dict[str, Any]
-
 MOST_IDLE = 128  # that stay though no claim refers to them
 
 
 class AgentTemplates:
-    """Of one run."""
+    """Of one run. Template and pool of a shape have the same name."""
 
     def __init__(self, kube: Kube, settings: Settings, extensions: str) -> None:
         """`extensions`: path of agent-sandbox's kinds in the run's namespace."""
@@ -31,10 +29,12 @@ class AgentTemplates:
         self._templates, self._pools = (
             f"{extensions}/{plural}" for plural in (agent_sandbox.TEMPLATES, agent_sandbox.POOLS)
         )
-        self._to_make: dict[str, tuple[Object, Object]] = {}  # template and pool, by the name that both have
+        self._shapes: dict[str, Shape] = {}  # by name
+        self._names: dict[str, str] = {}  # by shape
         self._there: dict[str, None] = {}  # names, in the order of their last use
-        self._going: dict[str, asyncio.Event] = {}
-        self._name_of: dict[str, str] = {}  # by shape
+        self._half_gone: dict[str, None] = {}  # names of which the removal failed
+        self._going: dict[str, asyncio.Event] = {}  # set when the removal is over
+        self._needed: Counter[str] = Counter()  # by claims that are being made
         self._listed = False
 
     async def list_all(self) -> None:
@@ -46,50 +46,72 @@ class AgentTemplates:
             self._listed = True
 
     def pool(self, shape: Shape) -> str:
-        """Name of a shape's pool. `make` sees to it that it is there."""
-        name = self._name_of.get(shape.key)
-        if name is None or name not in self._there:
-            template = agent_objects.template(self._settings, shape)
-            name = self._name_of[shape.key] = template["metadata"]["name"]
-            if name not in self._there:
-                self._to_make[name] = template, agent_objects.pool(self._settings, template)
-        if name in self._there:
-            self._there[name] = self._there.pop(name)
+        """Name of a shape's pool."""
+        name = self._names.get(shape.key)
+        if name is None:
+            name = self._names[shape.key] = agent_objects.template(self._settings, shape)["metadata"]["name"]
+            self._shapes[name] = shape
         return name
 
-    async def make(self, name: str, *, urgent: bool) -> None:
-        """Makes a pool and its template, unless they are there.
+    @asynccontextmanager
+    async def needed(self, name: str, *, urgent: bool) -> AsyncIterator[None]:
+        """Sees to it that a pool is there with its template, and stays while a claim is made.
 
         Raises:
             ClusterError: the API server didn't take them.
         """
+        self._needed[name] += 1
+        try:
+            await self._make(name, urgent=urgent)
+            yield
+        finally:
+            self._needed[name] -= 1
+            if not self._needed[name]:
+                del self._needed[name]
+
+    async def _make(self, name: str, *, urgent: bool) -> None:
         while (going := self._going.get(name)) is not None:
             await going.wait()
-        if name in self._there or (parts := self._to_make.get(name)) is None:
-            return
-        for path, part in zip((self._templates, self._pools), parts, strict=True):
-            with suppress(LostError):  # made before: by another task
-                await self._kube.create(path, part, urgent=urgent)
+        if name not in self._there:
+            template = agent_objects.template(self._settings, self._shapes[name])
+            parts = (template, agent_objects.pool(self._settings, template))
+            for path, part in zip((self._templates, self._pools), parts, strict=True):
+                with suppress(LostError):  # made before: by another task, or not removed yet
+                    await self._kube.create(path, part, urgent=urgent)
+        self._there.pop(name, None)
         self._there[name] = None
-        self._to_make.pop(name, None)
+        self._half_gone.pop(name, None)
 
     def vanished(self, name: str) -> None:
         """Somebody deleted it: the next claim makes it anew."""
         self._there.pop(name, None)
 
-    async def prune(self, in_use: Collection[str]) -> None:
-        """Removes those beyond the idle ones that may stay. What can't be removed now is tried again next time."""
-        idle = [name for name in self._there if name not in in_use]
-        for name in idle[: max(0, len(idle) - MOST_IDLE)]:
-            if name not in self._there:  # by another task, meanwhile
-                continue
-            del self._there[name]
-            going = self._going[name] = asyncio.Event()
-            try:
-                for path in (self._pools, self._templates):
-                    await self._kube.delete(f"{path}/{name}", "", urgent=False)
-            except ClusterError:
-                self._there = {name: None} | self._there
-            finally:
-                del self._going[name]
-                going.set()
+    async def prune(self, in_use: Callable[[], Collection[str]]) -> None:
+        """Removes those beyond the idle ones that may stay. What can't be removed now is tried again next time.
+
+        `in_use`: names that claims refer to at the time. A removal takes a while, and claims are made meanwhile.
+        """
+        for name in list(self._half_gone):
+            if name in self._half_gone and name not in self._needed:
+                await self._remove(name)
+        while (surplus := self._surplus(in_use())) is not None and await self._remove(surplus):
+            pass
+
+    def _surplus(self, in_use: Collection[str]) -> str | None:
+        idle = [name for name in self._there if name not in in_use and name not in self._needed]
+        return idle[0] if len(idle) > MOST_IDLE else None
+
+    async def _remove(self, name: str) -> bool:
+        self._there.pop(name, None)
+        self._half_gone.pop(name, None)
+        going = self._going[name] = asyncio.Event()
+        try:
+            for path in (self._pools, self._templates):
+                await self._kube.delete(f"{path}/{name}", "", urgent=False)
+        except ClusterError:
+            self._half_gone[name] = None
+            return False
+        finally:
+            del self._going[name]
+            going.set()
+        return True
