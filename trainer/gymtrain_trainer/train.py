@@ -60,7 +60,7 @@ def _train(
     from gymtrain_trainer.algorithm.checkpoints import claim_folder, drop_cut_off, last_checkpoint
     from gymtrain_trainer.algorithm.report import ReportCallback
     from gymtrain_trainer.algorithm.saving import Saves, save_on_the_way_out
-    from gymtrain_trainer.algorithm.stop import StopCallback, agree_among_ranks
+    from gymtrain_trainer.algorithm.stop import StopCallback, agree_among_ranks, end_rollouts_on_signal
     from gymtrain_trainer.lead import Lead, make_lead
     from gymtrain_trainer.weights_parity import fill_prompts
 
@@ -103,6 +103,8 @@ def _train(
     if saves:
         saves.forgive(trainer)
     log.info("model loaded in %.1f s", time.monotonic() - began)
+    if lead and context.processes > 1:
+        end_rollouts_on_signal(trainer)
     if lead:
         fill_prompts(lead.prompts, lead.tasks, trainer.processing_class)
         with stop.waiting():

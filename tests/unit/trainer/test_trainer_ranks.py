@@ -22,7 +22,9 @@ ROOT = Path(__file__).parents[3]
 SECONDS = 200  # for both
 
 
-def _train(folder: Path, model: Path, spec: dict[str, Any], term_at_sync: int | None = None, **config: Any) -> Any:
+def _train(
+    folder: Path, model: Path, spec: dict[str, Any], environment: dict[str, str] | None = None, **config: Any
+) -> Any:
     """Runs both to their end; the exit codes and the last checkpoint."""
     spec = spec | {"trainer": {"processesPerNode": 2}}
     made = make_context(folder, model, "http://127.0.0.1:9", spec, per_device_train_batch_size=4, **config)
@@ -36,8 +38,7 @@ def _train(folder: Path, model: Path, spec: dict[str, Any], term_at_sync: int | 
         "LOCAL_WORLD_SIZE": "2",
         "OMP_NUM_THREADS": "1",
     }
-    if term_at_sync is not None:
-        shared |= {"TERM_AT_SYNC": str(term_at_sync)}
+    shared |= environment or {}
     command = [sys.executable, "-m", "tests.unit.trainer.trainer_rank", str(folder)]
     ranks = [
         subprocess.Popen(command, cwd=ROOT, env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
@@ -62,9 +63,18 @@ def test_two_processes_train_an_adapter(tmp_path: Path, tiny_model: Path) -> Non
     assert (codes, checkpoint.state.step) == ([0, 0], 4)
 
 
-def test_a_signal_at_one_of_two_processes_ends_both_with_the_steps_checkpoint(
+def test_a_signal_within_a_sync_at_one_of_two_processes_ends_both_with_the_steps_checkpoint(
     tmp_path: Path,
     tiny_model: Path,  # noqa: F811
 ) -> None:
-    codes, checkpoint = _train(tmp_path, tiny_model, {}, term_at_sync=3, max_steps=20, save_steps=100)
+    codes, checkpoint = _train(tmp_path, tiny_model, {}, {"TERM_AT_SYNC": "3"}, max_steps=20, save_steps=100)
     assert (codes, checkpoint.state.step) == ([75, 75], 3)
+
+
+def test_a_signal_while_one_of_two_processes_awaits_rollouts_ends_both_with_a_checkpoint(
+    tmp_path: Path,
+    tiny_model: Path,  # noqa: F811
+) -> None:
+    codes, checkpoint = _train(tmp_path, tiny_model, {}, {"TERM_AFTER_ROLLOUTS": "28"}, max_steps=20, save_steps=100)
+    # Of 3.5 batches the third is held back until the fourth comes, which it never does.
+    assert (codes, checkpoint.state.step, checkpoint.state.position) == ([75, 75], 3, 6)

@@ -1,18 +1,47 @@
 """One of two training processes: `python -m tests.unit.trainer.trainer_rank FOLDER`, with torchrun's environment.
 
-Rank 0 has the agent and what stands for vLLM. Ends with 75 where SIGTERM ended it.
+Rank 0 has the agent and what stands for vLLM. Ends with 75 where SIGTERM ended it, which rank 0 sends to itself:
+
+| variable | when |
+|---|---|
+| TERM_AT_SYNC | at the beginning of the weight sync after so many |
+| TERM_AFTER_ROLLOUTS | so many were answered and no other is, once the steps that they are enough for are done |
 """
 
+import asyncio
 import os
 import signal
 import sys
+import threading
+import time
 from pathlib import Path
+from typing import Any
+
+from aiohttp import web
 
 from gymtrain_trainer.context import Context, read_context
 from gymtrain_trainer.errors import InterruptedBySignal
 from gymtrain_trainer.stopping import StopSignal
 from tests.unit.trainer.test_trainer_worker import AgentThread
+from tests.unit.trainer.trainer_agent import Behaviour
 from tests.unit.trainer.trainer_vllm import VLLM, run_process
+
+
+def _answer_at_most(most: int, vllm: VLLM) -> Behaviour:
+    async def answer(row: dict[str, Any], number: int) -> web.Response:
+        if number > most:
+            await asyncio.sleep(600)
+        return vllm.answer(row, number)
+
+    return answer
+
+
+def _terminate_when_idle(vllm: VLLM) -> None:
+    syncs = -1
+    while len(vllm.labels) < 2 or len(vllm.labels) != syncs:
+        syncs = len(vllm.labels)
+        time.sleep(3)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def main() -> int:
@@ -27,9 +56,11 @@ def main() -> int:
         served.agent.behaviour = vllm.answer
         run = made.run.model_copy(update={"agents": {"adder": served.agent.url}})
         made = Context(run, made.paths, made.attempt, made.nodes, made.node_rank, made.port)
-        if "TERM_AT_SYNC" in os.environ:
-            at = int(os.environ["TERM_AT_SYNC"])
+        if at := int(os.environ.get("TERM_AT_SYNC", 0)):
             vllm.on_pause = lambda syncs: os.kill(os.getpid(), signal.SIGTERM) if syncs == at else None
+        if most := int(os.environ.get("TERM_AFTER_ROLLOUTS", 0)):
+            served.agent.behaviour = _answer_at_most(most, vllm)
+            threading.Thread(target=_terminate_when_idle, args=(vllm,), daemon=True).start()
     try:
         run_process(made, vllm, stop)
     except InterruptedBySignal:

@@ -88,7 +88,8 @@ class Saves:
 def save_on_the_way_out(context: Context, trainer: Any, worker: RolloutWorker | None) -> None:
     """A last checkpoint of a run that was stopped while it waited; it stands at a step's end then.
 
-    One process only: with more, the others are inside a collective and can't take part.
+    One process only: with more, the others are inside a collective and can't take part; there rollouts end instead
+    (`stop.end_rollouts_on_signal`), once a step was trained.
     """
     step = trainer.state.global_step
     if not context.run.spec.trainer.checkpoint or context.processes > 1 or worker is None or step == 0:

@@ -1,11 +1,12 @@
-"""SIGTERM at TRL's steps: all ranks end together."""
+"""SIGTERM at TRL's steps: all ranks end together, at the end of a step."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from gymtrain_trainer.errors import InterruptedBySignal
 from gymtrain_trainer.stopping import StopSignal
 
 
@@ -25,6 +26,13 @@ class StopCallback(TrainerCallback):  # type: ignore[misc]
             control.should_training_stop = True
             control.should_save = self._save
 
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """After the last rollouts: there are no more of them once the signal came."""
+        if not control.should_training_stop:
+            self.on_step_end(args, state, control)
+
 
 def agree_among_ranks(flag: bool) -> bool:
     """True on every rank if `flag` is True on one."""
@@ -34,3 +42,38 @@ def agree_among_ranks(flag: bool) -> bool:
     value = torch.tensor(int(flag), device=device)
     torch.distributed.all_reduce(value, op=torch.distributed.ReduceOp.MAX)
     return bool(value.item())
+
+
+def end_rollouts_on_signal(trainer: Any) -> None:
+    """On rank 0 of several: SIGTERM while rollouts are awaited ends them as if there were no more.
+
+    The other ranks wait for the batch then. Told that there is none, all train what they have, and end together with a
+    checkpoint; an error on rank 0 would leave them in that collective.
+    """
+    make, began_at = trainer.get_train_dataloader, -1
+
+    def rollouts() -> Any:
+        nonlocal began_at
+        loader = make()
+        batches = loader.dataset
+        batches.dataset = UntilSignal(batches.dataset, lambda: trainer.state.global_step > began_at)
+        began_at = trainer.state.global_step
+        return loader
+
+    trainer.get_train_dataloader = rollouts
+
+
+class UntilSignal(torch.utils.data.IterableDataset[Any]):  # type: ignore[misc]
+    """Rollouts, to the signal."""
+
+    def __init__(self, rollouts: Iterable[Any], may_end: Callable[[], bool]) -> None:
+        """`may_end`: whether a step was trained; without a first batch there is no end, but an error of its own."""
+        self._rollouts = rollouts
+        self._may_end = may_end
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            yield from self._rollouts
+        except InterruptedBySignal:
+            if not self._may_end():
+                raise
