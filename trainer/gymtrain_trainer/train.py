@@ -119,10 +119,13 @@ def _train(
     finally:
         if lead:
             lead.end()
-    stop.check()
-    if spec.trainer.checkpoint:
+    stop.requested = agree_among_ranks(stop.requested)
+    if spec.trainer.checkpoint and not stop.requested:
         trainer.save_model(str(context.run_folder / "model"))
         log.info("final model in %s", context.run_folder / "model")
+    # A rank that ended now would leave others in the collectives of a sharded model's saving.
+    trainer.accelerator.wait_for_everyone()
+    stop.check()
 
 
 def _arguments(context: Context) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""Two training processes in one group, on the CPU: what one rank does alone and what all do together."""
+"""Two training processes in one group: what one rank does alone and what all do together.
+
+On the CPU, or on two GPUs where there are two: there also with a sharded model.
+"""
 
 import os
 import socket
@@ -9,24 +12,31 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
-from gymtrain_trainer.algorithm.checkpoints import last_checkpoint
-from tests.unit.trainer.test_trainer_trl import tiny_model  # noqa: F401
-from tests.unit.trainer.trainer_vllm import make_context
+from gymtrain_trainer.algorithm.checkpoints import last_checkpoint  # noqa: E402
+from tests.unit.trainer.test_trainer_trl import tiny_model  # noqa: E402, F401
+from tests.unit.trainer.trainer_vllm import make_context  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[3]
 SECONDS = 200  # for both
+GPUS = 2 if torch.cuda.device_count() >= 2 else 0
+LORA = {"source": "pvc://models/tiny", "lora": {"r": 4, "target_modules": ["q_proj", "v_proj"]}}
+SHARDED = {"fsdp": True, "fsdp_config": {"transformer_layer_cls_to_wrap": ["Qwen3DecoderLayer"]}}
+WAYS = [
+    pytest.param({}, id="replicated"),
+    pytest.param(SHARDED, id="sharded", marks=pytest.mark.skipif(not GPUS, reason="needs two GPUs")),
+]
 
 
 def _train(
     folder: Path, model: Path, spec: dict[str, Any], environment: dict[str, str] | None = None, **config: Any
 ) -> Any:
     """Runs both to their end; the exit codes and the last checkpoint."""
-    spec = spec | {"trainer": {"processesPerNode": 2}}
+    spec = spec | {"trainer": {"processesPerNode": 2, "gpus": GPUS}}
     made = make_context(folder, model, "http://127.0.0.1:9", spec, per_device_train_batch_size=4, **config)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -52,29 +62,37 @@ def _train(
     return codes, last_checkpoint(made.run_folder, made.run.uid)
 
 
-def test_two_processes_train_all_weights(tmp_path: Path, tiny_model: Path) -> None:  # noqa: F811
-    codes, checkpoint = _train(tmp_path, tiny_model, {})
+@pytest.mark.parametrize("way", WAYS)
+def test_two_processes_train_all_weights(tmp_path: Path, tiny_model: Path, way: dict[str, Any]) -> None:  # noqa: F811
+    codes, checkpoint = _train(tmp_path, tiny_model, {}, **way)
+    assert (codes, checkpoint.state.step) == ([0, 0], 4)
+    codes, checkpoint = _train(tmp_path, tiny_model, {}, **way, max_steps=6)
+    assert (codes, checkpoint.state.step) == ([0, 0], 6), "it goes on from the checkpoint"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_two_processes_train_an_adapter(tmp_path: Path, tiny_model: Path, way: dict[str, Any]) -> None:  # noqa: F811
+    codes, checkpoint = _train(tmp_path, tiny_model, {"model": LORA}, **way)
     assert (codes, checkpoint.state.step) == ([0, 0], 4)
 
 
-def test_two_processes_train_an_adapter(tmp_path: Path, tiny_model: Path) -> None:  # noqa: F811
-    lora = {"r": 4, "target_modules": ["q_proj", "v_proj"]}
-    codes, checkpoint = _train(tmp_path, tiny_model, {"model": {"source": "pvc://models/tiny", "lora": lora}})
-    assert (codes, checkpoint.state.step) == ([0, 0], 4)
-
-
+@pytest.mark.parametrize("way", WAYS)
 def test_a_signal_within_a_sync_at_one_of_two_processes_ends_both_with_the_steps_checkpoint(
     tmp_path: Path,
     tiny_model: Path,  # noqa: F811
+    way: dict[str, Any],
 ) -> None:
-    codes, checkpoint = _train(tmp_path, tiny_model, {}, {"TERM_AT_SYNC": "3"}, max_steps=20, save_steps=100)
+    codes, checkpoint = _train(tmp_path, tiny_model, {}, {"TERM_AT_SYNC": "3"}, **way, max_steps=20, save_steps=100)
     assert (codes, checkpoint.state.step) == ([75, 75], 3)
 
 
+@pytest.mark.parametrize("way", WAYS)
 def test_a_signal_while_one_of_two_processes_awaits_rollouts_ends_both_with_a_checkpoint(
     tmp_path: Path,
     tiny_model: Path,  # noqa: F811
+    way: dict[str, Any],
 ) -> None:
-    codes, checkpoint = _train(tmp_path, tiny_model, {}, {"TERM_AFTER_ROLLOUTS": "28"}, max_steps=20, save_steps=100)
+    rollouts = {"TERM_AFTER_ROLLOUTS": "28"}
+    codes, checkpoint = _train(tmp_path, tiny_model, {}, rollouts, **way, max_steps=20, save_steps=100)
     # Of 3.5 batches the third is held back until the fourth comes, which it never does.
     assert (codes, checkpoint.state.step, checkpoint.state.position) == ([75, 75], 3, 6)
