@@ -1,6 +1,7 @@
 """Errors of the command line.
 
 CliError
+├── UnavailableError     the API server doesn't answer, or not now
 ├── RunNotFoundError     no such run, or no such kind: the operator isn't installed
 ├── WatchDeadlineError   the run didn't end in the time given
 └── NoStepsError         the trainer's logs hold no finished step yet
@@ -9,6 +10,17 @@ CliError
 
 class CliError(Exception):
     """Base of what the command line reports without a traceback; the message names the next step."""
+
+
+class UnavailableError(CliError):
+    """The API server doesn't answer, or not now; a later call may succeed."""
+
+    def __init__(self, what: str, reason: str) -> None:
+        """`what` was being done, and `reason` is how it failed."""
+        super().__init__(
+            f"{what}: the API server doesn't answer: {reason}. See whether `kubectl version` reaches it, then try again"
+        )
+        self.reason = reason
 
 
 class RunNotFoundError(CliError):

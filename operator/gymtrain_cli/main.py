@@ -10,6 +10,8 @@ from gymtrain_cli.errors import CliError
 from gymtrain_cli.steps import parse_steps
 from gymtrain_cli.watch import follow
 
+_INTERRUPTED = 130  # as shells say it of SIGINT
+
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
@@ -40,7 +42,11 @@ def _write(line: str) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs one command; 0 on success, 1 where the run failed, 2 where the command could not do its work."""
+    """Runs one command.
+
+    Returns:
+        0 on success, 1 where the run failed, 2 where the command could not do its work, 130 after Ctrl-C.
+    """
     args = _parser().parse_args(argv)
     try:
         cluster = Cluster(args.context, args.namespace)
@@ -55,6 +61,8 @@ def main(argv: list[str] | None = None) -> int:
     except CliError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return _INTERRUPTED
     return 0
 
 

@@ -5,9 +5,10 @@ from collections.abc import Callable
 
 from gymtrain_api.conditions import ConditionType
 from gymtrain_api.status import Condition, GymTrainingRunStatus
-from gymtrain_cli.errors import WatchDeadlineError
+from gymtrain_cli.errors import UnavailableError, WatchDeadlineError
 
 _POLL_SECONDS = 1.0
+_AGAIN_SECONDS = 5.0  # after the API server didn't answer
 
 
 def condition(status: GymTrainingRunStatus, kind: ConditionType) -> Condition | None:
@@ -64,23 +65,34 @@ def follow(
 ) -> bool:
     """Writes a line at each change until the run is Complete (True) or Failed (False).
 
+    Once the run was seen, an API server that doesn't answer is asked again until it does.
+
     Raises:
         WatchDeadlineError: neither happened in `deadline_seconds`.
+        CliError: the run can't be read; at the first time for whatever reason, as the kubeconfig may be wrong.
     """
     begin = clock()
-    shown = ""
+    seen, silence = "", ""
     while True:
-        status = read()
-        line = describe(status)
-        if line != shown:
-            write(f"[{clock() - begin:5.0f}s] {line}")
-            shown = line
-        if is_true(status, ConditionType.COMPLETE):
-            return True
-        if is_true(status, ConditionType.FAILED):
-            return False
+        try:
+            status = read()
+        except UnavailableError as error:
+            if not seen:
+                raise
+            if not silence:
+                silence = f"the API server doesn't answer since {time.strftime('%H:%M:%S')}"
+                write(f"[{clock() - begin:5.0f}s] {silence}, trying again: {error.reason}")
+        else:
+            line = describe(status)
+            if line != seen or silence:
+                write(f"[{clock() - begin:5.0f}s] {line}")
+            seen, silence = line, ""
+            if is_true(status, ConditionType.COMPLETE):
+                return True
+            if is_true(status, ConditionType.FAILED):
+                return False
         if clock() - begin > deadline_seconds:
             raise WatchDeadlineError(
-                f"the run did not end within {deadline_seconds:.0f} s; it goes on. Last seen: {shown}"
+                f"the run did not end within {deadline_seconds:.0f} s; {silence or 'it goes on'}. Last seen: {seen}"
             )
-        sleep(_POLL_SECONDS)
+        sleep(_AGAIN_SECONDS if silence else _POLL_SECONDS)
