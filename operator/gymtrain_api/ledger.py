@@ -34,7 +34,7 @@ class LedgerEntry(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    versions: list[str] = Field(min_length=1)  # weight versions that sampled it, oldest first: run:attempt:step
+    versions: list[str] = Field(min_length=1)  # that sampled it, oldest first: run:attempt:step or "unknown"
     history: Literal["first", "exact", "forked"] = "first"
     """first: no earlier turn of the model in it; exact: the prompt begins with the last turn's tokens, bit by bit;
     forked: the chat template rewrote the history, so the prompt does not."""

@@ -1,7 +1,6 @@
 """Requests as objects, and errors as OpenAI's clients know them."""
 
 import json
-from http import HTTPStatus
 from typing import Any
 
 from aiohttp import web
@@ -34,8 +33,5 @@ def refused(error: CallError) -> web.Response:
     if isinstance(error, RefusedError):
         return web.Response(status=error.code, body=error.body, content_type=error.content_type)
     headers = {"Retry-After": _RETRY_SECONDS} if isinstance(error, NoPodError) else {}
-    return web.json_response(_document(error.status, str(error)), status=error.status, headers=headers)
-
-
-def _document(status: HTTPStatus, message: str) -> dict[str, Any]:
-    return {"error": {"message": message, "type": status.phrase.replace(" ", ""), "param": None, "code": int(status)}}
+    document = {"message": str(error), "type": error.kind, "param": None, "code": int(error.status)}
+    return web.json_response({"error": document}, status=error.status, headers=headers)

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 from gymtrain_gateway.deadline import Deadline
 from gymtrain_gateway.dispatch import Dispatcher, Lease
-from gymtrain_gateway.errors import PodFailedError
+from gymtrain_gateway.errors import NoPodError, PodFailedError
 from gymtrain_gateway.metrics import Metrics
 from gymtrain_gateway.pods import Pods
 from gymtrain_gateway.settings import TRIES
@@ -25,19 +25,27 @@ class Calls:
         """What `work` returns on the first pod that does it.
 
         Raises:
-            CallError: what `work` raised, but PodFailedError only after the last try.
+            CallError: what `work` raised, but PodFailedError only after the last try; NoPodError if there was none.
         """
         avoid: set[str] = set()
-        for attempt in range(1, TRIES + 1):
-            async with self._dispatcher.pod(key, avoid, deadline) as lease:
-                try:
-                    return await work(lease)
-                except PodFailedError as error:
-                    self._metrics.retries.labels(error.reason).inc()
-                    avoid.add(lease.pod)
-                    if error.reason == "connection":
-                        self._pods.failed(lease.pod, str(error))
-                    if attempt == TRIES:
-                        raise PodFailedError(error.reason, f"failed {TRIES} times; the last: {error}") from error
-            await asyncio.sleep(min(_AGAIN_SECONDS * attempt, deadline.left()))
-        raise AssertionError("the last try returns or raises")
+        failure: PodFailedError | None = None
+        for tried in range(TRIES):
+            if failure is not None:
+                await asyncio.sleep(min(_AGAIN_SECONDS * tried, deadline.left()))
+            try:
+                async with self._dispatcher.pod(key, avoid, deadline) as lease:
+                    try:
+                        return await work(lease)
+                    except PodFailedError as error:
+                        failure = error
+                        self._metrics.retries.labels(error.reason).inc()
+                        avoid.add(lease.pod)
+                        if error.reason == "connection":
+                            self._pods.failed(lease.pod, str(error))
+            except NoPodError as error:
+                if failure is None:
+                    raise
+                # A pod took the call and failed. It may be the call that does this, so it doesn't count as waiting.
+                raise PodFailedError(failure.reason, f"failed, and then {error}; the failure: {failure}") from error
+        assert failure is not None
+        raise PodFailedError(failure.reason, f"failed {TRIES} times; the last: {failure}") from failure

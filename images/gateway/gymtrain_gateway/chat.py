@@ -124,8 +124,7 @@ class Chat:
             return [lease.version]  # an adapter; vLLM's spans tell of the weights below it
         if generated.versions:
             return generated.versions
-        after = await self._pods.version_now(lease.pod)
-        return list(dict.fromkeys(version for version in (lease.version, after) if version)) or ["unknown"]
+        return await self._pods.versions_since(lease.pod, lease.version)
 
     def _note(self, body: dict[str, Any], prompt: Prompt, generated: Generated, entry: LedgerEntry) -> None:
         self._ledger.note(prompt.tokens, generated.tokens, entry)

@@ -7,9 +7,13 @@ GatewayError
     ├── BadCallError     the client's request can't be served: 400
     ├── MissingRouteError  the vLLM pod lacks a route that this needs: 501
     ├── NoPodError       no vLLM pod could take the call before its deadline: 503
-    ├── TooLateError     the deadline passed while a pod worked on it: 504
+    ├── TooLateError     the deadline passed while a pod worked on it: 500
     ├── RefusedError     vLLM answered 4xx: its status and body go to the client as they are
-    └── PodFailedError   a pod died or answered 5xx; tried elsewhere first: 502
+    └── PodFailedError   a pod died or answered 5xx; tried elsewhere first: 500
+
+NeMo Gym's model servers repeat a call that was answered 429, 502, 503 or 504 without end, and one that was answered
+500 twice. So only what waiting helps is a 503. A call that ran out of time or whose pod died would do so again, for
+ever: it is a 500, and `kind` tells the client why.
 """
 
 from http import HTTPStatus
@@ -31,30 +35,34 @@ class CallError(GatewayError):
     """One call can't be answered."""
 
     status = HTTPStatus.INTERNAL_SERVER_ERROR
+    kind = "InternalServerError"  # `type` in the document that the client gets
 
 
 class BadCallError(CallError):
     """The request can't be served by anybody."""
 
     status = HTTPStatus.BAD_REQUEST
+    kind = "BadRequest"
 
 
 class MissingRouteError(CallError):
     """A route of vLLM is not there."""
 
     status = HTTPStatus.NOT_IMPLEMENTED
+    kind = "NotImplemented"
 
 
 class NoPodError(CallError):
     """No pod could take the call in time."""
 
     status = HTTPStatus.SERVICE_UNAVAILABLE
+    kind = "ServiceUnavailable"
 
 
 class TooLateError(CallError):
     """A pod had the call, but didn't answer in time."""
 
-    status = HTTPStatus.GATEWAY_TIMEOUT
+    kind = "GatewayTimeout"
 
 
 class RefusedError(CallError):
@@ -70,7 +78,7 @@ class RefusedError(CallError):
 class PodFailedError(CallError):
     """The pod, not the request, is the reason; another pod may do better."""
 
-    status = HTTPStatus.BAD_GATEWAY
+    kind = "BadGateway"
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)

@@ -12,6 +12,7 @@ from typing import Any
 from gymtrain_gateway.errors import BadCallError
 
 ID_FIELDS = ("prompt_token_ids", "generation_token_ids", "generation_log_probs", "routed_experts")
+_IDS = 1 << 32  # token ids are below: digests take them as 32 bits
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,6 @@ def _ids(message: Mapping[str, Any], field: str, index: int) -> list[int]:
         ids = [int(token) for token in value]
     except (TypeError, ValueError):
         raise BadCallError(f"messages[{index}].{field}: expected token ids, got something else") from None
-    if any(token < 0 for token in ids):
-        raise BadCallError(f"messages[{index}].{field}: a token id is negative")
+    if any(not 0 <= token < _IDS for token in ids):
+        raise BadCallError(f"messages[{index}].{field}: a token id is out of range")
     return ids

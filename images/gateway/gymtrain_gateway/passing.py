@@ -52,8 +52,7 @@ class Passing:
             answer = await self._upstream.post(
                 lease.pod, request.path, self._pods.request_for(lease.pod, lease.version, body), deadline
             )
-            after = await self._pods.version_now(lease.pod)
-            versions = list(dict.fromkeys(version for version in (lease.version, after) if version)) or ["unknown"]
+            versions = await self._pods.versions_since(lease.pod, lease.version)
             self._note(answer, versions)
             return web.json_response(answer, headers={VERSION_HEADER: ",".join(versions)})
 

@@ -14,7 +14,7 @@ import aiohttp
 from gymtrain_gateway.asking import SlowError, ask_pod, ask_trainer, weight_label
 from gymtrain_gateway.resolve import resolve
 from gymtrain_gateway.settings import Settings
-from gymtrain_gateway.versions import PodFacts, Statement, Verdict, judge, newest
+from gymtrain_gateway.versions import UNKNOWN, PodFacts, Statement, Verdict, judge, newest
 
 _LOOK_SECONDS = 0.5
 _TRUST_SECONDS = 15.0  # in what a silent pod or trainer said last
@@ -34,7 +34,7 @@ class Pods:
         self._statement: Statement | None = None
         self._stated = float("-inf")
         self._trainer = ""  # the pod of it that answered last
-        self._trainer_look: asyncio.Task[None] | None = None
+        self._trainer_look: asyncio.Task[Statement | None] | None = None
         self._watches: dict[str, asyncio.Task[None]] = {}
         self.verdicts: dict[str, Verdict] = {}
         self.changed: Callable[[], None] = lambda: None  # called after each look
@@ -83,17 +83,20 @@ class Pods:
                 task.cancel()
             await asyncio.gather(*self._watches.values(), return_exceptions=True)
 
-    async def version_now(self, url: str) -> str | None:
+    async def versions_since(self, url: str, version: str | None) -> list[str]:
+        """What sampled a call that ends now on a pod that held `version` when it began, oldest first."""
+        # An adapter's name doesn't change its meaning.
+        lasting = not self._settings.rules.synced or self.serves(url, version)
+        after = version if lasting else await self._version_now(url)
+        return list(dict.fromkeys([version or UNKNOWN, after or UNKNOWN]))
+
+    async def _version_now(self, url: str) -> str | None:
         """The version that the pod answers with, asked anew: of the pod, or of the trainer where it can't say it."""
-        rules = self._settings.rules
         facts = self._facts.get(url)
-        verdict = self.verdicts.get(url)
-        if rules.adapters or not rules.synced:
-            return verdict.version if verdict else None  # an adapter's name doesn't change its meaning
         if facts is not None and facts.label is not None:
             return await weight_label(self._http, url)
-        await self._look_at_trainer_anew()
-        return self._statement.pods.get(url) if self._statement else None
+        statement = await self._look_at_trainer_anew()
+        return statement.pods.get(url) if statement else None
 
     async def _look_up(self) -> None:
         urls = await self._find(self._settings.pods_host, self._settings.pods_port)
@@ -125,9 +128,10 @@ class Pods:
         self._facts[url] = facts
         self._asked[url] = time.monotonic()
 
-    async def _look_at_trainer(self) -> None:
+    async def _look_at_trainer(self) -> Statement | None:
+        """What it says now; a trainer that is silent keeps its last statement for a while, but says nothing."""
         if not self._settings.rules.synced:
-            return
+            return None
         urls = await self._find(self._settings.trainer_host, self._settings.trainer_port) or []
         said = await self._ask_trainers([self._trainer] if self._trainer in urls else []) or (
             await self._ask_trainers(urls)
@@ -137,8 +141,10 @@ class Pods:
             label = latest.label(self._settings.rules.run) if latest else None
             self._statement = next((one for one in said if one.version == label), said[0])
             self._stated = time.monotonic()
-        elif time.monotonic() - self._stated > _TRUST_SECONDS:
+            return self._statement
+        if time.monotonic() - self._stated > _TRUST_SECONDS:
             self._statement = None
+        return None
 
     async def _ask_trainers(self, urls: list[str]) -> list[Statement]:
         """What those of a training job's pods say that say something: the first one, as a rule."""
@@ -147,7 +153,7 @@ class Pods:
         self._trainer = next(iter(found), "")
         return list(found.values())
 
-    async def _look_at_trainer_anew(self) -> None:
+    async def _look_at_trainer_anew(self) -> Statement | None:
         """One look that began after this call; callers at the same time share it."""
         running = self._trainer_look
         if running is not None and not running.done():
@@ -155,7 +161,7 @@ class Pods:
         if self._trainer_look is running:
             self._trainer_look = asyncio.create_task(self._look_at_trainer())
         assert self._trainer_look is not None
-        await asyncio.shield(self._trainer_look)
+        return await asyncio.shield(self._trainer_look)
 
     def _judge(self) -> None:
         self.verdicts = judge(self._facts, self._statement, self._settings.rules)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from gymtrain_api.ledger import token_digest
 from gymtrain_gateway.deadline import Deadline
 from gymtrain_gateway.errors import BadCallError, RefusedError
 from gymtrain_gateway.history import Said, Turn, chain, said, turns, without_ids
@@ -18,6 +19,8 @@ RENDER = "/v1/chat/completions/render"
 DERENDER = "/v1/chat/completions/derender"
 DETOKENIZE = "/detokenize"
 _TEMPLATES = 256  # whose frame is kept
+_ANSWERS = 65_536  # known to say what their tokens say; some 16 MiB
+_PROMPT_END = 64  # tokens of a prompt that matter to how its answer is read: they may open a block of reasoning
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class Prompter:
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
         self._frames: LRU[str, _Frame] = LRU(_TEMPLATES)
+        self._same: LRU[str, bool] = LRU(_ANSWERS)
 
     async def prepare(self, pod: str, body: Mapping[str, Any], deadline: Deadline) -> Prompt:
         """The prompt of `body`, whose messages may carry token ids.
@@ -82,10 +86,12 @@ class Prompter:
         try:
             frame = await self._frame(pod, plain, deadline)
             head, same = await asyncio.gather(
-                self._render(pod, plain, upto, deadline), self._says(pod, plain, last, frame.tail, deadline)
+                self._render(pod, plain, upto, deadline),
+                asyncio.gather(*(self._says(pod, plain, turn, frame.tail, deadline) for turn in linked)),
             )
-            if not same:
-                return Fork("edited", f"message {last.index} is not what the model's tokens say")
+            if not all(same):
+                index = linked[same.index(False)].index
+                return Fork("edited", f"message {index} is not what the model's tokens say")
             spliced = splice(full, head, linked, frame.tail, frame.opening)
             if isinstance(spliced, Fork):
                 return spliced
@@ -126,16 +132,21 @@ class Prompter:
             self._frames.put(key, frame)
         return frame
 
-    async def _says(self, pod: str, plain: dict[str, Any], last: Turn, tail: list[int], deadline: Deadline) -> bool:
-        """Whether the message of the last answer says what its tokens say, as vLLM's own parsers read them."""
-        whole = last.output[:-1] if tail and last.output[-1:] == tail[:1] else last.output
-        wanted = said(last.message)
-        if await self._read(pod, plain, last.prompt, whole, deadline) == wanted:
+    async def _says(self, pod: str, plain: dict[str, Any], turn: Turn, tail: list[int], deadline: Deadline) -> bool:
+        """Whether the message of an answer says what its tokens say, as vLLM's own parsers read them."""
+        wanted = said(turn.message)
+        text = hashlib.sha256(repr(wanted).encode(errors="surrogatepass")).hexdigest()
+        key = f"{token_digest(turn.prompt[-_PROMPT_END:], turn.output)} {text}"
+        if self._same.get(key):  # as read for an earlier turn: a long conversation is not read anew at each one
             return True
-        # Models may end a turn by another token than the template's.
-        return len(whole) == len(last.output) and (
-            await self._read(pod, plain, last.prompt, last.output[:-1], deadline) == wanted
-        )
+        whole = turn.output[:-1] if tail and turn.output[-1:] == tail[:1] else turn.output
+        same = await self._read(pod, plain, turn.prompt, whole, deadline) == wanted
+        if not same and len(whole) == len(turn.output):
+            # Models may end a turn by another token than the template's.
+            same = await self._read(pod, plain, turn.prompt, turn.output[:-1], deadline) == wanted
+        if same:
+            self._same.put(key, value=True)
+        return same
 
     async def _read(
         self, pod: str, plain: dict[str, Any], prompt: list[int], output: list[int], deadline: Deadline

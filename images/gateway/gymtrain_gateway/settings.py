@@ -5,6 +5,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from gymtrain_api.runs import parse_run_config
 from gymtrain_api.wiring import RunConfig
 from gymtrain_gateway import place
 from gymtrain_gateway.errors import StartError
@@ -60,7 +61,7 @@ def read(path: Path) -> Settings:
         StartError: the file is missing or is no RunConfig.
     """
     try:
-        return from_run(RunConfig.model_validate_json(path.read_bytes()))
+        return from_run(parse_run_config(path.read_bytes()))
     except OSError as error:
         raise StartError(f"can't read the run's settings: {error}") from error
     except ValidationError as error:

@@ -9,6 +9,7 @@ The template's history may differ in tokens from what was used (text that is tok
 back, tool calls are written anew), but it has to say the same. Where it doesn't, the conversation forks.
 """
 
+import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -68,44 +69,48 @@ def splice(
         return Fork("no_end_of_turn", "the end of the model's last turn can't be found in the template's tokens")
     if full[: len(head)] != head:
         return Fork("rewritten", "what came after the model's last turn makes the template write that turn differently")
-    if not _aligned(head, linked, list(opening)):
+    if not _aligned(head, linked, tail, list(opening)):
         return Fork("changed", "what the model was given before its last turn is no longer what the conversation says")
     known = linked[-1].known
     return known + missing_tail(known, tail) + full[len(head) :]
 
 
-def _aligned(head: list[int], linked: Sequence[Turn], opening: list[int]) -> bool:
-    """Whether all that the model did not write stands in the template's tokens, in order.
+def _aligned(head: list[int], linked: Sequence[Turn], tail: list[int], opening: list[int]) -> bool:
+    """Whether the template's tokens are what the model did not write and its answers, in order, and nothing else.
 
     The opening of an answer is nobody's words, and a history may have another. The last token of each part is left
     out: it may merge with what the template writes next.
     """
-    position = 0
-    before = 0
+    position = before = 0
+    missing: list[int] = []
+    ends = _places(head, tail)
     for turn in linked:
-        given = turn.prompt[before:]
-        if opening and given[-len(opening) :] == opening:
-            given = given[: -len(opening)]
-        part = given[:-1] or given
-        if not part:
-            found = position
-        elif before:
-            found = _find(head, part, position)
+        given, known = turn.prompt[before:], turn.known
+        missing = missing_tail(known, tail)
+        if head[position : position + len(known) - before] == known[before:]:
+            position += len(known) - before
         else:
-            found = _find(head[: len(part)], part, 0)
-        if found < 0:
-            return False
-        position = found + len(part)
-        before = len(turn.known)
-    return True
+            if opening and given[-len(opening) :] == opening:
+                given = given[: -len(opening)]
+            part = given[:-1] or given
+            if head[position : position + len(part)] != part:
+                return False
+            # The answer may have other tokens here: the tail tells where it ends. A tail without a special token may
+            # stand in the answer, too.
+            sampled = len(tail) - len(missing)
+            inside = len(_places(turn.output[: len(turn.output) - sampled], tail))
+            end = bisect.bisect_left(ends, position + len(part)) + inside
+            if end >= len(ends):
+                return False
+            position = ends[end] + sampled
+        before = len(known)
+    return position + len(missing) == len(head)
 
 
-def _find(tokens: list[int], part: list[int], start: int) -> int:
-    """Where `part` begins in `tokens`, from `start` on; -1 if nowhere."""
-    for position in range(start, len(tokens) - len(part) + 1):
-        if tokens[position : position + 1] == part[:1] and tokens[position : position + len(part)] == part:
-            return position
-    return -1
+def _places(tokens: list[int], part: list[int]) -> list[int]:
+    """Where `part` begins in `tokens`."""
+    starts = (place for place, token in enumerate(tokens) if token == part[0])
+    return [place for place in starts if tokens[place : place + len(part)] == part]
 
 
 def dropped(text: str, linked: Sequence[Turn]) -> Fork | None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
@@ -15,12 +16,32 @@ CONNECT_SECONDS = 30.0  # the pods are looked at all the time: a dead one is kno
 _SHORT_CALLS = 64  # of one pod at once; more would not be faster, and each opens a connection
 _KEEP_SECONDS = 3.0  # vLLM closes idle connections after 5 s; a request must not meet that
 _TEXT_LIMIT = 2000  # characters of a pod's error kept
+_PROBE_SECONDS = 5  # of silence on a connection, and between the probes after it
+_PROBES = 3  # without an answer
 
 
 def session(connections: int) -> aiohttp.ClientSession:
     """Connections to pods, kept while they are used."""
-    connector = aiohttp.TCPConnector(limit=connections, limit_per_host=0, keepalive_timeout=_KEEP_SECONDS)
+    connector = aiohttp.TCPConnector(
+        limit=connections, limit_per_host=0, keepalive_timeout=_KEEP_SECONDS, socket_factory=_socket
+    )
     return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
+
+
+def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    """A socket that breaks off when the other end says nothing at all, not even to the kernel's probes.
+
+    A node that is lost ends no connection: its calls would wait for their deadline in place of trying another pod.
+    """
+    family, kind, protocol, *_ = address
+    one = socket.socket(family, kind, protocol)
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_SECONDS)
+    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_SECONDS)
+    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
+    # Probes wait while sent bytes are unanswered; this limit is for those.
+    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _PROBE_SECONDS * (1 + _PROBES))
+    return one
 
 
 class Upstream:

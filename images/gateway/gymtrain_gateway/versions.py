@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 DEFAULT = "default"  # vLLM's label for the weights that it started with
+UNKNOWN = "unknown"  # stands for a version that nobody could name: the trainer uses no such sample
 
 
 @dataclass(frozen=True, order=True)

@@ -43,6 +43,7 @@ class FakeVLLM:
         self.opening = "assistant\n"  # of an answer that is asked for; a history has "assistant\n"
         self.scale_out = True
         self.fail_with: int | None = None
+        self.dies = False  # of a call to generate; it starts again, with the weights that it had at first
         self.hang = asyncio.Event()
         self.hang.set()
         self.calls: list[str] = []
@@ -125,6 +126,10 @@ class FakeVLLM:
         body = await request.json()
         if self.fail_with is not None:
             return web.json_response({"error": {"message": "engine died"}}, status=self.fail_with)
+        if self.dies:
+            self.label = "default"
+            assert request.transport is not None
+            request.transport.abort()
         label = body["model"] if body["model"] in self.adapters else self.label
         try:
             await self.hang.wait()
@@ -153,7 +158,8 @@ class FakeVLLM:
         text = text_of(choice["token_ids"])
         thoughts, _, content = text.rpartition("</think>")
         calls = []
-        if content.startswith("{"):  # what a model writes for a tool call differs from what the template writes
+        reads_calls = body["chat_request"].get("tool_choice") != "none"
+        if reads_calls and content.startswith("{"):  # a model writes a tool call otherwise than the template
             calls = [{"id": "c", "type": "function", "function": {"name": content.strip("{}"), "arguments": "{}"}}]
             content = ""
         message = {
@@ -182,6 +188,8 @@ class FakeVLLM:
                 await answer.write(f"data: {part}\n\n".encode())
             await answer.write_eof()
             return answer
+        self.calls.append("completions")
+        await self.hang.wait()
         choice = {"text": "ok", "prompt_token_ids": [1, 2], "token_ids": [3], "finish_reason": "stop"}
         return web.json_response({"choices": [choice]})
 

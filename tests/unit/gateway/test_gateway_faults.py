@@ -1,6 +1,7 @@
 """What the gateway does when pods, clients and requests misbehave."""
 
 import asyncio
+import socket
 from typing import Any
 
 import aiohttp
@@ -12,6 +13,7 @@ from tests.unit.gateway.conftest import Start
 from tests.unit.gateway.fake_vllm import FakeVLLM
 
 CHAT = "/v1/chat/completions"
+TCP_OPTIONS = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
 
 
 def request(text: str = "q", **more: Any) -> dict[str, Any]:
@@ -80,14 +82,52 @@ async def test_a_pod_that_dies_is_left_for_another(start: Start) -> None:
     await bench.until(lambda: bench.pods.admissible() == [other.url])
 
 
+async def test_connections_to_pods_end_when_their_node_is_gone(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without keep-alive probes a call would wait for a dead node until its deadline."""
+    found: list[socket.socket] = []
+    connect = aiohttp.TCPConnector.connect
+
+    async def noted(*args: Any, **kwargs: Any) -> Any:
+        connection = await connect(*args, **kwargs)
+        assert connection.transport is not None
+        found.append(connection.transport.get_extra_info("socket"))
+        return connection
+
+    pod = FakeVLLM()
+    bench = await start(pod)
+    monkeypatch.setattr(aiohttp.TCPConnector, "connect", noted)
+    assert (await bench.post(CHAT, request()))[0] == 200
+    host, port = pod.url.removeprefix("http://").split(":")
+    options = {
+        (
+            one.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE),
+            *(one.getsockopt(socket.IPPROTO_TCP, option) for option in TCP_OPTIONS),
+        )
+        for one in found
+        if one.getpeername() == (host, int(port))
+    }
+    assert options == {(1, 5, 5, 3, 20_000)}
+
+
 async def test_tries_have_a_limit(start: Start) -> None:
     pod = FakeVLLM()
     pod.fail_with = 503
     bench = await start(pod)
     status, document, _ = await bench.post(CHAT, request())
-    assert status == 502
+    assert (status, document["error"]["type"], document["error"]["code"]) == (500, "BadGateway", 500)
     assert "failed 3 times" in document["error"]["message"]
     assert "engine died" in document["error"]["message"]
+
+
+async def test_a_call_that_kills_its_only_pod_is_not_one_that_waits_for_a_pod(start: Start) -> None:
+    """NeMo Gym's model servers repeat a call that waits without end: one that kills vLLM must not look like it."""
+    pod = FakeVLLM()
+    pod.dies = True
+    bench = await start(pod, timeout_seconds=2.0)
+    status, document, _ = await bench.post(CHAT, request())
+    assert (status, document["error"]["type"]) == (500, "BadGateway")
+    assert "no vLLM pod took the call" in document["error"]["message"]
+    assert (await bench.post(CHAT, request()))[0] == 503
 
 
 async def test_calls_wait_for_a_pod_with_the_runs_weights(start: Start) -> None:
@@ -110,7 +150,7 @@ async def test_without_a_pod_the_deadline_answers_with_the_reason(start: Start) 
     pod.paused = True
     bench = await start(pod, ready=False, timeout_seconds=1.0)
     status, document, headers = await bench.post(CHAT, request())
-    assert status == 503
+    assert (status, document["error"]["type"]) == (503, "ServiceUnavailable")
     assert "generation is paused" in document["error"]["message"]
     assert "Retry-After" in headers
     assert 'refused_total{status="503"}' in (await bench.get("/metrics"))[1]
@@ -121,8 +161,10 @@ async def test_a_pod_that_answers_too_late_is_a_timeout(start: Start) -> None:
     pod.hang.clear()
     bench = await start(pod, timeout_seconds=1.0)
     status, document, _ = await bench.post(CHAT, request())
-    assert status == 504
-    assert "spec.gateway.timeoutSeconds" in document["error"]["message"]
+    assert (status, document["error"]["type"], document["error"]["code"]) == (500, "GatewayTimeout", 500)
+    message = document["error"]["message"]
+    assert "spec.gateway.timeoutSeconds" in message
+    assert not any(word in message for word in ("context length", "max_tokens"))  # a full context, to model servers
     await bench.until(lambda: pod.cancelled == 1)
 
 

@@ -29,6 +29,7 @@ def test_ids_that_came_as_strings_are_read() -> None:
         {"role": "assistant", "generation_token_ids": [1]},
         answer(["a"], [1]),
         answer([1], [-1]),
+        answer([1], [1 << 32]),
         answer([1], [None]),
     ],
 )

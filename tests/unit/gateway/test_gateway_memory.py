@@ -1,5 +1,6 @@
 """What the gateway remembers, and its limits."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from gymtrain_gateway.errors import StartError
 from gymtrain_gateway.limits import derive
 from gymtrain_gateway.lru import LRU
 from gymtrain_gateway.memory import Ledger, Prompts
+from tests.support.specs import of_a_later_release
 
 
 def test_what_was_not_used_for_longest_is_forgotten_first() -> None:
@@ -82,6 +84,14 @@ def test_the_run_says_what_counts_as_its_weights() -> None:
     assert settings.from_run(run()).rules.synced
     assert not settings.from_run(run(weightSync={"transport": "None"})).rules.synced
     assert settings.from_run(run(model={"source": "hf://o/m", "lora": {"r": 8}})).rules.adapters
+
+
+def test_a_run_json_of_a_later_release_is_read(tmp_path: Path) -> None:
+    """The operator was upgraded, the gateway's pod was not, and its container starts again."""
+    made = run(gateway={"replicas": 3})
+    document = json.loads(made.model_dump_json(by_alias=True, exclude_defaults=True))
+    (tmp_path / "run.json").write_text(json.dumps(of_a_later_release(document)))
+    assert settings.read(tmp_path / "run.json") == settings.from_run(made)
 
 
 def test_a_run_json_that_is_none_is_named(tmp_path: Path) -> None:

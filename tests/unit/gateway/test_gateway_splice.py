@@ -80,6 +80,35 @@ def test_other_messages_than_the_model_was_given_are_a_fork() -> None:
     assert found.reason == "changed"
 
 
+def test_tokens_that_no_turn_had_are_a_fork_wherever_they_stand() -> None:
+    first = turn([1, 2, 3], [81, END])
+    second = turn([1, 2, 3, 81, END, NL, 4, 6], [82, END])
+    head = [1, 2, 3, 90, END, NL, 4, 6, 91, END, NL]
+    new = [7, 7, END, NL]
+    for place in (0, 3, 6, 8):
+        found = splice(
+            [*head[:place], *new, *head[place:], 7], [*head[:place], *new, *head[place:]], [first, second], TAIL
+        )
+        assert isinstance(found, Fork), place
+        assert found.reason == "changed"
+
+
+def test_an_end_of_turn_that_stands_in_answers_too_is_no_change() -> None:
+    """As a line break in a template without special tokens."""
+    first = turn([1, 2, 3], [81, NL, 82, NL])
+    second = turn([1, 2, 3, 81, NL, 82, NL, 4, 6], [83, NL, 84])
+    head = [1, 2, 3, 90, NL, 91, NL, 4, 6, 92, NL, 93, NL]
+    assert splice([*head, 7], head, [first, second], [NL]) == [*second.known, NL, 7]
+
+
+def test_an_earlier_answer_with_an_end_of_its_own_is_no_change_where_its_tokens_stand_as_they_were() -> None:
+    """As templates write it after tool calls."""
+    first = turn([1, 2, 3], [81, 82])
+    second = turn([1, 2, 3, 81, 82, 4, 6], [83, END])
+    head = [1, 2, 3, 81, 82, 4, 6, 91, END, NL]
+    assert splice([*head, 7], head, [first, second], TAIL) == [*second.known, NL, 7]
+
+
 def test_a_template_without_an_end_of_turn_is_a_fork() -> None:
     for tail in ([], [42]):
         found = splice([1, 2, 3, 4], [1, 2, 3], [turn([1, 2], [3])], tail)

@@ -26,6 +26,15 @@ def known(message: dict[str, Any]) -> list[int]:
     return list(message["prompt_token_ids"]) + list(message["generation_token_ids"])
 
 
+async def played(bench: Bench, turns: int) -> list[dict[str, Any]]:
+    """A conversation of so many turns, up to the question after them."""
+    messages = [user("q0")]
+    for turn in range(turns):
+        message, _ = await ask(bench, messages)
+        messages += [message, user(f"q{turn + 1}")]
+    return messages
+
+
 async def entry(bench: Bench, message: dict[str, Any]) -> dict[str, Any]:
     digest = token_digest(message["prompt_token_ids"], message["generation_token_ids"])
     status, document, _ = await bench.post("/gymtrain/ledger", {"digests": [digest, "unknown"]})
@@ -103,6 +112,64 @@ async def test_a_rewritten_history_is_a_fork_and_never_silent(start: Start, reas
     end, headers = await ask(bench, [*messages, later, {"role": "tool", "content": "t"}])
     assert headers["x-gymtrain-history"] == "exact"
     assert end["prompt_token_ids"][: len(known(later))] == known(later)
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+@pytest.mark.parametrize("place", [1, 3, 5])
+async def test_an_edit_of_any_earlier_answer_is_a_fork(start: Start, place: int, elsewhere: bool) -> None:
+    """Agents that shorten a context replace the text of old answers, and leave their token fields."""
+    pod = FakeVLLM()
+    bench = await start(pod)
+    messages = await played(bench, 3)
+    messages[place]["content"] = "[omitted]"
+    later, headers = await ask(await start(FakeVLLM()) if elsewhere else bench, messages)
+    assert (headers["x-gymtrain-history"], headers["x-gymtrain-fork-reason"]) == ("forked", "edited")
+    assert later["prompt_token_ids"] == pod.template(messages, ask=True)
+
+
+@pytest.mark.parametrize("place", range(6))
+async def test_a_message_put_anywhere_before_the_last_answer_is_a_fork(start: Start, place: int) -> None:
+    pod = FakeVLLM()
+    bench = await start(pod)
+    messages = await played(bench, 3)
+    messages.insert(place, user("by the way"))
+    later, headers = await ask(bench, messages)
+    assert (headers["x-gymtrain-history"], headers["x-gymtrain-fork-reason"]) == ("forked", "changed")
+    assert later["prompt_token_ids"] == pod.template(messages, ask=True)
+
+
+async def test_an_unchanged_history_is_exact_at_a_gateway_that_never_saw_it(start: Start) -> None:
+    messages = await played(await start(FakeVLLM()), 5)
+    second = await start(FakeVLLM())
+    later, headers = await ask(second, messages)
+    assert headers["x-gymtrain-history"] == "exact"
+    assert later["prompt_token_ids"][: len(known(messages[-2]))] == known(messages[-2])
+
+
+async def test_a_turn_costs_the_same_however_many_came_before(start: Start) -> None:
+    pod = FakeVLLM()
+    bench = await start(pod)
+    messages = [user("q")]
+    calls = []
+    for turn in range(8):
+        pod.calls.clear()
+        message, headers = await ask(bench, messages)
+        assert headers["x-gymtrain-history"] == ("exact" if turn else "first")
+        calls.append(len(pod.calls))
+        messages += [message, user(f"q{turn + 1}")]
+    assert len(set(calls[2:])) == 1, calls
+
+
+async def test_a_request_may_ask_for_another_choice_of_tools_than_earlier_ones(start: Start) -> None:
+    pod = FakeVLLM()
+    pod.answers.extend(["{add}", "four"])
+    bench = await start(pod)
+    message, _ = await ask(bench, [user("q")])
+    messages = [user("q"), message, {"role": "tool", "content": "4", "tool_call_id": "c"}]
+    message, _ = await ask(bench, messages)
+    later = {"tool_choice": "none", "chat_template_kwargs": {"enable_thinking": False}}
+    _, headers = await ask(bench, [*messages, message, user("r")], **later)
+    assert headers["x-gymtrain-history"] == "exact"
 
 
 @pytest.mark.parametrize("path", ["/tokenize", "/v1/tokenize"])
