@@ -38,6 +38,7 @@ class FakeVLLM:
         self.fail_updates = 0  # so many updates end in HTTP 500
         self.update_error = "something broke"
         self.knows_version = True  # False as in 0.25
+        self.engine_died = False  # the server still answers, for some seconds
         self.logprob = -1.0  # of every sampled token
         self.calls: list[str] = []
         self.release = "0.32.0"
@@ -79,7 +80,7 @@ class FakeVLLM:
         return answer if answer[0] >= 500 else self._second_worker.popleft()
 
     async def do_health(self, _: dict[str, Any]) -> tuple[int, Any]:
-        return 200, ""
+        return (503, "") if self.engine_died else (200, "")
 
     async def do_openapi_json(self, _: dict[str, Any]) -> tuple[int, Any]:
         paths = [*NCCL_ROUTES, *LORA_ROUTES]

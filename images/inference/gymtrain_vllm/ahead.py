@@ -22,14 +22,11 @@ class FetchAhead:
         self._begun: PullUpdate | None = None
         self._stop = threading.Event()
         self._files: Future[list[Path]] | None = None
-        self._swept = False
 
     def begin(self, update: PullUpdate) -> None:
         """Starts to fetch; what was begun before and not asked for is given up."""
         self.give_up()
-        if not self._swept:
-            sweep(update, self._base)
-            self._swept = True
+        sweep(update, self._base)  # here, not in the thread: later, another worker might be at a later version already
         self._begun, self._stop = update, threading.Event()
         self._files = self._pool.submit(fetch, update, self._base, self._stop)
 

@@ -4,6 +4,7 @@ All worker processes of a pod share one folder: the first one fetches, the other
 had already is not fetched again (`kept`).
 """
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -14,7 +15,6 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
 from pathlib import Path
 
 from gymtrain_api.manifest import PullUpdate, WeightHead, WeightPart
@@ -24,6 +24,7 @@ from gymtrain_vllm.errors import FetchError
 
 _STREAMS = 8  # parts at once
 _PREFIX = "gymtrain-weights-"
+_LOCK = "lock"  # held by who writes in the folder
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 
 
@@ -47,7 +48,7 @@ def fetch(update: PullUpdate, base: Path | None = None, stop: threading.Event | 
     folder = (base or _roomy_folder(head.bytes)) / _folder_name(update)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder / "lock", deadline, stop):
+        with _locked(folder / _LOCK, deadline, stop):
             return _fetch_parts(download, lines, folder, kept.KeptFiles(update.version, base, spare=head.bytes))
     except OSError as error:
         raise FetchError(f"cannot write weights to {folder}: {error}") from error
@@ -60,11 +61,18 @@ def discard(files: list[Path]) -> None:
 
 
 def sweep(update: PullUpdate, base: Path | None = None) -> None:
-    """Removes what processes of this pod that were killed left of other versions."""
+    """Removes what is left of other versions, and what was kept of other attempts.
+
+    The server's calls go to its workers one after the other: when one is told of a version, none reads an earlier one
+    any more. A fetch that another worker was told to give up may not have ended yet: its folder stays until the next
+    sweep, so that nothing is made anew under it.
+    """
     for place in [base] if base else [_SHARED_MEMORY, Path(tempfile.gettempdir())]:
         for folder in place.glob(f"{_PREFIX}*"):
             if folder.name != _folder_name(update):
-                shutil.rmtree(folder, ignore_errors=True)
+                with contextlib.suppress(OSError), (folder / _LOCK).open("w") as lock:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder, ignore_errors=True)
     kept.sweep(base, but=update.version)
 
 
@@ -145,7 +153,7 @@ def _fetch_parts(
     return [folder / name for name in sorted(names)]
 
 
-@contextmanager
+@contextlib.contextmanager
 def _locked(path: Path, deadline: float, stop: threading.Event) -> Iterator[None]:
     """Holds an exclusive lock on `path`; the kernel frees it when a process dies."""
     with path.open("w") as lock:

@@ -24,19 +24,24 @@ class Trainer:
     def __init__(self, folder: Path) -> None:
         self.store = WeightStore(folder)
         self.port = free_port()
+        self.attempt = 0
 
     def begin(self, number: int) -> Draft:
-        return self.store.begin(number, f"demo:0:{number}")
+        return self.store.begin(number, f"demo:{self.attempt}:{number}")
 
-    def finish(self, draft: Draft, content: bytes = CONTENT) -> None:
+    def announce(self, draft: Draft, content: bytes = CONTENT, *, kept: bool = False) -> None:
         (draft.folder / NAME).write_bytes(content)
         digest = blake3(CONTENT).hexdigest()
-        draft.manifest.add(WeightPart(name=NAME, size=len(CONTENT), offset=0, bytes=len(CONTENT), blake3=digest))
+        size = len(CONTENT)
+        draft.manifest.add(WeightPart(name=NAME, size=size, offset=0, bytes=size, blake3=digest, kept=kept))
+
+    def finish(self, draft: Draft, content: bytes = CONTENT, *, kept: bool = False) -> None:
+        self.announce(draft, content, kept=kept)
         draft.manifest.end()
 
     def update(self, number: int, seconds: float = 5.0) -> PullUpdate:
         url = f"http://127.0.0.1:{self.port}/weights/{number}/manifest"
-        return PullUpdate(manifest_url=url, version=f"demo:0:{number}", timeout_seconds=seconds)
+        return PullUpdate(manifest_url=url, version=f"demo:{self.attempt}:{number}", timeout_seconds=seconds)
 
 
 @pytest.fixture
@@ -105,6 +110,51 @@ async def test_what_a_killed_process_left_is_removed(trainer: Trainer, ahead: Fe
     trainer.finish(trainer.begin(1))
     await asyncio.to_thread(ahead.files, trainer.update(1))
     assert not left.exists()
+
+
+async def test_what_a_fetch_that_broke_off_left_goes_with_the_next_version(
+    trainer: Trainer, ahead: FetchAhead, tmp_path: Path
+) -> None:
+    for number in (1, 2):  # not only what the process finds when it starts
+        trainer.finish(trainer.begin(number), content=b"damaged")
+        with pytest.raises(FetchError, match="blake3"):
+            await asyncio.to_thread(ahead.files, trainer.update(number))
+    trainer.finish(trainer.begin(3))
+    (file,) = await asyncio.to_thread(ahead.files, trainer.update(3))
+    assert list((tmp_path / "pod").iterdir()) == [file.parent]
+
+
+async def test_a_new_attempt_removes_what_earlier_ones_kept(trainer: Trainer, tmp_path: Path) -> None:
+    workers = [FetchAhead(tmp_path / "pod") for _ in range(2)]  # of one server
+    for trainer.attempt in range(3):
+        trainer.store.clear()
+        trainer.finish(trainer.begin(1), kept=True)
+        for worker in workers:
+            worker.begin(trainer.update(1))
+        for (file,) in await asyncio.gather(*(asyncio.to_thread(each.files, trainer.update(1)) for each in workers)):
+            assert file.read_bytes() == CONTENT
+    kept = [path.name for path in (tmp_path / "pod").iterdir() if path.name.startswith("gymtrain-kept-")]
+    assert len(kept) == 1
+    for worker in workers:
+        worker.close()
+
+
+async def test_what_another_worker_still_writes_stays_until_it_has_ended(
+    trainer: Trainer, ahead: FetchAhead, tmp_path: Path
+) -> None:
+    other = FetchAhead(tmp_path / "pod")
+    trainer.announce(trainer.begin(1))  # never finished
+    other.begin(trainer.update(1, seconds=60))
+    async with asyncio.timeout(5):
+        while not (found := list((tmp_path / "pod").glob(f"*/{NAME}"))):  # noqa: ASYNC110 - a thread makes it
+            await asyncio.sleep(0.001)
+        for number, stays in ((2, True), (3, False)):
+            trainer.finish(trainer.begin(number))
+            await asyncio.to_thread(ahead.files, trainer.update(number))
+            assert found[0].exists() is stays
+            trainer.store.drop(1)
+            other.close()
+            await asyncio.to_thread(other._pool.shutdown)  # waits for the thread
 
 
 async def test_the_wait_has_a_deadline(trainer: Trainer, ahead: FetchAhead) -> None:

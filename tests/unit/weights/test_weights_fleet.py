@@ -31,6 +31,46 @@ async def test_the_only_pod_is_waited_for_while_it_restarts(cluster: Any) -> Non
     assert pod.version == "demo:1:1"
 
 
+async def test_a_pod_whose_engine_died_is_not_waited_for_while_another_takes_the_weights(cluster: Any) -> None:
+    well, dead = [await cluster.start_pod(f"127.0.0.{number}") for number in (1, 2)]
+    dead.engine_died = True
+    outcome = await asyncio.wait_for(cluster.fleet.bring(cluster.stage(1), 60.0), 5.0)
+    assert well.version == "demo:1:1"
+    assert ["/health: HTTP 503" in text for text in outcome.unreachable.values()] == [True]
+    assert not dead.loaded
+
+
+async def test_an_engine_that_dies_of_a_push_does_not_end_the_sync_of_the_others(cluster: Any) -> None:
+    well, dying = [await cluster.start_pod(f"127.0.0.{number}") for number in (1, 2)]
+
+    async def dies(_: dict[str, Any]) -> tuple[int, Any]:
+        dying.engine_died = True
+        return 500, {"error": "EngineCore encountered an issue"}
+
+    dying.do_update_weights = dies
+    await asyncio.wait_for(cluster.fleet.bring(cluster.stage(1), 60.0), 5.0)
+    assert well.version == "demo:1:1"
+
+
+async def test_the_only_pod_is_waited_for_until_its_engine_is_back(cluster: Any) -> None:
+    pod = await cluster.start_pod("127.0.0.1")
+    pod.engine_died = True
+    sync = asyncio.create_task(cluster.fleet.bring(cluster.stage(1), 10.0))
+    async with asyncio.timeout(5):
+        while pod.calls.count("/health") < 5:  # noqa: ASYNC110 - the pod has no event to wait for
+            await asyncio.sleep(0.001)
+    pod.engine_died = False
+    await sync
+    assert pod.version == "demo:1:1"
+
+
+async def test_no_engine_before_the_deadline_says_that_no_pod_took_the_weights(cluster: Any) -> None:
+    pod = await cluster.start_pod("127.0.0.1")
+    pod.engine_died = True
+    with pytest.raises(NoServersError, match="/health: HTTP 503"):
+        await cluster.fleet.bring(cluster.stage(1), 0.1)
+
+
 async def test_a_pod_that_refuses_once_is_tried_again(cluster: Any) -> None:
     pod = await cluster.start_pod("127.0.0.1")
     pod.fail_updates = 2

@@ -8,7 +8,7 @@ WeightsError                     a new attempt may help
 └── WeightParityError            vLLM computes other log-probabilities than the trainer (final)
 
 PodError                         one call to one pod; never leaves this package
-├── PodUnreachableError          no connection, or it broke: the pod starts, restarts or is gone
+├── PodUnreachableError          no connection, it broke, or the engine is dead: the pod starts, restarts or is gone
 └── PodRefusedError              an HTTP error
 """
 
@@ -44,7 +44,7 @@ class PodError(Exception):
 
 
 class PodUnreachableError(PodError):
-    """No connection, or it broke."""
+    """No connection, it broke, or the engine is dead."""
 
 
 class PodRefusedError(PodError):

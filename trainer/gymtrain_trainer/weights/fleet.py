@@ -66,7 +66,7 @@ class Fleet:
         """
         deadline = time.monotonic() + seconds
         outcome = Outcome()
-        tries: dict[Pod, int] = {}
+        tries: Counter[Pod] = Counter()
         waiting = dict(begun or {})
         while True:
             pods = list(waiting) or await self.pods()
@@ -92,7 +92,7 @@ class Fleet:
         version: Version,
         deadline: float,
         outcome: Outcome,
-        tries: dict[Pod, int],
+        tries: Counter[Pod],
         begun: asyncio.Task[None] | None,
     ) -> None:
         outcome.refused.pop(pod, None)
@@ -100,7 +100,7 @@ class Fleet:
         try:
             if not await _answered(begun):
                 await self.client(pod).health()  # a pod that starts refuses connections: cheaper to learn here
-            tries[pod] = tries.get(pod, 0) + 1
+            tries[pod] += 1
             outcome.done[pod] = await self._push(pod, version, max(1.0, deadline - time.monotonic()))
         except PodUnreachableError as error:
             outcome.unreachable[pod] = str(error)

@@ -26,8 +26,15 @@ class PodClient:
         self.pod = pod
 
     async def health(self) -> None:
-        """Returns if the server is up."""
-        await self._call("GET", "/health", _ASK_SECONDS, as_json=False)
+        """Returns if the server is up.
+
+        Raises:
+            PodUnreachableError: it isn't. Once its engine has died it still refuses, for some seconds until it ends.
+        """
+        try:
+            await self._call("GET", "/health", _ASK_SECONDS, as_json=False)
+        except PodRefusedError as error:
+            raise PodUnreachableError(str(error)) from error
 
     async def weight_version(self) -> str:
         """What the server says that it holds: "default" from its start until the first sync."""
