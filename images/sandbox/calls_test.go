@@ -47,6 +47,35 @@ func TestOnlyTheTokenOpensTheDoor(t *testing.T) {
 	response.Body.Close()
 }
 
+func TestACallForAnotherInstanceIsRefused(t *testing.T) {
+	t.Parallel()
+	instance := func(d *daemon) string {
+		var told struct{ Instance string }
+		if _, body := d.call("GET", "/healthz", nil); json.Unmarshal([]byte(body), &told) != nil || told.Instance == "" {
+			t.Fatal(body)
+		}
+		return told.Instance
+	}
+	d, other := asAny(t), asAny(t)
+	for header, want := range map[string]int{"": 200, instance(d): 200, instance(other): 410} {
+		request, err := http.NewRequest("POST", d.url+"/v1/exec", strings.NewReader(`{"shell":"true"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Authorization", "Bearer "+token)
+		request.Header.Set("Gymtrain-Sandbox-Instance", header)
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(response.Body)
+		response.Body.Close()
+		if response.StatusCode != want || (want == 410) != strings.Contains(string(body), `"other_instance"`) {
+			t.Errorf("%q: %d %s", header, response.StatusCode, body)
+		}
+	}
+}
+
 func TestStatusCountsIdleSecondsAndIsNoUse(t *testing.T) {
 	t.Parallel()
 	d := asAny(t)

@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -45,6 +46,12 @@ type daemon struct {
 // asFirst starts the daemon as the first process of a pid namespace, as in a container.
 func asFirst(t *testing.T, settings ...string) *daemon {
 	t.Helper()
+	return asFirstIn(t, `exec "$@"`, settings...)
+}
+
+// asFirstIn starts it so from a shell script, whose arguments are the command, in an IPC namespace of their own.
+func asFirstIn(t *testing.T, script string, settings ...string) *daemon {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("a new pid namespace needs root")
 	}
@@ -53,10 +60,11 @@ func asFirst(t *testing.T, settings ...string) *daemon {
 		t.Skip("a new pid namespace needs the program unshare")
 	}
 	options := []string{"--pid", "--fork", "--mount-proc", "--kill-child"}
-	if exec.Command(unshare, append(options, "true")...).Run() != nil {
+	if exec.Command(unshare, append(options, "--ipc", "true")...).Run() != nil {
 		t.Skip("this machine allows no new pid namespace")
 	}
-	return start(t, exec.Command(unshare, append(options, os.Args[0])...), settings)
+	around := []string{"--ipc", "sh", "-c", script, "sh", unshare}
+	return start(t, exec.Command(unshare, append(append(around, options...), os.Args[0])...), settings)
 }
 
 // asAny starts it as an ordinary process.
@@ -78,13 +86,14 @@ func start(t testing.TB, command *exec.Cmd, settings []string) *daemon {
 		"GYMTRAIN_SANDBOX_TOKEN_SHA256="+hex.EncodeToString(digest[:]))
 	command.Env = append(command.Env, settings...)
 	command.Stderr = os.Stderr
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
 	}
 	one := &daemon{t: t, url: "http://127.0.0.1:" + port, process: command, ended: make(chan error, 1)}
 	go func() { one.ended <- command.Wait() }()
 	t.Cleanup(func() {
-		_ = command.Process.Kill()
+		_ = syscall.Kill(-command.Process.Pid, syscall.SIGKILL)
 		<-one.ended
 	})
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log"
 	"net/http"
 	"os"
@@ -13,11 +14,12 @@ import (
 	"gymtrain.dev/sandboxd/internal/execs"
 	"gymtrain.dev/sandboxd/internal/files"
 	"gymtrain.dev/sandboxd/internal/host"
+	"gymtrain.dev/sandboxd/internal/ipc"
 	"gymtrain.dev/sandboxd/internal/procs"
 	"gymtrain.dev/sandboxd/internal/server"
 )
 
-// farewell is how long running calls get to tell their callers that everything was killed.
+// farewell is how long running calls get to end their answers.
 const farewell = time.Second
 
 // serve runs until a reset, or, where it isn't the first process, until it is told to end.
@@ -31,6 +33,12 @@ func serve() error {
 	// After a crash nobody has emptied them.
 	if err := files.Wipe(settings.Wipe); err != nil {
 		return fmt.Errorf("a folder of GYMTRAIN_SANDBOX_WIPE still holds what an earlier use left: %w", err)
+	}
+	if settings.WipeIPC {
+		// Without the lists nobody can look. That is no reason not to start: a reset tells of it.
+		if err := ipc.Empty(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("the IPC namespace still holds what an earlier use left: %w", err)
+		}
 	}
 	table := procs.NewTable()
 	told := host.Watch(table.Reap)
@@ -58,11 +66,12 @@ func serve() error {
 	case <-reset:
 		log.Print("reset: killing everything")
 	}
-	return end(daemon, table, settings.Wipe)
+	runner.End()
+	return end(daemon, table, settings)
 }
 
-// end leaves nothing running and nothing behind. Its callers' streams end with what happened to their commands.
-func end(daemon *http.Server, table *procs.Table, wipe []string) error {
+// end leaves nothing running and nothing behind. An error says that something may be left: the pod serves nobody then.
+func end(daemon *http.Server, table *procs.Table, settings config.Settings) error {
 	if err := table.KillAll(); err != nil {
 		log.Print(err)
 	}
@@ -71,9 +80,9 @@ func end(daemon *http.Server, table *procs.Table, wipe []string) error {
 	if err := daemon.Shutdown(limit); errors.Is(err, context.DeadlineExceeded) {
 		daemon.Close()
 	}
-	if err := files.Wipe(wipe); err != nil {
-		// The next start tries again, and doesn't listen before it succeeded.
-		log.Print(err)
+	left := files.Wipe(settings.Wipe)
+	if settings.WipeIPC {
+		left = errors.Join(left, ipc.Empty())
 	}
-	return nil
+	return left
 }

@@ -30,6 +30,10 @@ ENV_INSTALL_IDENTITY = "GYMTRAIN_SANDBOX_IDENTITY"
 TOKEN_FILE = "token.sha256"  # noqa: S105  the name of a file
 ENV_DAEMON_PORT = "GYMTRAIN_SANDBOX_PORT"
 ENV_DAEMON_WIPE = "GYMTRAIN_SANDBOX_WIPE"  # folders that outlive the container, colon-separated: emptied by /v1/reset
+ENV_DAEMON_WIPE_IPC = "GYMTRAIN_SANDBOX_WIPE_IPC"  # 1: the IPC namespace is emptied too
+
+# With each call: which start of the daemon it is meant for. A pod that is reused keeps its address and token.
+DAEMON_INSTANCE_HEADER = "Gymtrain-Sandbox-Instance"
 
 MAX_WAIT_SECONDS = 300.0  # of one long poll
 # A request that nobody waits for is given up after this time: its client has gone.
@@ -132,6 +136,11 @@ class Sandbox(Document):
     metadata: dict[str, str] = Field(default_factory=dict, description="As asked for.")
     url: str | None = Field(None, description="While Running: base URL of the daemon in the sandbox.")
     token: str | None = Field(None, description="While Running: bearer token of that daemon.")
+    instance: str | None = Field(
+        None,
+        description=f"While Running: send it with each call as {DAEMON_INSTANCE_HEADER}. Once this sandbox has ended, "
+        "the daemon then answers 410, whatever may be in its place.",
+    )
     warm: bool = Field(False, description="It was ready when its turn came.")
     created_at: str = Field(description="When it was asked for (RFC 3339).")
     ready_at: str | None = Field(None, description="Since when it runs for this request.")

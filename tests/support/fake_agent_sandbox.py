@@ -140,8 +140,7 @@ class FakeAgentSandbox(FakeCluster):
         return reply({"metadata": {"resourceVersion": str(self._version)}, "items": list(self.claims.values())})
 
     async def _get_claim(self, request: web.Request) -> web.Response:
-        claim = self.claims.get(request.match_info["name"])
-        return refusal(503, "down") if self.down else refusal(404, "no such claim") if claim is None else reply(claim)
+        return self._read(self.claims.get(request.match_info["name"]))
 
     async def _post(self, request: web.Request) -> web.Response:
         return self._forbidden()

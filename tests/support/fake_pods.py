@@ -46,6 +46,7 @@ class FakeCluster:
         self.down = False
         self.idle: dict[str, float] = {}  # seconds, by pod; others have been idle since they started
         self.deaf: set[str] = set()  # pods whose daemon doesn't answer
+        self.instances = True  # whether daemons tell which one they are
         self.resets: list[str] = []
         self.restarts = True  # whether the kubelet starts containers anew
         self.calls: list[tuple[str, str, bytes]] = []  # method, path and body of other calls to daemons
@@ -293,8 +294,12 @@ class FakeCluster:
         return answer
 
     async def _get(self, request: web.Request) -> web.Response:
-        pod = self.pods.get(request.match_info["name"])
-        return refusal(503, "down") if self.down else refusal(404, "no such pod") if pod is None else reply(pod)
+        return self._read(self.pods.get(request.match_info["name"]))
+
+    def _read(self, item: Object | None) -> web.Response:
+        if self.down:
+            return refusal(503, "down")
+        return self.refuse("GET", item or {}) or (refusal(404, "not found") if item is None else reply(item))
 
     async def _post(self, request: web.Request) -> web.Response:
         return await (self.intercept or self.create)(request)
@@ -305,7 +310,7 @@ class FakeCluster:
         if (refused := self._refused("POST", pod)) is not None:
             return refused
         if pod["metadata"]["name"] in self.pods:
-            return refusal(409, "already exists")
+            return refusal(409, "already exists", "AlreadyExists")
         return self._answered("POST", reply(self._made(pod), 201))
 
     def _made(self, pod: Object) -> Object:
@@ -370,8 +375,15 @@ class FakeCluster:
                 return None if name in self.deaf else name
         return None
 
+    def instance(self, name: str) -> str:
+        """What the daemon of a pod calls itself, in this life of its container."""
+        return f"{name}/{_status_of(self.pods[name])['restartCount']}"
+
     async def _healthz(self, request: web.Request) -> web.Response:
-        return web.json_response({"version": "test"}) if self._pod_at(request) else refusal(503, "no daemon")
+        name = self._pod_at(request)
+        if name is None:
+            return refusal(503, "no daemon")
+        return web.json_response({"version": "test"} | ({"instance": self.instance(name)} if self.instances else {}))
 
     async def _idle_seconds(self, request: web.Request) -> web.Response:
         name = self._pod_at(request)
@@ -424,5 +436,6 @@ def reply(body: Object, status: int = 200) -> web.Response:
     return web.json_response(body, status=status)
 
 
-def refusal(code: int, message: str) -> web.Response:
-    return web.json_response({"kind": "Status", "code": code, "message": message}, status=code)
+def refusal(code: int, message: str, reason: str = "") -> web.Response:
+    body = {"kind": "Status", "code": code, "message": message} | ({"reason": reason} if reason else {})
+    return web.json_response(body, status=code)

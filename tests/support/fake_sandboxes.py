@@ -14,6 +14,8 @@ from typing import Any
 
 from aiohttp import web
 
+from gymtrain_api.sandboxes import DAEMON_INSTANCE_HEADER
+
 TOKEN = "the run's token"
 
 
@@ -27,6 +29,7 @@ class Box:
     polls_left: int = 0  # questions before it runs
     reason: str = ""
     message: str = ""
+    instance: str = "first"  # of its daemon
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,8 @@ class FakeSandboxes:
     answer_first: list[int] = field(default_factory=list)  # statuses of the next answers of the broker
     refuse_exec: list[tuple[int, str, str]] = field(default_factory=list)  # errors that the daemon answers first
     break_exec: bool = False  # drop the connection while a command runs
+    cut_exec: bool = False  # end the answer before the command's end, as a reset does
+    resetting: bool = False  # whether the daemons are about to end
     url: str = ""
     _runner: web.AppRunner | None = None
 
@@ -143,6 +148,10 @@ class FakeSandboxes:
             token = f"token of {request.match_info['id']}"
             if box is None or box.state != "Running":
                 return _error(401, "unauthorised", "this is another sandbox now")
+            if request.headers.get(DAEMON_INSTANCE_HEADER, box.instance) != box.instance:
+                return _error(410, "other_instance", "this is a new one in its place")
+            if self.resetting:
+                return _error(503, "resetting", "the sandbox is being reset")
         if request.headers.get("Authorization") != f"Bearer {token}":
             return _error(401, "unauthorised", "wrong token")
         response: web.StreamResponse = await handler(request)
@@ -184,7 +193,7 @@ class FakeSandboxes:
         }
         body |= {name: box.request.get(name) for name in ("image", "task", "env", "workdir", "user")}
         if box.state == "Running":
-            body |= {"url": f"{self.url}/box/{box.id}", "token": f"token of {box.id}"}
+            body |= {"url": f"{self.url}/box/{box.id}", "token": f"token of {box.id}", "instance": box.instance}
         return web.json_response(body, status=201 if box.state == "Running" else 202)
 
     async def _exec(self, request: web.Request) -> web.StreamResponse:
@@ -198,6 +207,8 @@ class FakeSandboxes:
         if self.break_exec:
             assert request.transport is not None
             request.transport.abort()
+            return response
+        if self.cut_exec:
             return response
         self.executing += 1
         try:

@@ -155,6 +155,7 @@ class Broker:
         """What clients see of a claim."""
         request, pod = claim.request, self._state.pods.get(claim.pod)
         running = claim.state is SandboxState.RUNNING and pod is not None
+        answered = self._state.ready.get(claim.pod) if running else None
         reason, message = claim.reason, claim.message
         if claim.state is SandboxState.STARTING and pod is not None and pod.trouble is not None:
             reason, message = pod.trouble.reason, pod.trouble.message
@@ -175,6 +176,7 @@ class Broker:
             metadata=request.metadata,
             url=self._daemons.url(pod) if running and pod else None,
             token=self._daemons.token(pod) if running and pod else None,
+            instance=answered.instance or None if answered else None,
             warm=claim.found is Found.READY,
             created_at=rfc3339(claim.asked_at),
             ready_at=None if claim.ready_at is None else rfc3339(claim.ready_at),

@@ -28,9 +28,10 @@ class Daemons:
         """Its bearer token."""
         return sandbox_token(self._settings.run_token, pod.identity)
 
-    async def answers(self, pod: SandboxPod) -> bool:
-        """Whether it takes calls."""
-        return await self._ask("GET", pod, "/healthz") is not None
+    async def instance(self, pod: SandboxPod) -> str | None:
+        """Which start of it takes calls: empty where it doesn't tell, None where it doesn't answer."""
+        found = await self._ask("GET", pod, "/healthz")
+        return None if found is None else str(found.get("instance") or "")
 
     async def idle_seconds(self, pod: SandboxPod) -> float | None:
         """Since the last call of a client; None where it doesn't answer."""

@@ -18,7 +18,7 @@ BrokerError
     ├── LostError            the pod is no longer what it was: another name, another lease
     ├── StaleError           the watch's place in history is gone: list anew
     ├── RejectedError        the pod is refused, for good or for now
-    └── UnreachableError     no answer in time, or 429 and 5xx: try again later
+    └── UnreachableError     no answer in time, 429 and 5xx, or a quota being written: try again later
 """
 
 from http import HTTPStatus

@@ -36,6 +36,8 @@ _SILENCE_SECONDS = 75.0
 _TOKEN_SECONDS = 30.0
 _PAGE = 500
 _URGENT, _BACKGROUND = 64, 8  # writes at once
+# A POST's 409 with another reason is about another object: quotas are counted in one that others write too.
+_TAKEN = ("AlreadyExists", "")
 
 
 class Kube:
@@ -223,14 +225,15 @@ def _event(line: bytes) -> tuple[str, Object]:
 
 def _error(method: str, path: str, status: int, body: bytes) -> ClusterError:
     """The domain error of an answer that is none."""
-    text = body.decode(errors="replace")
+    text, reason = body.decode(errors="replace"), ""
     with suppress(ValueError, AttributeError):
-        text = str(json.loads(text).get("message", "")) or text
+        said = json.loads(text)
+        text, reason = str(said.get("message", "")) or text, str(said.get("reason") or "")
     message = text[:2000] or f"{method} {path}: HTTP {status}"
     match status:
         case 404:
             return MissingError(message)
-        case 409:
+        case 409 if method != "POST" or reason in _TAKEN:
             return LostError(message)
         case 410:
             return StaleError(message)

@@ -10,13 +10,12 @@ from gymtrain_api.sandboxes import (
     ENV_DAEMON_PORT,
     ENV_DAEMON_TOKEN_FILE,
     ENV_DAEMON_TOKEN_SHA256,
-    ENV_DAEMON_WIPE,
     SandboxRequest,
     SandboxResources,
     sandbox_token,
     token_digest,
 )
-from gymtrain_broker import quantities
+from gymtrain_broker import outliving, quantities
 from gymtrain_broker.leases import Lease, MadeFor
 from gymtrain_broker.settings import Settings
 from gymtrain_broker.times import rfc3339
@@ -29,7 +28,6 @@ _VOLUME = "gymtrain"
 _USER = 65532
 _SLACK_SECONDS = 300  # the broker ends sandboxes; the pod's own deadline is for when nobody else does
 _ROOT_CAPABILITIES = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "SETUID", "SETGID", "KILL"]
-_SHARED_MEMORY = "/dev/shm"  # noqa: S108  a mount of the pod: it outlives the container
 
 
 def body(settings: Settings, image: str, resources: SandboxResources | None, *, reuse: bool) -> Object:
@@ -102,7 +100,7 @@ def for_daemon(settings: Settings, pod_spec: Object, token: Object) -> Object:
     own_env = [
         token,
         {"name": ENV_DAEMON_PORT, "value": str(settings.daemon_port)},
-        {"name": ENV_DAEMON_WIPE, "value": ":".join(_outliving(spec, task))},
+        *outliving.variables(spec, task),
     ]
     taken = {ENV_DAEMON_TOKEN_SHA256, ENV_DAEMON_TOKEN_FILE, *(one["name"] for one in own_env)}
     task["env"] = [one for one in task.get("env") or [] if one.get("name") not in taken] + own_env
@@ -214,17 +212,9 @@ def _container(image: str, resources: Object, *, root: bool) -> Object:
 def _kept(spec: Object, *, reuse: bool) -> Object:
     """What no template changes: the broker relies on it."""
     containers = [dict(one) for one in spec["containers"]]
-    for one in containers:
-        if one["name"] == CONTAINER:
-            one["command"] = [f"{DAEMON_DIR}/{DAEMON}", "serve"]
-            one.pop("args", None)
+    task = next(one for one in containers if one["name"] == CONTAINER)
+    task["command"] = [f"{DAEMON_DIR}/{DAEMON}", "serve"]
+    task.pop("args", None)
+    reuse = reuse and outliving.all_emptied(spec, task)
     kept = {"automountServiceAccountToken": False, "restartPolicy": "Always" if reuse else "Never"}
     return spec | kept | {"containers": containers}
-
-
-def _outliving(spec: Object, task: Object) -> list[str]:
-    """Folders that the task can write and that a restart of its container leaves as they are."""
-    kept = {one["name"] for one in spec.get("volumes") or [] if "emptyDir" in one}
-    mounts = task.get("volumeMounts") or []
-    own = [one["mountPath"] for one in mounts if one.get("name") in kept and not one.get("readOnly")]
-    return [*own, *([] if _SHARED_MEMORY in own else [_SHARED_MEMORY])]

@@ -8,7 +8,7 @@ from gymtrain_broker.claims import Claim
 from gymtrain_broker.daemon import Daemons
 from gymtrain_broker.reading import SandboxPod
 from gymtrain_broker.settings import Settings
-from gymtrain_broker.state import State
+from gymtrain_broker.state import Answered, State
 
 _POLLS = 32  # daemons asked at once
 
@@ -46,8 +46,9 @@ class Pulse:
             pod = self._state.pods.get(name)
             if pod is None or not _worth_asking(pod) or self._state.is_ready(pod):
                 return
-            if await self._daemons.answers(pod):
-                self._state.ready[name] = pod.restarts
+            instance = await self._daemons.instance(pod)
+            if instance is not None:
+                self._state.ready[name] = Answered(pod.restarts, instance)
                 self._ready_now(name)
             else:
                 await asyncio.sleep(pause)

@@ -92,5 +92,6 @@ class Shapes:
 
     def _make(self, pulled: str, asked: str, resources: SandboxResources | None, *, reuse: bool) -> Shape:
         body = pods.body(self._settings, pulled, resources, reuse=reuse)
+        restarts = body["spec"]["restartPolicy"] == "Always"
         text = json.dumps(body, sort_keys=True, separators=(",", ":"))
-        return Shape(hashlib.sha256(text.encode()).hexdigest()[:16], pulled, asked, reuse, body)
+        return Shape(hashlib.sha256(text.encode()).hexdigest()[:16], pulled, asked, restarts, body)

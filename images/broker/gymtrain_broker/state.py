@@ -30,6 +30,19 @@ class Busy:
 
 
 @dataclass(frozen=True)
+class Answered:
+    """The daemon of a pod answered.
+
+    Attributes:
+        restarts: restartCount of its container at that time.
+        instance: what it called itself, another name after each start.
+    """
+
+    restarts: int
+    instance: str
+
+
+@dataclass(frozen=True)
 class Coming:
     """An announced task."""
 
@@ -43,7 +56,7 @@ class State:
 
     def __init__(self) -> None:
         self.pods: dict[str, SandboxPod] = {}
-        self.ready: dict[str, int] = {}  # restartCount at which the daemon of a pod answered
+        self.ready: dict[str, Answered] = {}
         self.busy: dict[str, Busy] = {}
         self.claims: dict[str, Claim] = {}
         self.keys: dict[str, str] = {}  # claim by idempotency key
@@ -78,7 +91,8 @@ class State:
 
     def is_ready(self, pod: SandboxPod) -> bool:
         """Whether its daemon answered, in this life of its container."""
-        return pod.running and self.ready.get(pod.name) == pod.restarts
+        answered = self.ready.get(pod.name)
+        return pod.running and answered is not None and answered.restarts == pod.restarts
 
     def is_free(self, pod: SandboxPod) -> bool:
         """Whether it can be leased."""

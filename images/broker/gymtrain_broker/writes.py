@@ -43,11 +43,7 @@ class Writes:
         pause = _FIRST_PAUSE
         while True:
             try:
-                return await self._backend.patch(pod.name, operations)
-            except MissingError:
-                return None
-            except LostError:
-                return await self._found(pod.name)
+                return await self._leased(pod.name, operations)
             except UnreachableError as error:
                 if not on_problem(error):
                     raise
@@ -59,16 +55,10 @@ class Writes:
         Raises:
             ClusterError: as `lease`.
         """
-        meta = manifest["metadata"]
         pause = _FIRST_PAUSE
         while True:
             try:
-                return await self._backend.create(manifest, urgent=True)
-            except LostError:
-                found = await self._found(meta["name"])
-                if found is None or not _same_claim(found, manifest):
-                    raise
-                return found  # made by a try whose answer got lost
+                return await self._made(manifest)
             except RejectedError as error:
                 if error.final or not on_problem(error):
                     raise
@@ -100,6 +90,23 @@ class Writes:
                 if not left:
                     raise
             pause = await _rest(pause)
+
+    async def _leased(self, name: str, operations: list[Object]) -> Object | None:
+        try:
+            return await self._backend.patch(name, operations)
+        except MissingError:
+            return None
+        except LostError:
+            return await self._found(name)
+
+    async def _made(self, manifest: Object) -> Object:
+        try:
+            return await self._backend.create(manifest, urgent=True)
+        except LostError:
+            found = await self._found(manifest["metadata"]["name"])
+            if found is None or not _same_claim(found, manifest):
+                raise
+            return found  # made by a try whose answer got lost
 
     async def _found(self, name: str) -> Object | None:
         try:

@@ -20,7 +20,8 @@ class WarmPool(Spec):
         "Never",
         description="What becomes of a sandbox after its task. Never: it is deleted. Restart: its container is started "
         "anew with a fresh file system and serves another task, unless the kubelet would delay the restart: it does "
-        "so for containers that are restarted for a second time and ran for less than ten minutes. Those are deleted. "
+        "so for containers that are restarted for a second time and ran for less than ten minutes. Those are deleted, "
+        "and so are all that run as root, which can write the pod's own files, such as /etc/hosts. "
         "Restart needs the backend Pod.",
     )
 

@@ -229,6 +229,12 @@ async def test_final_sandboxes_are_forgotten_after_a_while(start: Start) -> None
     assert (status, refusal["error"]) == (404, "not_found")
 
 
+async def test_a_daemon_that_does_not_tell_which_one_it_is_serves_too(start: Start, cluster: FakeCluster) -> None:
+    cluster.instances = False
+    status, found = await (await start()).ask()
+    assert (status, found["instance"]) == (201, None)
+
+
 @pytest.mark.parametrize("path", ["/v1/sandboxes", "/v1/sandboxes/x", "/v1/sandboxes/x/daemon/healthz"])
 async def test_without_the_token_nothing_is_told(start: Start, path: str) -> None:
     bench = await start()

@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 
 from gymtrain_api.sandboxes import SandboxState
-from tests.support.fake_pods import FakeCluster
+from tests.support.fake_pods import FakeCluster, refusal
 from tests.unit.broker.conftest import Bench, Start
 
 pytestmark = pytest.mark.backend("Pod", "AgentSandbox")
@@ -226,6 +226,17 @@ async def test_a_quota_that_is_used_up_is_waited_for(start: Start, cluster: Fake
 
     cluster.refuse = refuse
     assert (await (await start()).ask())[0] == 201
+
+
+async def test_a_quota_that_others_count_against_at_the_same_moment_is_asked_again(
+    start: Start, cluster: FakeCluster
+) -> None:
+    """Its admission answers 409 then, as if the name were taken."""
+    busy = 'Operation cannot be fulfilled on resourcequotas "compute": the object has been modified'
+    answers = [refusal(409, busy, "Conflict") for _ in range(2)]
+    cluster.refuse = lambda verb, _: answers.pop() if verb == "POST" and answers else None
+    assert (await (await start()).ask())[0] == 201
+    assert not answers
 
 
 def _answer(status: int, message: str) -> web.Response:

@@ -132,7 +132,14 @@ def test_a_reset_empties_what_outlives_the_container() -> None:
         }
     }
     env = {one["name"]: one["value"] for one in _container(_pod(template=template))["env"]}
-    assert env["GYMTRAIN_SANDBOX_WIPE"] == "/work:/dev/shm"
+    assert env["GYMTRAIN_SANDBOX_WIPE"] == "/work:/dev/shm:/dev/mqueue"
+    assert env["GYMTRAIN_SANDBOX_WIPE_IPC"] == "1"
+
+
+def test_the_nodes_ipc_namespace_is_never_emptied() -> None:
+    env = {one["name"]: one["value"] for one in _container(_pod(template={"spec": {"hostIPC": True}}))["env"]}
+    assert env["GYMTRAIN_SANDBOX_WIPE"] == ""
+    assert env["GYMTRAIN_SANDBOX_WIPE_IPC"] == "0"
 
 
 def test_a_pod_made_ahead_lives_long_enough_for_a_late_lease() -> None:
@@ -164,6 +171,22 @@ def test_only_pools_that_say_so_restart() -> None:
     pools = [{"image": "task:1", "reuse": "Restart"}, {"image": "task:2"}]
     assert _pod(lease=False, warmPools=pools)["spec"]["restartPolicy"] == "Always"
     assert _pod(lease=False, image="task:2", warmPools=pools)["spec"]["restartPolicy"] == "Never"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"root": True},
+        {"template": {"spec": {"securityContext": {"runAsUser": 0, "runAsNonRoot": False}}}},
+        {"template": {"spec": {"containers": [{"name": "sandbox", "securityContext": {"runAsUser": 0}}]}}},
+        {"template": {"spec": {"hostIPC": True}}},
+    ],
+    ids=["root", "a root of the template's", "its container's", "the node's IPC"],
+)
+def test_a_pod_whose_state_outlives_the_container_never_restarts(spec: dict[str, Any]) -> None:
+    """Root can write the pod's /etc/hosts and /etc/resolv.conf."""
+    pools = [{"image": "task:1", "reuse": "Restart"}]
+    assert _pod(lease=False, warmPools=pools, **spec)["spec"]["restartPolicy"] == "Never"
 
 
 def test_a_lease_is_one_patch_that_fails_where_another_was_faster() -> None:

@@ -9,7 +9,7 @@ from gymtrain_api import labels
 from gymtrain_api.sandboxes import SandboxRequest, SandboxState
 from gymtrain_broker.leases import Found, Lease
 from gymtrain_broker.pods import lease_annotations
-from tests.support.fake_pods import FakeCluster
+from tests.support.fake_pods import FakeCluster, refusal
 from tests.unit.broker.conftest import Bench, Start
 
 pytestmark = pytest.mark.backend("Pod", "AgentSandbox")
@@ -146,6 +146,36 @@ async def test_a_pod_whose_answer_got_lost_is_not_made_twice(start: Start, clust
     cluster.lose["POST"] = 1
     assert (await bench.ask())[0] == 201
     assert len(cluster.pods) == 1
+
+
+async def test_a_pod_whose_answer_got_lost_is_looked_for_until_the_api_server_tells(
+    start: Start, cluster: FakeCluster
+) -> None:
+    cluster.starts = False
+    bench = await start()
+    cluster.lose["POST"] = 1
+    away = [refusal(503, "down") for _ in range(2)]
+    cluster.refuse = lambda verb, _: away.pop() if verb == "GET" and away else None
+    _, asked = await bench.ask(wait=0)
+    await bench.until(lambda: not away)
+    cluster.starts = True
+    cluster.retry()
+    assert (await bench.get(asked["id"], wait=5))["state"] == "Running"
+    assert len(cluster.pods) == 1
+
+
+async def test_a_lease_that_another_took_is_looked_at_until_the_api_server_tells(
+    start: Start, cluster: FakeCluster
+) -> None:
+    bench = await start(warmPools=[{"image": "task:1"}])
+    await bench.until(bench.free_ready)
+    (pod,) = bench.free_ready()
+    other = Lease("sb-other", 0.0, 0.0, 60.0, 60.0, 0, Found.READY)
+    cluster.silently(pod, lease_annotations(other, SandboxRequest(image="task:1")))
+    away = [refusal(503, "down")]
+    cluster.refuse = lambda verb, _: away.pop() if verb == "GET" and away else None
+    status, found = await bench.ask()
+    assert (status, found["podName"] != pod, away) == (201, True, [])
 
 
 async def test_a_close_that_the_api_server_does_not_take_is_tried_until_it_does(

@@ -21,7 +21,7 @@ from gymtrain_broker.errors import (
 )
 from gymtrain_broker.kube import Kube
 from gymtrain_broker.metrics import Metrics
-from tests.support.specs import smallest_run
+from tests.support.specs import of_a_later_release, smallest_run
 
 
 def _files(folder: Path, *, token: str = "secret\n", uid: str = "u", **spec: Any) -> tuple[Path, Path]:
@@ -37,6 +37,14 @@ def test_the_settings_come_from_the_run(tmp_path: Path) -> None:
     found = settings.read(*files)
     assert (found.run, found.namespace, found.uid, found.run_token) == ("r", "ns", "u", "secret")
     assert (found.spec.max_concurrent, found.service_account) == (3, "puller")
+
+
+def test_a_run_json_of_a_later_release_is_read(tmp_path: Path) -> None:
+    """The operator was upgraded, the broker's pod was not, and its container starts again."""
+    files = _files(tmp_path, sandboxes={"warmPools": [{"image": "a:1"}]})
+    before = settings.read(*files)
+    files[0].write_text(json.dumps(of_a_later_release(json.loads(files[0].read_text()))))
+    assert settings.read(*files) == before
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,9 @@ async def test_a_reusable_sandbox_serves_the_next_task_in_place(start: Start, cl
     assert (second["podName"], second["warm"]) == (first["podName"], True)
     assert second["id"] != first["id"]
     assert second["task"] == "b"
+    # Address and token are the same, so this is what keeps the first client out.
+    assert (second["url"], second["token"]) == (first["url"], first["token"])
+    assert second["instance"] == cluster.instance(first["podName"]) != first["instance"]
 
 
 @pytest.mark.backend("Pod")

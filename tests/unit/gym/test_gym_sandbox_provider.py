@@ -5,16 +5,18 @@ import contextlib
 import contextvars
 import os
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 import pytest_asyncio
 from nemo_gym.sandbox import AsyncSandbox, Sandbox, SandboxCreateError, SandboxSpec, SandboxStatus
 
 from gymtrain_gym.sandbox import broker as broker_module
 from gymtrain_gym.sandbox import daemon as daemon_module
+from gymtrain_gym.sandbox import files as files_module
 from gymtrain_gym.sandbox import losses
 from gymtrain_gym.sandbox import provider as provider_module
 from gymtrain_gym.sandbox.errors import (
@@ -24,6 +26,7 @@ from gymtrain_gym.sandbox.errors import (
     SandboxUnavailableError,
 )
 from gymtrain_gym.sandbox.provider import GymtrainProvider
+from gymtrain_gym.sandbox.sessions import Sessions
 from tests.support.fake_sandboxes import Ended, FakeSandboxes
 
 pytestmark = pytest.mark.gym
@@ -214,6 +217,79 @@ async def test_a_broker_that_hears_of_the_end_a_moment_later_still_says_why(sand
         asyncio.get_running_loop().call_later(0.7, end)
         with pytest.raises(SandboxLostError, match=r"Failed \(OOMKilled\) it used more memory than its limit"):
             await sandbox.exec("echo x")
+
+
+@pytest.mark.parametrize("use", ["exec", "upload", "download"])
+async def test_what_is_in_a_lost_sandboxs_place_is_left_alone(
+    sandboxes: FakeSandboxes, tmp_path: Path, use: str
+) -> None:
+    """A pod that is reused keeps its address and its token."""
+    (tmp_path / "file").write_text("of the next task")
+    (tmp_path / "own").write_text("mine")
+    calls: dict[str, Callable[[AsyncSandbox], Awaitable[Any]]] = {
+        "exec": lambda sandbox: sandbox.exec("echo mine >file"),
+        "upload": lambda sandbox: sandbox.upload(tmp_path / "own", str(tmp_path / "file")),
+        "download": lambda sandbox: sandbox.download(str(tmp_path / "file"), tmp_path / "got"),
+    }
+    async with await started() as sandbox:
+        await sandbox.exec("true")
+        sandboxes.open()[0].instance = "second"
+        with pytest.raises(SandboxLostError, match="a new one in its place"):
+            await calls[use](sandbox)
+    assert len(sandboxes.execs) == 1
+    assert (tmp_path / "file").read_text() == "of the next task"
+    assert not (tmp_path / "got").exists()
+
+
+async def test_a_sandbox_that_is_being_reset_is_lost_at_once(sandboxes: FakeSandboxes, tmp_path: Path) -> None:
+    async with await started() as sandbox:
+        sandboxes.resetting = True
+        asyncio.get_running_loop().call_later(1, setattr, sandboxes, "resetting", False)
+        with pytest.raises(SandboxLostError, match="is being reset"):
+            await sandbox.exec("echo x")
+        sandboxes.resetting = True
+        with pytest.raises(SandboxLostError, match="is being reset"):
+            await sandbox.download("/etc/hostname", tmp_path / "got")
+    assert sandboxes.execs == []
+
+
+async def test_a_command_that_a_reset_killed_has_no_result(sandboxes: FakeSandboxes) -> None:
+    sandboxes.cut_exec = True
+    async with await started() as sandbox:
+        with pytest.raises(SandboxLostError, match="its answer ended before the command did"):
+            await sandbox.exec("echo x")
+
+
+async def test_a_file_is_sent_again_where_no_connection_came(
+    sandboxes: FakeSandboxes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "source").write_text("text")
+    connect, failures = aiohttp.TCPConnector.connect, [aiohttp.ConnectionTimeoutError("no answer") for _ in range(2)]
+
+    async def connect_or_not(self: aiohttp.TCPConnector, *arguments: Any, **named: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await connect(self, *arguments, **named)
+
+    async with await started() as sandbox:
+        monkeypatch.setattr(aiohttp.TCPConnector, "connect", connect_or_not)
+        await sandbox.upload(tmp_path / "source", str(tmp_path / "there"))
+    assert (tmp_path / "there").read_text() == "text"
+
+
+async def test_a_file_that_takes_too_long_is_given_up(
+    sandboxes: FakeSandboxes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files_module, "_FILE_SECONDS", 0.2)
+
+    async def endless(self: aiohttp.TCPConnector, *_: Any, **__: Any) -> Any:
+        await asyncio.sleep(60)
+
+    async with await started() as sandbox:
+        with monkeypatch.context() as patch:
+            patch.setattr(aiohttp.TCPConnector, "connect", endless)
+            with pytest.raises(SandboxLostError, match=r"a file took longer than 0\.2 s"):
+                await files_module.get(Sessions(), sandbox._handle.raw, "/etc/hostname", tmp_path / "got")
 
 
 async def test_a_sandbox_that_is_gone_is_an_error_that_says_why(sandboxes: FakeSandboxes) -> None:

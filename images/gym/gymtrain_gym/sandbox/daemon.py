@@ -1,7 +1,8 @@
 """Client of the exec daemon in a sandbox's pod: commands.
 
 Only what surely didn't run is tried again: a connection that was refused, and a daemon that is too busy. A connection
-that breaks later may have run the command, so it is an error.
+that breaks later may have run the command, so it is an error. A pod that is reused keeps its address and token: each
+call says which instance of the daemon it is meant for, so that none reaches what is in a lost sandbox's place.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from typing import Any, NoReturn
 
 import aiohttp
 
+from gymtrain_api.sandboxes import DAEMON_INSTANCE_HEADER
 from gymtrain_gym.sandbox.errors import SandboxLostError
 from gymtrain_gym.sandbox.lease import Lease
 from gymtrain_gym.sandbox.sessions import Sessions
@@ -25,6 +27,7 @@ PAUSE_LIMIT_SECONDS = 5.0
 _SILENCE_SECONDS = 45.0  # a command that says nothing still sends a sign of life every 10 s
 _GRACE_SECONDS = 30.0  # for the daemon to end a command whose time is up
 _BUSY = frozenset({429, 503})  # too many commands or open files: the sandbox's own doing
+_OTHER_INSTANCE, _ENDING = 410, 503
 _REFUSED = frozenset({400, 413, 422})  # what was asked for can't be run
 _QUOTED = 400  # characters of an error's body
 
@@ -56,7 +59,7 @@ async def execute(sessions: Sessions, lease: Lease, body: dict[str, Any], timeou
         try:
             async with (
                 sessions.use() as session,
-                session.post(f"{lease.url}/v1/exec", json=body, headers=bearer(lease), timeout=timeout) as response,
+                session.post(f"{lease.url}/v1/exec", json=body, headers=headers(lease), timeout=timeout) as response,
             ):
                 if response.status == 200:
                     return await _finished(lease, response.content.iter_any())
@@ -69,6 +72,7 @@ async def execute(sessions: Sessions, lease: Lease, body: dict[str, Any], timeou
         except (aiohttp.ClientError, OSError) as error:
             lost(lease, f"the connection broke while a command ran: {type(error).__name__}: {error}")
         else:
+            if_gone(lease, status, text)
             if status in _REFUSED or (status in _BUSY and time.monotonic() > end):
                 return Finished(error="refused", message=quoted(text))
             if status not in _BUSY:
@@ -77,9 +81,16 @@ async def execute(sessions: Sessions, lease: Lease, body: dict[str, Any], timeou
         pause = min(PAUSE_LIMIT_SECONDS, 2 * pause)
 
 
-def bearer(lease: Lease) -> dict[str, str]:
-    """The header that the daemon wants."""
-    return {"Authorization": f"Bearer {lease.token}"}
+def headers(lease: Lease) -> dict[str, str]:
+    """What each call to the daemon says: who calls, and whom."""
+    own = {DAEMON_INSTANCE_HEADER: lease.instance} if lease.instance else {}
+    return {"Authorization": f"Bearer {lease.token}", **own}
+
+
+def if_gone(lease: Lease, status: int, text: str) -> None:
+    """Raises SandboxLostError where the daemon answers that this sandbox has ended."""
+    if status == _OTHER_INSTANCE or (status == _ENDING and _body(text).get("error") == "resetting"):
+        lost(lease, quoted(text))
 
 
 def lost(lease: Lease, what: str) -> NoReturn:
@@ -89,12 +100,15 @@ def lost(lease: Lease, what: str) -> NoReturn:
 
 def quoted(text: str) -> str:
     """The message of an error's body."""
+    return " ".join(str(_body(text).get("message", text)).split())[:_QUOTED]
+
+
+def _body(text: str) -> dict[str, Any]:
     try:
         body = json.loads(text)
-        text = str(body["message"]) if isinstance(body, dict) and "message" in body else text
     except ValueError:
-        pass
-    return " ".join(text.split())[:_QUOTED]
+        return {}
+    return body if isinstance(body, dict) else {}
 
 
 async def _finished(lease: Lease, chunks: AsyncIterator[bytes]) -> Finished:

@@ -13,7 +13,8 @@ from gymtrain_gym.sandbox.daemon import (
     PAUSE_LIMIT_SECONDS,
     PAUSE_SECONDS,
     RETRY_SECONDS,
-    bearer,
+    headers,
+    if_gone,
     lost,
     quoted,
 )
@@ -38,11 +39,11 @@ async def put(sessions: Sessions, lease: Lease, path: str, content: Path | bytes
     async def attempt(session: aiohttp.ClientSession) -> bool:
         data = content if isinstance(content, bytes) else _chunks(content)
         async with session.put(
-            f"{lease.url}/v1/file?{query}", data=data, headers=bearer(lease), timeout=_TIMEOUT
+            f"{lease.url}/v1/file?{query}", data=data, headers=headers(lease), timeout=_TIMEOUT
         ) as response:
             if response.status == 404:
                 return False
-            await _expect(response, f"{path} can't be written in sandbox {lease.id}")
+            await _expect(response, lease, f"{path} can't be written in sandbox {lease.id}")
             return True
 
     return await _repeated(sessions, lease, attempt)
@@ -59,8 +60,8 @@ async def get(sessions: Sessions, lease: Lease, path: str, target: Path) -> None
     query = urlencode({"path": path})
 
     async def attempt(session: aiohttp.ClientSession) -> None:
-        async with session.get(f"{lease.url}/v1/file?{query}", headers=bearer(lease), timeout=_TIMEOUT) as response:
-            await _expect(response, f"{path} can't be read from sandbox {lease.id}")
+        async with session.get(f"{lease.url}/v1/file?{query}", headers=headers(lease), timeout=_TIMEOUT) as response:
+            await _expect(response, lease, f"{path} can't be read from sandbox {lease.id}")
             with part.open("wb") as file:
                 async for chunk in response.content.iter_chunked(_CHUNK):
                     file.write(chunk)
@@ -78,18 +79,20 @@ async def _repeated[T](sessions: Sessions, lease: Lease, attempt: Callable[[aioh
         try:
             async with asyncio.timeout(_FILE_SECONDS), sessions.use() as session:
                 return await attempt(session)
-        except TimeoutError:
-            lost(lease, f"a file took longer than {_FILE_SECONDS:g} s")
-        except aiohttp.ClientError as error:
+        except aiohttp.ClientError as error:  # some of them are TimeoutErrors too
             if time.monotonic() > end:
                 lost(lease, f"a file can't be moved: {type(error).__name__}: {error}")
+        except TimeoutError:
+            lost(lease, f"a file took longer than {_FILE_SECONDS:g} s")
         await asyncio.sleep(pause)
         pause = min(PAUSE_LIMIT_SECONDS, 2 * pause)
 
 
-async def _expect(response: aiohttp.ClientResponse, what: str) -> None:
+async def _expect(response: aiohttp.ClientResponse, lease: Lease, what: str) -> None:
     if response.status >= 300:
-        raise SandboxFileError(f"{what}: {response.status} {quoted(await response.text(errors='replace'))}")
+        text = await response.text(errors="replace")
+        if_gone(lease, response.status, text)
+        raise SandboxFileError(f"{what}: {response.status} {quoted(text)}")
 
 
 async def _chunks(path: Path) -> AsyncIterator[bytes]:

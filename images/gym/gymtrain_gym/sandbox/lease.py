@@ -22,6 +22,7 @@ class Lease:
     state: str  # Queued, Starting, Running, Closed or Failed
     url: str = field(default="", repr=False)  # of the daemon
     token: str = field(default="", repr=False)
+    instance: str = ""  # of the daemon: url and token may be another sandbox's later
     reason: str = ""
     message: str = ""
     position: int | None = None  # in the queue
@@ -54,6 +55,7 @@ def parse(body: Any) -> Lease:
         state=str(body["state"]),
         url=str(body.get("url") or "").rstrip("/"),
         token=str(body.get("token") or ""),
+        instance=str(body.get("instance") or ""),
         reason=str(body.get("reason") or ""),
         message=str(body.get("message") or ""),
         position=body.get("position"),

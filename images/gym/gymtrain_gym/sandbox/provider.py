@@ -161,7 +161,7 @@ class GymtrainProvider:
         from nemo_gym.sandbox.providers.base import SandboxEndpoint
 
         lease: Lease = handle.raw
-        return SandboxEndpoint(f"{lease.url}/v1/ports/{port}", daemon.bearer(lease))
+        return SandboxEndpoint(f"{lease.url}/v1/ports/{port}", daemon.headers(lease))
 
     async def serialize_handle(self, handle: SandboxHandle, *, scope: str | None = None) -> dict[str, Any]:
         """What another process needs to `connect`; no secrets: it has the run's token itself."""

@@ -17,6 +17,7 @@ const (
 	fileName    = prefix + "TOKEN_FILE"
 	portName    = prefix + "PORT"
 	wipeName    = prefix + "WIPE"
+	wipeIPCName = prefix + "WIPE_IPC"
 	outputName  = prefix + "MAX_OUTPUT"
 	defaultPort = 8787
 	// DefaultOutput is how many bytes of a stream a command's caller gets.
@@ -30,6 +31,8 @@ type Settings struct {
 	Port  int
 	// Wipe are the folders that outlive the container, and are emptied when it starts and on reset.
 	Wipe []string
+	// WipeIPC says that the IPC namespace is the sandbox's own, and to be emptied as the folders are.
+	WipeIPC bool
 	// MaxOutput limits what is kept of one stream of one command.
 	MaxOutput int
 }
@@ -52,6 +55,11 @@ func FromEnvironment(lookup func(string) (string, bool)) (Settings, error) {
 	if settings.MaxOutput, err = number(lookup, outputName, DefaultOutput, 0, 1<<30); err != nil {
 		return settings, err
 	}
+	wipeIPC, err := number(lookup, wipeIPCName, 0, 0, 1)
+	if err != nil {
+		return settings, err
+	}
+	settings.WipeIPC = wipeIPC == 1
 	wipe, _ := lookup(wipeName)
 	for _, folder := range strings.Split(wipe, ":") {
 		if folder == "" {

@@ -24,6 +24,7 @@ func TestSettingsAreReadAndChecked(t *testing.T) {
 		"port out of range":   {map[string]string{tokenName: digest, portName: "70000"}, "1 to 65535", nil, 0},
 		"wiping everything":   {map[string]string{tokenName: digest, wipeName: "/x/.."}, wipeName, nil, 0},
 		"wiping by relation":  {map[string]string{tokenName: digest, wipeName: "tmp"}, wipeName, nil, 0},
+		"wiping IPC or not":   {map[string]string{tokenName: digest, wipeIPCName: "yes"}, wipeIPCName, nil, 0},
 		"output not a number": {map[string]string{tokenName: digest, outputName: "16MiB"}, outputName, nil, 0},
 	}
 	for name, one := range cases {

@@ -184,6 +184,9 @@ func (e *execution) send(answer *lines, buffer []byte) (sent bool, err error) {
 
 // finish sends the last halves and the outcome.
 func (e *execution) finish(answer *lines, buffer []byte) error {
+	if e.runner.ending.Load() {
+		return errEnding
+	}
 	outTruncated, errTruncated := e.out.Finish(), e.err.Finish()
 	if _, err := e.send(answer, buffer); err != nil {
 		return err

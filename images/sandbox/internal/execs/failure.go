@@ -14,6 +14,9 @@ func (f Failure) Error() string { return f.Code + ": " + f.Message }
 // ErrNoShell is asking for a shell in an image without one.
 var ErrNoShell = errors.New("the image has neither bash nor sh in its PATH: give command, a list of strings, instead of shell")
 
+// errEnding is the end of all commands at once.
+var errEnding = errors.New("the sandbox is ending")
+
 func notFound(program string) Failure {
 	return Failure{"not_found", fmt.Sprintf("%s: no such program in the image's PATH, or in the one in env", program)}
 }

@@ -33,6 +33,7 @@ type Runner struct {
 	most    int
 	pool    *output.Pool
 	running atomic.Int64
+	ending  atomic.Bool
 	places  chan struct{}
 	etc     string
 }
@@ -51,6 +52,10 @@ func NewRunner(table *procs.Table, base []string, mostOutput int) *Runner {
 
 // Running is how many commands run.
 func (r *Runner) Running() int { return int(r.running.Load()) }
+
+// End says that everything is about to be killed. From now on no caller hears how its command ended: that would pass for
+// the command's own doing.
+func (r *Runner) End() { r.ending.Store(true) }
 
 // Run runs one command and answers with its lines. An error comes before anything was answered.
 func (r *Runner) Run(ctx context.Context, request Request, response http.ResponseWriter) error {

@@ -57,6 +57,7 @@ func rewrite(call *httputil.ProxyRequest) {
 	call.Out.URL = &url.URL{Scheme: "http", Host: host, Path: decoded, RawPath: path, RawQuery: call.In.URL.RawQuery}
 	call.Out.Host = host
 	call.Out.Header.Del("Authorization")
+	call.Out.Header.Del(instanceHeader)
 }
 
 // split takes /v1/ports/8080/a/b apart.

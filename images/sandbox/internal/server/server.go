@@ -1,6 +1,7 @@
 package server
 
 import (
+	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
 	"net/http"
@@ -24,6 +25,8 @@ type Options struct {
 // Server answers the calls.
 type Server struct {
 	Options
+	// instance is another one after each start, also where the token stays the same.
+	instance string
 	started  time.Time
 	activity *activity
 	routes   *http.ServeMux
@@ -33,12 +36,16 @@ type Server struct {
 	ending    atomic.Bool
 }
 
-const mostTransfers = 8
+const (
+	mostTransfers  = 8
+	instanceHeader = "Gymtrain-Sandbox-Instance"
+)
 
 // New makes the handler.
 func New(options Options) *Server {
 	server := &Server{
 		Options:   options,
+		instance:  rand.Text(),
 		started:   time.Now(),
 		activity:  newActivity(),
 		routes:    http.NewServeMux(),
@@ -58,7 +65,7 @@ func New(options Options) *Server {
 	return server
 }
 
-// ServeHTTP checks the token and keeps account of use.
+// ServeHTTP checks the token and for whom the call is, and keeps account of use.
 func (s *Server) ServeHTTP(response http.ResponseWriter, request *http.Request) {
 	// An earlier call on this connection may have left one.
 	_ = http.NewResponseController(response).SetWriteDeadline(time.Time{})
@@ -67,12 +74,19 @@ func (s *Server) ServeHTTP(response http.ResponseWriter, request *http.Request) 
 		return
 	}
 	if request.URL.Path == "/healthz" {
-		answer(response, http.StatusOK, map[string]string{"version": s.Version, "startedAt": s.startedAt()})
+		answer(response, http.StatusOK, map[string]string{
+			"version": s.Version, "startedAt": s.startedAt(), "instance": s.instance,
+		})
 		return
 	}
 	if !s.authorised(request) {
 		response.Header().Set("WWW-Authenticate", "Bearer")
 		problem{http.StatusUnauthorized, "unauthorized", "send the sandbox's token: Authorization: Bearer TOKEN"}.send(response)
+		return
+	}
+	if meant := request.Header.Get(instanceHeader); meant != "" && meant != s.instance {
+		problem{http.StatusGone, "other_instance",
+			"the sandbox that this call is for has ended, and all it held is gone: this is a new one in its place"}.send(response)
 		return
 	}
 	if request.Method == http.MethodGet && request.URL.Path == "/v1/status" {
