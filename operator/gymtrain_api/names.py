@@ -83,9 +83,13 @@ def checkpoint_volume(run: str) -> str:
 
 
 def broker(run: str) -> str:
-    """Deployment and Service of the sandbox broker, its ServiceAccount, Role and RoleBinding, and the Secret with its
-    token."""
+    """Deployment and Service of the sandbox broker, its ServiceAccount, and the Secret with its token."""
     return f"{run}-broker"
+
+
+def broker_role(run: str, digest: str) -> str:
+    """Role and RoleBinding of the broker, one pair for each set of rules."""
+    return f"{run}-broker-{digest[:8]}"
 
 
 def network_policy(run: str) -> str:

@@ -63,7 +63,8 @@ async def _write(cluster: Cluster, seen: Observation, manifest: Object) -> Rejec
     except ForeignObjectError as error:
         return Rejection(kind.name, name, str(error), final=False)
     except RejectedError as error:
-        return Rejection(kind.name, name, str(error), final=error.final)
+        # An object that is there goes on as it was: a mistake in a change of it must not end a run under way.
+        return Rejection(kind.name, name, str(error), final=error.final and live is None)
     return None
 
 

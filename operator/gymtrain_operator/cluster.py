@@ -9,7 +9,7 @@ Every call has a deadline. Every failure is one of `errors.ClusterError`.
 
 import asyncio
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from time import perf_counter
 from typing import Any, Self
 
@@ -27,18 +27,23 @@ type Object = dict[str, Any]
 
 _CALL_SECONDS = 15.0
 _PAGE = 500
+# Server-side apply says with HTTP 500 that an object doesn't fit its schema (kubernetes#122480): an unknown field, a
+# list that is none, a name twice in `env`, a quantity that is none.
+_UNFIT = ("failed to create typed patch object", "failed to convert new object")
 
 
 class Cluster:
     """Access to the API server."""
 
-    def __init__(self, client: httpx.AsyncClient, namespace: str) -> None:
-        """`namespace` is the one that the kubeconfig or the pod names."""
+    def __init__(self, client: httpx.AsyncClient, namespace: str, on_answer: Callable[[], None] = lambda: None) -> None:
+        """`namespace` is the one that the kubeconfig or the pod names; `on_answer` is called when the API server
+        answered, be it with a refusal."""
         self._client = client
         self.namespace = namespace
+        self._on_answer = on_answer
 
     @classmethod
-    def connect(cls) -> Self:
+    def connect(cls, on_answer: Callable[[], None]) -> Self:
         """As kubectl would: in a pod its service account, else KUBECONFIG or ~/.kube/config.
 
         Raises:
@@ -52,7 +57,7 @@ class Cluster:
             raise ClusterError("the kubeconfig has no current context")
         # Proxies are for the world outside; the API server is never behind one.
         params = ConnectionParams(timeout=httpx.Timeout(_CALL_SECONDS), trust_env=False)
-        return cls(AsyncClient(config, params), config.namespace)
+        return cls(AsyncClient(config, params), config.namespace, on_answer)
 
     async def close(self) -> None:
         """Ends all connections."""
@@ -173,6 +178,9 @@ class Cluster:
         finally:
             metrics.API_REQUESTS.labels(method, code).inc()
             metrics.API_SECONDS.labels(method).observe(perf_counter() - begin)
+        # 5xx may be a proxy's, and a process whose credentials are refused (401) may read better ones at its start.
+        if answer.status_code < 500 and answer.status_code != 401:
+            self._on_answer()
         if answer.status_code >= 400:
             raise _error(method, path, answer)
         return answer
@@ -191,6 +199,8 @@ def _error(method: str, path: str, answer: httpx.Response) -> ClusterError:
         case 409:
             return ConflictError(message)
         case 400 | 422:
+            return RejectedError(message, final=True)
+        case 500 if message.startswith(_UNFIT):
             return RejectedError(message, final=True)
         case 403:
             return RejectedError(message, final=False)

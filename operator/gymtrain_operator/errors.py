@@ -4,7 +4,7 @@ OperatorError
 ├── ClusterError            the API server's answer, translated where it is received
 │   ├── NotFoundError       no such object
 │   ├── ConflictError       the object changed meanwhile: observe again
-│   ├── RejectedError       the API server refuses the object for good (422) or for now (403, quota)
+│   ├── RejectedError       the API server refuses the object for good (it is invalid) or for now (403, quota)
 │   └── UnreachableError    no answer in time, or 429 and 5xx: try again later
 ├── ForeignObjectError      a name of ours is taken by an object of somebody else
 └── ProbeError              a pod of a run didn't answer, or not as agreed

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from gymtrain_operator import metrics
-
 MAX_SILENCE_SECONDS = 300.0
-"""Without one successful listing of the runs for this long the process is restarted."""
+"""Without one answer of the API server for this long the process is restarted."""
 
 
 @dataclass
@@ -32,7 +30,6 @@ class Health:
     def hear(self) -> None:
         """The API server answered."""
         self.heard = time.monotonic()
-        metrics.RESYNC_TIME.set_to_current_time()
 
     @property
     def alive(self) -> bool:

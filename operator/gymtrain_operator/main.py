@@ -41,7 +41,7 @@ async def _serve(options: Options) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     health = Health.fresh()
-    cluster = Cluster.connect()
+    cluster = Cluster.connect(health.hear)
     runner = web.AppRunner(application(health), access_log=None)
     await runner.setup()
     await web.TCPSite(runner, port=options.port).start()

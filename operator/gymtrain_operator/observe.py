@@ -234,7 +234,7 @@ def read_run(found: Object) -> Run:
 
 def _sweeps(run: Run) -> bool:
     """Whether sandboxes are looked for: there may be thousands, and while the run goes on they are the broker's."""
-    over = has_ended(run.status) or run.spec is None or run.spec.suspend
+    over = has_ended(run.status) or (run.spec is not None and run.spec.suspend)
     return over and (run.spec is None or run.spec.sandboxes is not None)
 
 

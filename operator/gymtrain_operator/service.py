@@ -76,17 +76,25 @@ class Service:
         scopes: list[str | None] = [*self._namespaces] or [None]
         spread = 1.0  # at the start at once, later without haste
         while True:
-            try:
-                for namespace in scopes:
-                    for run in await self._cluster.list(kinds.RUN, namespace):
-                        key = (run["metadata"]["namespace"], run["metadata"]["name"])
-                        self._reconciler.event(key)
-                        self._queue.add(key, after=random.uniform(0.01, spread))  # noqa: S311
-                self._health.hear()
-            except ClusterError as error:
-                logger().warning("resync", error=str(error))
+            listed = [await self._list(namespace, spread) for namespace in scopes]
+            if all(listed):
+                metrics.RESYNC_TIME.set_to_current_time()
             spread = RESYNC_SECONDS / 2
             await asyncio.sleep(RESYNC_SECONDS)
+
+    async def _list(self, namespace: str | None, spread: float) -> bool:
+        """Has the runs of one namespace looked at. A namespace that was deleted, or its Role, must not keep the
+        others waiting: False where the API server doesn't list it."""
+        try:
+            runs = await self._cluster.list(kinds.RUN, namespace)
+        except ClusterError as error:
+            logger().warning("resync", namespace=namespace or "all", error=str(error))
+            return False
+        for run in runs:
+            key = (run["metadata"]["namespace"], run["metadata"]["name"])
+            self._reconciler.event(key)
+            self._queue.add(key, after=random.uniform(0.01, spread))  # noqa: S311
+        return True
 
     async def _work(self) -> None:
         while True:
@@ -127,9 +135,7 @@ class Service:
         while True:
             try:
                 if await self._cluster.knows_runs():
-                    self._health.hear()
                     return
-                self._health.hear()
             except ClusterError as error:
                 logger().warning("waiting for the API server", error=str(error))
             if not said:

@@ -2,10 +2,14 @@
 
 - watches end and begin anew every few minutes and are given up when they fall silent, since a stalled watch
   looks like a quiet cluster;
+- a watch that is refused is asked for again without end: a namespace that was deleted with its Role must not end the
+  process, which looks after the others;
 - pods, Deployments and Jobs of others never get here: the API server filters by label;
 - nothing is stored in objects, nothing is posted.
 """
 
+from collections.abc import Iterator
+from itertools import chain, repeat
 from typing import Any
 
 import kopf
@@ -24,6 +28,13 @@ class _Nothing(kopf.DiffBaseStorage):
         return
 
 
+class _WithoutEnd:
+    """Seconds between the tries of a request. After the last of a finite list kopf ends the whole process."""
+
+    def __iter__(self) -> Iterator[float]:
+        return chain((1.0, 2.0, 4.0, 8.0, 16.0), repeat(30.0))
+
+
 def settings() -> kopf.OperatorSettings:
     """kopf's settings for this operator."""
     tuned = kopf.OperatorSettings()
@@ -38,6 +49,7 @@ def settings() -> kopf.OperatorSettings:
     tuned.watching.reconnect_backoff = 1
     tuned.networking.request_timeout = 30
     tuned.networking.connect_timeout = 15
+    tuned.networking.error_backoffs = _WithoutEnd()
     # A worker stays for each object that had an event until it was idle for this long; the handlers take no
     # time, so few workers are enough only if they leave soon.
     tuned.queueing.worker_limit = 100

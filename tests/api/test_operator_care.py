@@ -156,6 +156,40 @@ def test_a_template_that_makes_no_valid_pod_fails_the_run_in_the_api_servers_wor
     assert "Maybe" in failed["message"]
 
 
+def test_a_template_with_an_unknown_field_fails_the_run_and_no_pod_stays(
+    runs: Kubectl, operator: OperatorProcess
+) -> None:
+    """Of a Deployment the API server says so with HTTP 500."""
+    runs.apply(_run("misspelt", inference={"template": {"spec": {"tolerationz": []}}}))
+    runs.wait_condition("misspelt", "Failed", 60)
+    failed = runs.condition("misspelt", "Failed")
+    assert failed["reason"] == "InvalidSpec"
+    assert ".spec.template.spec.tolerationz: field not declared in schema" in failed["message"]
+    eventually(lambda: runs.list("jobs") == runs.list("deploy") == [], "servers and trainer are gone", 30)
+
+
+def test_a_mistake_in_a_change_is_told_and_the_training_goes_on(runs: Kubectl, operator: OperatorProcess) -> None:
+    runs.apply(_run("long-one"))
+    _training(runs, "long-one")
+    before = _deployments(runs), runs.list("jobs")[0]["metadata"]["uid"]
+    _patch(runs, "long-one", {"inference": {"template": {"spec": {"tolerationz": []}}}})
+    words = "tolerationz: field not declared in schema"
+    eventually(lambda: words in runs.condition("long-one", "Progressing").get("message", ""), "told", 30)
+    assert (_deployments(runs), runs.list("jobs")[0]["metadata"]["uid"]) == before
+    _patch(runs, "long-one", {"inference": {"template": None}})
+    _training(runs, "long-one")
+
+
+def test_a_variable_that_the_operator_sets_too_is_the_users(runs: Kubectl, operator: OperatorProcess) -> None:
+    run = _run("long-one")
+    mine = {"name": "HF_HOME", "value": "/models"}
+    run["spec"]["gym"]["env"] = [mine]
+    runs.apply(run)
+    _training(runs, "long-one")
+    (server,) = runs.get("deployment", "long-one-gym-head-server")["spec"]["template"]["spec"]["containers"]
+    assert [variable for variable in server["env"] if variable["name"] == "HF_HOME"] == [mine]
+
+
 def test_a_refusal_that_passes_is_waited_for(runs: Kubectl, operator: OperatorProcess) -> None:
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
     runs.apply(quota)

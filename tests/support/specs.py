@@ -16,3 +16,10 @@ def smallest_run(name: str = "small", **spec: Any) -> dict[str, Any]:
             **spec,
         },
     }
+
+
+def of_a_later_release(value: Any) -> Any:
+    """The same JSON with a field that this release doesn't know in every object of it."""
+    if isinstance(value, dict):
+        return {key: of_a_later_release(item) for key, item in value.items()} | {"fieldOfTomorrow": "x"}
+    return [of_a_later_release(item) for item in value] if isinstance(value, list) else value

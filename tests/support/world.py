@@ -9,9 +9,10 @@ from typing import Any
 
 from gymtrain_api import labels, names, wiring
 from gymtrain_api.conditions import ConditionType
-from gymtrain_api.runs import parse_spec
+from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.status import Condition, GymTrainingRunStatus
 from gymtrain_api.transports import PULL_BACKEND, ServerOffer
+from gymtrain_operator import kinds
 from gymtrain_operator.manifests.context import Defaults
 from gymtrain_operator.reconcile.observation import Children, Observation, PreflightOutput, Run
 from gymtrain_operator.reconcile.plan import Plan, plan
@@ -56,6 +57,7 @@ GYM_VERDICT = wiring.GymPreflight(
     data=wiring.DataIndex(train=[wiring.DataFile(file="a", offsets_file="b", rows=100, weight=1)]),
 )
 TRAINER_VERDICT = wiring.TrainerPreflight(max_steps=10)
+_CREATED_ONLY = {kind.name for kind in kinds.CREATED_ONLY}
 
 type Object = dict[str, Any]
 
@@ -93,7 +95,7 @@ class World:
             "ns",
             UID,
             self.generation,
-            parse_spec(self.spec),
+            GymTrainingRunSpec.model_validate(self.spec),
             self.status,
             deleting=self.deleting,
         )
@@ -135,6 +137,8 @@ class World:
     def _store(self, manifest: Object) -> None:
         kind, name = manifest["kind"], manifest["metadata"]["name"]
         old = self.objects.setdefault(kind, {}).get(name)
+        if old and kind in _CREATED_ONLY:
+            return  # the API server says 409, and the operator goes on
         live = copy.deepcopy(manifest)
         self._uids += 1
         live["metadata"]["uid"] = old["metadata"]["uid"] if old else f"uid-{self._uids}"

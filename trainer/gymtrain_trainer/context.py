@@ -18,6 +18,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from gymtrain_api import names, wiring
+from gymtrain_api.runs import parse_run_config
 from gymtrain_trainer.errors import SettingsError
 
 _ROOT = Path("/gymtrain")
@@ -69,7 +70,7 @@ def read_run_config(environ: Mapping[str, str]) -> wiring.RunConfig:
     """
     path = Path(environ.get("GYMTRAIN_RUN_CONFIG", wiring.RUN_CONFIG_FILE))
     try:
-        return wiring.RunConfig.model_validate_json(path.read_bytes())
+        return parse_run_config(path.read_bytes())
     except OSError as error:
         raise SettingsError(f"cannot read {path}: {error.strerror}. It is the ConfigMap <run>-run") from error
     except ValidationError as error:

@@ -6,6 +6,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from gymtrain_api import wiring
+from gymtrain_api.runs import parse_run_config
 from gymtrain_api.sandboxes import SandboxBackend
 from gymtrain_api.spec import Sandboxes
 from gymtrain_api.wiring import RunConfig
@@ -80,7 +81,7 @@ def read(path: Path, token_file: Path) -> Settings:
         StartError: a file is missing, or holds something else.
     """
     try:
-        run = RunConfig.model_validate_json(path.read_bytes())
+        run = parse_run_config(path.read_bytes())
         token = token_file.read_text().strip()
     except OSError as error:
         raise StartError(f"can't read the broker's files: {error}") from error

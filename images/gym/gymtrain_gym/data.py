@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from gymtrain_api.runs import parse_run_config
 from gymtrain_api.wiring import RUN_CONFIG_FILE, RunConfig
 from gymtrain_gym import datasets
 from gymtrain_gym.agents import AgentDirectory
@@ -47,7 +48,7 @@ def main(run_file: Path = Path(RUN_CONFIG_FILE), folders: Folders | None = None)
     """Reads run.json and prepares its datasets."""
     started = time.monotonic()
     try:
-        run = RunConfig.model_validate_json(run_file.read_bytes())
+        run = parse_run_config(run_file.read_bytes())
     except (OSError, ValidationError) as error:
         print(f"gymtrain: {run_file} can't be used: {error}", file=sys.stderr, flush=True)
         return EX_CONFIG

@@ -13,6 +13,7 @@ from pathlib import Path
 from omegaconf import OmegaConf
 from pydantic import ValidationError
 
+from gymtrain_api.runs import parse_run_config
 from gymtrain_api.wiring import DATA_DIR, PREFLIGHT_MARK, RUN_CONFIG_FILE, DataIndex, GymPreflight, RunConfig
 from gymtrain_gym import datasets, resolve, rows, servers, verify
 from gymtrain_gym.datasets import Folders
@@ -57,7 +58,7 @@ def check(run: RunConfig, folders: Folders) -> GymPreflight:
 def main(run_file: Path = Path(RUN_CONFIG_FILE)) -> int:
     """Reads run.json, checks it and prints the verdict."""
     try:
-        run = RunConfig.model_validate_json(run_file.read_bytes())
+        run = parse_run_config(run_file.read_bytes())
     except (OSError, ValidationError) as error:
         print(f"gymtrain: {run_file} can't be used: {error}", file=sys.stderr, flush=True)
         return 1

@@ -23,11 +23,11 @@ def main() -> None:
     import runpy
     from pathlib import Path
 
-    from gymtrain_api.wiring import RunConfig
+    from gymtrain_api.runs import parse_run_config
     from gymtrain_vllm import arguments, guard, held, inspections, kept, place
     from gymtrain_vllm.errors import ArgumentsError
 
-    run = RunConfig.model_validate_json(place.run_config().read_bytes())
+    run = parse_run_config(place.run_config().read_bytes())
     try:
         argv = arguments.build(run.spec, place.model(), place.port())
         os.environ.update(arguments.environment(run.spec, os.environ, place.scratch()))

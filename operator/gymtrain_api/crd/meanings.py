@@ -30,7 +30,9 @@ REASONS: Mapping[Reason, str] = {
     Reason.PREFLIGHT_PASSED: "All checks passed.",
     Reason.PREFLIGHT_FAILED: "A check found a mistake; the message names file, line or key.",
     Reason.PREFLIGHT_ERROR: "The check itself broke: its image can't be pulled, it crashed, or ran past its deadline.",
-    Reason.INVALID_SPEC: "The spec doesn't fit this operator's types: it was stored before the CRD was tightened.",
+    Reason.INVALID_SPEC: "A template makes no valid pod: the message names the field, or quotes the API server. Or the "
+    "spec doesn't fit this operator's types: it was stored before the CRD was tightened, or by a later release. A spec "
+    "that can't be read once preflight has passed ends nothing: the run's pods are left as they are, and go on.",
     Reason.WAITING_FOR_PREFLIGHT: "Preflight comes first.",
     Reason.PODS_STARTING: "Pods are being scheduled, pulled or started.",
     Reason.ALL_READY: "Every wanted pod is ready.",
@@ -43,7 +45,8 @@ REASONS: Mapping[Reason, str] = {
     Reason.WAITING_FOR_ROLLOUTS: "The trainer waits for rollouts.",
     Reason.TRAINING: "Optimizer steps are being made.",
     Reason.ROLLOUTS_FAILING: "Rollouts fail; the run waits until spec.rollout.stallTimeoutSeconds.",
-    Reason.RETRYING: "An attempt failed and the next one starts from the last checkpoint.",
+    Reason.RETRYING: "An attempt failed, or a node of it is lost, and the next one starts from the last checkpoint. "
+    "The message says when, or what to do about the node.",
     Reason.NO_ALARM: "No alarm stands.",
     Reason.KL_HIGH: "The KL divergence between trainer and vLLM is far above what stale weights explain.",
     Reason.RATIO_OFF: "On fresh samples the probability ratio of trainer and vLLM is not 1.",

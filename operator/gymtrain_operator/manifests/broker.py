@@ -6,7 +6,7 @@ from gymtrain_api import agent_sandbox, labels, names, wiring
 from gymtrain_api.sandboxes import SandboxBackend
 from gymtrain_operator.manifests.context import Object, RunContext
 from gymtrain_operator.manifests.deployments import deployment
-from gymtrain_operator.manifests.hashes import settings
+from gymtrain_operator.manifests.hashes import digest, settings
 from gymtrain_operator.manifests.metadata import metadata
 from gymtrain_operator.manifests.pod import container, pod_template
 from gymtrain_operator.manifests.services import service
@@ -51,21 +51,25 @@ def broker_objects(run: RunContext, backend: SandboxBackend = "Pod", why: str = 
 def broker_identity(run: RunContext, backend: SandboxBackend = "Pod") -> list[Object]:
     """What has to be there before the Deployment: token, ServiceAccount, and its rights on sandboxes.
 
-    The Secret's value is made when it is created.
+    The Secret's value is made when it is created. Rights are named by their rules, as the operator can only create
+    them: another backend, or another release's broker, gets others beside those that were there before.
     """
     if run.spec.sandboxes is None:
         return []
     name = names.broker(run.name)
     meta = metadata(run, name, labels.Role.BROKER)
+    rules = _rules(backend)
+    role = names.broker_role(run.name, digest(rules))
+    role_meta = metadata(run, role, labels.Role.BROKER)
     return [
         {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "type": "Opaque", "stringData": {_TOKEN_KEY: ""}},
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta, "automountServiceAccountToken": False},
-        {"apiVersion": f"{_RBAC}/v1", "kind": "Role", "metadata": meta, "rules": _rules(backend)},
+        {"apiVersion": f"{_RBAC}/v1", "kind": "Role", "metadata": role_meta, "rules": rules},
         {
             "apiVersion": f"{_RBAC}/v1",
             "kind": "RoleBinding",
-            "metadata": meta,
-            "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": name},
+            "metadata": role_meta,
+            "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": role},
             "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": run.namespace}],
         },
     ]

@@ -56,7 +56,7 @@ def container(
         "image": image,
         "imagePullPolicy": run.defaults.pull_policy,
         "command": list(command),
-        "env": [*_ENV, *env],
+        "env": _one_of_each_name([*_ENV, *env]),
         "volumeMounts": [*_SCRATCH_MOUNTS, _RUN_CONFIG_MOUNT, *mounts],
         "resources": resources,
         # What a crashed container said last reaches the status even where it wrote no message.
@@ -68,6 +68,13 @@ def container(
         },
         **more,
     }
+
+
+def _one_of_each_name(env: Sequence[Object]) -> list[Object]:
+    """The last of each name, as the kubelet would take it; the API server takes no name twice. Each stays where it
+    was, since a value may refer to variables before it."""
+    last = {item.get("name"): number for number, item in enumerate(env)}
+    return [item for number, item in enumerate(env) if last[item.get("name")] == number]
 
 
 def pod_template(

@@ -7,13 +7,13 @@ preflight saw, kept in the run's ConfigMap, stay in force, and the status says s
 """
 
 import copy
-import json
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
-from gymtrain_api import names, wiring
+from gymtrain_api import names
+from gymtrain_api.runs import parse_run_config
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.validations import FIXED_AFTER_PREFLIGHT
 from gymtrain_operator.manifests.config_maps import RUN_KEY
@@ -33,8 +33,8 @@ def recorded_spec(children: Children, run: str) -> GymTrainingRunSpec | None:
     stored = children.get("ConfigMap", names.run_config(run))
     text = ((stored or {}).get("data") or {}).get(RUN_KEY)
     try:
-        return wiring.RunConfig.model_validate(json.loads(text)).spec if text else None
-    except (ValueError, ValidationError):
+        return parse_run_config(text).spec if text else None
+    except ValidationError:
         return None
 
 

@@ -98,10 +98,10 @@ def release(seen: Observation) -> Changes:
     return _deletions(seen.children.of("Deployment") + jobs + preflight).and_then(sweep(seen))
 
 
-def seconds_to_live(seen: Observation, run: RunContext, before: GymTrainingRunStatus) -> float | None:
-    """Seconds until an ended run is deleted; None where it stays."""
+def seconds_to_live(seen: Observation, before: GymTrainingRunStatus) -> float | None:
+    """Seconds until an ended run is deleted; None where it stays, as it does while its spec can't be read."""
     ended = to_seconds(before.completion_time)
-    ttl = run.spec.ttl_seconds_after_finished
+    ttl = seen.run.spec.ttl_seconds_after_finished if seen.run.spec else None
     return None if ttl is None or ended is None else ttl - (seen.now - ended)
 
 

@@ -2,6 +2,7 @@
 
     deleting ─────────────► nothing: owner references collect
     ended ────────────────► servers gone; after the TTL the run itself
+    spec not readable ────► before preflight has passed: Failed; later: all stays as it is, and the status says so
     suspended ────────────► all pods gone
     else  preflight ─passed─► servers ─┬─► training ─► Complete
               │                        │       │ attempts, backoff
@@ -23,7 +24,7 @@ from gymtrain_operator.reconcile.events import Event, events_between
 from gymtrain_operator.reconcile.fixed import effective_spec, recorded_spec
 from gymtrain_operator.reconcile.observation import Object, Observation
 from gymtrain_operator.reconcile.progress import shown_progress
-from gymtrain_operator.reconcile.status import Facts, build
+from gymtrain_operator.reconcile.status import Facts, amended, build
 from gymtrain_operator.reconcile.steps import Changes, Deletion, Failure, sooner
 from gymtrain_operator.reconcile.writes import Scaling, needed
 
@@ -51,23 +52,33 @@ def plan(seen: Observation, defaults: Defaults) -> Plan:
     if seen.run.deleting:
         return Plan(seen.run.status)
     before = lifecycle.reopened(seen.run.status, seen.run.generation)
+    if lifecycle.has_ended(before):
+        return _after_the_end(seen, before)
     if seen.run.spec is None:
-        times = lifecycle.clock(seen, before, suspend=False)
-        failure = Failure(Reason.INVALID_SPEC, seen.run.spec_error)
-        return _ended(seen, before, Facts(clock=times, attempt=before.attempt, progress=before.progress), failure)
+        return _unreadable(seen, before)
     passed = seen.verdict is not None and is_true(before, ConditionType.PREFLIGHT_PASSED)
     recorded = recorded_spec(seen.children, seen.run.name) if passed else None
     effective = effective_spec(seen.run.spec, recorded)
     run = RunContext(seen.run.name, seen.run.namespace, seen.run.uid, effective.spec, defaults)
-    if lifecycle.has_ended(before):
-        return _after_the_end(seen, run, before)
     if run.spec.suspend:
         return _suspended(seen, before)
     return _active(seen, run, before, effective.ignored)
 
 
-def _after_the_end(seen: Observation, run: RunContext, before: GymTrainingRunStatus) -> Plan:
-    left = lifecycle.seconds_to_live(seen, run, before)
+def _unreadable(seen: Observation, before: GymTrainingRunStatus) -> Plan:
+    """A spec that doesn't fit the types. Of a run under way it did once, so another release of the operator or of the
+    CRD is at work: that must not end what the pods go on with."""
+    if not is_true(before, ConditionType.PREFLIGHT_PASSED):
+        times = lifecycle.clock(seen, before, suspend=False)
+        failure = Failure(Reason.INVALID_SPEC, seen.run.spec_error)
+        return _ended(seen, before, Facts(clock=times, attempt=before.attempt, progress=before.progress), failure)
+    text = f"{seen.run.spec_error}. The run's pods are left as they are until the operator can read its spec"
+    status = amended(before, lacks(ConditionType.PROGRESSING, Reason.INVALID_SPEC, text), seen.run.generation, seen.now)
+    return Plan(status, events=events_between(seen.run.status, status))
+
+
+def _after_the_end(seen: Observation, before: GymTrainingRunStatus) -> Plan:
+    left = lifecycle.seconds_to_live(seen, before)
     status = before.model_copy(update={"observed_generation": seen.run.generation})
     if left is not None and left <= 0:
         return Plan(status, delete_run=True)

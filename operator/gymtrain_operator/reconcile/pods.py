@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from gymtrain_operator.reconcile.observation import Object, is_deleting, name_of
+from gymtrain_operator.reconcile.times import to_seconds
 
 # Waiting reasons of a container that is on its way, not in trouble.
 _ON_ITS_WAY = {"ContainerCreating", "PodInitializing", ""}
+_OVERDUE_SECONDS = 60  # a busy kubelet is late in ending a pod, and in telling
 _FIXES = {
     "ErrImagePull": "check the image's name and the pull secrets",
     "ImagePullBackOff": "check the image's name and the pull secrets",
@@ -134,6 +136,22 @@ def trouble(pod: Object) -> str:
 def first_trouble(pods: Iterable[Object]) -> str:
     """The first pod's trouble among several; empty where none has any."""
     return next((text for text in map(trouble, pods) if text), "")
+
+
+def first_overdue(pods: Iterable[Object], now: float) -> str:
+    """The first pod that was to end by now and that nobody says has ended: its node is off, or cut off. Kubernetes
+    waits for the node without end, since the pod may run there still. Empty where there is none."""
+    for pod in pods:
+        # When a pod is deleted this is set to the end of its grace period.
+        until = pod["metadata"].get("deletionTimestamp")
+        if until and now - (to_seconds(until) or now) > _OVERDUE_SECONDS and not is_over(pod):
+            node = node_of(pod)
+            return (
+                f"pod {name_of(pod)} was to end by {until}, and its node {node} doesn't say that it has. Once the node "
+                f"is surely off: kubectl delete node {node}, or, if it is to come back, kubectl taint node {node} "
+                "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+            )
+    return ""
 
 
 def crashed_containers(pod: Object) -> list[tuple[str, bool]]:

@@ -67,7 +67,7 @@ def step(seen: Observation, run: RunContext, verdict: Verdict, before: GymTraini
         gym_config_map(run, gym, verdict.hash, documents),
         *network_policies(run),
         *volume_claims(run),
-        *_broker(seen, run, choice),
+        *_broker(run, choice),
         trainer_service(run),
         *inference_objects(run),
         *gateway_objects(run),
@@ -152,13 +152,8 @@ def _broker_state(seen: Observation, run: RunContext, choice: Choice) -> ServerS
     return state if choice.backend else ServerState(state.status, False, choice.why)
 
 
-def _broker(seen: Observation, run: RunContext, choice: Choice | None) -> list[Object]:
-    """The broker, once it is known what it makes sandboxes of.
-
-    What it needs first is written until its Deployment is there, since it can't be looked at.
-    """
+def _broker(run: RunContext, choice: Choice | None) -> list[Object]:
+    """The broker, once it is known what it makes sandboxes of."""
     if choice is None or choice.backend is None:
         return list(choice.probe) if choice else []
-    there = seen.children.get("Deployment", names.broker(run.name))
-    identity = [] if there else broker_identity(run, choice.backend)
-    return [*identity, *broker_objects(run, choice.backend, choice.why)]
+    return [*broker_identity(run, choice.backend), *broker_objects(run, choice.backend, choice.why)]

@@ -71,6 +71,13 @@ def build(before: GymTrainingRunStatus, facts: Facts, generation: int, now: floa
     )
 
 
+def amended(before: GymTrainingRunStatus, claim: Claim, generation: int, now: float) -> GymTrainingRunStatus:
+    """The status before with one condition of it said anew; what else it tells is as it was last seen."""
+    (told,) = settle(before, [claim], generation, to_text(now))
+    conditions = [told if condition.type == told.type else condition for condition in before.conditions]
+    return before.model_copy(update={"observed_generation": generation, "conditions": conditions})
+
+
 def _last_words(end: Failure | bool, progress: Progress | None, said: Collection[ConditionType]) -> list[Claim]:
     over = "the run has ended: its servers are removed"
     claims = [

@@ -21,7 +21,7 @@ from gymtrain_operator.reconcile.attempts import (
 )
 from gymtrain_operator.reconcile.conditions import Claim, find, holds, lacks
 from gymtrain_operator.reconcile.observation import Object, Observation, is_deleting, labels_of
-from gymtrain_operator.reconcile.pods import condition, first_trouble, phase, terminated
+from gymtrain_operator.reconcile.pods import condition, first_overdue, first_trouble, phase, terminated
 from gymtrain_operator.reconcile.servers import ServersStep
 from gymtrain_operator.reconcile.steps import Changes, Deletion, Failure
 from gymtrain_operator.reconcile.times import to_seconds, to_text
@@ -70,6 +70,8 @@ def _step(
     if job is None:
         return _start(seen, run, servers, attempt, "starting the trainer")
     if is_deleting(job):
+        if overdue := first_overdue(trainer_pods(seen, attempt), seen.now):
+            return _waiting_for_node(attempt, overdue)
         return _going_on(attempt, _starting_reason(servers), "waiting for the pods of the last trainer to end")
     if condition(job, "Complete").get("status") == "True":
         report = final_report(trainer_pods(seen, attempt))
@@ -145,6 +147,9 @@ def _watch(
         deadline = run.spec.startup_deadline_seconds
         if seen.now - since > deadline:
             return _startup_failed(seen, servers, pods, attempt, deadline)
+    # Of several nodes the others wait for the lost one and go on reporting until their collective times out.
+    if overdue := first_overdue(pods, seen.now):
+        return _waiting_for_node(attempt, overdue, report)
     if report is None:
         return _silent(servers, before, pods, attempt, running=running)
     if report.rollouts_failing_since is not None:
@@ -167,6 +172,13 @@ def _starting_reason(servers: ServersStep) -> Reason:
     return Reason.WAITING_FOR_SERVERS if servers.waiting_for else Reason.TRAINER_STARTING
 
 
+def _waiting_for_node(attempt: int, overdue: str, report: TrainerProgress | None = None) -> TrainingStep:
+    """A pod of the trainer is gone with its node: the Job doesn't fail before somebody says so."""
+    text = f"the next trainer starts when the pods of attempt {attempt} have ended: {overdue}"
+    claim = lacks(ConditionType.PROGRESSING, Reason.RETRYING, text)
+    return TrainingStep(Changes(claims=(claim,), requeue_after=_IDLE_POLL_SECONDS), attempt, "retrying", report)
+
+
 def _silent(
     servers: ServersStep, before: GymTrainingRunStatus, pods: list[Object], attempt: int, *, running: bool
 ) -> TrainingStep:
@@ -185,8 +197,8 @@ def _silent(
 def _startup_failed(
     seen: Observation, servers: ServersStep, pods: list[Object], attempt: int, deadline: int
 ) -> TrainingStep:
-    why = servers.waiting_for or first_trouble(pods) or "the trainer pushed no weights"
-    trouble = first_trouble(pods)
+    trouble = first_overdue(pods, seen.now) or first_trouble(pods)
+    why = servers.waiting_for or trouble or "the trainer pushed no weights"
     if trouble and trouble not in why:
         why = f"{why}; {trouble}"
     text = f"not started within {deadline} s (startupDeadlineSeconds): {why}{quoted_tails(seen)}"

@@ -6,17 +6,20 @@
 - Deployment: when its inputs changed (annotation `gymtrain.dev/config-hash`), and at a resync when somebody else
   wrote to its pod template. Another release of the operator builds another template from the same inputs; that
   alone must not restart a server, so templates are not compared. The number of pods is set by itself.
+- Secret, ServiceAccount, Role, RoleBinding: with the Deployment that needs them, since they can't be looked at.
 - others: when their content changed, and at each resync.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gymtrain_api.labels import FIELD_MANAGER
+from gymtrain_api.labels import FIELD_MANAGER, ROLE
+from gymtrain_operator import kinds
 from gymtrain_operator.manifests.config_maps import config_hash
-from gymtrain_operator.reconcile.observation import Children, Object, is_deleting, name_of
+from gymtrain_operator.reconcile.observation import Children, Object, is_deleting, labels_of, name_of
 
 _WRITTEN_ONCE = {"Pod", "Job", "PersistentVolumeClaim", "SandboxWarmPool"}
+_UNSEEN = {kind.name for kind in kinds.CREATED_ONLY}
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ def needed(
     for manifest in desired:
         kind = manifest["kind"]
         live = children.get(kind, name_of(manifest))
-        if live is None:
+        if live is None or kind in _UNSEEN:
             writes.append(manifest)
         elif is_deleting(live) or kind in _WRITTEN_ONCE:
             continue
@@ -54,7 +57,9 @@ def needed(
                 scalings.append(Scaling(name_of(live), str(live["metadata"]["uid"]), wanted))
         elif resync:
             writes.append(manifest)
-    return tuple(writes), tuple(scalings)
+    parts = {labels_of(manifest)[ROLE] for manifest in writes if manifest["kind"] == "Deployment"}
+    due = (m for m in writes if m["kind"] not in _UNSEEN or labels_of(m)[ROLE] in parts)
+    return tuple(due), tuple(scalings)
 
 
 def _edited_by_others(live: Object) -> bool:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gymtrain_api.runs import parse_spec
+from gymtrain_api.spec import GymTrainingRunSpec
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yaml"))
 
@@ -14,7 +14,7 @@ EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yaml"))
 def test_an_example_fits_the_types(path: Path) -> None:
     runs = [d for d in yaml.safe_load_all(path.read_text()) if d["kind"] == "GymTrainingRun"]
     assert [run["metadata"]["name"] for run in runs] == [path.stem]
-    parse_spec(runs[0]["spec"])
+    GymTrainingRunSpec.model_validate(runs[0]["spec"])
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

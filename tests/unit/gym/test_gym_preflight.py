@@ -15,6 +15,7 @@ import pytest
 from gymtrain_api.wiring import PREFLIGHT_MARK, DataIndex, GymPreflight, RunConfig
 from gymtrain_gym import data, preflight, resolve
 from gymtrain_gym.datasets import Folders
+from tests.support.specs import of_a_later_release
 
 pytestmark = pytest.mark.gym
 
@@ -194,6 +195,16 @@ def test_data_container_makes_every_kind_of_dataset(make_run: MakeRun, folders: 
     ]
     assert data.prepare(make_run(train, [REASONING_GYM, WORKPLACE]), folders).items == []
     assert [len(rows) for rows in read_rows(folders)] == [2, 1, 5, 200]
+
+
+def test_data_container_reads_a_run_json_of_a_later_release(
+    make_run: MakeRun, folders: Folders, tmp_path: Path
+) -> None:
+    """The operator was upgraded, this attempt's Job was not, and its pod is made anew."""
+    document = json.loads(make_run().model_dump_json(by_alias=True, exclude_defaults=True))
+    (tmp_path / "run.json").write_text(json.dumps(of_a_later_release(document)))
+    assert data.main(tmp_path / "run.json", folders) == 0
+    assert [len(rows) for rows in read_rows(folders)] == [10]
 
 
 def test_volume_is_indexed_in_place_and_the_rest_is_copied(make_run: MakeRun, folders: Folders) -> None:

@@ -96,6 +96,20 @@ async def test_answers_become_errors_of_our_own(status: int, error: type[Cluster
     assert getattr(raised.value, "final", None) is final
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "failed to create typed patch object (ns/s; apps/v1, Kind=Deployment): .spec.x: field not declared in schema",
+        "failed to convert new object (ns/s; apps/v1, Kind=Deployment) to proper version: quantities must match",
+    ],
+)
+async def test_an_object_that_does_not_fit_its_schema_is_refused_for_good(words: str) -> None:
+    cluster = _cluster(lambda _: httpx.Response(500, json={"message": words}))
+    with pytest.raises(RejectedError) as raised:
+        await cluster.apply(kinds.SERVICE, MANIFEST)
+    assert (str(raised.value), raised.value.final) == (words, True)
+
+
 async def test_an_answer_that_is_no_json_is_no_crash() -> None:
     cluster = _cluster(lambda _: httpx.Response(502, text="<html>bad gateway</html>"))
     with pytest.raises(UnreachableError, match="bad gateway"):

@@ -99,6 +99,73 @@ def test_a_refusal_is_final_even_on_a_node_that_goes() -> None:
     assert world.condition(ConditionType.FAILED).reason == Reason.TRAINER_REFUSED
 
 
+def _on_a_dead_node(world: World, rank: int = 0) -> None:
+    """The node lost its power; after some minutes the cluster takes its pods away, and nobody says that they ended."""
+    attempt = str(world.status.attempt or 1)
+    name = f"run-trainer-{attempt}-{rank}-abcde"
+    world.add_pod(
+        name,
+        labels.Role.TRAINER,
+        {"phase": "Running", "conditions": [TARGET]},
+        **{labels.ATTEMPT: attempt, "batch.kubernetes.io/job-completion-index": str(rank)},
+    )
+    pod = world.objects["Pod"][name]
+    pod["metadata"]["deletionTimestamp"] = to_text(world.now + 30)
+    pod["spec"] = {"nodeName": "gpu-7"}
+
+
+def _says_what_to_do(world: World) -> bool:
+    progressing = world.condition(ConditionType.PROGRESSING)
+    wanted = ("-abcde was to end", "kubectl delete node gpu-7", "kubectl taint node gpu-7 node.kubernetes.io/out-of-s")
+    return progressing.status == "False" and all(words in progressing.message for words in wanted)
+
+
+def test_a_trainer_on_a_dead_node_is_told_with_the_remedy() -> None:
+    world = World().to_training(step=4)
+    _on_a_dead_node(world)
+    world.seen.pop("progress")
+    world.reconcile(60)
+    assert world.condition(ConditionType.PROGRESSING).reason == Reason.TRAINING, "the kubelet gets time to tell"
+    world.reconcile(60)
+    assert world.status.state == "Retrying"
+    assert _says_what_to_do(world)
+    assert world.condition(ConditionType.FAILED).status == "False"
+    assert world.reconcile(60).events == (), "it is said once"
+
+    world.objects["Pod"] = {}  # the Node object was deleted
+    _job_fails(world)
+    world.reconcile(1)
+    assert applied(world.reconcile(11)) == ["Job/run-trainer-2"]
+    assert world.status.disrupted_attempts == [1]
+
+
+def test_of_several_nodes_a_dead_one_is_told_though_the_first_still_reports() -> None:
+    world = World(trainer={"nodes": 2}).to_training(step=4)
+    _on_a_dead_node(world, rank=1)
+    world.reconcile(120)
+    assert _says_what_to_do(world)
+    assert world.status.progress is not None
+    assert world.status.progress.step == 4
+
+
+def test_a_trainer_on_a_dead_node_keeps_the_next_one_waiting_and_is_named() -> None:
+    world = World().to_training(step=4)
+    _on_a_dead_node(world)
+    world.seen.pop("progress")
+    world.job["metadata"]["deletionTimestamp"] = to_text(world.now)
+    world.reconcile(120)
+    assert _says_what_to_do(world)
+
+
+def test_a_pod_that_has_ended_in_time_is_not_on_a_dead_node() -> None:
+    world = World().to_training(step=4)
+    _on_a_dead_node(world)
+    world.objects["Pod"]["run-trainer-1-0-abcde"]["status"]["phase"] = "Failed"
+    world.seen.pop("progress")
+    world.reconcile(120)
+    assert not _says_what_to_do(world)
+
+
 def test_disruptions_are_kept_over_a_suspension() -> None:
     world = World().to_training()
     _lost(world)

@@ -136,6 +136,20 @@ def test_a_template_can_not_bring_a_service_account_token(block: str) -> None:
     assert [pod["spec"]["automountServiceAccountToken"] for pod in _pods(**{block: settings})].count(True) == 0
 
 
+def test_a_variable_of_the_user_stands_once_in_each_container_and_wins() -> None:
+    own = [
+        {"name": "CACHE", "value": "/c"},
+        {"name": "HF_HOME", "value": "$(CACHE)/hf"},
+        {"name": "CACHE", "value": "/d"},
+    ]
+    for pod in _pods(gym={"configPaths": ["a.yaml"], "env": own}):
+        for container in [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]:
+            names = [variable["name"] for variable in container["env"]]
+            assert len(names) == len(set(names)), container["name"]
+    (gym, _) = preflight_pod(context(gym={"configPaths": ["a.yaml"], "env": own}))["spec"]["containers"]
+    assert gym["env"][-2:] == own[1:]
+
+
 def test_gpus_come_on_top_of_own_resources() -> None:
     trainer = {"gpus": 8, "processesPerNode": 8, "resources": {"limits": {"memory": "1Ti"}}}
     (container,) = trainer_job(context(trainer=trainer), 1)["spec"]["template"]["spec"]["containers"]

@@ -114,6 +114,29 @@ async def test_a_refused_object_is_told_in_the_status_of_the_same_reconcile(benc
     assert "the API server refuses Pod run-preflight" in failed["message"]
 
 
+async def test_a_template_of_another_shape_fails_the_run_and_is_named(bench: Bench) -> None:
+    bench.add_run(trainer={"template": {"spec": {"containers": {"name": "trainer"}}}})
+    calls = await bench.reconcile()
+    assert [call for call in calls if "Event" not in call] == [f"PUT {labels.KIND}/run"]
+    failed = next(c for c in bench.run["status"]["conditions"] if c["type"] == "Failed")
+    assert (failed["status"], failed["reason"]) == ("True", "InvalidSpec")
+    assert "spec.trainer.template.spec.containers: should be a list" in failed["message"]
+
+
+async def test_a_refused_change_of_an_object_that_is_there_is_told_and_ends_nothing(bench: Bench) -> None:
+    bench.add_run()
+    await bench.pass_preflight()
+    bench.run["spec"]["inference"] = {"template": {"spec": {"tolerationz": []}}}
+    bench.cluster.fail["APPLY Deployment"] = RejectedError(".spec.tolerationz: field not declared", final=True)
+    bench.reconciler.event(KEY)
+    calls = await bench.reconcile()
+    assert not [call for call in calls if call.startswith("DELETE")]
+    conditions = {c["type"]: c for c in bench.run["status"]["conditions"]}
+    assert conditions["Failed"]["status"] == "False"
+    assert conditions["Progressing"]["status"] == "False"
+    assert "Deployment run-inference now, trying again: .spec.tolerationz" in conditions["Progressing"]["message"]
+
+
 async def test_a_name_that_belongs_to_somebody_else_is_not_taken(bench: Bench) -> None:
     bench.add_run()
     foreign = {"kind": "ConfigMap", "metadata": {"name": "run-run", "namespace": "ns"}, "data": {"mine": "1"}}

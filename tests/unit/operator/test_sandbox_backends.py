@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from gymtrain_api.conditions import ConditionType, Reason
+from gymtrain_operator.manifests import broker
 from gymtrain_operator.reconcile.observation import AgentSandbox
 from gymtrain_operator.reconcile.sandboxes import PROBE_SECONDS
 from tests.support.world import World, applied, deleted
@@ -31,6 +32,17 @@ def _said(world: World) -> str:
 def _backend(world: World) -> str:
     (container,) = world.objects["Deployment"]["run-broker"]["spec"]["template"]["spec"]["containers"]
     return str(next(one["value"] for one in container["env"] if one["name"] == "GYMTRAIN_SANDBOX_BACKEND"))
+
+
+def _rights(world: World) -> dict[str, set[str]]:
+    """The verbs that the broker's ServiceAccount has, by resource."""
+    rights: dict[str, set[str]] = {}
+    for binding in world.objects["RoleBinding"].values():
+        assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "run-broker", "namespace": "ns"}]
+        for rule in world.objects["Role"][binding["roleRef"]["name"]]["rules"]:
+            for resource in rule["resources"]:
+                rights.setdefault(resource, set()).update(rule["verbs"])
+    return rights
 
 
 def test_without_agent_sandbox_auto_means_pods_and_says_so() -> None:
@@ -103,11 +115,7 @@ def test_the_broker_has_the_rights_of_its_backend_alone(backend: str) -> None:
     if backend == "AgentSandbox":
         _answer(world, {"observedGeneration": 1})
         world.reconcile(1)
-    rights = {
-        resource: set(rule["verbs"])
-        for rule in world.objects["Role"]["run-broker"]["rules"]
-        for resource in rule["resources"]
-    }
+    rights = _rights(world)
     every = {"get", "list", "watch", "create", "patch", "delete"}
     if backend == "Pod":
         assert rights == {"pods": every}
@@ -118,6 +126,29 @@ def test_the_broker_has_the_rights_of_its_backend_alone(backend: str) -> None:
             "sandboxtemplates": {"create", "delete"},
             "sandboxwarmpools": {"list", "create", "delete"},
         }
+
+
+def test_a_run_that_resumes_with_another_backend_has_the_rights_for_it() -> None:
+    world = _world(served=False).to_servers()
+    world.change(suspend=True)
+    world.reconcile(5)
+    assert "run-broker" not in world.objects["Deployment"]
+    world.seen["agent_sandbox"] = AgentSandbox(served=True, probe={"status": {"observedGeneration": 1}})
+    world.change(suspend=False)
+    world.reconcile(5)
+    assert _backend(world) == "AgentSandbox"
+    assert {"sandboxclaims", "sandboxtemplates", "sandboxwarmpools"} <= set(_rights(world))
+
+
+def test_a_broker_of_a_later_release_has_the_rights_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = _world(served=False).to_training()
+    rules = [{"apiGroups": [""], "resources": ["pods", "pods/resize"], "verbs": ["get", "patch"]}]
+    monkeypatch.setattr(broker, "_rules", lambda backend: rules)
+    assert applied(world.reconcile(5)) == [], "the broker that runs is of the release before"
+    world.change(sandboxes={"maxConcurrent": 7})
+    names = applied(world.reconcile(5))
+    assert "pods/resize" in _rights(world)
+    assert [name.split("/")[0] for name in names][-1] == "Deployment", "its rights come first"
 
 
 def test_the_end_sweeps_claims_with_their_pods_and_what_they_were_made_from() -> None:

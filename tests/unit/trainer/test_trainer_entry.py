@@ -34,6 +34,7 @@ from gymtrain_trainer.rollouts.buffer import Taken
 from gymtrain_trainer.servers import gym_servers, wait_for_gym
 from gymtrain_trainer.stopping import StopSignal
 from gymtrain_trainer.weights import TransportRefusedError, WeightParityError, WeightSyncError
+from tests.support.specs import of_a_later_release
 from tests.unit.trainer.test_trainer_settings import spec
 from tests.unit.trainer.trainer_agent import Agent
 
@@ -80,7 +81,16 @@ def test_a_missing_run_json_is_refused(tmp_path: Path) -> None:
         read_context({"GYMTRAIN_RUN_CONFIG": str(tmp_path / "none.json")})
 
 
-def test_a_run_json_of_another_release_is_refused(tmp_path: Path) -> None:
+def test_a_run_json_of_a_later_release_is_read(tmp_path: Path) -> None:
+    """The operator was upgraded, this attempt's Job was not, and its pod is made anew."""
+    run = run_config(trainer={"nodes": 4})
+    file = tmp_path / "run.json"
+    document = json.loads(run.model_dump_json(by_alias=True, exclude_defaults=True, exclude={"agents"}))
+    file.write_text(json.dumps(of_a_later_release(document)))
+    assert read_context({"GYMTRAIN_RUN_CONFIG": str(file)}).run.spec.trainer == run.spec.trainer
+
+
+def test_a_run_json_that_lacks_something_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text('{"name": "x"}')
     with pytest.raises(SettingsError, match="of one release"):
         read_context({"GYMTRAIN_RUN_CONFIG": str(tmp_path / "run.json")})

@@ -1,0 +1,73 @@
+"""The shape of the pod templates in a spec, as far as they are merged with what the operator builds.
+
+What the fields hold is the API server's to check. But a list that was written as a mapping (a `-` forgotten) can't be
+merged, so the API server would never see it.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gymtrain_api.spec import GymTrainingRunSpec
+
+_MAPPINGS = ("labels", "annotations")
+_CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
+_LISTS = (
+    *_CONTAINERS,
+    "volumes",
+    "imagePullSecrets",
+    "hostAliases",
+    "topologySpreadConstraints",
+    "resourceClaims",
+)
+_LISTS_OF_CONTAINERS = ("env", "envFrom", "ports", "volumeMounts", "volumeDevices")
+
+_MAPPING = "should be a mapping"
+_LIST = "should be a list, whose items begin with `-`"
+
+
+def misshapen(spec: GymTrainingRunSpec) -> list[str]:
+    """Sentences on the fields of the spec's templates that have another shape than in a PodTemplateSpec."""
+    blocks = {
+        "gym": spec.gym,
+        **{f"gym.servers.{name}": server for name, server in spec.gym.servers.items()},
+        "gateway": spec.gateway,
+        "inference": spec.inference,
+        "trainer": spec.trainer,
+        "sandboxes": spec.sandboxes,
+    }
+    return [
+        mistake
+        for name, block in blocks.items()
+        if block is not None and block.template is not None
+        for mistake in _in_template(f"spec.{name}.template", block.template)
+    ]
+
+
+def _in_template(path: str, template: Mapping[str, Any]) -> Iterator[str]:
+    metadata, spec = template.get("metadata", {}), template.get("spec", {})
+    if isinstance(metadata, Mapping):
+        for key in _MAPPINGS:
+            if metadata.get(key) is not None and not isinstance(metadata[key], Mapping):
+                yield f"{path}.metadata.{key}: {_MAPPING}"
+    else:
+        yield f"{path}.metadata: {_MAPPING}"
+    if isinstance(spec, Mapping):
+        yield from _in_lists(f"{path}.spec", spec, _LISTS)
+    else:
+        yield f"{path}.spec: {_MAPPING}"
+
+
+def _in_lists(path: str, block: Mapping[str, Any], keys: tuple[str, ...]) -> Iterator[str]:
+    """Those of the fields `keys` that are no lists of mappings; null takes away what the operator sets."""
+    for key in keys:
+        items = block.get(key)
+        if items is None:
+            continue
+        if not isinstance(items, list):
+            yield f"{path}.{key}: {_LIST}"
+            continue
+        for number, item in enumerate(items):
+            if not isinstance(item, Mapping):
+                yield f"{path}.{key}[{number}]: {_MAPPING}"
+            elif key in _CONTAINERS:
+                yield from _in_lists(f"{path}.{key}[{number}]", item, _LISTS_OF_CONTAINERS)
