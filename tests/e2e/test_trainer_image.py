@@ -5,7 +5,6 @@ import pytest
 from tests.support.kubectl import Kubectl
 from tests.support.trainer_tests import run_to_its_end
 
-
 SECONDS = 1200.0  # beside other tests; alone some five minutes
 
 
