@@ -78,7 +78,13 @@ def add(settings: Settings, name: str) -> None:
     files = binaries.ensure(settings, [extra.name])
     if extra.manifests:
         kubectl(settings, "apply", "--server-side", "--force-conflicts", "-f", str(files[extra.manifests]))
-        kubectl(settings, "wait", "--for=condition=Established", "-f", str(files[extra.manifests]))
+        wait = ("wait", "--for=condition=Established", "-f", str(files[extra.manifests]))
+
+        def missing() -> str:
+            # kubectl fails where an object has no conditions at all yet.
+            return "" if kubectl(settings, *wait, check=False) else "not established"
+
+        wait_until("its CRDs", missing, deadline=60, fix="see `kubectl get crd`")
     daemon = _daemon(settings, extra, files[extra.program], files.get(extra.config))
     if processes.start(settings, daemon):
         say(f"starting {extra.program}")
