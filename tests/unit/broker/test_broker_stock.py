@@ -297,12 +297,13 @@ async def test_a_pool_is_not_refilled_while_requests_make_the_api_server_slow_un
     monkeypatch.setattr("gymtrain_broker.yielding._QUIET_SECONDS", 60.0)
     bench = await start(warmPools=[{"image": "a:1", "replicas": 8}], lookAhead={"tasks": 1})
     await bench.until(lambda: len(bench.free_ready()) == 8)
+    await bench.ask("c:1")  # the first slow write: only from its end on anything gives way
     for _ in range(6):
         await bench.ask("a:1")
         bench.running.keeper.step()
     await _announce(bench, "b:1")
     await bench.until(lambda: len(bench.free_ready()) == 3)
-    assert _images(cluster) == {"a:1": 8, "b:1": 1}, "of the pool 2 are left, a fourth"
+    assert _images(cluster) == {"a:1": 8, "b:1": 1, "c:1": 1}, "of the pool 2 are left, a fourth"
     await bench.ask("a:1")
     await bench.until(lambda: len(bench.free_ready()) == 9)
 
