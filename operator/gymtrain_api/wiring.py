@@ -47,6 +47,7 @@ INFERENCE_PORT = 8000
 GATEWAY_PORT = 8000
 BROKER_PORT = 8000
 SANDBOX_PORT = 8787  # of the daemon in each sandbox
+TRAINER_GRACE_SECONDS = 30  # between SIGTERM and SIGKILL, where the trainer's template says nothing else
 TRAINER_PORT = 8080  # /healthz /progress /samples /metrics /weights/...
 RENDEZVOUS_PORT = 29500
 

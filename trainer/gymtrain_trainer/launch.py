@@ -8,7 +8,7 @@ import sys
 import time
 from types import FrameType
 
-from gymtrain_api.wiring import RENDEZVOUS_PORT, ExitCode
+from gymtrain_api.wiring import RENDEZVOUS_PORT, TRAINER_GRACE_SECONDS, ExitCode
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.errors import ServersError
 
@@ -31,9 +31,16 @@ def torchrun_arguments(context: Context) -> list[str]:
         f"--master-port={RENDEZVOUS_PORT}",
         f"--rdzv-conf=timeout={deadline},join_timeout={deadline}",
         "--max-restarts=0",  # the operator makes attempts, with versions of their own
+        f"--shutdown-timeout={_grace_seconds(context)}",  # it would kill its processes after 30 s, amid a checkpoint
         "--module",
         "gymtrain_trainer",
     ]
+
+
+def _grace_seconds(context: Context) -> int:
+    """Between SIGTERM and SIGKILL, as the pod has it."""
+    pod = (context.run.spec.trainer.template or {}).get("spec") or {}
+    return int(pod.get("terminationGracePeriodSeconds", TRAINER_GRACE_SECONDS))
 
 
 def wait_for_name(host: str, deadline_seconds: float) -> None:

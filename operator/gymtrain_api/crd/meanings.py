@@ -36,7 +36,8 @@ REASONS: Mapping[Reason, str] = {
     Reason.WAITING_FOR_PREFLIGHT: "Preflight comes first.",
     Reason.PODS_STARTING: "Pods are being scheduled, pulled or started.",
     Reason.ALL_READY: "Every wanted pod is ready.",
-    Reason.PODS_NOT_READY: "Pods that were ready no longer are.",
+    Reason.PODS_NOT_READY: "Pods that were ready no longer are. On Progressing: the API server doesn't take a change "
+    "now; the message quotes it, and it is tried again.",
     Reason.WAITING_FOR_INFERENCE: "The vLLM servers have to answer first.",
     Reason.TRANSPORT_CHOSEN: "The message says which transport and why.",
     Reason.TRANSPORT_UNAVAILABLE: "No transport works with these servers; the message names what is missing.",

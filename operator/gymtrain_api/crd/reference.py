@@ -44,8 +44,8 @@ def reference_page() -> str:
         "\n## What may change during a run\n",
         "Until preflight has passed, everything. After it, these are fixed: "
         + ", ".join(f"`spec.{path}`" for path in FIXED_AFTER_PREFLIGHT)
-        + ". The rest may change: `suspend`, replicas, limits and deadlines take effect at once, `resources` and "
-        "`template` for pods made from then on.",
+        + ". The rest may change: `suspend`, replicas, limits and deadlines take effect at once; `resources` and "
+        "`template` replace the servers' pods at once, and reach the trainer at its next attempt.",
         "\n## status\n",
         "Written by the operator only. For people, `kubectl get` and `state`; programs read the conditions, as in "
         f"`kubectl wait --for=condition=Complete {labels.SHORT_NAME}/NAME`.\n",

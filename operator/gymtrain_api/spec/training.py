@@ -55,9 +55,9 @@ class Trainer(PodSettings):
     )
     checkpoint: Checkpoint | None = Field(
         None,
-        description="Volume of the checkpoints. Left out, they live in the pod: a new attempt starts from step 0. A "
-        "pod that is asked to end finishes its step and writes a checkpoint, for which it has 30 s: large models need "
-        "more, by template.spec.terminationGracePeriodSeconds.",
+        description="Volume of the checkpoints. Left out, they live in the pod: a new attempt starts from step 0. "
+        "With a volume, a pod that is asked to end finishes its step and writes a checkpoint, for which it has 30 s: "
+        "large models need more, by template.spec.terminationGracePeriodSeconds.",
     )
 
 

@@ -78,6 +78,7 @@ def trainer_job(run: RunContext, attempt: int) -> Object:
             *sources.volumes,
         ],
         pod_labels=attempt_label,
+        grace_seconds=wiring.TRAINER_GRACE_SECONDS,
         template=trainer.template,
         subdomain=names.trainer(run.name),
         restartPolicy="Never",

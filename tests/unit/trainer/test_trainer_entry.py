@@ -134,6 +134,12 @@ def test_nodes_meet_at_node_0_of_their_attempt(tmp_path: Path) -> None:
     assert "--nproc-per-node=4" in arguments
 
 
+def test_torchrun_kills_no_process_that_may_still_write_its_checkpoint(tmp_path: Path) -> None:
+    assert "--shutdown-timeout=30" in torchrun_arguments(context(tmp_path))
+    template = {"spec": {"terminationGracePeriodSeconds": 600}}
+    assert "--shutdown-timeout=600" in torchrun_arguments(context(tmp_path, trainer={"template": template}))
+
+
 def test_a_node_0_without_dns_record_is_named() -> None:
     with pytest.raises(ServersError, match=r"math-trainer-1-0\.invalid"):
         wait_for_name("math-trainer-1-0.invalid", 0.0)
