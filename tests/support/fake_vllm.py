@@ -39,6 +39,7 @@ class FakeVLLM:
         self.update_error = "something broke"
         self.knows_version = True  # False as in 0.25
         self.engine_died = False  # the server still answers, for some seconds
+        self.refuses_completions = False
         self.logprob = -1.0  # of every sampled token
         self.calls: list[str] = []
         self.release = "0.32.0"
@@ -185,6 +186,8 @@ class FakeVLLM:
         return (200, "Success") if self.adapters.pop(body["lora_name"], None) else (404, {})
 
     async def do_v1_completions(self, body: dict[str, Any]) -> tuple[int, Any]:
+        if self.engine_died or self.refuses_completions:
+            return (500 if self.engine_died else 400), {"error": "no completion"}
         count = body["max_tokens"]
         logprobs = {"token_logprobs": [self.logprob] * count}
         return 200, {"choices": [{"token_ids": [7] * count, "logprobs": logprobs}]}

@@ -55,6 +55,32 @@ async def test_above_what_is_allowed_the_run_ends(cluster: Any) -> None:
         await run(cluster, watch(0.2, 0.1))
 
 
-async def test_a_pod_that_is_gone_is_no_parity_error(cluster: Any) -> None:
-    with pytest.raises(WeightSyncError, match="parity check"):
-        await run(cluster, watch(), "127.0.0.9")
+async def test_a_pod_that_is_gone_is_no_error_and_the_check_is_due_again(cluster: Any) -> None:
+    found = watch()
+    assert found.due()
+    assert await run(cluster, found, "127.0.0.9") is None
+    await cluster.start_pod("127.0.0.1")
+    assert found.due()
+    assert await run(cluster, found) == 0.0
+    assert not found.due()
+
+
+async def test_a_pod_whose_engine_died_during_the_check_is_no_error(cluster: Any) -> None:
+    pod = await cluster.start_pod("127.0.0.1")
+    pod.engine_died = True
+    assert await run(cluster, watch()) is None
+
+
+async def test_a_pod_that_refuses_the_check_is_an_error(cluster: Any) -> None:
+    pod = await cluster.start_pod("127.0.0.1")
+    pod.refuses_completions = True
+    with pytest.raises(WeightSyncError, match=r"parity check .* HTTP 400"):
+        await run(cluster, watch())
+
+
+async def test_pods_that_never_survive_the_check_are_an_error(cluster: Any) -> None:
+    found = watch()
+    assert await run(cluster, found, "127.0.0.9") is None
+    assert await run(cluster, found, "127.0.0.9") is None
+    with pytest.raises(WeightSyncError, match="3 times in a row"):
+        await run(cluster, found, "127.0.0.9")

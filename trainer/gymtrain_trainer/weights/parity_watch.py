@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gymtrain_trainer.weights.errors import PodError, WeightSyncError
+from gymtrain_trainer.weights.errors import PodRefusedError, PodUnreachableError, WeightSyncError
 from gymtrain_trainer.weights.parity import (
     LogProbs,
     ParityCheck,
@@ -23,6 +23,7 @@ from gymtrain_trainer.weights.pod_client import PodClient
 logger = logging.getLogger(__name__)
 
 _ALARM_SHARE = 0.5  # of the threshold, from which the difference is an alarm
+_MOST_UNANSWERED = 3  # checks in a row: it may be the check that the pods don't survive
 
 type Runner = Callable[[Coroutine[Any, Any, dict[str, list[Sample]]]], dict[str, list[Sample]]]
 
@@ -58,11 +59,12 @@ class ParityWatch:
         self._every = every_syncs
         self._on_result = on_result or (lambda _: None)
         self._syncs = 0
+        self._unanswered = 0  # checks, since the last one that a pod answered
 
     def due(self) -> bool:
-        """Counts one sync; whether it is to be checked."""
+        """Counts one sync; whether it is to be checked. A check that no pod answered is due again."""
         self._syncs += 1
-        return self._syncs == 1 or (self._every > 0 and (self._syncs - 1) % self._every == 0)
+        return self._syncs == 1 or self._unanswered > 0 or (self._every > 0 and (self._syncs - 1) % self._every == 0)
 
     def run(
         self,
@@ -72,7 +74,8 @@ class ParityWatch:
         seconds: float,
         fallback: Callable[[object], LogProbs] | None,
     ) -> float | None:
-        """The largest difference of a pod; None where the model is sharded and there is no fallback.
+        """The largest difference of a pod; None where the model is sharded and there is no fallback, or no pod lives
+        to answer: one that died holds nothing to compare, and gets the weights anew.
 
         Args:
             clients: of the pods to ask, by URL.
@@ -82,10 +85,17 @@ class ParityWatch:
             fallback: computes the log-probabilities where this process holds only its share of the model.
 
         Raises:
-            WeightSyncError: a pod doesn't answer.
+            WeightSyncError: a pod refuses, or none has answered several times in a row.
             WeightParityError: vLLM computes something else than the trainer.
         """
         samples = run(_collect(clients, self.check, model, seconds))
+        if not samples:
+            self._unanswered += 1
+            if self._unanswered >= _MOST_UNANSWERED:
+                raise WeightSyncError(f"no vLLM pod answered the parity check, {self._unanswered} times in a row")
+            logger.warning("no vLLM pod answered the parity check: it is made after the next sync")
+            return None
+        self._unanswered = 0
         check, worst = self.check, 0.0
         for pod, found in samples.items():
             try:
@@ -110,8 +120,18 @@ class ParityWatch:
 async def _collect(
     clients: Mapping[str, PodClient], check: ParityCheck, model: str, seconds: float
 ) -> dict[str, list[Sample]]:
+    """What each pod sampled, of those that live."""
+    found = await asyncio.gather(*(_ask(client, check, seconds, model) for client in clients.values()))
+    return {pod: samples for pod, samples in zip(clients, found, strict=True) if samples is not None}
+
+
+async def _ask(client: PodClient, check: ParityCheck, seconds: float, model: str) -> list[Sample] | None:
     try:
-        found = await asyncio.gather(*(sample(client, check, seconds, model) for client in clients.values()))
-    except PodError as error:
-        raise WeightSyncError(f"parity check after a sync: {error}") from error
-    return dict(zip(clients, found, strict=True))
+        try:
+            return await sample(client, check, seconds, model)
+        except PodRefusedError as error:
+            await client.health()  # with a dead engine the server still answers for a while
+            raise WeightSyncError(f"parity check after a sync: {error}") from error
+    except PodUnreachableError as error:
+        logger.warning("no parity check: %s", error)
+        return None
