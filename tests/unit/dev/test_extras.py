@@ -24,8 +24,12 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def ensure(_: Settings, names: list[str]) -> Mapping[str, Path]:
         return files
 
+    def kubectl(_: Settings, *arguments: str, **__: object) -> str:
+        noted.append(" ".join(arguments))
+        return "condition met" if arguments[0] == "wait" else ""
+
     monkeypatch.setattr(extras, "is_up", lambda _: "")
-    monkeypatch.setattr(extras, "kubectl", lambda _, *arguments, **__: noted.append(" ".join(arguments)))
+    monkeypatch.setattr(extras, "kubectl", kubectl)
     monkeypatch.setattr(binaries, "ensure", ensure)
     monkeypatch.setattr(processes, "start", start)
     monkeypatch.setattr(processes, "stop", lambda _, name: noted.append(f"stop {name}"))
