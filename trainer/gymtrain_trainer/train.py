@@ -103,9 +103,9 @@ def _train(
     if saves:
         saves.forgive(trainer)
     log.info("model loaded in %.1f s", time.monotonic() - began)
-    if lead and context.processes > 1:
-        end_rollouts_on_signal(trainer)
     if lead:
+        if context.processes > 1:
+            end_rollouts_on_signal(trainer)
         fill_prompts(lead.prompts, lead.tasks, trainer.processing_class)
         with stop.waiting():
             lead.servers.result()

@@ -94,8 +94,10 @@ class AgentTemplates:
         for name in list(self._half_gone):
             if name in self._half_gone and name not in self._needed:
                 await self._remove(name)
-        while (surplus := self._surplus(in_use())) is not None and await self._remove(surplus):
-            pass
+        while len(self._there) > MOST_IDLE:  # else there is nothing to look for, at the end of each claim
+            surplus = self._surplus(in_use())
+            if surplus is None or not await self._remove(surplus):
+                break
 
     def _surplus(self, in_use: Collection[str]) -> str | None:
         idle = [name for name in self._there if name not in in_use and name not in self._needed]

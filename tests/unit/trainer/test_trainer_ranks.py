@@ -7,6 +7,8 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,37 +64,34 @@ def _train(
     return codes, last_checkpoint(made.run_folder, made.run.uid)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_two_processes_train_all_weights(tmp_path: Path, tiny_model: Path, way: dict[str, Any]) -> None:  # noqa: F811
-    codes, checkpoint = _train(tmp_path, tiny_model, {}, **way)
+@pytest.fixture(params=WAYS)
+def train(request: pytest.FixtureRequest, tmp_path: Path, tiny_model: Path) -> Callable[..., Any]:  # noqa: F811
+    """Runs both processes, each way that this machine can: see `_train`."""
+    return partial(_train, tmp_path, tiny_model, **request.param)
+
+
+def test_two_processes_train_all_weights(train: Callable[..., Any]) -> None:
+    codes, checkpoint = train({})
     assert (codes, checkpoint.state.step) == ([0, 0], 4)
-    codes, checkpoint = _train(tmp_path, tiny_model, {}, **way, max_steps=6)
+    codes, checkpoint = train({}, max_steps=6)
     assert (codes, checkpoint.state.step) == ([0, 0], 6), "it goes on from the checkpoint"
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_two_processes_train_an_adapter(tmp_path: Path, tiny_model: Path, way: dict[str, Any]) -> None:  # noqa: F811
-    codes, checkpoint = _train(tmp_path, tiny_model, {"model": LORA}, **way)
+def test_two_processes_train_an_adapter(train: Callable[..., Any]) -> None:
+    codes, checkpoint = train({"model": LORA})
     assert (codes, checkpoint.state.step) == ([0, 0], 4)
 
 
-@pytest.mark.parametrize("way", WAYS)
 def test_a_signal_within_a_sync_at_one_of_two_processes_ends_both_with_the_steps_checkpoint(
-    tmp_path: Path,
-    tiny_model: Path,  # noqa: F811
-    way: dict[str, Any],
+    train: Callable[..., Any],
 ) -> None:
-    codes, checkpoint = _train(tmp_path, tiny_model, {}, {"TERM_AT_SYNC": "3"}, **way, max_steps=20, save_steps=100)
+    codes, checkpoint = train({}, {"TERM_AT_SYNC": "3"}, max_steps=20, save_steps=100)
     assert (codes, checkpoint.state.step) == ([75, 75], 3)
 
 
-@pytest.mark.parametrize("way", WAYS)
 def test_a_signal_while_one_of_two_processes_awaits_rollouts_ends_both_with_a_checkpoint(
-    tmp_path: Path,
-    tiny_model: Path,  # noqa: F811
-    way: dict[str, Any],
+    train: Callable[..., Any],
 ) -> None:
-    rollouts = {"TERM_AFTER_ROLLOUTS": "28"}
-    codes, checkpoint = _train(tmp_path, tiny_model, {}, rollouts, **way, max_steps=20, save_steps=100)
+    codes, checkpoint = train({}, {"TERM_AFTER_ROLLOUTS": "28"}, max_steps=20, save_steps=100)
     # Of 3.5 batches the third is held back until the fourth comes, which it never does.
     assert (codes, checkpoint.state.step, checkpoint.state.position) == ([75, 75], 3, 6)

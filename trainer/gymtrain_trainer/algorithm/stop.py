@@ -50,30 +50,29 @@ def end_rollouts_on_signal(trainer: Any) -> None:
     The other ranks wait for the batch then. Told that there is none, all train what they have, and end together with a
     checkpoint; an error on rank 0 would leave them in that collective.
     """
-    make, began_at = trainer.get_train_dataloader, -1
+    make = trainer.get_train_dataloader
 
     def rollouts() -> Any:
-        nonlocal began_at
         loader = make()
         batches = loader.dataset
-        batches.dataset = UntilSignal(batches.dataset, lambda: trainer.state.global_step > began_at)
-        began_at = trainer.state.global_step
+        batches.dataset = UntilSignal(batches.dataset, lambda: trainer.state.global_step)
         return loader
 
     trainer.get_train_dataloader = rollouts
 
 
 class UntilSignal(torch.utils.data.IterableDataset[Any]):  # type: ignore[misc]
-    """Rollouts, to the signal."""
+    """Rollouts, to the signal once a step was trained: where no batch came yet an end would be another error."""
 
-    def __init__(self, rollouts: Iterable[Any], may_end: Callable[[], bool]) -> None:
-        """`may_end`: whether a step was trained; without a first batch there is no end, but an error of its own."""
+    def __init__(self, rollouts: Iterable[Any], step: Callable[[], int]) -> None:
+        """`step`: steps that are done."""
         self._rollouts = rollouts
-        self._may_end = may_end
+        self._step = step
 
     def __iter__(self) -> Iterator[Any]:
+        began_at = self._step()  # only now: a checkpoint is loaded after this was made
         try:
             yield from self._rollouts
         except InterruptedBySignal:
-            if not self._may_end():
+            if self._step() == began_at:
                 raise

@@ -174,11 +174,10 @@ class RolloutWorker:
 
     def _group_ended(self, position: int, done: asyncio.Task[None]) -> None:
         del self._running[position]
-        if done.cancelled():
+        error = None if done.cancelled() else done.exception()
+        if done.cancelled() or error is not None:
             self._positions.again(position)  # a checkpoint may still be written: a later attempt begins with it
-        elif (error := done.exception()) is not None:
-            self._positions.again(position)
-            self._fatal = self._fatal or error
+        self._fatal = self._fatal or error
         self._positions.end(position)
         self._wake.set()
 
