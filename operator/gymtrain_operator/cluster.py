@@ -116,8 +116,9 @@ class Cluster:
         )
 
     async def create(self, kind: Kind, manifest: Object) -> Object:
-        """Creates an object; ConflictError where the name is taken."""
-        params = {"fieldManager": FIELD_MANAGER}
+        """Creates an object; ConflictError where the name is taken, RejectedError where it has a field that no such
+        object has: without being told to, the API server drops those of a creation and says nothing."""
+        params = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
         return await self._json("POST", kind.path(manifest["metadata"]["namespace"]), body=manifest, params=params)
 
     async def replace(self, kind: Kind, manifest: Object, subresource: str = "") -> Object:

@@ -156,15 +156,21 @@ def test_a_template_that_makes_no_valid_pod_fails_the_run_in_the_api_servers_wor
     assert "Maybe" in failed["message"]
 
 
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        ("inference", ".spec.template.spec.tolerationz: field not declared in schema"),  # a Deployment: with HTTP 500
+        ("trainer", 'unknown field "spec.template.spec.tolerationz"'),  # a Job: only where it is asked to say so
+    ],
+)
 def test_a_template_with_an_unknown_field_fails_the_run_and_no_pod_stays(
-    runs: Kubectl, operator: OperatorProcess
+    runs: Kubectl, operator: OperatorProcess, part: str, words: str
 ) -> None:
-    """Of a Deployment the API server says so with HTTP 500."""
-    runs.apply(_run("misspelt", inference={"template": {"spec": {"tolerationz": []}}}))
+    runs.apply(_run("misspelt", **{part: {"template": {"spec": {"tolerationz": []}}}}))
     runs.wait_condition("misspelt", "Failed", 60)
     failed = runs.condition("misspelt", "Failed")
     assert failed["reason"] == "InvalidSpec"
-    assert ".spec.template.spec.tolerationz: field not declared in schema" in failed["message"]
+    assert words in failed["message"]
     eventually(lambda: runs.list("jobs") == runs.list("deploy") == [], "servers and trainer are gone", 30)
 
 

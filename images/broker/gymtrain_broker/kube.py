@@ -36,6 +36,7 @@ _SILENCE_SECONDS = 75.0
 _TOKEN_SECONDS = 30.0
 _PAGE = 500
 _URGENT, _BACKGROUND = 64, 8  # writes at once
+_STRICT = {"fieldValidation": "Strict"}
 # A POST's 409 with another reason is about another object: quotas are counted in one that others write too.
 _TAKEN = ("AlreadyExists", "")
 
@@ -131,9 +132,10 @@ class Kube:
         return await self._call("GET", path)
 
     async def create(self, path: str, manifest: Object, *, urgent: bool) -> Object:
-        """Makes an object; LostError where the name is taken."""
+        """Makes an object; LostError where the name is taken, RejectedError where it has a field that no such object
+        has: without being told to, the API server drops those of a creation and says nothing."""
         async with self._turn(urgent=urgent):
-            return await self._call("POST", path, body=compact(manifest))
+            return await self._call("POST", path, params=_STRICT, body=compact(manifest))
 
     async def patch(self, path: str, operations: list[Object]) -> Object:
         """Applies a JSON patch; LostError where one of its tests fails."""

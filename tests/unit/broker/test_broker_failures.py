@@ -206,6 +206,20 @@ async def test_a_pod_that_the_api_server_refuses_can_never_be(start: Start, clus
     assert "spec.nodeSelector" in found["message"]
 
 
+async def test_a_field_that_no_pod_has_is_refused(start: Start, cluster: FakeCluster) -> None:
+    """The API server drops it without a word, and refuses it only where it is asked to."""
+
+    async def strict(request: web.Request) -> web.Response:
+        if request.query.get("fieldValidation") == "Strict":
+            return _answer(400, 'strict decoding error: unknown field "spec.nodeSelektor"')
+        return await cluster.create(request)
+
+    cluster.intercept = strict
+    status, found = await (await start()).ask()
+    assert (status, found["reason"]) == (422, "Rejected")
+    assert "spec.nodeSelektor" in found["message"]
+
+
 async def test_a_policy_that_forbids_the_pod_is_quoted(start: Start, cluster: FakeCluster) -> None:
     cluster.refuse = lambda verb, _: (
         _answer(403, 'violates PodSecurity "restricted:latest"') if verb == "POST" else None

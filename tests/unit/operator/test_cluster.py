@@ -49,6 +49,12 @@ async def test_applying_a_new_object_does_not_insist() -> None:
     assert "uid" not in json.loads(requests[0].content)["metadata"]
 
 
+async def test_a_creation_asks_to_be_refused_where_a_field_is_unknown() -> None:
+    cluster, requests = _recorded()
+    await cluster.create(kinds.JOB, MANIFEST)
+    assert (requests[0].method, requests[0].url.params["fieldValidation"]) == ("POST", "Strict")
+
+
 async def test_deletion_is_of_that_very_object() -> None:
     cluster, requests = _recorded()
     await cluster.delete(kinds.JOB, "ns", "j", "u1", foreground=True)
