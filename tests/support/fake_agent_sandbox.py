@@ -4,7 +4,6 @@ It behaves as agent-sandbox 1.0 does where the broker may notice: a claim withou
 pod that is gone is made anew under its name, a claim that is deleted in the foreground stays until its pod is gone.
 """
 
-import asyncio
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -12,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from aiohttp import web
 
 from gymtrain_api import agent_sandbox
-from tests.support.fake_pods import FakeCluster, Object, copied, now, patched, refusal, reply
+from tests.support.fake_pods import FakeCluster, Object, copied, now, refusal, reply
 
 
 class FakeAgentSandbox(FakeCluster):
@@ -178,43 +177,19 @@ class FakeAgentSandbox(FakeCluster):
             self._see_to(name)
 
     async def _patch_claim(self, request: web.Request) -> web.Response:
-        operations = await request.json()
-        if (refused := self._refused("PATCH", operations)) is not None:
-            return refused
-        name = request.match_info["name"]
-        if name not in self.claims:
-            return refusal(404, "no such claim")
-        claim = copied(self.claims[name])
-        if not patched(claim, operations):
-            return refusal(422, "test failed")
-        self._keep(claim, "MODIFIED")
-        return self._answered("PATCH", reply(claim))
+        return await self._patch_one(request, self.claims, self._keep)
 
     async def _delete_claim(self, request: web.Request) -> web.Response:
-        body = await request.json() if request.can_read_body else {}
-        if (refused := self._refused("DELETE", body)) is not None:
-            return refused
-        name = request.match_info["name"]
-        if name not in self.claims:
-            return refusal(404, "no such claim")
-        uid = (body.get("preconditions") or {}).get("uid")
-        if uid and uid != self.claims[name]["metadata"]["uid"]:
-            return refusal(409, "the UID in the precondition does not match")
+        return await self._delete_one(request, self.claims, self._end_claim)
+
+    def _end_claim(self, name: str, body: Object) -> None:
         assert body["propagationPolicy"] == "Foreground"
         self.change(name, lambda claim: claim["metadata"].update(deletionTimestamp=now()))
         pod = self._pod_name(name)
-        if pod not in self.pods:
-            self._keep(self.claims.pop(name), "DELETED")
-        elif self.deletion_seconds:
-            self.update(pod, lambda one: one["metadata"].update(deletionTimestamp=now()))
-            self._spawn(self._removed(pod))
+        if pod in self.pods:
+            self._end(pod)
         else:
-            self.remove(pod)
-        return self._answered("DELETE", reply({"kind": "Status", "status": "Success"}))
-
-    async def _removed(self, pod: str) -> None:
-        await asyncio.sleep(self.deletion_seconds)
-        self.remove(pod)
+            self._keep(self.claims.pop(name), "DELETED")
 
     def _keeping(self, path: str, kept: dict[str, Object]) -> list[web.RouteDef]:
         """Routes of a kind that only has to be there."""

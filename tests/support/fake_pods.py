@@ -11,7 +11,7 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -323,33 +323,46 @@ class FakeCluster:
         return made
 
     async def _patch(self, request: web.Request) -> web.Response:
+        return await self._patch_one(request, self.pods, self._store)
+
+    async def _patch_one(
+        self, request: web.Request, items: Mapping[str, Object], store: Callable[[Object, str], None]
+    ) -> web.Response:
         operations = await request.json()
         if (refused := self._refused("PATCH", operations)) is not None:
             return refused
         name = request.match_info["name"]
-        if name not in self.pods:
-            return refusal(404, "no such pod")
-        pod = copied(self.pods[name])
-        if not patched(pod, operations):
+        if name not in items:
+            return refusal(404, "not found")
+        item = copied(items[name])
+        if not patched(item, operations):
             return refusal(422, "the server rejected our request due to an error in our request: test failed")
-        self._store(pod, "MODIFIED")
-        return self._answered("PATCH", reply(pod))
+        store(item, "MODIFIED")
+        return self._answered("PATCH", reply(item))
 
     async def _delete(self, request: web.Request) -> web.Response:
-        body = await request.json() if request.can_read_body else {}
-        if (refused := self._refused("DELETE", body)) is not None:
-            return refused
-        name = request.match_info["name"]
-        if name not in self.pods:
-            return refusal(404, "no such pod")
-        uid = (body.get("preconditions") or {}).get("uid")
-        if uid and uid != self.pods[name]["metadata"]["uid"]:
-            return refusal(409, "the UID in the precondition does not match")
+        return await self._delete_one(request, self.pods, lambda name, _: self._end(name))
+
+    def _end(self, name: str) -> None:
         if self.deletion_seconds:
             self.update(name, lambda pod: pod["metadata"].update(deletionTimestamp=now()))
             asyncio.get_running_loop().call_later(self.deletion_seconds, self.remove, name)
         else:
             self.remove(name)
+
+    async def _delete_one(
+        self, request: web.Request, items: Mapping[str, Object], end: Callable[[str, Object], None]
+    ) -> web.Response:
+        body = await request.json() if request.can_read_body else {}
+        if (refused := self._refused("DELETE", body)) is not None:
+            return refused
+        name = request.match_info["name"]
+        if name not in items:
+            return refusal(404, "not found")
+        uid = (body.get("preconditions") or {}).get("uid")
+        if uid and uid != items[name]["metadata"]["uid"]:
+            return refusal(409, "the UID in the precondition does not match")
+        end(name, body)
         return self._answered("DELETE", reply({"kind": "Status", "status": "Success"}))
 
     def _refused(self, verb: str, body: Any) -> web.Response | None:
