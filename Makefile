@@ -84,6 +84,14 @@ test-agent-sandbox: cluster-up images ## The same with agent-sandbox's controlle
 	@GYMTRAIN_TEST_SANDBOX_BACKEND=AgentSandbox $(E2E) tests/e2e/sandboxes $(PYTEST_ARGS); \
 	result=$$?; dev/run addon agent-sandbox --remove; exit $$result
 
+.PHONY: test-containerd-2
+test-containerd-2: ## All tests of sandboxes on containerd 2, with user namespaces and image volumes; ends the cluster before and after
+	dev/run cluster-down
+	GYMTRAIN_CONTAINERD=2 $(MAKE) --no-print-directory cluster-up images
+	@HELM_FLAGS="--set sandboxes.userNamespaces=true --set sandboxes.imageVolumes=true" \
+	KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest tests/e2e/sandboxes $(PYTEST_ARGS); \
+	result=$$?; dev/run cluster-down; exit $$result
+
 .PHONY: test-faults
 test-faults: cluster-up images ## Every part broken while a run trains, and attacks on sandboxes: an hour, not part of `make test`
 	KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest tests/e2e/faults tests/e2e/sandboxes -m faults $(PYTEST_ARGS)

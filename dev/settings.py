@@ -40,6 +40,9 @@ BUILD_DAEMON = "buildkitd"
 EXTRA_DAEMONS = ("agent-sandbox-controller", "kwok")
 """Started by `dev/run addon` alone."""
 
+CONTAINERD_2_FEATURES = ("ImageVolume",)
+"""Kubernetes' feature gates that are on by default only in later releases (this one: 1.35), and need that runtime."""
+
 BASE_IMAGE = "docker.io/library/debian:trixie-slim"
 
 
@@ -55,8 +58,15 @@ class Settings:
     """Survives cluster-down: binaries, the Debian base, image layers, BuildKit's caches."""
     state: Path = field(default_factory=lambda: _directory("GYMTRAIN_STATE", "/var/lib/gymtrain-dev"))
     """One cluster's life: certificates, etcd, kubelet, logs, pid files. cluster-down removes it."""
+    wants_containerd_2: bool = field(default_factory=lambda: os.environ.get("GYMTRAIN_CONTAINERD", "") == "2")
+    """Start a new cluster with containerd 2 and its runc, from Go modules, instead of Debian's."""
     audit: bool = field(default_factory=lambda: os.environ.get("GYMTRAIN_AUDIT", "") == "1")
     """Write the API server's audit log (one line a request) to the log folder."""
+
+    @property
+    def containerd_2(self) -> Path:
+        """A marker: the cluster was started with containerd 2."""
+        return self.state / "containerd-2"
 
     @property
     def logs(self) -> Path:

@@ -13,8 +13,8 @@ from dev.host.packages import CNI_PLUGINS
 from dev.host.processes import Daemon
 from dev.report import DevError, wait_until
 from dev.settings import BASE_IMAGE, Settings
-from dev.shell import run
-from dev.supply import rootfs
+from dev.shell import environment, run
+from dev.supply import binaries, rootfs
 from dev.supply.archives import ImageConfig, write_image, write_program_layer
 
 NAMESPACE = "k8s.io"
@@ -62,6 +62,7 @@ disabled_plugins = [
       [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
         SystemdCgroup = false
         Root = "{runc}"
+        BinaryName = "{runc_program}"
 
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "{cni_plugins}"
@@ -81,11 +82,22 @@ def daemon(settings: Settings) -> Daemon:
             socket=settings.containerd_socket,
             pause=PAUSE_IMAGE,
             runc=settings.run / "runc",
+            runc_program=_program(settings, "runc"),
             cni=write_cni(settings),
             cni_plugins=CNI_PLUGINS,
         ),
     )
-    return Daemon("containerd", ["containerd", "--config", config, "--log-level", "warn"])
+    program = _program(settings, "containerd")
+    # It looks for its shim on the PATH.
+    path = {"PATH": f"{Path(program).parent}:{environment(None)['PATH']}"} if settings.containerd_2.exists() else {}
+    return Daemon("containerd", [program, "--config", config, "--log-level", "warn"], path)
+
+
+def _program(settings: Settings, name: str) -> str:
+    """Debian's, by its name, or the path of the one from Go modules."""
+    if not settings.containerd_2.exists():
+        return name
+    return str(binaries.apart(settings, name))
 
 
 def start(settings: Settings) -> None:
@@ -102,9 +114,9 @@ def start(settings: Settings) -> None:
 
 
 def ctr(settings: Settings, *arguments: str | Path, check: bool = True, deadline: float = 60) -> str:
-    """Debian's ctr, the one that matches the daemon."""
+    """The one that matches the daemon."""
     done = run(
-        ["ctr", "--address", settings.containerd_socket, "--namespace", NAMESPACE, *arguments],
+        [_program(settings, "ctr"), "--address", settings.containerd_socket, "--namespace", NAMESPACE, *arguments],
         check=check,
         deadline=deadline,
     )

@@ -16,7 +16,7 @@ from dev.files import write
 from dev.host import processes
 from dev.host.processes import Daemon
 from dev.report import DevError, wait_until
-from dev.settings import CLUSTER_DOMAIN, NODE_IP, POD_CIDR, SERVICE_CIDR, Settings
+from dev.settings import CLUSTER_DOMAIN, CONTAINERD_2_FEATURES, NODE_IP, POD_CIDR, SERVICE_CIDR, Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +142,8 @@ def _api_server(settings: Settings, programs: Mapping[str, Path], ports: Ports) 
         "--allow-privileged=true",
         "--endpoint-reconciler-type=lease",
     ]
+    if settings.containerd_2.exists():
+        argv.append("--feature-gates=" + ",".join(f"{gate}=true" for gate in CONTAINERD_2_FEATURES))
     if settings.audit:
         policy = settings.state / "audit-policy.json"
         rules = [{"level": "Metadata", "omitStages": ["RequestReceived"]}]

@@ -14,6 +14,7 @@ from dev.host.processes import Daemon
 from dev.settings import (
     CGROUP,
     CLUSTER_DOMAIN,
+    CONTAINERD_2_FEATURES,
     DNS_SERVICE_IP,
     NODE_IP,
     NODE_NAME,
@@ -83,6 +84,8 @@ def _kubelet(settings: Settings, programs: Mapping[str, Path], ports: Ports) -> 
         "kubeAPIBurst": 200,
         "syncFrequency": "30s",
     }
+    if settings.containerd_2.exists():
+        config["featureGates"] = dict.fromkeys(CONTAINERD_2_FEATURES, True)
     path = settings.state / "kubelet.json"
     write(path, json.dumps(config, indent=2))
     return Daemon(

@@ -13,6 +13,7 @@ from dev.host import network, packages
 from dev.report import DevError, say, step
 from dev.settings import Settings
 from dev.supply import binaries, rootfs
+from dev.supply.sets import CONTAINER_RUNTIME
 
 _REPAIR_SECONDS = 180
 """Long: what does not answer in time on an overloaded machine is not worth losing its objects for."""
@@ -20,6 +21,8 @@ _REPAIR_SECONDS = 180
 
 def up(settings: Settings) -> None:
     """A cluster that works: the one that runs, else that one repaired, else a new one."""
+    if _complete(settings).exists() and settings.wants_containerd_2 and not settings.containerd_2.exists():
+        raise DevError("the cluster has Debian's containerd", fix="dev/run cluster-down, then again")
     if _complete(settings).exists() and not addons.is_up(settings):
         say("the cluster is up already")
         return
@@ -27,6 +30,8 @@ def up(settings: Settings) -> None:
     with ThreadPoolExecutor() as pool:  # debootstrap waits for the network, the compiler for the processors
         base = pool.submit(rootfs.ensure, settings)
         programs = binaries.ensure(settings)
+        if settings.wants_containerd_2:
+            binaries.ensure(settings, CONTAINER_RUNTIME)
         base.result()
     if _complete(settings).exists() and _repair(settings, programs):
         return
@@ -60,6 +65,8 @@ def _create(settings: Settings, programs: dict[str, Path]) -> None:
     for folder in (settings.state, settings.run, settings.logs, settings.pids):
         folder.mkdir(parents=True, exist_ok=True)
     settings.state.chmod(0o755)
+    if settings.wants_containerd_2:
+        settings.containerd_2.touch()
     network.raise_up(settings)
     ports = control_plane.choose_ports()
     with step("making certificates"):

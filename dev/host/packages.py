@@ -25,6 +25,9 @@ _PROGRAMS = {
     "mount": "mount",
 }
 CNI_PLUGINS = Path("/usr/lib/cni")
+# runc filters system calls by a C library.
+_TO_BUILD_RUNC = ("gcc", "libc6-dev", "libseccomp-dev", "pkg-config")
+_SECCOMP_HEADER = Path("/usr/include/seccomp.h")
 
 
 def ensure(settings: Settings) -> None:
@@ -35,6 +38,8 @@ def ensure(settings: Settings) -> None:
     missing = {package for program, package in _PROGRAMS.items() if shutil.which(program, path=search) is None}
     if not (CNI_PLUGINS / "bridge").exists():
         missing.add("containernetworking-plugins")
+    if settings.wants_containerd_2 and not _SECCOMP_HEADER.exists():
+        missing.update(_TO_BUILD_RUNC)
     if not missing:
         return
     if shutil.which("apt-get", path=search) is None:

@@ -62,6 +62,7 @@ ENV_SANDBOX_IMAGE = "GYMTRAIN_SANDBOX_IMAGE"  # of the daemon that is put into e
 ENV_SANDBOX_PULL_POLICY = "GYMTRAIN_SANDBOX_PULL_POLICY"
 ENV_SANDBOX_BACKEND = "GYMTRAIN_SANDBOX_BACKEND"
 ENV_USER_NAMESPACES = "GYMTRAIN_USER_NAMESPACES"  # "1": the cluster has them, so root sandboxes get them
+ENV_IMAGE_VOLUMES = "GYMTRAIN_IMAGE_VOLUMES"  # "1": the cluster has them, so the daemon is mounted and not copied
 # Environment of trainer pods.
 ENV_ATTEMPT = "GYMTRAIN_ATTEMPT"
 ENV_NODES = "GYMTRAIN_NODES"

@@ -69,6 +69,12 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> Options:
         default=_is_on(env.get("GYMTRAIN_USER_NAMESPACES")),
         help="the cluster's nodes have user namespaces: root sandboxes get one each [GYMTRAIN_USER_NAMESPACES]",
     )
+    parser.add_argument(
+        "--image-volumes",
+        action=argparse.BooleanOptionalAction,
+        default=_is_on(env.get("GYMTRAIN_IMAGE_VOLUMES")),
+        help="the cluster has image volumes: sandboxes get their daemon by one [GYMTRAIN_IMAGE_VOLUMES]",
+    )
     text("--port", "GYMTRAIN_PORT", "8080", "port of /metrics, /healthz and /readyz")
     text("--workers", "GYMTRAIN_WORKERS", "8", "runs that are looked at at the same time")
     parser.add_argument(
@@ -96,6 +102,7 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> Options:
             sandbox=found.image_sandbox,
             pull_policy=found.image_pull_policy,
             user_namespaces=found.user_namespaces,
+            image_volumes=found.image_volumes,
             operator_namespace=found.lease_namespace,
         ),
         port=int(found.port),

@@ -164,13 +164,16 @@ def test_images_take_registry_and_tag_unless_they_carry_one() -> None:
     }
 
 
-def test_the_operator_is_told_whether_the_cluster_has_user_namespaces() -> None:
+@pytest.mark.parametrize(
+    ("value", "argument"), [("userNamespaces", "--user-namespaces"), ("imageVolumes", "--image-volumes")]
+)
+def test_the_operator_is_told_what_the_cluster_has(value: str, argument: str) -> None:
     def arguments(*sets: str) -> list[str]:
         found: list[str] = _pod(_render(*sets))["spec"]["containers"][0]["args"]
         return found
 
-    assert "--user-namespaces" not in arguments()
-    assert "--user-namespaces" in arguments("sandboxes.userNamespaces=true")
+    assert argument not in arguments()
+    assert argument in arguments(f"sandboxes.{value}=true")
 
 
 def test_the_labels_are_those_that_runs_let_in() -> None:

@@ -67,9 +67,18 @@ def wait_not_ready(settings: Settings) -> None:
 
 def kill_daemon(pod_uid: str) -> None:
     """SIGKILLs the first process of a sandbox, as the kernel's OOM killer or somebody on the node would."""
+    os.kill(_daemon(pod_uid), signal.SIGKILL)
+
+
+def user_of_daemon(pod_uid: str) -> int:
+    """The user that a sandbox's first process is for the node."""
+    return Path(f"/proc/{_daemon(pod_uid)}").stat().st_uid
+
+
+def _daemon(pod_uid: str) -> int:
     found = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _is_daemon(pid, pod_uid)]
     assert len(found) == 1, f"daemons of pod {pod_uid}: {found}"
-    os.kill(found[0], signal.SIGKILL)
+    return found[0]
 
 
 def _is_daemon(pid: int, pod_uid: str) -> bool:

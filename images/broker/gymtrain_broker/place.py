@@ -9,6 +9,7 @@
 | GYMTRAIN_SANDBOX_PULL_POLICY | IfNotPresent |
 | GYMTRAIN_SANDBOX_BACKEND | Pod; or AgentSandbox |
 | GYMTRAIN_USER_NAMESPACES | none; 1 where the cluster has them |
+| GYMTRAIN_IMAGE_VOLUMES | none; 1 where the cluster has them |
 | GYMTRAIN_API_URL | the cluster's own API server, as the kubelet's variables name it |
 | GYMTRAIN_API_TOKEN_FILE, GYMTRAIN_API_CA_FILE | those of the pod's ServiceAccount |
 """
@@ -63,6 +64,11 @@ def backend() -> SandboxBackend:
 def user_namespaces() -> bool:
     """Whether the cluster's nodes can give each pod a user namespace."""
     return os.environ.get(wiring.ENV_USER_NAMESPACES) == "1"
+
+
+def image_volumes() -> bool:
+    """Whether the cluster can mount an image as a volume."""
+    return os.environ.get(wiring.ENV_IMAGE_VOLUMES) == "1"
 
 
 def api_url() -> str:

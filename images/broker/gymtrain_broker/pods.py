@@ -1,4 +1,4 @@
-"""The pod of a sandbox: the task's image, the daemon put in by an init container, and no more rights than it needs."""
+"""The pod of a sandbox: the task's image, the daemon put in, and no more rights than it needs."""
 
 from typing import Any
 
@@ -38,9 +38,8 @@ def body(settings: Settings, image: str, resources: SandboxResources | None, *, 
         "enableServiceLinks": False,  # their variables would tell commands what runs in the namespace
         "terminationGracePeriodSeconds": 2,  # nothing in a sandbox is worth saving
         "securityContext": _pod_security(root=spec.root),
-        "initContainers": [_installer(settings)],
         "containers": [_container(image, wanted, root=spec.root)],
-        "volumes": [{"name": _VOLUME, "emptyDir": {"sizeLimit": "64Mi"}}],
+        **_with_daemon(settings),
     }
     if spec.network.mode == "Closed":
         # A lookup that no policy lets out ends after many seconds; without a name server it ends at once.
@@ -177,6 +176,18 @@ def _pod_security(*, root: bool) -> Object:
     if root:
         return {"runAsUser": 0, "runAsGroup": 0, **seccomp}
     return {"runAsNonRoot": True, "runAsUser": _USER, "runAsGroup": _USER, "fsGroup": _USER, **seccomp}
+
+
+def _with_daemon(settings: Settings) -> Object:
+    """What brings the daemon: its image as a volume where the cluster has those, else an init container that copies it.
+
+    With agent-sandbox always the latter: it makes the token's digest too.
+    """
+    if settings.image_volumes and settings.backend == "Pod":
+        image = {"reference": settings.daemon_image, "pullPolicy": settings.pull_policy}
+        return {"volumes": [{"name": _VOLUME, "image": image}]}
+    empty = {"name": _VOLUME, "emptyDir": {"sizeLimit": "64Mi"}}
+    return {"initContainers": [_installer(settings)], "volumes": [empty]}
 
 
 def _installer(settings: Settings) -> Object:

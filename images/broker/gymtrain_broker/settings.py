@@ -41,6 +41,7 @@ class Settings:
     daemon_image: str = "gymtrain/sandbox:dev"
     pull_policy: str = "IfNotPresent"
     user_namespaces: bool = False
+    image_volumes: bool = False
     daemon_port: int = wiring.SANDBOX_PORT
     backend: SandboxBackend = "Pod"
     rhythm: Rhythm = field(default_factory=Rhythm)
@@ -71,6 +72,7 @@ def from_run(run: RunConfig, run_token: str) -> Settings:
         pull_policy=place.pull_policy(),
         backend=place.backend(),
         user_namespaces=place.user_namespaces(),
+        image_volumes=place.image_volumes(),
     )
 
 

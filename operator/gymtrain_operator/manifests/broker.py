@@ -136,6 +136,7 @@ def _deployment(run: RunContext, backend: SandboxBackend, why: str) -> Object:
             {"name": wiring.ENV_SANDBOX_IMAGE, "value": run.defaults.sandbox},
             {"name": wiring.ENV_SANDBOX_PULL_POLICY, "value": run.defaults.pull_policy},
             *([{"name": wiring.ENV_USER_NAMESPACES, "value": "1"}] if run.defaults.user_namespaces else []),
+            *([{"name": wiring.ENV_IMAGE_VOLUMES, "value": "1"}] if run.defaults.image_volumes else []),
             {"name": wiring.ENV_BROKER_TOKEN_FILE, "value": wiring.BROKER_TOKEN_FILE},
             {"name": wiring.ENV_SANDBOX_BACKEND, "value": backend},
         ],

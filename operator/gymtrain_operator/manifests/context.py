@@ -18,6 +18,7 @@ class Defaults:
         gym, gateway, inference, inference_gpu, trainer, broker, sandbox: images where the spec names none.
         pull_policy: imagePullPolicy of all containers.
         user_namespaces: whether the cluster's nodes can give each pod a user namespace.
+        image_volumes: whether its API server and nodes can mount an image as a volume.
         operator_namespace: where the operator runs, so that it may call the run's pods; None where it
             runs outside of the cluster.
     """
@@ -31,6 +32,7 @@ class Defaults:
     sandbox: str = "gymtrain/sandbox:dev"
     pull_policy: str = "IfNotPresent"
     user_namespaces: bool = False
+    image_volumes: bool = False
     operator_namespace: str | None = None
 
 

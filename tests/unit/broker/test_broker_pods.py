@@ -167,6 +167,25 @@ def test_root_gets_a_user_namespace_where_the_cluster_has_them(
     assert Shapes(config).of("task:1").body["spec"].get("hostUsers") is host_users
 
 
+@pytest.mark.parametrize("reuse", [False, True])
+def test_the_daemon_is_mounted_where_the_cluster_has_image_volumes(reuse: bool) -> None:
+    pools = [{"image": "task:1", "reuse": "Restart"}] if reuse else []
+    config = replace(settings(warmPools=pools), image_volumes=True, daemon_image="r/sandbox:1", pull_policy="Always")
+    spec = Shapes(config).of("task:1").body["spec"]
+    assert "initContainers" not in spec
+    assert spec["volumes"] == [{"name": "gymtrain", "image": {"reference": "r/sandbox:1", "pullPolicy": "Always"}}]
+    (task,) = spec["containers"]
+    assert task["volumeMounts"] == [{"name": "gymtrain", "mountPath": "/gymtrain", "readOnly": True}]
+    assert task["command"] == ["/gymtrain/gymtrain-sandboxd", "serve"]
+    assert spec["restartPolicy"] == ("Always" if reuse else "Never")
+
+
+def test_with_agent_sandbox_the_daemon_is_copied() -> None:
+    """The init container makes the token's digest, too."""
+    config = replace(settings(), image_volumes=True, backend="AgentSandbox")
+    assert [one["name"] for one in Shapes(config).of("task:1").body["spec"]["initContainers"]] == ["sandboxd"]
+
+
 def test_only_pools_that_say_so_restart() -> None:
     pools = [{"image": "task:1", "reuse": "Restart"}, {"image": "task:2"}]
     assert _pod(lease=False, warmPools=pools)["spec"]["restartPolicy"] == "Always"

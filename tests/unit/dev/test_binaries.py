@@ -7,7 +7,8 @@ import pytest
 
 from dev.report import DevError
 from dev.settings import Settings
-from dev.supply import binaries
+from dev.supply import binaries, sets
+from dev.supply.sets import CONTAINER_RUNTIME, BinarySet
 from dev.supply.toolchain import Go
 
 
@@ -62,15 +63,22 @@ def test_a_build_that_was_cut_off_leaves_nothing_that_is_used(
 
 
 def test_the_key_follows_versions_sums_and_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(binaries, "GO_FOLDER", tmp_path)
+    monkeypatch.setattr(sets, "GO_FOLDER", tmp_path)
     (tmp_path / "set").mkdir()
     keys: set[str] = set()
     for module, sums, flags in [("a", "x", "-s"), ("b", "x", "-s"), ("a", "y", "-s"), ("a", "x", "-w")]:
         (tmp_path / "set/go.mod").write_text(module)
         (tmp_path / "set/go.sum").write_text(sums)
-        keys.add(binaries.BinarySet("set", {"p": "."}, ldflags=flags).key())
+        keys.add(BinarySet("set", {"p": "."}, ldflags=flags).key())
 
     assert len(keys) == 4
+
+
+def test_programs_named_like_debians_stay_off_the_path(settings: Settings, builds: list[str]) -> None:
+    files = binaries.ensure(settings, CONTAINER_RUNTIME)
+    assert builds == ["containerd", "containerd-shim-runc-v2", "ctr", "runc"]
+    assert not list(settings.programs.iterdir())
+    assert {name: binaries.apart(settings, name) for name in files} == files
 
 
 def test_an_unknown_set_is_refused(settings: Settings) -> None:
@@ -81,9 +89,9 @@ def test_an_unknown_set_is_refused(settings: Settings) -> None:
 def test_what_only_benchmarks_need_is_built_when_asked_for_by_name(
     settings: Settings, builds: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    lazy = binaries.BinarySet("extra", {"extra": "."}, lazy=True)
-    monkeypatch.setattr(binaries, "GO_FOLDER", tmp_path)
-    monkeypatch.setattr(binaries, "SETS", (binaries.BinarySet("usual", {"usual": "."}), lazy))
+    lazy = BinarySet("extra", {"extra": "."}, lazy=True)
+    monkeypatch.setattr(sets, "GO_FOLDER", tmp_path)
+    monkeypatch.setattr(binaries, "SETS", (BinarySet("usual", {"usual": "."}), lazy))
 
     binaries.ensure(settings)
     assert builds == ["usual"]
@@ -99,8 +107,8 @@ def test_documents_of_a_module_are_kept_beside_its_programs(
         (tmp_path / f"{name}.yaml").write_text(f"kind: {name}")
     told = subprocess.CompletedProcess[str]([], 0, f"{tmp_path}\n", "")
     monkeypatch.setattr(binaries, "run", lambda *_, **__: told)
-    one = binaries.BinarySet("one", {"one": "."}, documents={"all.yaml": ["example.org/module//*.yaml"]})
-    monkeypatch.setattr(binaries, "GO_FOLDER", tmp_path)
+    one = BinarySet("one", {"one": "."}, documents={"all.yaml": ["example.org/module//*.yaml"]})
+    monkeypatch.setattr(sets, "GO_FOLDER", tmp_path)
     monkeypatch.setattr(binaries, "SETS", (one,))
 
     files = binaries.ensure(settings)

@@ -1,5 +1,7 @@
 """Flags and environment."""
 
+import pytest
+
 from gymtrain_operator.options import parse
 
 
@@ -19,11 +21,17 @@ def test_flags_win_over_the_environment() -> None:
     assert not options.leader_elect
 
 
-def test_a_cluster_has_user_namespaces_where_somebody_says_so() -> None:
-    assert not parse([], {}).defaults.user_namespaces
-    assert parse([], {"GYMTRAIN_USER_NAMESPACES": "1"}).defaults.user_namespaces
-    assert parse(["--user-namespaces"], {}).defaults.user_namespaces
-    assert not parse(["--no-user-namespaces"], {"GYMTRAIN_USER_NAMESPACES": "1"}).defaults.user_namespaces
+@pytest.mark.parametrize("name", ["user-namespaces", "image-volumes"])
+def test_what_a_cluster_has_is_for_somebody_to_say(name: str) -> None:
+    variable, field = f"GYMTRAIN_{name.replace('-', '_').upper()}", name.replace("-", "_")
+
+    def has(arguments: list[str], environment: dict[str, str]) -> bool:
+        return bool(getattr(parse(arguments, environment).defaults, field))
+
+    assert not has([], {})
+    assert has([], {variable: "1"})
+    assert has([f"--{name}"], {})
+    assert not has([f"--no-{name}"], {variable: "1"})
 
 
 def test_without_namespaces_all_are_looked_after() -> None:

@@ -83,13 +83,19 @@ def test_the_identity_is_written_before_the_broker_and_not_again() -> None:
     assert not [name for name in applied(world.plan(resync=True)) if name.startswith(IDENTITY)]
 
 
-@pytest.mark.parametrize("has_them", [True, False])
-def test_the_broker_learns_whether_the_cluster_has_user_namespaces(has_them: bool) -> None:
-    defaults = Defaults(user_namespaces=has_them)
+@pytest.mark.parametrize(
+    ("defaults", "told"),
+    [
+        (Defaults(), set()),
+        (Defaults(user_namespaces=True), {"GYMTRAIN_USER_NAMESPACES"}),
+        (Defaults(image_volumes=True), {"GYMTRAIN_IMAGE_VOLUMES"}),
+    ],
+)
+def test_the_broker_learns_what_the_cluster_has(defaults: Defaults, told: set[str]) -> None:
     run = RunContext("run", "ns", "uid", parse_spec(spec(sandboxes={"root": True})), defaults)
     deployment = next(one for one in broker_objects(run) if one["kind"] == "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    assert ({"name": "GYMTRAIN_USER_NAMESPACES", "value": "1"} in container["env"]) is has_them
+    assert {one["name"] for one in container["env"] if one.get("value") == "1"} == told
 
 
 def test_pods_learn_where_the_broker_is() -> None:

@@ -1,0 +1,142 @@
+"""Which programs the cluster and what runs beside it are, and which Go modules they come from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dev.settings import KUBERNETES_VERSION
+from dev.supply.toolchain import GO_FOLDER
+
+
+def _version_flags(version: str) -> str:
+    """Without these a build calls itself v0.0.0-master, which clients that compare versions choke on."""
+    major, minor = version.removeprefix("v").split(".")[:2]
+    values = {"gitVersion": version, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
+    packages = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
+    return " ".join(f"-X {package}.{key}={value}" for package in packages for key, value in values.items())
+
+
+@dataclass(frozen=True, slots=True)
+class BinarySet:
+    """Programs that are cached together."""
+
+    name: str
+    packages: Mapping[str, str]
+    """Program name to Go package."""
+    ldflags: str = "-s -w"
+    module: str = ""
+    """Folder of the go.mod; named as the set where empty."""
+    documents: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    """Files kept beside the programs, each joined from files of modules: name to `MODULE//PATTERN`."""
+    lazy: bool = False
+    """Built only when asked for by name."""
+    tags: str = ""
+    """Build tags."""
+    static_c: bool = False
+    """With C code and the static C libraries of the machine."""
+    apart: bool = False
+    """Not linked into the folder for the PATH: there are others of the same names."""
+
+    @property
+    def folder(self) -> Path:
+        """Where its go.mod is."""
+        return GO_FOLDER / (self.module or self.name)
+
+    def key(self) -> str:
+        """Changes when anything that determines the result does."""
+        digest = hashlib.sha256(f"{sorted(self.packages.items())}{self.ldflags}{self.tags}".encode())
+        if self.documents:
+            digest.update(json.dumps(sorted(self.documents.items())).encode())
+        for file in sorted(path for path in self.folder.rglob("*") if path.is_file()):
+            digest.update(str(file.relative_to(self.folder)).encode() + b"\0" + file.read_bytes())
+        return digest.hexdigest()[:12]
+
+
+_CLUSTER = "cluster"
+_CONTAINERD = "containerd"
+_PEERS = "peers"
+SETS = (
+    BinarySet(
+        "kubernetes",
+        {
+            "etcd": "go.etcd.io/etcd/server/v3",
+            "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
+            "kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
+            "kube-scheduler": "k8s.io/kubernetes/cmd/kube-scheduler",
+            "kubelet": "k8s.io/kubernetes/cmd/kubelet",
+            "kube-proxy": "k8s.io/kubernetes/cmd/kube-proxy",
+            "kubectl": "k8s.io/kubernetes/cmd/kubectl",
+        },
+        ldflags=f"-s -w {_version_flags(KUBERNETES_VERSION)}",
+        module=_CLUSTER,
+    ),
+    BinarySet(
+        "addons",
+        {
+            "coredns": "./coredns",
+            "kube-router": "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router",
+            "local-path-provisioner": "github.com/rancher/local-path-provisioner",
+        },
+        module=_CLUSTER,
+    ),
+    BinarySet("helm", {"helm": "helm.sh/helm/v3/cmd/helm"}, module=_CLUSTER),
+    BinarySet("pause", {"pause": "."}),
+    BinarySet(
+        "buildkit",
+        {"buildkitd": "github.com/moby/buildkit/cmd/buildkitd", "buildctl": "github.com/moby/buildkit/cmd/buildctl"},
+    ),
+    BinarySet(
+        _CONTAINERD,
+        {
+            "containerd": "github.com/containerd/containerd/v2/cmd/containerd",
+            "containerd-shim-runc-v2": "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
+            "ctr": "github.com/containerd/containerd/v2/cmd/ctr",
+        },
+        lazy=True,
+        tags="no_btrfs no_devmapper no_zfs",
+        apart=True,
+    ),
+    BinarySet(
+        "runc",
+        {"runc": "github.com/opencontainers/runc"},
+        ldflags="-s -w -extldflags -static",
+        module=_CONTAINERD,
+        lazy=True,
+        tags="seccomp netgo osusergo",
+        static_c=True,
+        apart=True,
+    ),
+    BinarySet(
+        "agent-sandbox",
+        {"agent-sandbox-controller": "sigs.k8s.io/agent-sandbox/cmd/agent-sandbox-controller"},
+        module=_PEERS,
+        documents={"agent-sandbox.yaml": ["sigs.k8s.io/agent-sandbox//k8s/crds/*.yaml"]},
+        lazy=True,
+    ),
+    BinarySet(
+        "kwok",
+        {"kwok": "sigs.k8s.io/kwok/cmd/kwok"},
+        module=_PEERS,
+        documents={
+            "kwok-stages.yaml": [
+                f"sigs.k8s.io/kwok//kustomize/stage/{stage}.yaml"
+                for stage in (
+                    "node/fast/node-initialize",
+                    "node/heartbeat-with-lease/node-heartbeat-with-lease",
+                    "pod/fast/pod-ready",
+                    "pod/fast/pod-complete",
+                    "pod/fast/pod-delete",
+                )
+            ]
+        },
+        lazy=True,
+    ),
+)
+
+
+CONTAINER_RUNTIME = (_CONTAINERD, "runc")
+"""The sets that stand in for Debian's packages where containerd 2 is asked for."""
