@@ -10,6 +10,7 @@ RUN = $(UV) run --python "$(PYTHON)" --locked --extra operator --extra cli --gro
 # NeMo Gym pins libraries that the rest can't live with, so its tests run in an environment of their own.
 RUN_GYM = UV_PROJECT_ENVIRONMENT=.venv-gym $(UV) run --python "$(PYTHON)" --locked --extra gym --group dev
 E2E = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m "e2e and not faults"
+FAULTS = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m faults
 PYTEST_ARGS ?=
 # Side by side; a make of its own, not a part of the one that calls it.
 LANES = MAKEFLAGS= $(MAKE) --no-print-directory --jobs=2 PYTEST_ARGS="$(PYTEST_ARGS)"
@@ -88,13 +89,13 @@ test-agent-sandbox: cluster-up images ## The same with agent-sandbox's controlle
 test-containerd-2: ## All tests of sandboxes on containerd 2, with user namespaces and image volumes; ends the cluster before and after
 	dev/run cluster-down
 	GYMTRAIN_CONTAINERD=2 $(MAKE) --no-print-directory cluster-up images
-	@HELM_FLAGS="--set sandboxes.userNamespaces=true --set sandboxes.imageVolumes=true" \
-	KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest tests/e2e/sandboxes $(PYTEST_ARGS); \
+	@export HELM_FLAGS="--set sandboxes.userNamespaces=true --set sandboxes.imageVolumes=true"; \
+	$(E2E) tests/e2e/sandboxes $(PYTEST_ARGS) && $(FAULTS) tests/e2e/sandboxes $(PYTEST_ARGS); \
 	result=$$?; dev/run cluster-down; exit $$result
 
 .PHONY: test-faults
 test-faults: cluster-up images ## Every part broken while a run trains, and attacks on sandboxes: an hour, not part of `make test`
-	KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest tests/e2e/faults tests/e2e/sandboxes -m faults $(PYTEST_ARGS)
+	$(FAULTS) tests/e2e/faults tests/e2e/sandboxes $(PYTEST_ARGS)
 
 ##@ the cluster
 .PHONY: cluster-up

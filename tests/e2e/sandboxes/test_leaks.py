@@ -63,8 +63,12 @@ class Run:
         """Sandboxes Running, Starting, Queued, and one that is being closed; their clients wait meanwhile."""
         running(self.boxes.create(IMAGE, task="running"))
         closing = running(self.boxes.create(IMAGE, task="closing"))
-        for number in range(PLACES + 2):
-            self._background(self.boxes.create, NO_IMAGE if number < 2 else IMAGE, task=f"waits-{number}")
+        for number in range(2):
+            self._background(self.boxes.create, NO_IMAGE, task=f"starts-{number}")
+        # Each client is a process that takes seconds to start: those to come might be there first, and take all places.
+        eventually(lambda: "Starting" in self._states(), "one is starting", 120)
+        for number in range(PLACES):
+            self._background(self.boxes.create, IMAGE, task=f"waits-{number}")
         eventually(lambda: self._states() >= {"Running", "Starting", "Queued"}, "all states are there", 240)
         self._background(self.boxes.close, closing)
         eventually(lambda: self._is_ending(closing), "one is being closed", 60, every=0.1)
