@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from gymtrain_api.sandboxes import Reason
+from gymtrain_api.sandboxes import DAEMON, DAEMON_DIR, Reason
 from gymtrain_broker.pods import CONTAINER
 
 type Object = dict[str, Any]
@@ -24,6 +24,13 @@ _FINAL_PULLS = (
     "no matching manifest",
 )
 _THROTTLED = ("429", "toomanyrequests", "too many requests", "rate limit")
+_NO_DAEMON = "DaemonNotInstalled"
+_PROGRAM = f'"{DAEMON_DIR}/{DAEMON}"'  # as a runtime names what it could not start
+# An API server that has none takes the field away and makes the volume an empty folder.
+_NO_IMAGE_VOLUME = (
+    "image volumes need Kubernetes 1.35 (or the feature gate ImageVolume) and containerd 2.1 on the node: "
+    "without them unset sandboxes.imageVolumes of the chart"
+)
 _PULL_FIX = "check the image's name, spec.sandboxes.imageRewrites and imagePullSecrets"
 _FIXES = {
     "ErrImageNeverPull": "the image is not on the node and imagePullPolicy is Never: load it, or change the policy",
@@ -64,11 +71,11 @@ def trouble(pod: Object) -> Trouble | None:
         return _pod_ended(status)
     installer = _first_ended(status.get("initContainerStatuses"))
     if installer:
-        return Trouble("DaemonNotInstalled", _sentence("the daemon could not be put in", installer), final=True)
+        return Trouble(_NO_DAEMON, _sentence("the daemon could not be put in", installer), final=True)
     for one in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
         waiting = (one.get("state") or {}).get("waiting") or {}
         if (waiting.get("reason") or "") not in _ON_ITS_WAY:
-            return _waiting(one, waiting)
+            return _waiting(pod, one, waiting)
     container = named(status.get("containerStatuses"), CONTAINER)
     if end := (container.get("state") or {}).get("terminated"):
         return exited(end)
@@ -92,6 +99,9 @@ def exited(end: Object) -> Trouble:
     reason = str(end.get("reason") or "")
     if reason in ("OOMKilled", "Evicted"):
         return Trouble(reason, f"the sandbox is gone: {_FIXES[reason]}", final=True)
+    if _PROGRAM in str(end.get("message") or ""):
+        message = _sentence("the daemon can't be started", end)
+        return Trouble(_NO_DAEMON, f"{message}; {_NO_IMAGE_VOLUME}", final=True)
     return Trouble(Reason.EXITED, _sentence("the sandbox's container ended", end), final=True)
 
 
@@ -103,7 +113,7 @@ def _pod_ended(status: Object) -> Trouble:
     return Trouble(reason, f"the sandbox is gone: {message or reason}{fix}", final=True)
 
 
-def _waiting(one: Object, waiting: Object) -> Trouble:
+def _waiting(pod: Object, one: Object, waiting: Object) -> Trouble:
     reason, said = str(waiting["reason"]), str(waiting.get("message") or "")
     if reason == "CrashLoopBackOff":
         return last_end(one)
@@ -114,6 +124,8 @@ def _waiting(one: Object, waiting: Object) -> Trouble:
         message = f"image {one.get('image', '')} can't be pulled: {said}; {_PULL_FIX}"
         return Trouble(reason, message, final, throttled, image=True)
     fix = f"; {_FIXES[reason]}" if reason in _FIXES else ""
+    if reason == "CreateContainerError" and any("image" in volume for volume in pod["spec"].get("volumes") or []):
+        fix = f"; {_NO_IMAGE_VOLUME}"
     return Trouble(reason, f"container {one.get('name', '')}: {said or reason}{fix}", final=reason in _FIXES)
 
 

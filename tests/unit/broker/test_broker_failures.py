@@ -198,6 +198,42 @@ async def test_a_daemon_that_can_t_be_put_in_fails_at_once(start: Start, cluster
     assert (found["reason"], "no space" in found["message"]) == ("DaemonNotInstalled", True)
 
 
+@pytest.mark.backend("Pod")
+async def test_a_cluster_without_image_volumes_is_told_from_a_task_that_ended(
+    start: Start, cluster: FakeCluster
+) -> None:
+    """What an API server without them makes of the volume is an empty folder; these are the words of runc."""
+    words = 'exec: "/gymtrain/gymtrain-sandboxd": stat /gymtrain/gymtrain-sandboxd: no such file or directory: unknown'
+    cluster.starts = False
+    bench = await start()
+    _, asked = await bench.ask(wait=0)
+    await bench.until(lambda: cluster.pods)
+    (name,) = cluster.pods
+    ended = {"name": "sandbox", "state": {"terminated": {"exitCode": 128, "reason": "StartError", "message": words}}}
+    cluster.update(name, lambda pod: pod["status"].update(phase="Failed", containerStatuses=[ended]))
+    found = await bench.get(asked["id"], wait=5)
+    assert (found["state"], found["reason"]) == ("Failed", "DaemonNotInstalled")
+    assert "no such file" in found["message"]
+    assert "sandboxes.imageVolumes" in found["message"]
+
+
+@pytest.mark.backend("Pod")
+async def test_a_node_without_image_volumes_is_waited_for_and_told(start: Start, cluster: FakeCluster) -> None:
+    """These are the words of containerd 1.6."""
+    cluster.starts = False
+    bench = await start()
+    _, asked = await bench.ask(wait=0, timeoutSeconds=0.4)
+    await bench.until(lambda: cluster.pods)
+    (name,) = cluster.pods
+    volumes = [{"name": "gymtrain", "image": {"reference": "r/sandbox:1"}}]
+    cluster.update(name, lambda pod: pod["spec"].update(volumes=volumes))
+    cluster.waiting(name, "CreateContainerError", 'failed to generate spec: failed to mkdir ""')
+    found = await bench.get(asked["id"], wait=5)
+    assert (found["state"], found["reason"]) == ("Failed", "Deadline")
+    assert "failed to mkdir" in found["message"]
+    assert "sandboxes.imageVolumes" in found["message"]
+
+
 async def test_a_pod_that_the_api_server_refuses_can_never_be(start: Start, cluster: FakeCluster) -> None:
     cluster.refuse = lambda verb, _: _answer(422, "spec.nodeSelector: Invalid value") if verb == "POST" else None
     bench = await start()
