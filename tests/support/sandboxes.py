@@ -5,6 +5,7 @@ from typing import Any
 
 from tests.support.images import image
 from tests.support.kubectl import Kubectl
+from tests.support.runs import NOWHERE, swe_run
 
 AGENT = "mini_swe_agent_2"  # the server that uses them
 IMAGE = image("swe-marshmallow-4-2-2")  # of one task
@@ -105,6 +106,20 @@ class Sandboxes:
     def pods(self) -> list[dict[str, Any]]:
         """The sandbox pods that exist, those on their way out too."""
         return self._kubectl.pods(self.run_name, role="sandbox")
+
+
+def idle_run(kubectl: Kubectl, name: str, **fields: Any) -> Sandboxes:
+    """Sandboxes of a run whose vLLM and trainer never find a node, so that nothing disturbs them.
+
+    `fields` are of its spec.sandboxes; the namespace holds the tasks.
+    """
+    run = swe_run(name)
+    run["spec"]["inference"]["resources"] = run["spec"]["trainer"]["resources"] = NOWHERE
+    run["spec"]["sandboxes"] |= {"lookAhead": {"tasks": 0}} | fields
+    kubectl.apply(run)
+    for condition in ("PreflightPassed", "SandboxesReady", "GymReady"):
+        kubectl.wait_condition(name, condition, 360)
+    return Sandboxes(kubectl, name, AGENT)
 
 
 def running(box: dict[str, Any]) -> dict[str, Any]:

@@ -1,12 +1,14 @@
-"""A run whose broker and agent are up, and whose vLLM and trainer never find a node: nothing disturbs the sandboxes."""
+"""Runs whose broker and agent are up, and whose vLLM and trainer never find a node: nothing disturbs the sandboxes."""
 
 import os
+from collections.abc import Iterator
 
 import pytest
 
+from tests.e2e.conftest import fresh_namespace
 from tests.support.kubectl import Kubectl
-from tests.support.runs import NOWHERE, make_swe_tasks, swe_run
-from tests.support.sandboxes import AGENT, Sandboxes
+from tests.support.runs import make_swe_tasks
+from tests.support.sandboxes import Sandboxes, idle_run
 
 BACKEND = os.environ.get("GYMTRAIN_TEST_SANDBOX_BACKEND", "Pod")
 
@@ -25,19 +27,22 @@ def backend() -> str:
 
 
 @pytest.fixture(scope="session")
-def run(operator: Kubectl, namespace: Kubectl) -> Kubectl:
-    """The run `boxes`."""
-    run = swe_run("boxes")
-    run["spec"]["inference"]["resources"] = run["spec"]["trainer"]["resources"] = NOWHERE
+def boxes(operator: Kubectl, namespace: Kubectl) -> Sandboxes:
+    """Sandboxes of the run `boxes`, as its agent uses them."""
     # Auto has to find out by itself that agent-sandbox is there.
-    run["spec"]["sandboxes"] |= {"lookAhead": {"tasks": 0}, "backend": "Auto" if BACKEND == "AgentSandbox" else BACKEND}
-    namespace.apply(run)
-    for condition in ("PreflightPassed", "SandboxesReady", "GymReady"):
-        namespace.wait_condition("boxes", condition, 360)
-    return namespace
+    return idle_run(namespace, "boxes", backend="Auto" if BACKEND == "AgentSandbox" else BACKEND)
 
 
 @pytest.fixture(scope="session")
-def boxes(run: Kubectl) -> Sandboxes:
-    """Its sandboxes, as its agent uses them."""
-    return Sandboxes(run, "boxes", AGENT)
+def run(boxes: Sandboxes, namespace: Kubectl) -> Kubectl:
+    """kubectl in the namespace of the run `boxes`, once it is up."""
+    return namespace
+
+
+@pytest.fixture(scope="module")
+def baseline_namespace(kubeconfig: str) -> Iterator[Kubectl]:
+    """A namespace that admits root, with the tasks of examples/swe."""
+    with fresh_namespace(kubeconfig) as own:
+        own.run("label", "--overwrite", "namespace", own.namespace, "pod-security.kubernetes.io/enforce=baseline")
+        make_swe_tasks(own)
+        yield own

@@ -3,16 +3,13 @@
 `make test-containerd-2` starts such a cluster and tells the operator; elsewhere there is nothing to see.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import fresh_namespace
 from tests.support import node
 from tests.support.kubectl import Kubectl, eventually
-from tests.support.runs import NOWHERE, make_swe_tasks, swe_run
-from tests.support.sandboxes import AGENT, IMAGE, Sandboxes, running
+from tests.support.sandboxes import IMAGE, Sandboxes, idle_run, running
 
 pytestmark = pytest.mark.faults
 
@@ -36,11 +33,9 @@ def told(operator: Kubectl) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def namespace(kubeconfig: str) -> Iterator[Kubectl]:
+def namespace(baseline_namespace: Kubectl) -> Kubectl:
     """One that admits root."""
-    with fresh_namespace(kubeconfig) as own:
-        own.run("label", "--overwrite", "namespace", own.namespace, "pod-security.kubernetes.io/enforce=baseline")
-        yield own
+    return baseline_namespace
 
 
 @pytest.fixture(scope="module")
@@ -48,14 +43,7 @@ def boxes(told: list[str], namespace: Kubectl) -> Sandboxes:
     """Sandboxes of a run with root, and nothing said of user namespaces."""
     if "--user-namespaces" not in told:
         pytest.skip("the operator was not told of user namespaces (make test-containerd-2)")
-    make_swe_tasks(namespace)
-    run = swe_run("roots")
-    run["spec"]["inference"]["resources"] = run["spec"]["trainer"]["resources"] = NOWHERE
-    run["spec"]["sandboxes"] |= {"root": True, "lookAhead": {"tasks": 0}}
-    namespace.apply(run)
-    for condition in ("PreflightPassed", "SandboxesReady", "GymReady"):
-        namespace.wait_condition("roots", condition, 360)
-    return Sandboxes(namespace, "roots", AGENT)
+    return idle_run(namespace, "roots", root=True)
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import fresh_namespace
 from tests.support.kubectl import Kubectl
-from tests.support.runs import NOWHERE, make_swe_tasks, swe_run
-from tests.support.sandboxes import AGENT, IMAGE, Sandboxes, running
+from tests.support.sandboxes import IMAGE, Sandboxes, idle_run, running
 
 pytestmark = pytest.mark.faults
 
@@ -41,11 +39,9 @@ for address in sys.argv[1:]:
 
 
 @pytest.fixture(scope="module")
-def namespace(kubeconfig: str) -> Iterator[Kubectl]:
+def namespace(baseline_namespace: Kubectl) -> Kubectl:
     """One that admits root."""
-    with fresh_namespace(kubeconfig) as own:
-        own.run("label", "--overwrite", "namespace", own.namespace, "pod-security.kubernetes.io/enforce=baseline")
-        yield own
+    return baseline_namespace
 
 
 @pytest.fixture(scope="module")
@@ -72,19 +68,8 @@ def listener(namespace: Kubectl) -> str:
 @pytest.fixture(scope="module")
 def boxes(operator: Kubectl, namespace: Kubectl, runtime_class: str, listener: str) -> Sandboxes:
     """Sandboxes of the run."""
-    make_swe_tasks(namespace)
-    run = swe_run("root")
-    run["spec"]["inference"]["resources"] = run["spec"]["trainer"]["resources"] = NOWHERE
-    run["spec"]["sandboxes"] |= {
-        "root": True,
-        "runtimeClassName": runtime_class,
-        "network": {"mode": "EgressAllowed", "cidrs": [f"{listener}/32"], "ports": [OPEN]},
-        "lookAhead": {"tasks": 0},
-    }
-    namespace.apply(run)
-    for condition in ("PreflightPassed", "SandboxesReady", "GymReady"):
-        namespace.wait_condition("root", condition, 360)
-    return Sandboxes(namespace, "root", AGENT)
+    network = {"mode": "EgressAllowed", "cidrs": [f"{listener}/32"], "ports": [OPEN]}
+    return idle_run(namespace, "root", root=True, runtimeClassName=runtime_class, network=network)
 
 
 @pytest.fixture(scope="module")
