@@ -9,8 +9,8 @@ fi
 tag=${GYMTRAIN_IMAGE_TAG:-dev}
 # The development images keep their tag when they change; this makes a changed operator start anew.
 sources=$(cd "$root" && find operator uv.lock -type f -not -name '*.pyc' -print0 | sort -z | xargs -0 sha256sum | sha256sum | cut -c1-12)
-# --take-ownership: of a CRD that somebody applied by hand.
 read -ra flags <<<"${HELM_FLAGS:-}"
+# --take-ownership: of a CRD that somebody applied by hand.
 exec helm upgrade --install gymtrain "$root/charts/gymtrain" \
     --namespace gymtrain-system --create-namespace \
     --set-string image.tag="$tag" --set-string images.tag="$tag" --set-string imageRegistry="${IMAGE_REGISTRY:-}" \

@@ -143,7 +143,7 @@ class NoTransfer:
         """Nothing."""
 
 
-class Clock(TrainerCallback):  # type: ignore[misc]
+class Clock(TrainerCallback):  # type: ignore[misc]  # transformers is not installed where types are checked
     """Seconds of each step, without the wait for samples."""
 
     def __init__(self) -> None:

@@ -74,7 +74,7 @@ def responses_schema() -> Schema:
     """The schema that NeMo Gym's servers check requests with."""
     from nemo_gym.openai_utils import NeMoGymResponseCreateParamsNonStreaming
 
-    return NeMoGymResponseCreateParamsNonStreaming.model_validate  # type: ignore[no-any-return]
+    return NeMoGymResponseCreateParamsNonStreaming.model_validate  # type: ignore[no-any-return]  # nemo_gym has no types here
 
 
 def describe(error: ValueError) -> str:

@@ -38,7 +38,7 @@ _LAST_WORDS_SECONDS = 2.0
 
 
 @dataclass
-class PullInitInfo(WeightTransferInitInfo):  # type: ignore[misc]
+class PullInitInfo(WeightTransferInitInfo):  # type: ignore[misc]  # vllm is not installed where types are checked
     """Nothing to agree on: there is no group and no connection to keep."""
 
 

@@ -25,7 +25,7 @@ from gymtrain_vllm.errors import FetchError
 _STREAMS = 8  # parts at once
 _PREFIX = "gymtrain-weights-"
 _LOCK = "lock"  # held by who writes in the folder
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - each fetch has a folder of its own in it
 
 
 def fetch(update: PullUpdate, base: Path | None = None, stop: threading.Event | None = None) -> list[Path]:

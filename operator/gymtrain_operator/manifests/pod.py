@@ -11,7 +11,7 @@ from gymtrain_operator.manifests.context import Object, RunContext
 _USER = 65532
 
 _HOME = f"{wiring.SCRATCH_DIR}/home"
-_TMP = f"{wiring.SCRATCH_DIR}/tmp"  # noqa: S108
+_TMP = f"{wiring.SCRATCH_DIR}/tmp"  # noqa: S108 - in the pod's own volume
 
 # The folders of HOME and TMPDIR exist because they are mounted once more by subPath; /tmp is there for
 # software that has the path built in.
@@ -128,7 +128,8 @@ def pod_template(
 def shared_memory() -> tuple[Object, Object]:
     """Volume and mount of /dev/shm in memory: torch's processes share tensors there, and the runtime's
     default of 64 MiB is too small."""
-    return {"name": "shm", "emptyDir": {"medium": "Memory"}}, {"name": "shm", "mountPath": "/dev/shm"}  # noqa: S108
+    mount = {"name": "shm", "mountPath": "/dev/shm"}  # noqa: S108 - a mount, not a file
+    return {"name": "shm", "emptyDir": {"medium": "Memory"}}, mount
 
 
 def secret_env(name: str, secret: str, key: str) -> Object:

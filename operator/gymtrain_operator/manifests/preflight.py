@@ -1,5 +1,6 @@
 """The preflight pod: both images check the user's input with the real libraries, on the CPU."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from gymtrain_api import labels, names
@@ -16,7 +17,7 @@ TRAINER_CONTAINER = "trainer"
 CONTAINERS = (GYM_CONTAINER, TRAINER_CONTAINER)
 
 # Live settings: no check depends on them, so a change of them needs no new preflight.
-_UNCHECKED = {
+_UNCHECKED: Mapping[str, set[str] | bool] = {
     "suspend": True,
     "startup_deadline_seconds": True,
     "backoff_limit": True,
@@ -31,7 +32,7 @@ _UNCHECKED = {
 
 def preflight_hash(run: RunContext) -> str:
     """Hash of what the preflight pod is made from and checks."""
-    dumped = run.spec.model_dump(mode="json", exclude=_UNCHECKED, exclude_defaults=True)  # type: ignore[arg-type]
+    dumped = run.spec.model_dump(mode="json", exclude=_UNCHECKED, exclude_defaults=True)
     spec = {block: value for block, value in dumped.items() if value != {}}  # nothing left is nothing set
     servers = run.spec.gym.servers
     spec["gym"]["servers"] = sorted(servers)  # their names are checked, their pods are not

@@ -21,7 +21,7 @@ _SHOWN = ("loss", "grad_norm", "learning_rate", "kl", "ratio", "entropy", "perf/
 _TOLD = ("rollout_wait_s", "weight_sync_s", "kl", "ratio")  # in the line of a step
 
 
-class ReportCallback(TrainerCallback):  # type: ignore[misc]
+class ReportCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not installed where types are checked
     """Rank 0: the progress of each step, and the worker's place beside each checkpoint."""
 
     def __init__(self, context: Context, lead: Lead, saves: Saves, trainer: Callable[[], Any]) -> None:

@@ -10,7 +10,7 @@ from gymtrain_trainer.errors import InterruptedBySignal
 from gymtrain_trainer.stopping import StopSignal
 
 
-class StopCallback(TrainerCallback):  # type: ignore[misc]
+class StopCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not installed where types are checked
     """All ranks: ends training at a step's end once any of them got SIGTERM, with a checkpoint where those are kept."""
 
     def __init__(self, stop: StopSignal, save: bool, agree: Callable[[bool], bool]) -> None:
@@ -61,7 +61,7 @@ def end_rollouts_on_signal(trainer: Any) -> None:
     trainer.get_train_dataloader = rollouts
 
 
-class UntilSignal(torch.utils.data.IterableDataset[Any]):  # type: ignore[misc]
+class UntilSignal(torch.utils.data.IterableDataset[Any]):  # type: ignore[misc]  # torch is not either
     """Rollouts, to the signal once a step was trained: where no batch came yet an end would be another error."""
 
     def __init__(self, rollouts: Iterable[Any], step: Callable[[], int]) -> None:

@@ -47,4 +47,4 @@ def close_all() -> None:
                 method="DELETE",
                 headers={"Authorization": f"Bearer {settings.token}"},
             )
-            urllib.request.urlopen(request, timeout=_ONE_SECONDS).close()  # noqa: S310
+            urllib.request.urlopen(request, timeout=_ONE_SECONDS).close()  # noqa: S310 - the same
