@@ -10,6 +10,9 @@ weights, and whoever reaches the trainer's rendezvous can take it over. Gym serv
 vLLM pods reach each other since they are ranks of one group where NCCL carries the weights.
 
 A policy only adds to what others let in, so each pod is selected by one of them.
+
+Gym servers and preflight run others' code and judge with models that may be anywhere, so all is open to them but the
+addresses at which clouds hand a node's credentials to whoever asks. The gateway shares their fence.
 """
 
 from ipaddress import IPv4Network, IPv6Network, ip_network
@@ -24,13 +27,17 @@ from gymtrain_operator.manifests.metadata import metadata, stamped
 OPERATOR_LABELS = {"app.kubernetes.io/name": "gymtrain", "app.kubernetes.io/component": "operator"}
 
 _INNER = [labels.Role.INFERENCE, labels.Role.TRAINER]
-_METADATA_V4, _METADATA_V6 = IPv4Network("169.254.0.0/16"), IPv6Network("fd00:ec2::/32")
+# AWS, Google and most others below 169.254; Alibaba; Azure's wire server; AWS and Google over IPv6.
+_METADATA = tuple(
+    map(ip_network, ("100.100.100.200/32", "168.63.129.16/32", "169.254.0.0/16", "fd00:ec2::/32", "fd20:ce::254/128"))
+)
 _FENCED = [*_INNER, labels.Role.BROKER, labels.Role.SANDBOX]
 
 
 def network_policies(run: RunContext) -> list[Object]:
-    """All fences. Traffic out of other pods than sandboxes is open: judge models, the model hub."""
+    """All fences."""
     outer = _ingress(run, _pods(run, "NotIn", _FENCED), [_pods(run, "NotIn", [labels.Role.SANDBOX]), _OPERATOR])
+    outer |= {"policyTypes": ["Ingress", "Egress"], "egress": _ANYWHERE_BUT_METADATA}
     inner = _ingress(run, _pods(run, "In", _INNER), [_pods(run, "In", [labels.Role.GATEWAY, *_INNER]), _OPERATOR])
     policies = [
         _policy(run, names.network_policy(run.name), outer),
@@ -73,11 +80,14 @@ def _block(cidr: str) -> Object:
         network = ip_network(cidr, strict=False)
     except ValueError:
         return {"cidr": cidr}  # the API server says what is wrong with it
+    inside = [str(service) for service in _METADATA if service != network and _holds(network, service)]
+    return {"cidr": cidr, "except": inside} if inside else {"cidr": cidr}
+
+
+def _holds(network: IPv4Network | IPv6Network, other: IPv4Network | IPv6Network) -> bool:
     if isinstance(network, IPv4Network):
-        inside = network != _METADATA_V4 and network.supernet_of(_METADATA_V4)
-        return {"cidr": cidr, "except": [str(_METADATA_V4)]} if inside else {"cidr": cidr}
-    inside = network != _METADATA_V6 and network.supernet_of(_METADATA_V6)
-    return {"cidr": cidr, "except": [str(_METADATA_V6)]} if inside else {"cidr": cidr}
+        return isinstance(other, IPv4Network) and network.supernet_of(other)
+    return isinstance(other, IPv6Network) and network.supernet_of(other)
 
 
 def _pods(run: RunContext, operator: str, roles: list[labels.Role]) -> Object:
@@ -99,6 +109,13 @@ _DNS: Object = {
     ],
     "ports": [{"port": 53, "protocol": protocol} for protocol in ("UDP", "TCP")],
 }
+_ANYWHERE_BUT_METADATA: list[Object] = [
+    # Name servers may have a link-local address (NodeLocal DNSCache).
+    {"ports": [{"port": 53, "protocol": protocol} for protocol in ("UDP", "TCP")]},
+    # To some network plugins a range of addresses never means pods.
+    {"to": [{"namespaceSelector": {}}]},
+    {"to": [{"ipBlock": _block("0.0.0.0/0")}, {"ipBlock": _block("::/0")}]},
+]
 
 
 def _ingress(run: RunContext, around: Object, let_in: list[Object]) -> Object:

@@ -6,7 +6,7 @@ import pytest
 
 from gymtrain_api import labels
 from gymtrain_api.labels import Role
-from tests.support.policies import lets_in
+from tests.support.policies import lets_in, lets_out
 from tests.support.world import World
 
 INNER = {Role.INFERENCE, Role.TRAINER}
@@ -66,10 +66,11 @@ def test_egress_opens_what_the_spec_names_and_dns_and_no_more() -> None:
 @pytest.mark.parametrize(
     ("cidr", "left_out"),
     [
-        ("0.0.0.0/0", ["169.254.0.0/16"]),
-        ("160.0.0.0/4", ["169.254.0.0/16"]),
-        ("::/0", ["fd00:ec2::/32"]),
+        ("0.0.0.0/0", ["100.100.100.200/32", "168.63.129.16/32", "169.254.0.0/16"]),
+        ("160.0.0.0/4", ["168.63.129.16/32", "169.254.0.0/16"]),
+        ("::/0", ["fd00:ec2::/32", "fd20:ce::254/128"]),
         ("10.0.0.0/8", None),
+        ("fd20:ce::/64", ["fd20:ce::254/128"]),
         ("169.254.0.0/16", None),
         ("169.254.169.254/32", None),
     ],
@@ -102,3 +103,29 @@ def test_the_fences_stand_before_any_pod() -> None:
     kinds = [manifest["kind"] for manifest in done.apply]
     assert kinds.count("NetworkPolicy") == 2
     assert kinds.index("Pod") > max(n for n, kind in enumerate(kinds) if kind == "NetworkPolicy")
+
+
+@pytest.mark.parametrize("role", [Role.GYM, Role.PREFLIGHT])
+def test_others_code_reaches_the_network_but_no_metadata_service(role: Role) -> None:
+    pod = labels.run_labels("run", role)
+    policies = _with_sandboxes()
+    reached = {
+        address: lets_out(policies, pod, address, port)
+        for address, port in (
+            ("93.184.215.14", 443),  # a judge
+            ("10.96.0.10", 53),
+            ("169.254.20.10", 53),  # NodeLocal DNSCache
+            ("2606:2800:21f::1", 443),
+            ("169.254.169.254", 80),
+            ("168.63.129.16", 80),
+            ("100.100.100.200", 80),
+            ("fd00:ec2::254", 80),
+            ("fd20:ce::254", 80),
+        )
+    }
+    assert [address for address, open_ in reached.items() if open_] == [
+        "93.184.215.14",
+        "10.96.0.10",
+        "169.254.20.10",
+        "2606:2800:21f::1",
+    ]
