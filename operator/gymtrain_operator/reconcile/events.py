@@ -1,5 +1,6 @@
 """Events: what changed between two statuses, for `kubectl describe` and `kubectl get events`."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,34 +10,44 @@ from gymtrain_operator.reconcile.conditions import shorten
 
 MAX_NOTE = 1000  # the API server takes 1024 bytes
 
-_WARNINGS = {
-    Reason.PREFLIGHT_FAILED,
-    Reason.PREFLIGHT_ERROR,
-    Reason.INVALID_SPEC,
-    Reason.PODS_NOT_READY,
-    Reason.TRANSPORT_UNAVAILABLE,
-    Reason.ROLLOUTS_FAILING,
-    Reason.RETRYING,
-    Reason.KL_HIGH,
-    Reason.RATIO_OFF,
-    Reason.PARITY_OFF,
-    Reason.STALLED,
-    Reason.BACKOFF_LIMIT_EXCEEDED,
-    Reason.TRAINER_REFUSED,
-    Reason.DEADLINE_EXCEEDED,
-    Reason.STARTUP_DEADLINE_EXCEEDED,
-}
-# Ways that a run goes through in any case are no news.
-_SILENT = {
-    Reason.WAITING_FOR_PREFLIGHT,
-    Reason.WAITING_FOR_INFERENCE,
-    Reason.WAITING_FOR_SERVERS,
-    Reason.WAITING_FOR_ROLLOUTS,
-    Reason.TRAINER_STARTING,
-    Reason.PODS_STARTING,
-    Reason.RUNNING,
-    Reason.NOT_SUSPENDED,
-    Reason.FINISHED,
+type EventType = Literal["Normal", "Warning"]
+
+# What each reason posts when it is new; None where a run goes that way in any case, which is no news.
+POSTED: Mapping[str, EventType | None] = {
+    Reason.PREFLIGHT_RUNNING: "Normal",
+    Reason.PREFLIGHT_PASSED: "Normal",
+    Reason.PREFLIGHT_FAILED: "Warning",
+    Reason.PREFLIGHT_ERROR: "Warning",
+    Reason.INVALID_SPEC: "Warning",
+    Reason.WAITING_FOR_PREFLIGHT: None,
+    Reason.PODS_STARTING: None,
+    Reason.ALL_READY: "Normal",
+    Reason.PODS_NOT_READY: "Warning",
+    Reason.WAITING_FOR_INFERENCE: None,
+    Reason.TRANSPORT_CHOSEN: "Normal",
+    Reason.TRANSPORT_UNAVAILABLE: "Warning",
+    Reason.WAITING_FOR_SERVERS: None,
+    Reason.TRAINER_STARTING: None,
+    Reason.WAITING_FOR_ROLLOUTS: None,
+    Reason.TRAINING: "Normal",
+    Reason.ROLLOUTS_FAILING: "Warning",
+    Reason.RETRYING: "Warning",
+    Reason.FINISHED: None,
+    Reason.NO_ALARM: "Normal",
+    Reason.KL_HIGH: "Warning",
+    Reason.RATIO_OFF: "Warning",
+    Reason.PARITY_OFF: "Warning",
+    Reason.STALLED: "Warning",
+    Reason.CHECKPOINT_FAILED: "Warning",
+    Reason.SUSPENDED: "Normal",
+    Reason.RESUMED: "Normal",
+    Reason.NOT_SUSPENDED: None,
+    Reason.TRAINING_COMPLETED: "Normal",
+    Reason.RUNNING: None,
+    Reason.BACKOFF_LIMIT_EXCEEDED: "Warning",
+    Reason.TRAINER_REFUSED: "Warning",
+    Reason.DEADLINE_EXCEEDED: "Warning",
+    Reason.STARTUP_DEADLINE_EXCEEDED: "Warning",
 }
 
 
@@ -44,7 +55,7 @@ _SILENT = {
 class Event:
     """One event about the run."""
 
-    type: Literal["Normal", "Warning"]
+    type: EventType
     reason: str
     note: str
 
@@ -57,11 +68,11 @@ def events_between(before: GymTrainingRunStatus, after: GymTrainingRunStatus) ->
     events: dict[str, Event] = {}
     for condition in after.conditions:
         reason = condition.reason
-        if old.get(condition.type) == _news(condition) or reason in _SILENT or reason in events:
+        kind = POSTED.get(reason, "Normal")  # one of another release is in a status that can't be read yet
+        if kind is None or old.get(condition.type) == _news(condition) or reason in events:
             continue
         if reason == Reason.NO_ALARM and not alarmed:
             continue  # only the end of an alarm is news
-        kind: Literal["Normal", "Warning"] = "Warning" if reason in _WARNINGS else "Normal"
         events[reason] = Event(kind, reason, shorten(condition.message or reason, MAX_NOTE))
     return tuple(events.values())
 

@@ -1,8 +1,14 @@
 """Events: news, once."""
 
-from gymtrain_api.conditions import Reason
-from gymtrain_api.wiring import Finding
-from gymtrain_operator.reconcile.events import MAX_NOTE
+from typing import get_args
+
+import pytest
+
+from gymtrain_api.conditions import ConditionType, Reason
+from gymtrain_api.status import GymTrainingRunStatus
+from gymtrain_api.wiring import Alarm, Finding
+from gymtrain_operator.reconcile.conditions import lacks, settle
+from gymtrain_operator.reconcile.events import MAX_NOTE, POSTED, events_between
 from tests.support.world import GYM_VERDICT, World
 
 
@@ -52,3 +58,70 @@ def test_a_failure_is_one_warning_though_two_conditions_say_it() -> None:
     (event,) = world.last.events
     assert (event.type, event.reason) == ("Warning", Reason.PREFLIGHT_FAILED)
     assert len(event.note) <= MAX_NOTE
+
+
+# What each reason means to a reader of events: trouble is a Warning, whatever it is about.
+GOOD = {
+    Reason.PREFLIGHT_RUNNING,
+    Reason.PREFLIGHT_PASSED,
+    Reason.WAITING_FOR_PREFLIGHT,
+    Reason.PODS_STARTING,
+    Reason.ALL_READY,
+    Reason.WAITING_FOR_INFERENCE,
+    Reason.TRANSPORT_CHOSEN,
+    Reason.WAITING_FOR_SERVERS,
+    Reason.TRAINER_STARTING,
+    Reason.WAITING_FOR_ROLLOUTS,
+    Reason.TRAINING,
+    Reason.FINISHED,
+    Reason.NO_ALARM,
+    Reason.SUSPENDED,
+    Reason.RESUMED,
+    Reason.NOT_SUSPENDED,
+    Reason.TRAINING_COMPLETED,
+    Reason.RUNNING,
+}
+TROUBLE = {
+    Reason.PREFLIGHT_FAILED,
+    Reason.PREFLIGHT_ERROR,
+    Reason.INVALID_SPEC,
+    Reason.PODS_NOT_READY,
+    Reason.TRANSPORT_UNAVAILABLE,
+    Reason.ROLLOUTS_FAILING,
+    Reason.RETRYING,
+    Reason.KL_HIGH,
+    Reason.RATIO_OFF,
+    Reason.PARITY_OFF,
+    Reason.STALLED,
+    Reason.CHECKPOINT_FAILED,
+    Reason.BACKOFF_LIMIT_EXCEEDED,
+    Reason.TRAINER_REFUSED,
+    Reason.DEADLINE_EXCEEDED,
+    Reason.STARTUP_DEADLINE_EXCEEDED,
+}
+
+
+def test_every_reason_is_good_or_trouble() -> None:
+    """A new reason belongs into one of the tables above, and into the one of `reconcile.events`."""
+    assert set(Reason) == GOOD | TROUBLE == set(POSTED)
+    assert not GOOD & TROUBLE
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_trouble_and_nothing_else_is_a_warning(reason: Reason) -> None:
+    claims = [lacks(ConditionType.PROGRESSING, reason, "words")]
+    told = GymTrainingRunStatus(conditions=settle(GymTrainingRunStatus(), claims, 1, "2027-01-15T08:00:00Z"))
+    types = [event.type for event in events_between(GymTrainingRunStatus(), told)]
+    assert types == ["Warning"] if reason in TROUBLE else "Warning" not in types
+
+
+def test_every_alarm_of_the_trainer_is_trouble() -> None:
+    assert set(get_args(Alarm.model_fields["reason"].annotation)) <= {str(reason) for reason in TROUBLE}
+
+
+def test_a_checkpoint_that_could_not_be_written_is_a_warning() -> None:
+    world = World().to_training(step=4)
+    alarm = Alarm(reason="CheckpointFailed", message="no space left on device", since=world.now)
+    world.trainer_reports("training", 5, alarms=[alarm])
+    world.reconcile(2)
+    assert _reasons(world) == [("Warning", Reason.CHECKPOINT_FAILED)]
