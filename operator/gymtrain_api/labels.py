@@ -19,6 +19,8 @@ SERVER = f"{GROUP}/server"
 ATTEMPT = f"{GROUP}/attempt"
 CONFIG_HASH = f"{GROUP}/config-hash"
 
+IMAGES = f"{GROUP}/images"  # on the preflight pod: JSON of `status.Images`, which the whole run will use
+
 # On the broker's Deployment: what its sandboxes are made of, and why.
 SANDBOX_BACKEND = f"{GROUP}/sandbox-backend"
 SANDBOX_BACKEND_REASON = f"{GROUP}/sandbox-backend-reason"

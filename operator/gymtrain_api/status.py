@@ -69,6 +69,21 @@ class WeightSyncStatus(Status):
     version: str | None = Field(None, description="Weight version that the servers hold: run:attempt:step.")
 
 
+class Images(Status):
+    """The images of one release, as the run's pods use them. One that is left out was not known."""
+
+    gym: str | None = Field(
+        None, description="Image of preflight's Gym check, of the Gym servers that name none, and of the datasets."
+    )
+    trainer: str | None = Field(
+        None, description="Image of preflight's trainer check, of the trainer, and of the model's download."
+    )
+    gateway: str | None = Field(None, description="Image of the gateway.")
+    inference: str | None = Field(None, description="Image of vLLM.")
+    broker: str | None = Field(None, description="Image of the sandbox broker.")
+    sandbox: str | None = Field(None, description="Image with the daemon that is put into every sandbox.")
+
+
 class GymTrainingRunStatus(Status):
     """What the operator saw."""
 
@@ -88,6 +103,11 @@ class GymTrainingRunStatus(Status):
         "backoffLimit.",
     )
     preflight_hash: str | None = Field(None, description="Hash of the inputs that preflight passed.")
+    images: Images | None = Field(
+        None,
+        description="Images that preflight ran with. Every pod of the run is made from them until its end, whatever "
+        "the operator's defaults become.",
+    )
     conditions: list[Condition] = Field(
         default_factory=list,
         max_length=16,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gymtrain_api.labels import FIELD_MANAGER
+from gymtrain_api.labels import FIELD_MANAGER, ROLE
 from tests.support.kubectl import Kubectl, eventually
 from tests.support.operator import OperatorProcess
 from tests.support.policies import lets_in
@@ -55,6 +55,37 @@ def test_another_release_with_other_images_restarts_nothing_that_runs(
         )
         assert (_deployments(runs), runs.list("jobs")[0]["metadata"]["uid"]) == before
         assert operator.metrics().get("gymtrain_operator_reconcile_errors_total", 0) == 0
+
+
+def test_an_upgrade_in_the_middle_changes_no_image_of_any_pod(
+    runs: Kubectl, operator_kubeconfig: Path, tmp_path: Path
+) -> None:
+    with OperatorProcess(operator_kubeconfig, tmp_path / "old.log"):
+        runs.apply(_run("long-one"))
+        _training(runs, "long-one")
+        before = _images(runs, "long-one")
+        (trainer,) = runs.pods("long-one", role="trainer")
+    parts = ("gym", "gateway", "inference", "inference-gpu", "trainer", "broker", "sandbox")
+    with OperatorProcess(operator_kubeconfig, tmp_path / "new.log", *(f"--image-{part}=new:2" for part in parts)):
+        failed = ("--subresource=status", "--type=merge", "-p", '{"status": {"phase": "Failed"}}')
+        runs.run("patch", "pod", trainer["metadata"]["name"], *failed)
+        _patch(runs, "long-one", {"gateway": {"maxInFlight": 7}})  # the Deployment is written anew
+        eventually(lambda: runs.pods("long-one", role="trainer", attempt="2"), "the next attempt is there", 90)
+        gateways = ("deployment", "long-one-gateway")
+        eventually(lambda: runs.get(*gateways)["metadata"]["generation"] > 1, "the gateway is replaced", 60)
+        assert _images(runs, "long-one") == before
+        recorded = runs.get("gtr", "long-one")["status"]["images"]
+        assert "new:2" not in recorded.values()
+        assert recorded["trainer"] == trainer["spec"]["containers"][0]["image"]
+
+
+def _images(kubectl: Kubectl, run: str) -> dict[str, set[str]]:
+    """Images of the run's pods by role and container, init containers among them."""
+    found: dict[str, set[str]] = {}
+    for pod in kubectl.pods(run):
+        for container in [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]:
+            found.setdefault(f"{pod['metadata']['labels'][ROLE]}/{container['name']}", set()).add(container["image"])
+    return found
 
 
 def test_replicas_change_without_new_pods_of_the_old_ones(runs: Kubectl, operator: OperatorProcess) -> None:

@@ -78,6 +78,7 @@ class World:
     def __init__(self, name: str = "run", **blocks: Any) -> None:
         self.now = START
         self.spec = spec(**blocks)
+        self.defaults = DEFAULTS
         self.name = name
         self.generation = 1
         self.status = GymTrainingRunStatus()
@@ -105,7 +106,7 @@ class World:
 
     def plan(self, **more: Any) -> Plan:
         """What the operator would do now; nothing is done."""
-        return plan(self.observe(**more), DEFAULTS)
+        return plan(self.observe(**more), self.defaults)
 
     def reconcile(self, seconds: float = 0.0, **more: Any) -> Plan:
         """One reconcile `seconds` later: the plan is carried out."""

@@ -11,6 +11,7 @@ from gymtrain_operator.manifests.metadata import metadata
 from gymtrain_operator.manifests.pod import container, pod_template
 from gymtrain_operator.manifests.services import service
 
+CONTAINER = "broker"
 _TOKEN_KEY = "token"  # noqa: S105 - the name of a key
 _REQUESTS = {"cpu": "50m", "memory": "128Mi"}
 _GRACE_SECONDS = 40  # after SIGTERM it answers those who wait
@@ -127,13 +128,13 @@ def _deployment(run: RunContext, backend: SandboxBackend, why: str) -> Object:
     health = {"httpGet": {"path": "/healthz", "port": wiring.BROKER_PORT}, "timeoutSeconds": 5}
     broker = container(
         run,
-        "broker",
-        run.defaults.broker,
+        CONTAINER,
+        run.broker_image,
         ["python", "-m", "gymtrain_broker"],
         requests=_REQUESTS,
         mounts=[_TOKEN_MOUNT, _IDENTITY_MOUNT],
         env=[
-            {"name": wiring.ENV_SANDBOX_IMAGE, "value": run.defaults.sandbox},
+            {"name": wiring.ENV_SANDBOX_IMAGE, "value": run.sandbox_image},
             {"name": wiring.ENV_SANDBOX_PULL_POLICY, "value": run.defaults.pull_policy},
             *([{"name": wiring.ENV_USER_NAMESPACES, "value": "1"}] if run.defaults.user_namespaces else []),
             *([{"name": wiring.ENV_IMAGE_VOLUMES, "value": "1"}] if run.defaults.image_volumes else []),

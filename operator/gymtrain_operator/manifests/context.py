@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gymtrain_api.spec import GymTrainingRunSpec
+from gymtrain_api.status import Images
 from gymtrain_api.wiring import GymServerInfo
 
 type Object = dict[str, Any]
@@ -38,13 +39,18 @@ class Defaults:
 
 @dataclass(frozen=True)
 class RunContext:
-    """A run as the builders see it."""
+    """A run as the builders see it.
+
+    Attributes:
+        recorded: images that the run has used so far; what is left out follows from the spec and the defaults.
+    """
 
     name: str
     namespace: str
     uid: str
     spec: GymTrainingRunSpec
     defaults: Defaults = field(default_factory=Defaults)
+    recorded: Images = field(default_factory=Images)
 
     @property
     def verifies(self) -> bool:
@@ -54,23 +60,45 @@ class RunContext:
     @property
     def gym_image(self) -> str:
         """Image of the Gym servers, of the Gym preflight and of the data preparation."""
-        return self.spec.gym.image or self.defaults.gym
+        return self.recorded.gym or self.spec.gym.image or self.defaults.gym
 
     @property
     def trainer_image(self) -> str:
         """Image of the trainer, of its preflight and of the model fetch."""
-        return self.spec.trainer.image or self.defaults.trainer
+        return self.recorded.trainer or self.spec.trainer.image or self.defaults.trainer
 
     @property
     def gateway_image(self) -> str:
         """Image of the gateway."""
-        return self.spec.gateway.image or self.defaults.gateway
+        return self.recorded.gateway or self.spec.gateway.image or self.defaults.gateway
 
     @property
     def inference_image(self) -> str:
         """Image of vLLM."""
         default = self.defaults.inference_gpu if self.spec.inference.gpus else self.defaults.inference
-        return self.spec.inference.image or default
+        return self.recorded.inference or self.spec.inference.image or default
+
+    @property
+    def broker_image(self) -> str:
+        """Image of the sandbox broker."""
+        return self.recorded.broker or self.defaults.broker
+
+    @property
+    def sandbox_image(self) -> str:
+        """Image with the daemon of the sandboxes."""
+        return self.recorded.sandbox or self.defaults.sandbox
+
+    @property
+    def images(self) -> Images:
+        """All of them, to be recorded."""
+        return Images(
+            gym=self.gym_image,
+            trainer=self.trainer_image,
+            gateway=self.gateway_image,
+            inference=self.inference_image,
+            broker=self.broker_image,
+            sandbox=self.sandbox_image,
+        )
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from gymtrain_operator.manifests.hashes import settings
 from gymtrain_operator.manifests.pod import container, pod_template
 from gymtrain_operator.manifests.services import service
 
+CONTAINER = "gateway"
 _REQUESTS = {"cpu": "50m", "memory": "192Mi"}
 _GRACE_SECONDS = 40  # after SIGTERM the gateway finishes what is in flight
 
@@ -27,7 +28,7 @@ def _deployment(run: RunContext) -> Object:
     health = {"httpGet": {"path": "/health", "port": wiring.GATEWAY_PORT}, "timeoutSeconds": 5}
     server = container(
         run,
-        "gateway",
+        CONTAINER,
         run.gateway_image,
         ["python", "-m", "gymtrain_gateway"],
         requests=_REQUESTS,

@@ -40,7 +40,8 @@ def preflight_hash(run: RunContext) -> str:
 
 
 def preflight_pod(run: RunContext) -> Object:
-    """The preflight pod. It isn't changed or tried again: other inputs make another pod."""
+    """The preflight pod. It isn't changed or tried again: other inputs make another pod. It keeps note of all images of
+    its release, of which the run goes on to be made."""
     model = model_in_preflight(run)
     sources = data_sources(run)
     gym = container(
@@ -73,7 +74,8 @@ def preflight_pod(run: RunContext) -> Object:
         activeDeadlineSeconds=run.spec.startup_deadline_seconds,
         grace_seconds=5,
     )
-    own = metadata(run, name, labels.Role.PREFLIGHT)
+    noted = {labels.IMAGES: run.images.model_dump_json(by_alias=True)}
+    own = metadata(run, name, labels.Role.PREFLIGHT) | {"annotations": noted}
     meta = merge(template["metadata"], own)
     return stamped({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": template["spec"]}, preflight_hash(run))
 

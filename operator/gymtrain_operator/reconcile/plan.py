@@ -15,13 +15,14 @@ from dataclasses import dataclass, replace
 
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.spec import GymTrainingRunSpec
-from gymtrain_api.status import GymTrainingRunStatus
+from gymtrain_api.status import GymTrainingRunStatus, Images
 from gymtrain_operator.manifests.context import Defaults, RunContext
 from gymtrain_operator.reconcile import health, lifecycle, preflight, servers, training, weight_sync
 from gymtrain_operator.reconcile.attempts import current_attempt
 from gymtrain_operator.reconcile.conditions import Claim, find, is_true, lacks
 from gymtrain_operator.reconcile.events import Event, events_between
 from gymtrain_operator.reconcile.fixed import effective_spec, recorded_spec
+from gymtrain_operator.reconcile.images import recorded_images
 from gymtrain_operator.reconcile.observation import Object, Observation
 from gymtrain_operator.reconcile.progress import shown_progress
 from gymtrain_operator.reconcile.status import Facts, amended, build
@@ -60,8 +61,10 @@ def plan(seen: Observation, defaults: Defaults) -> Plan:
     recorded = recorded_spec(seen.children, seen.run.name) if passed else None
     effective = effective_spec(seen.run.spec, recorded)
     run = RunContext(seen.run.name, seen.run.namespace, seen.run.uid, effective.spec, defaults)
+    verdict = preflight.standing_verdict(seen, run, before)
+    run = replace(run, recorded=recorded_images(seen, run, verdict, before))
     if run.spec.suspend:
-        return _suspended(seen, before)
+        return _suspended(seen, before, run.images if verdict else None)
     return _active(seen, run, before, effective.ignored)
 
 
@@ -86,7 +89,7 @@ def _after_the_end(seen: Observation, before: GymTrainingRunStatus) -> Plan:
     return Plan(status, delete=changes.delete, requeue_after=sooner(left, changes.requeue_after))
 
 
-def _suspended(seen: Observation, before: GymTrainingRunStatus) -> Plan:
+def _suspended(seen: Observation, before: GymTrainingRunStatus, images: Images | None) -> Plan:
     waiting = "the run is suspended"
     passed = find(before, ConditionType.PREFLIGHT_PASSED)
     claims = [
@@ -106,6 +109,7 @@ def _suspended(seen: Observation, before: GymTrainingRunStatus) -> Plan:
         claims=tuple(claims),
         attempt=current_attempt(seen, before) if before.attempt else None,
         preflight_hash=before.preflight_hash,
+        images=images,
         progress=before.progress,
     )
     return _plan(seen, before, facts, lifecycle.stop_all(seen))
@@ -119,7 +123,7 @@ def _active(seen: Observation, run: RunContext, before: GymTrainingRunStatus, ig
     refused = next((rejection for rejection in seen.rejections if rejection.final), None)
     if refused:
         text = f"the API server refuses {refused.kind} {refused.name}: {refused.message}"
-        return _ended(seen, before, facts, Failure(Reason.INVALID_SPEC, text))
+        return _ended(seen, before, replace(facts, images=before.images), Failure(Reason.INVALID_SPEC, text))
 
     check = preflight.step(seen, run, before, ignored)
     changes = check.changes.and_then(Changes(requeue_after=remaining))
@@ -140,6 +144,7 @@ def _active(seen: Observation, run: RunContext, before: GymTrainingRunStatus, ig
         attempt=trained.attempt,
         disrupted_attempts=trained.disrupted,
         preflight_hash=check.verdict.hash,
+        images=run.images,
         weight_sync=weight_sync.with_version(up.weight_sync, trained.report),
         progress=shown_progress(trained.report, before.progress, seen.now),
         servers=up.statuses,

@@ -13,6 +13,7 @@ from gymtrain_operator.manifests.context import RunContext
 from gymtrain_operator.manifests.network import network_policies
 from gymtrain_operator.manifests.volumes import volume_claims
 from gymtrain_operator.reconcile.conditions import find, holds, is_true, lacks, unknown
+from gymtrain_operator.reconcile.images import noted_images
 from gymtrain_operator.reconcile.observation import Object, Observation, Verdict, is_deleting, name_of
 from gymtrain_operator.reconcile.pods import is_over, terminated, trouble, was_disrupted
 from gymtrain_operator.reconcile.steps import Changes, Deletion, Failure
@@ -37,16 +38,26 @@ def step(
     seen: Observation, run: RunContext, before: GymTrainingRunStatus, ignored: tuple[str, ...] = ()
 ) -> PreflightStep:
     """Brings preflight one step on. `ignored` are fields that changed too late (see `fixed`)."""
-    wanted = manifests.preflight_hash(run)
-    # After preflight has passed the API server refuses changes of what it checked. So a verdict stands even
-    # where another release of the operator would compute another hash of the same spec.
-    if seen.verdict and (seen.verdict.hash == wanted or is_true(before, ConditionType.PREFLIGHT_PASSED)):
-        return _passed(seen.verdict, ignored)
+    if verdict := standing_verdict(seen, run, before):
+        return _passed(verdict, ignored)
 
+    wanted = manifests.preflight_hash(run)
     name = names.preflight(run.name, wanted)
     outdated = tuple(Deletion.of(p) for p in seen.children.pods(labels.Role.PREFLIGHT) if name_of(p) != name)
     pod = seen.children.get("Pod", name)
     return _with_deletions(_for_pod(seen, run, before, pod, wanted), outdated)
+
+
+def standing_verdict(seen: Observation, run: RunContext, before: GymTrainingRunStatus) -> Verdict | None:
+    """The verdict of a preflight that has passed before; None where preflight is due.
+
+    After it has passed the API server refuses changes of what it checked. So a verdict stands even where another
+    release of the operator would compute another hash of the same spec.
+    """
+    passed = is_true(before, ConditionType.PREFLIGHT_PASSED)
+    if seen.verdict and (passed or seen.verdict.hash == manifests.preflight_hash(run)):
+        return seen.verdict
+    return None
 
 
 def _for_pod(
@@ -59,6 +70,10 @@ def _for_pod(
         return _running("starting the preflight pod", Changes(apply=(*base, manifests.preflight_pod(run))))
     if is_deleting(pod):
         return _running("waiting for an earlier preflight pod to end")
+    if noted_images(pod) is None:
+        # With which gateway and vLLM its verdict would go together is not known.
+        text = "the preflight pod is of an earlier release of the operator; starting another"
+        return _running(text, Changes(delete=(Deletion.of(pod),)))
     if is_over(pod):
         if was_disrupted(pod):
             return _running(

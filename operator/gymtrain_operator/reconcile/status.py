@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from gymtrain_api.conditions import ConditionType, Reason
-from gymtrain_api.status import Condition, GymTrainingRunStatus, Progress, ServerStatus, WeightSyncStatus
+from gymtrain_api.status import Condition, GymTrainingRunStatus, Images, Progress, ServerStatus, WeightSyncStatus
 from gymtrain_operator.reconcile.conditions import Claim, holds, is_true, lacks, settle
 from gymtrain_operator.reconcile.health import NOTHING_MEASURED
 from gymtrain_operator.reconcile.lifecycle import Clock
@@ -31,6 +31,7 @@ class Facts:
     Attributes:
         claims: conditions; those left out are waiting for their turn.
         disrupted_attempts: None where they were not looked at, and are as before.
+        images: None before preflight has passed.
         end: the failure that ends the run, or True for completion; None while it goes on.
     """
 
@@ -39,6 +40,7 @@ class Facts:
     attempt: int | None = None
     disrupted_attempts: tuple[int, ...] | None = None
     preflight_hash: str | None = None
+    images: Images | None = None
     weight_sync: WeightSyncStatus | None = None
     progress: Progress | None = None
     servers: tuple[ServerStatus, ...] = field(default=())
@@ -64,6 +66,7 @@ def build(before: GymTrainingRunStatus, facts: Facts, generation: int, now: floa
         suspended_seconds=facts.clock.suspended_seconds,
         disrupted_attempts=list(disrupted),
         preflight_hash=facts.preflight_hash,
+        images=facts.images,
         conditions=conditions,
         weight_sync=facts.weight_sync,
         progress=facts.progress,

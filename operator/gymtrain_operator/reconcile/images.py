@@ -1,0 +1,82 @@
+"""Which images a run has used so far: one release from preflight to the last attempt (decision 19).
+
+preflight starts     they follow from the spec and the operator's defaults; its pod keeps note of all of them
+preflight passes     they are recorded in the status, and hold from then on
+no record            (the status was lost, or the run is of an earlier release) the pod's note, then what runs
+"""
+
+from collections.abc import Iterator
+
+from pydantic import ValidationError
+
+from gymtrain_api import labels, names, wiring
+from gymtrain_api.status import GymTrainingRunStatus, Images
+from gymtrain_operator.manifests import broker, gateway, gym, inference, trainer
+from gymtrain_operator.manifests.context import RunContext
+from gymtrain_operator.manifests.preflight import preflight_hash
+from gymtrain_operator.reconcile.observation import Object, Observation, Verdict, labels_of
+
+
+def recorded_images(
+    seen: Observation, run: RunContext, verdict: Verdict | None, before: GymTrainingRunStatus
+) -> Images:
+    """The images that the run has to keep; what is left out is free. `verdict` is that of a preflight that has passed
+    before, if one has."""
+    wanted = verdict.hash if verdict else preflight_hash(run)
+    pod = seen.children.get("Pod", names.preflight(run.name, wanted))
+    noted = noted_images(pod) if pod else None
+    if verdict is None:
+        return noted or Images()
+    known = [before.images, noted, _in_use(seen, run, verdict)]
+    values = [images.model_dump() for images in known if images is not None]
+    return Images(**{name: next((v[name] for v in values if v[name]), None) for name in Images.model_fields})
+
+
+def noted_images(pod: Object) -> Images | None:
+    """What a preflight pod keeps note of; None on one that an earlier release made."""
+    text = (pod["metadata"].get("annotations") or {}).get(labels.IMAGES)
+    try:
+        return Images.model_validate_json(text) if text else None
+    except ValidationError:
+        return None
+
+
+def _in_use(seen: Observation, run: RunContext, verdict: Verdict) -> Images:
+    """The images of what runs, for a run of a release that recorded none."""
+    deployments = {
+        "gateway": (names.gateway(run.name), gateway.CONTAINER),
+        "inference": (names.inference(run.name), inference.CONTAINER),
+        "broker": (names.broker(run.name), broker.CONTAINER),
+    }
+    live = {part: seen.children.get("Deployment", name) for part, (name, _) in deployments.items()}
+    jobs = sorted(seen.children.of("Job"), key=lambda job: int(labels_of(job).get(labels.ATTEMPT, "0")))
+    return Images(
+        gym=next(_gym_images(seen, run, verdict), None),
+        trainer=_image(jobs[-1], trainer.CONTAINER) if jobs else None,
+        sandbox=next(_values(live["broker"], broker.CONTAINER, wiring.ENV_SANDBOX_IMAGE), None),
+        **{part: _image(live[part], container) for part, (_, container) in deployments.items()},
+    )
+
+
+def _gym_images(seen: Observation, run: RunContext, verdict: Verdict) -> Iterator[str]:
+    """Of the Gym servers for which the spec names no image of their own."""
+    for server in (wiring.HEAD_SERVER, *(one.name for one in verdict.gym.servers)):
+        own = run.spec.gym.servers.get(server)
+        image = _image(seen.children.get("Deployment", names.gym_server(run.name, server)), gym.CONTAINER)
+        if image and not (own and own.image):
+            yield image
+
+
+def _image(manifest: Object | None, container: str) -> str | None:
+    return next((str(one["image"]) for one in _containers(manifest, container) if one.get("image")), None)
+
+
+def _values(manifest: Object | None, container: str, variable: str) -> Iterator[str]:
+    for one in _containers(manifest, container):
+        yield from (str(env["value"]) for env in one.get("env") or [] if env["name"] == variable and env.get("value"))
+
+
+def _containers(manifest: Object | None, name: str) -> list[Object]:
+    if manifest is None:
+        return []
+    return [one for one in manifest["spec"]["template"]["spec"]["containers"] if one["name"] == name]
