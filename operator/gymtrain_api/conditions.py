@@ -44,6 +44,7 @@ class Reason(StrEnum):
     TRAINING = "Training"
     ROLLOUTS_FAILING = "RolloutsFailing"
     RETRYING = "Retrying"
+    WAITING_FOR_CAPACITY = "WaitingForCapacity"  # the run has trained, and its pods find no room
     FINISHED = "Finished"
     # Healthy: what the trainer measures of its own samples and pace
     NO_ALARM = "NoAlarm"

@@ -48,6 +48,8 @@ REASONS: Mapping[Reason, str] = {
     Reason.ROLLOUTS_FAILING: "Rollouts fail; the run waits until spec.rollout.stallTimeoutSeconds.",
     Reason.RETRYING: "An attempt failed, or a node of it is lost, and the next one starts from the last checkpoint. "
     "The message says when, or what to do about the node.",
+    Reason.WAITING_FOR_CAPACITY: "The run has trained before, and no node has room for a pod of it now, or a quota or a "
+    "queue holds it back. It waits; the message quotes the scheduler.",
     Reason.NO_ALARM: "No alarm stands.",
     Reason.KL_HIGH: "The KL divergence between trainer and vLLM is far above what stale weights explain.",
     Reason.RATIO_OFF: "On fresh samples the probability ratio of trainer and vLLM is not 1.",

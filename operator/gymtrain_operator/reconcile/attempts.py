@@ -1,13 +1,14 @@
 """Attempts: which one it is, how it ended, and whether its end counts.
 
 Each attempt is a Job. One that failed counts against backoffLimit, unless the cluster took its pods away (eviction,
-preemption, node shutdown): the run didn't fail, its place did.
+preemption, node shutdown), or those of its servers and had no room for new ones: the run didn't fail, its place did.
 """
 
 from gymtrain_api import labels, names
 from gymtrain_api.status import MAX_DISRUPTED_ATTEMPTS, GymTrainingRunStatus
 from gymtrain_api.wiring import TrainerProgress
 from gymtrain_operator.manifests.trainer import CONTAINER
+from gymtrain_operator.reconcile.capacity import has_trained, lost_servers
 from gymtrain_operator.reconcile.observation import Object, Observation, labels_of, name_of
 from gymtrain_operator.reconcile.pods import condition, terminated, was_disrupted
 from gymtrain_operator.reconcile.progress import parse_report
@@ -52,6 +53,7 @@ def disrupted_attempts(seen: Observation, before: GymTrainingRunStatus) -> tuple
         return known
     job = seen.children.get("Job", names.trainer_job(seen.run.name, attempt)) or {}
     lost = condition(job, "Failed").get("reason") == _BY_POLICY or any(map(was_disrupted, trainer_pods(seen, attempt)))
+    lost = lost or (has_trained(seen, before) and lost_servers(seen, job))
     return (*known, attempt) if lost else known
 
 

@@ -32,6 +32,7 @@ POSTED: Mapping[str, EventType | None] = {
     Reason.TRAINING: "Normal",
     Reason.ROLLOUTS_FAILING: "Warning",
     Reason.RETRYING: "Warning",
+    Reason.WAITING_FOR_CAPACITY: "Warning",
     Reason.FINISHED: None,
     Reason.NO_ALARM: "Normal",
     Reason.KL_HIGH: "Warning",

@@ -19,6 +19,14 @@ from gymtrain_operator.reconcile.attempts import (
     quoted_tails,
     trainer_pods,
 )
+from gymtrain_operator.reconcile.capacity import (
+    AGAIN_SECONDS,
+    ended_for_want_of_room,
+    has_trained,
+    lost_servers,
+    startup_begins,
+    without_room,
+)
 from gymtrain_operator.reconcile.conditions import Claim, find, holds, lacks
 from gymtrain_operator.reconcile.observation import Object, Observation, is_deleting, labels_of
 from gymtrain_operator.reconcile.pods import condition, first_overdue, first_trouble, phase, terminated
@@ -77,7 +85,7 @@ def _step(
         report = final_report(trainer_pods(seen, attempt))
         return TrainingStep(Changes(), attempt, "complete", report)
     if condition(job, "Failed").get("status") == "True":
-        return _after_failure(seen, run, servers, job, attempt, disrupted)
+        return _after_failure(seen, run, servers, before, job, attempt, disrupted)
     return _watch(seen, run, servers, before, job, attempt)
 
 
@@ -104,13 +112,22 @@ def _going_on(
 
 
 def _after_failure(
-    seen: Observation, run: RunContext, servers: ServersStep, job: Object, attempt: int, disrupted: tuple[int, ...]
+    seen: Observation,
+    run: RunContext,
+    servers: ServersStep,
+    before: GymTrainingRunStatus,
+    job: Object,
+    attempt: int,
+    disrupted: tuple[int, ...],
 ) -> TrainingStep:
     pods = trainer_pods(seen, attempt)
     report = final_report(pods)
     message = failure_message(seen, pods, job)
     if any(t.exit_code == ExitCode.REFUSED for pod in pods for t in terminated(pod) if t.container == CONTAINER):
         return TrainingStep(Changes(), attempt, "retrying", report, Failure(Reason.TRAINER_REFUSED, message))
+    failed_at = to_seconds(condition(job, "Failed").get("lastTransitionTime")) or seen.now
+    if ended_for_want_of_room(seen, before, job):
+        return _begin_again(seen, job, attempt, failed_at + AGAIN_SECONDS, message)
     limit = run.spec.backoff_limit
     failed = attempt - len(disrupted)
     if failed > limit:
@@ -120,14 +137,25 @@ def _after_failure(
     what = f"attempt {attempt} of {limit + 1 + len(disrupted)} failed"
     if attempt in disrupted:
         what = f"the cluster ended attempt {attempt}, which doesn't count against backoffLimit"
-        message = disruption_message(pods, job)
-    failed_at = to_seconds(condition(job, "Failed").get("lastTransitionTime")) or seen.now
+        message = without_room(seen, attempt) if lost_servers(seen, job) else disruption_message(pods, job)
     next_at = failed_at + backoff_seconds(failed)
     if seen.now >= next_at:
         return _start(seen, run, servers, attempt + 1, f"{what}, starting attempt {attempt + 1}: {message}")
     text = f"{what}, the next starts at {to_text(next_at)}: {message}"
     claim = lacks(ConditionType.PROGRESSING, Reason.RETRYING, text)
     return TrainingStep(Changes(claims=(claim,), requeue_after=next_at - seen.now), attempt, "retrying", report)
+
+
+def _begin_again(seen: Observation, job: Object, attempt: int, at: float, message: str) -> TrainingStep:
+    """An attempt that ended while it waited for room, by a deadline of its own or in the wait: it never started, so it
+    keeps its number and doesn't count, however often that happens."""
+    room = without_room(seen, attempt)
+    text = f"attempt {attempt} ended while it waited for room in the cluster and begins again at {to_text(at)}"
+    text = f"{text}: {f'{room}; ' if room else ''}{message}"
+    claim = lacks(ConditionType.PROGRESSING, Reason.WAITING_FOR_CAPACITY, text)
+    gone = (Deletion.of(job),) if seen.now >= at else ()
+    changes = Changes(delete=gone, claims=(claim,), requeue_after=max(0.0, at - seen.now) or POLL_SECONDS)
+    return TrainingStep(changes, attempt, "starting")
 
 
 def _watch(
@@ -143,7 +171,13 @@ def _watch(
         or (running and not servers.waiting_for)
     )
     if not started:
-        since = to_seconds(job["metadata"].get("creationTimestamp")) or seen.now
+        trained = has_trained(seen, before)
+        if trained and (room := without_room(seen, attempt)):
+            text = f"attempt {attempt} waits for room in the cluster: {room}"
+            claim = lacks(ConditionType.PROGRESSING, Reason.WAITING_FOR_CAPACITY, text)
+            pause = POLL_SECONDS if running else _IDLE_POLL_SECONDS
+            return TrainingStep(Changes(claims=(claim,), requeue_after=pause), attempt, "starting", report)
+        since = startup_begins(seen, before, job, trained=trained)
         deadline = run.spec.startup_deadline_seconds
         if seen.now - since > deadline:
             return _startup_failed(seen, servers, pods, attempt, deadline)

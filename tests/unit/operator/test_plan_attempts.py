@@ -166,16 +166,6 @@ def test_a_trainer_that_the_operator_can_not_reach_is_left_to_its_work() -> None
     assert world.condition(ConditionType.FAILED).status == "False"
 
 
-def test_a_second_attempt_that_finds_no_node_fails_at_the_deadline_too() -> None:
-    world = World(startupDeadlineSeconds=60).to_training()
-    world.trainer_ends(1)
-    world.reconcile(11)
-    status = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "message": "no GPU"}]}
-    world.add_pod("run-trainer-2-0-x", labels.Role.TRAINER, status, **{labels.ATTEMPT: "2"})
-    world.reconcile(70)
-    assert "no GPU" in world.condition(ConditionType.FAILED).message
-
-
 def test_a_lost_answer_of_the_trainer_changes_nothing() -> None:
     world = World().to_training(step=4)
     status = {"phase": "Running", "containerStatuses": []}

@@ -1,5 +1,6 @@
 """Suspension, the end, and what comes after it."""
 
+from gymtrain_api import labels
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_operator.reconcile.observation import Rejection, Run
 from gymtrain_operator.reconcile.plan import plan
@@ -72,6 +73,9 @@ def test_a_resumed_run_starts_its_startup_deadline_anew() -> None:
     world.seen.clear()
     world.change(suspend=False)
     world.reconcile(1000)
+    # It has room, so it isn't waited for without end (test_plan_capacity.py).
+    status = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "True"}]}
+    world.add_pod("run-trainer-1-0-x", labels.Role.TRAINER, status, **{labels.ATTEMPT: "1"})
     world.reconcile(30)
     assert world.condition(ConditionType.FAILED).status == "False"
     world.reconcile(40)

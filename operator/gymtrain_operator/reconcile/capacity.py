@@ -1,0 +1,93 @@
+"""Room in the cluster: which pods of a run wait for it, and what that means for an attempt.
+
+A run that has trained has something to lose, and a cluster that is full gets room again. So such a run waits for it
+without end (activeDeadlineSeconds still holds), and the startup deadline counts from when there was room for all. A run
+that never trained fails by the deadline, as one whose pods no node can ever hold should.
+"""
+
+from gymtrain_api import labels, names
+from gymtrain_api.conditions import ConditionType, Reason
+from gymtrain_api.status import GymTrainingRunStatus
+from gymtrain_operator.reconcile.conditions import find
+from gymtrain_operator.reconcile.observation import Object, Observation, labels_of, name_of
+from gymtrain_operator.reconcile.pods import condition, node_of, phase
+from gymtrain_operator.reconcile.times import to_seconds
+
+AGAIN_SECONDS = 300.0
+"""Pause before an attempt that ended while it waited for room is begun again."""
+
+_SERVERS = (labels.Role.INFERENCE, labels.Role.GYM, labels.Role.GATEWAY, labels.Role.BROKER)
+_MADE_SECONDS = 60.0  # a busy Job controller is late in making pods
+
+
+def has_trained(seen: Observation, before: GymTrainingRunStatus) -> bool:
+    """Whether the run has done a step of training, in any attempt."""
+    return before.progress is not None and before.progress.step > 0
+
+
+def without_room(seen: Observation, attempt: int) -> str:
+    """The first pod of the attempt that no node has room for, in the scheduler's words; empty where there is none."""
+    pods = seen.children.pods(labels.Role.TRAINER, {labels.ATTEMPT: str(attempt)})
+    for pod in [*pods, *_server_pods(seen)]:
+        if _has_no_room(pod):
+            return f"pod {name_of(pod)} can't be scheduled: {condition(pod, 'PodScheduled').get('message', '')}"
+    for deployment in seen.children.of("Deployment"):
+        refused = condition(deployment, "ReplicaFailure")
+        if refused.get("status") == "True" and "exceeded quota" in str(refused.get("message")):
+            return f"no pod of Deployment {name_of(deployment)} can be made: {refused['message']}"
+    job = seen.children.get("Job", names.trainer_job(seen.run.name, attempt))
+    if job is not None and not pods and not _is_over(job) and _age(job, seen.now) > _MADE_SECONDS:
+        return (
+            f"no pod of Job {name_of(job)} is made: a quota, a queue or an admission policy holds them back; "
+            f"kubectl describe job {name_of(job)} says which"
+        )
+    return ""
+
+
+def ended_for_want_of_room(seen: Observation, before: GymTrainingRunStatus, job: Object) -> bool:
+    """Whether the last that is known of an attempt before its Job failed is that it waited for room."""
+    old = find(before, ConditionType.PROGRESSING)
+    waited = old is not None and old.reason == Reason.WAITING_FOR_CAPACITY
+    return waited and before.attempt == int(labels_of(job).get(labels.ATTEMPT, "0"))
+
+
+def lost_servers(seen: Observation, job: Object) -> bool:
+    """Whether a server of the run had no room any more when the attempt's Job failed."""
+    failed = condition(job, "Failed")
+    failed_at = to_seconds(failed.get("lastTransitionTime"))
+    if failed.get("status") != "True" or failed_at is None:
+        return False
+    return any(_has_no_room(pod) and _since(pod) < failed_at for pod in _server_pods(seen))
+
+
+def startup_begins(seen: Observation, before: GymTrainingRunStatus, job: Object, *, trained: bool) -> float:
+    """When the startup deadline begins to count: with the attempt, or, of a run that has trained, when it had room."""
+    begun = to_seconds(job["metadata"].get("creationTimestamp")) or seen.now
+    old = find(before, ConditionType.PROGRESSING)
+    if not trained or old is None:
+        return begun
+    if old.reason == Reason.WAITING_FOR_CAPACITY:
+        return seen.now
+    # Progressing is False while the run waits for room, and has been True since.
+    return max(begun, to_seconds(old.last_transition_time) or begun) if old.status == "True" else begun
+
+
+def _server_pods(seen: Observation) -> list[Object]:
+    return [pod for role in _SERVERS for pod in seen.children.servers(role)]
+
+
+def _has_no_room(pod: Object) -> bool:
+    """Whether the scheduler looked for a node and found none, or a queue keeps it from looking."""
+    return phase(pod) == "Pending" and not node_of(pod) and condition(pod, "PodScheduled").get("status") == "False"
+
+
+def _since(pod: Object) -> float:
+    return to_seconds(condition(pod, "PodScheduled").get("lastTransitionTime")) or 0.0
+
+
+def _age(manifest: Object, now: float) -> float:
+    return now - (to_seconds(manifest["metadata"].get("creationTimestamp")) or now)
+
+
+def _is_over(job: Object) -> bool:
+    return any(condition(job, kind).get("status") == "True" for kind in ("Complete", "Failed"))
