@@ -4,12 +4,12 @@ lightkube brings the configuration and the authentication (kubeconfig, exec plug
 its renewal); the requests are made here, because its client can't delete with a precondition, and an
 object that was replaced since it was read must not be deleted in its successor's stead.
 
-Every call has a deadline. Every failure is one of `errors.ClusterError`.
+Every call has a deadline, every answer a bound. Every failure is one of `errors.ClusterError`.
 """
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from time import perf_counter
 from typing import Any, Self
 
@@ -22,11 +22,20 @@ from gymtrain_api.labels import FIELD_MANAGER
 from gymtrain_operator import kinds, metrics
 from gymtrain_operator.errors import ClusterError, ConflictError, NotFoundError, RejectedError, UnreachableError
 from gymtrain_operator.kinds import Kind
+from gymtrain_operator.trimming import trimmed
 
 type Object = dict[str, Any]
 
+LOG_LINE_BYTES = 16 << 10
+"""The longest line that a container runtime stores: containerd's default; CRI-O's is shorter."""
+
 _CALL_SECONDS = 15.0
-_PAGE = 500
+# A page and an answer, as they are read. Objects are 1.5 MiB at most (etcd's limit), and commonly 10 KiB: whoever fills
+# a namespace with large ones under a run's labels has that run stand still, and not the operator run out of memory.
+_PAGE = 100
+_MAX_ANSWER_BYTES = 16 << 20
+# Metadata alone, with which the API server answers for every kind, custom resources among them.
+_METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 # Server-side apply says with HTTP 500 that an object doesn't fit its schema (kubernetes#122480): an unknown field, a
 # list that is none, a name twice in `env`, a quantity that is none.
 _UNFIT = ("failed to create typed patch object", "failed to convert new object")
@@ -88,16 +97,32 @@ class Cluster:
         return await self._json("GET", kind.path(namespace, name))
 
     async def list(self, kind: Kind, namespace: str | None, selector: str = "") -> list[Object]:
-        """All objects that match a label selector, of all namespaces where `namespace` is None."""
-        found: list[Object] = []
+        """All objects that match a label selector, of all namespaces where `namespace` is None, without what nobody
+        here reads of them (`trimmed`)."""
+        # Items of a list carry no kind of their own.
+        return [trimmed(kind, {"kind": kind.name, **item}) async for item in self._items(kind, namespace, selector)]
+
+    async def versions(self, kind: Kind, namespace: str | None) -> dict[tuple[str, str], str]:
+        """The resourceVersion of all objects of a kind by namespace and name: nothing else of them is read."""
+        found: dict[tuple[str, str], str] = {}
+        async for item in self._items(kind, namespace, accept=_METADATA_ONLY):
+            meta = item["metadata"]
+            found[meta["namespace"], meta["name"]] = meta.get("resourceVersion", "")
+        return found
+
+    async def _items(
+        self, kind: Kind, namespace: str | None, selector: str = "", accept: str = "application/json"
+    ) -> AsyncIterator[Object]:
+        """The items of a list, page by page."""
         params = {"limit": str(_PAGE)} | ({"labelSelector": selector} if selector else {})
         while True:
-            page = await self._json("GET", kind.path(namespace), params=params)
-            # Items of a list carry no kind of their own.
-            found += [{"kind": kind.name, **item} for item in page.get("items") or []]
+            page = await self._json("GET", kind.path(namespace), params=params, accept=accept)
             token = (page.get("metadata") or {}).get("continue")
+            for item in page.get("items") or []:
+                yield item
+            del page  # before the next one is read
             if not token:
-                return found
+                return
             params["continue"] = token
 
     async def apply(self, kind: Kind, manifest: Object, *, uid: str = "") -> Object:
@@ -147,12 +172,22 @@ class Cluster:
             return
 
     async def logs(self, namespace: str, pod: str, container: str, *, lines: int, previous: bool = False) -> str:
-        """The last lines of a container's log; of its instance before the restart where `previous`."""
-        params = {"container": container, "tailLines": str(lines)} | ({"previous": "true"} if previous else {})
-        return (await self._call("GET", kinds.POD.path(namespace, pod, "log"), params=params)).text
+        """The last lines of a container's log; of its instance before the restart where `previous`.
+
+        The kubelet counts lines as the runtime stores them, in parts of 16 KiB, so that many bytes a line are all
+        there is; where a runtime has longer ones, the log ends within the last lines.
+        """
+        most = lines * LOG_LINE_BYTES
+        params = {"container": container, "tailLines": str(lines), "limitBytes": str(most)}
+        params |= {"previous": "true"} if previous else {}
+        answer = await self._call("GET", kinds.POD.path(namespace, pod, "log"), params=params, most=most)
+        return answer.content.decode(errors="replace")
 
     async def _json(self, method: str, path: str, **more: Any) -> Object:
-        found = (await self._call(method, path, **more)).json()
+        try:
+            found = json.loads((await self._call(method, path, **more)).content)
+        except ValueError as error:
+            raise UnreachableError(f"{method} {path}: the API server's answer is no JSON: {error}") from error
         if not isinstance(found, dict):
             raise UnreachableError(f"{method} {path}: the API server answered no object")
         return found
@@ -165,14 +200,16 @@ class Cluster:
         body: Object | None = None,
         params: Mapping[str, str] | None = None,
         content_type: str = "application/json",
+        accept: str = "application/json",
+        most: int = _MAX_ANSWER_BYTES,
     ) -> httpx.Response:
         content = None if body is None else json.dumps(body, separators=(",", ":")).encode()
-        headers = {"Content-Type": content_type} if content else {}
+        headers = {"Accept": accept} | ({"Content-Type": content_type} if content else {})
         begin = perf_counter()
         code = "none"
         try:
             async with asyncio.timeout(_CALL_SECONDS):
-                answer = await self._client.request(method, f"/{path}", content=content, params=params, headers=headers)
+                answer = await self._read(method, path, most, content=content, params=params, headers=headers)
             code = str(answer.status_code)
         except (httpx.HTTPError, TimeoutError, ConfigError, OSError) as error:
             raise UnreachableError(f"{method} {path}: {type(error).__name__}: {error}") from error
@@ -182,9 +219,28 @@ class Cluster:
         # 5xx may be a proxy's, and a process whose credentials are refused (401) may read better ones at its start.
         if answer.status_code < 500 and answer.status_code != 401:
             self._on_answer()
-        if answer.status_code >= 400:
+        if answer.status_code >= 300:  # redirects are not followed: the API server has none
             raise _error(method, path, answer)
         return answer
+
+    async def _read(self, method: str, path: str, most: int, **request: Any) -> httpx.Response:
+        """The answer, read to its end.
+
+        Raises:
+            UnreachableError: it is longer than `most` bytes.
+        """
+        async with self._client.stream(method, f"/{path}", **request) as answer:
+            body = bytearray()
+            async for part in answer.aiter_bytes():
+                body += part
+                if len(body) > most:
+                    raise UnreachableError(
+                        f"{method} {path}: the answer is longer than {most >> 20} MiB and is not read any further"
+                    )
+        headers = answer.headers.copy()
+        headers.pop("content-encoding", None)  # what was read is unpacked
+        headers.pop("content-length", None)
+        return httpx.Response(answer.status_code, headers=headers, content=bytes(body))
 
 
 def _error(method: str, path: str, answer: httpx.Response) -> ClusterError:

@@ -8,6 +8,7 @@ OperatorError
 │   └── UnreachableError    no answer in time, or 429 and 5xx: try again later
 ├── ForeignObjectError      a name of ours is taken by an object of somebody else
 └── ProbeError              a pod of a run didn't answer, or not as agreed
+    └── OversizedAnswerError    it answers without end
 """
 
 
@@ -50,3 +51,7 @@ class ForeignObjectError(OperatorError):
 
 class ProbeError(OperatorError):
     """A pod's HTTP answer is missing or no document that we know."""
+
+
+class OversizedAnswerError(ProbeError):
+    """A pod's HTTP answer is longer than any that it should give."""

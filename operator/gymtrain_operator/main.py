@@ -5,7 +5,6 @@ import signal
 import sys
 from collections.abc import Sequence
 
-import aiohttp
 from aiohttp import web
 
 from gymtrain_operator import log
@@ -15,6 +14,7 @@ from gymtrain_operator.health import Health, application
 from gymtrain_operator.leases import Leadership, LostLeaseError
 from gymtrain_operator.observe import Observer
 from gymtrain_operator.options import Options, parse
+from gymtrain_operator.probes.reading import probing_session
 from gymtrain_operator.reconciler import Reconciler
 from gymtrain_operator.service import Service
 
@@ -46,7 +46,7 @@ async def _serve(options: Options) -> None:
     await runner.setup()
     await web.TCPSite(runner, port=options.port).start()
     try:
-        async with aiohttp.ClientSession(trust_env=False) as session:
+        async with probing_session() as session:
             reconciler = Reconciler(cluster, Observer(cluster, session, options.defaults), options.defaults)
             await _lead(options, cluster, Service(cluster, reconciler, options.namespaces, health), health, stop)
     finally:

@@ -1,6 +1,7 @@
 """Observing a run: what the API server and the run's pods say, as one `Observation`."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from gymtrain_api.transports import ServerOffer
 from gymtrain_api.wiring import TrainerProgress
 from gymtrain_operator import kinds
 from gymtrain_operator.cluster import Cluster
-from gymtrain_operator.errors import ClusterError, NotFoundError, ProbeError, RejectedError
+from gymtrain_operator.errors import ClusterError, NotFoundError, OversizedAnswerError, ProbeError, RejectedError
 from gymtrain_operator.manifests.context import Defaults, RunContext
 from gymtrain_operator.manifests.inference import CONTAINER as INFERENCE_CONTAINER
 from gymtrain_operator.manifests.preflight import GYM_CONTAINER, TRAINER_CONTAINER, preflight_hash
@@ -37,7 +38,10 @@ from gymtrain_operator.reconcile.references import named_objects
 from gymtrain_operator.reconcile.sandboxes import INSTALL, MISSING
 from gymtrain_operator.reconcile.verdicts import gym_verdict, stored_verdict, trainer_verdict
 
-_VERDICT_LINES = 2000  # of which a long verdict takes many: the kubelet stores lines in parts of 16 KiB
+# The verdict comes last, and the ConfigMap that keeps it holds 1 MiB: 64 lines, as runtimes store them in parts of
+# 16 KiB. What else a container prints, before it and in the threads that are left, may be as long again.
+_VERDICT_LINES = 160
+_LOGS_AT_ONCE = 2  # a log is some 2.5 MiB, and four times that where it has characters of other planes
 _KEPT_TAILS = 200
 _TAIL_LINES = 40  # more than are shown: empty lines don't count
 
@@ -50,6 +54,7 @@ class Observer:
         self._session = session
         self._defaults = defaults
         self._tails: dict[LogRef, str] = {}
+        self._logs_at_once = asyncio.Semaphore(_LOGS_AT_ONCE)
 
     async def observe(self, found: Object, now: float, *, resync: bool) -> Observation:
         """All about the run whose object is `found`.
@@ -66,7 +71,7 @@ class Observer:
         attempt = current_attempt(seen, run.status)
         output = None if verdict else await self._preflight_output(run, children)
         missing = () if verdict else await self._missing(run)
-        progress, offers, agent_sandbox, tails = await asyncio.gather(
+        progress, (offers, oversized), agent_sandbox, tails = await asyncio.gather(
             self._progress(seen),
             self._offers(run, children),
             self._agent_sandbox(seen),
@@ -79,16 +84,17 @@ class Observer:
             missing=missing,
             progress=progress,
             offers=offers,
+            oversized=oversized,
             agent_sandbox=agent_sandbox,
             log_tails=tails,
         )
 
     async def ask_again(self, seen: Observation) -> Observation:
         """The observation with fresh answers of the run's pods; the objects are not read again."""
-        progress, offers, agent_sandbox = await asyncio.gather(
+        progress, (offers, oversized), agent_sandbox = await asyncio.gather(
             self._progress(seen), self._offers(seen.run, seen.children), self._agent_sandbox(seen)
         )
-        return replace(seen, progress=progress, offers=offers, agent_sandbox=agent_sandbox)
+        return replace(seen, progress=progress, offers=offers, oversized=oversized, agent_sandbox=agent_sandbox)
 
     async def _agent_sandbox(self, seen: Observation) -> AgentSandbox | None:
         """What the cluster offers of agent-sandbox, until the broker is there."""
@@ -151,21 +157,22 @@ class Observer:
         pod = children.get("Pod", names.preflight(run.name, preflight_hash(context)))
         if pod is None or not is_over(pod):
             return None
-        gym, trainer = await asyncio.gather(
-            *(self._log(run.namespace, name_of(pod), name) for name in (GYM_CONTAINER, TRAINER_CONTAINER))
+        return PreflightOutput(
+            await self._verdict(run.namespace, name_of(pod), GYM_CONTAINER, gym_verdict),
+            await self._verdict(run.namespace, name_of(pod), TRAINER_CONTAINER, trainer_verdict),
         )
-        return PreflightOutput(gym_verdict(gym), trainer_verdict(trainer))
 
-    async def _log(self, namespace: str, pod: str, container: str) -> str:
-        """A container's log; empty where it never ran."""
+    async def _verdict[V](self, namespace: str, pod: str, container: str, read: Callable[[str], V | None]) -> V | None:
+        """What a container printed; None where it never ran. The log is not kept."""
         try:
-            return await self._cluster.logs(namespace, pod, container, lines=_VERDICT_LINES)
+            async with self._logs_at_once:
+                return read(await self._cluster.logs(namespace, pod, container, lines=_VERDICT_LINES))
         except NotFoundError:
-            return ""
+            return None
         except RejectedError as error:
             # 400: the container never started, so it has no log.
             if error.final:
-                return ""
+                return None
             raise
 
     async def _missing(self, run: Run) -> tuple[str, ...]:
@@ -181,45 +188,56 @@ class Observer:
             found.append(f"spec.sandboxes.backend: {MISSING}: {INSTALL}")
         return tuple(dict.fromkeys(found))
 
-    async def _offers(self, run: Run, children: Children) -> tuple[ServerOffer, ...] | None:
-        """Answers of all vLLM servers once as many as wanted have started, until it is known what they lack."""
+    async def _offers(self, run: Run, children: Children) -> tuple[tuple[ServerOffer, ...] | None, str]:
+        """Answers of all vLLM servers once as many as wanted have started, until it is known what they lack; and which
+        of them answers without end."""
         assert run.spec is not None
         if run.status.weight_sync is not None and run.status.weight_sync.missing is not None:
-            return None
+            return None, ""
         pods = children.servers(labels.Role.INFERENCE)
         ips = [_ip_of(pod) for pod in pods if has_started(pod, INFERENCE_CONTAINER)]
         if len(ips) < run.spec.inference.replicas or not all(ips):
-            return None
+            return None, ""
         try:
-            return tuple(await asyncio.gather(*(server_offer(self._session, ip) for ip in ips)))
+            # One after the other: a hundred answers at once are more than one process should hold.
+            return tuple([await server_offer(self._session, ip) for ip in ips]), ""
+        except OversizedAnswerError as error:
+            return None, str(error)
         except ProbeError:
-            return None
+            return None, ""
 
     async def _log_tails(self, run: Run, children: Children, attempt: int) -> dict[tuple[str, str], str]:
         tails = {}
         for ref in wanted_tails(children, attempt):
             if ref not in self._tails:
                 try:
-                    text = await self._cluster.logs(
-                        run.namespace, ref.pod, ref.container, lines=_TAIL_LINES, previous=ref.previous
-                    )
+                    async with self._logs_at_once:
+                        text = tail(
+                            await self._cluster.logs(
+                                run.namespace, ref.pod, ref.container, lines=_TAIL_LINES, previous=ref.previous
+                            )
+                        )
                 except ClusterError:
                     continue  # a log is a help to the reader; the plan goes on without
                 if len(self._tails) >= _KEPT_TAILS:
                     del self._tails[next(iter(self._tails))]
-                self._tails[ref] = tail(text)
+                self._tails[ref] = text
             tails[ref.pod, ref.container] = self._tails[ref]
         return tails
 
 
-def read_run(found: Object) -> Run:
-    """The run as the plan sees it."""
+def read_run(found: Object, last: Run | None = None) -> Run:
+    """The run as the plan sees it. Of `last`, the same run read before, the spec is taken where it can't have changed:
+    most looks at a run are for its progress."""
     meta = found["metadata"]
     spec, error = None, ""
-    try:
-        spec = parse_spec(found.get("spec") or {})
-    except InvalidRunError as invalid:
-        error = str(invalid)
+    if last is not None and last.generation == int(meta.get("generation", 1)):
+        spec, error = last.spec, last.spec_error
+    else:
+        try:
+            spec = parse_spec(found.get("spec") or {})
+        except InvalidRunError as invalid:
+            error = str(invalid)
     return Run(
         name=meta["name"],
         namespace=meta["namespace"],

@@ -2,6 +2,9 @@
 
 While a run trains it is looked at every 2 s for its progress. Such a tick asks only the trainer and takes
 the rest from the last observation, which any event about the run makes void; so do 30 s.
+
+Of a run that has ended a line is kept: nothing about it but a change of its own, or the end of its time to live, is a
+reason to look again.
 """
 
 import time
@@ -16,9 +19,11 @@ from gymtrain_operator.log import logger
 from gymtrain_operator.manifests.context import Defaults
 from gymtrain_operator.observe import Observer, read_run
 from gymtrain_operator.queues import Key
+from gymtrain_operator.reconcile.lifecycle import has_ended
 from gymtrain_operator.reconcile.observation import Observation
 from gymtrain_operator.reconcile.plan import Plan, plan
 from gymtrain_operator.reporting import post_event, write_status
+from gymtrain_operator.trimming import trimmed_run
 
 _REMEMBER_SECONDS = 30.0
 _RESYNC_SECONDS = 600.0
@@ -26,21 +31,19 @@ _RESYNC_SECONDS = 600.0
 
 @dataclass
 class _Memory:
-    """What is kept of a run between two reconciles. All of it may be lost at any time.
+    """What is kept of a run that goes on between two reconciles. All of it may be lost at any time.
 
     Attributes:
         run: the object, with the status that was written last.
         seen: the last observation; None when an event made it void.
         at: when it was made.
         resynced: when every object of the run was last written again.
-        state: for the metric.
     """
 
     run: Object
     seen: Observation | None
     at: float
     resynced: float
-    state: str = ""
 
 
 class Reconciler:
@@ -54,15 +57,44 @@ class Reconciler:
         self._defaults = defaults
         self._clock = clock
         self._memories: dict[Key, _Memory] = {}
+        self._ended: dict[Key, str] = {}  # resourceVersion of runs about which nothing is left to do
+        self._states: dict[Key, str] = {}  # for the metric
         self._changed: set[Key] = set()  # runs with events since they were observed
 
     def event(self, key: Key, resource_version: str = "") -> bool:
-        """Something about the run changed. False where it is the operator's own status write."""
-        memory = self._memories.get(key)
-        if memory and resource_version and resource_version == memory.run["metadata"].get("resourceVersion"):
+        """Something about the run changed, or about what it owns where there is no version.
+
+        False where there is no reason to look at it: it is the operator's own status write; the run has ended; or it
+        is only known by what it owns, and its own event is still to come.
+        """
+        if not resource_version:
+            if key not in self._memories:
+                return False
+        elif resource_version == self._version(key):
             return False
         self._changed.add(key)
         return True
+
+    def knows(self, key: Key) -> bool:
+        """Whether the run was looked at, or is known to have ended."""
+        return key in self._memories or key in self._ended
+
+    def is_settled(self, key: Key, resource_version: str) -> bool:
+        """Whether the run has ended, and nothing is left to do about it in this version."""
+        return self._ended.get(key) == resource_version
+
+    def settle(self, key: Key, resource_version: str, state: str) -> None:
+        """Takes a run that ended before this process began for one about which little is left to do."""
+        self._ended[key] = resource_version
+        self._count(key, state)
+
+    def known(self, namespace: str | None) -> set[Key]:
+        """All runs that `knows` knows, of a namespace or of all."""
+        return {key for key in (*self._memories, *self._ended) if namespace in (None, key[0])}
+
+    def _version(self, key: Key) -> str:
+        memory = self._memories.get(key)
+        return str(memory.run["metadata"].get("resourceVersion", "")) if memory else self._ended.get(key, "")
 
     async def reconcile(self, key: Key) -> float | None:
         """Brings the run one step on. Returns seconds after which it wants to be looked at again.
@@ -79,7 +111,7 @@ class Reconciler:
             run, seen = memory.run, await self._tick(last, memory.run)
         else:
             try:
-                run = await self._cluster.get(kinds.RUN, *key)
+                run = trimmed_run(await self._cluster.get(kinds.RUN, *key))
             except NotFoundError:
                 self._forget(key)
                 return None
@@ -100,14 +132,14 @@ class Reconciler:
         # The first look after a start takes the objects as they are: they were written by the release before.
         resynced = memory.resynced if memory else now
         resync = now - resynced > _RESYNC_SECONDS
-        seen = await self._observer.observe(run, now, resync=resync)
-        state = memory.state if memory else ""
-        self._memories[key] = _Memory(run, None, now, now if resync else resynced, state)
-        return seen
+        # Before anything is read: an event meanwhile is a reason to look again.
+        self._ended.pop(key, None)
+        self._memories[key] = _Memory(run, None, now, now if resync else resynced)
+        return await self._observer.observe(run, now, resync=resync)
 
     async def _tick(self, last: Observation, run: Object) -> Observation:
-        """The last observation with fresh answers of the servers."""
-        seen = replace(last, run=read_run(run), now=self._clock(), resync=False)
+        """The last observation with fresh answers of the servers. Since it was made only the status was written."""
+        seen = replace(last, run=read_run(run, last.run), now=self._clock(), resync=False)
         return await self._observer.ask_again(seen)
 
     async def _act(self, key: Key, run: Object, seen: Observation) -> float | None:
@@ -122,7 +154,7 @@ class Reconciler:
             await self._cluster.delete(kinds.RUN, *key, seen.run.uid)
             return None
         if not seen.run.deleting:
-            run = await write_status(self._cluster, run, wanted.status)
+            run = trimmed_run(await write_status(self._cluster, run, wanted.status))
         for event in wanted.events:
             logger().info("event", type=event.type, reason=event.reason, note=event.note)
             await post_event(self._cluster, run, event, seen.now)
@@ -132,21 +164,25 @@ class Reconciler:
     def _remember(self, key: Key, run: Object, seen: Observation, wanted: Plan, *, quiet: bool) -> None:
         memory = self._memories[key]
         memory.run = run
-        if quiet and not (wanted.apply or wanted.delete or wanted.scale):
+        self._count(key, wanted.status.state or "")
+        if not quiet or wanted.apply or wanted.delete or wanted.scale:
+            return
+        if has_ended(wanted.status) and key not in self._changed:
+            self._ended[key] = self._version(key)
+            del self._memories[key]
+        else:
             memory.seen = seen
-        self._count(memory, wanted.status.state or "")
 
     def _forget(self, key: Key) -> None:
-        memory = self._memories.pop(key, None)
+        self._memories.pop(key, None)
+        self._ended.pop(key, None)
         self._changed.discard(key)
-        if memory:
-            self._count(memory, "")
+        self._count(key, "")
 
-    def _count(self, memory: _Memory, state: str) -> None:
-        if state == memory.state:
-            return
-        if memory.state:
-            metrics.RUNS.labels(memory.state).dec()
+    def _count(self, key: Key, state: str) -> None:
+        before = self._states.pop(key, "")
+        if before:
+            metrics.RUNS.labels(before).dec()
         if state:
             metrics.RUNS.labels(state).inc()
-        memory.state = state
+            self._states[key] = state

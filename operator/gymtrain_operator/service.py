@@ -22,6 +22,9 @@ _FIRST_RETRY_SECONDS = 0.5
 _MAX_RETRY_SECONDS = 60.0
 # Events come in bursts: one look a moment later serves them all.
 _SETTLE_SECONDS = 0.15
+# Runs that ended before this process began, of which there may be thousands, are looked at without haste: their time to
+# live may be over, or the operator before was stopped while it cleared away.
+_ENDED_SECONDS = 300.0
 
 
 class Service:
@@ -50,9 +53,12 @@ class Service:
             for task in tasks[1:]:
                 task.cancel()
 
-    def enqueue(self, key: Key, resource_version: str = "") -> None:
-        """Something about the run happened."""
-        if self._reconciler.event(key, resource_version):
+    def enqueue(self, key: Key, resource_version: str = "", ended_as: str = "") -> None:
+        """Something about the run happened, or about what it owns; `ended_as` is the state of one that has ended."""
+        if ended_as and not self._reconciler.knows(key):
+            self._reconciler.settle(key, resource_version, ended_as)
+            self._queue.add(key, after=random.uniform(_SETTLE_SECONDS, _ENDED_SECONDS))  # noqa: S311
+        elif self._reconciler.event(key, resource_version):
             self._queue.add(key, after=_SETTLE_SECONDS)
 
     async def _watch(self, stop: asyncio.Event) -> None:
@@ -74,26 +80,29 @@ class Service:
     async def _resync(self) -> None:
         """Looks at all runs from time to time, whether or not events came."""
         scopes: list[str | None] = [*self._namespaces] or [None]
-        spread = 1.0  # at the start at once, later without haste
         while True:
-            listed = [await self._list(namespace, spread) for namespace in scopes]
+            # The watches begin with a list of their own.
+            await asyncio.sleep(RESYNC_SECONDS)
+            listed = [await self._list(namespace) for namespace in scopes]
             if all(listed):
                 metrics.RESYNC_TIME.set_to_current_time()
-            spread = RESYNC_SECONDS / 2
-            await asyncio.sleep(RESYNC_SECONDS)
 
-    async def _list(self, namespace: str | None, spread: float) -> bool:
-        """Has the runs of one namespace looked at. A namespace that was deleted, or its Role, must not keep the
-        others waiting: False where the API server doesn't list it."""
+    async def _list(self, namespace: str | None) -> bool:
+        """Has the runs of one namespace looked at, but for those that have ended. A namespace that was deleted, or its
+        Role, must not keep the others waiting: False where the API server doesn't list it."""
+        gone = self._reconciler.known(namespace)
         try:
-            runs = await self._cluster.list(kinds.RUN, namespace)
+            due = await self._cluster.versions(kinds.RUN, namespace)
         except ClusterError as error:
             logger().warning("resync", namespace=namespace or "all", error=str(error))
             return False
-        for run in runs:
-            key = (run["metadata"]["namespace"], run["metadata"]["name"])
-            self._reconciler.event(key)
-            self._queue.add(key, after=random.uniform(0.01, spread))  # noqa: S311
+        gone -= due.keys()
+        for key, version in due.items():
+            if not self._reconciler.is_settled(key, version):
+                self._reconciler.event(key, version)
+                self._queue.add(key, after=random.uniform(0.01, RESYNC_SECONDS / 2))  # noqa: S311
+        for key in gone:  # the event of its end was lost
+            self._queue.add(key)
         return True
 
     async def _work(self) -> None:

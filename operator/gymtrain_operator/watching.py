@@ -47,13 +47,14 @@ def settings() -> kopf.OperatorSettings:
     tuned.watching.connect_timeout = 15
     tuned.watching.inactivity_timeout = 75
     tuned.watching.reconnect_backoff = 1
+    tuned.watching.chunk_size = 50  # without it kopf reads all objects of a kind as one document
     tuned.networking.request_timeout = 30
     tuned.networking.connect_timeout = 15
     tuned.networking.error_backoffs = _WithoutEnd()
-    # A worker stays for each object that had an event until it was idle for this long; the handlers take no
-    # time, so few workers are enough only if they leave soon.
+    # A worker stays for each object that had an event until it was idle for this long, and holds the object; the
+    # others wait, whole, until there is room for them. The handlers take no time, so workers can leave soon.
     tuned.queueing.worker_limit = 100
-    tuned.queueing.idle_timeout = 0.2
+    tuned.queueing.idle_timeout = 0.01
     for group, version, plural in CHILDREN:
         selector = f"{labels.MANAGED_BY}={labels.MANAGED_BY_VALUE},{labels.RUN}"
         tuned.watching.label_selectors[group, version, plural] = selector

@@ -7,6 +7,7 @@ from typing import Any
 from gymtrain_operator.cluster import Cluster
 from gymtrain_operator.errors import ConflictError, NotFoundError
 from gymtrain_operator.kinds import Kind
+from gymtrain_operator.trimming import trimmed
 
 type Object = dict[str, Any]
 
@@ -59,12 +60,16 @@ class FakeCluster(Cluster):
         self.reads += 1
         wanted = dict(pair.split("=") for pair in selector.split(",") if pair)
         return [
-            copy.deepcopy({"kind": kind.name, **item})
+            copy.deepcopy(trimmed(kind, item))
             for (k, ns, _), item in sorted(self.objects.items())
             if k == kind.name
             and namespace in (None, ns)
             and wanted.items() <= (item["metadata"].get("labels") or {}).items()
         ]
+
+    async def versions(self, kind: Kind, namespace: str | None) -> dict[tuple[str, str], str]:
+        found = (item["metadata"] for item in await self.list(kind, namespace))
+        return {(meta["namespace"], meta["name"]): meta["resourceVersion"] for meta in found}
 
     async def apply(self, kind: Kind, manifest: Object, *, uid: str = "") -> Object:
         self._did("APPLY", kind, manifest["metadata"]["name"])

@@ -50,8 +50,10 @@ class _Run:
 class FakeNode:
     """The node, in a thread of its own; use as a context manager."""
 
-    def __init__(self, server: ApiServer) -> None:
+    def __init__(self, server: ApiServer, *, long_steps: int = _LONG_STEPS) -> None:
+        """`long_steps` is how many steps of a second a run trains whose name starts with `long-`."""
         self._server = server
+        self.long_steps = long_steps
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fake-node", daemon=True)
         self._tasks: dict[str, asyncio.Task[None]] = {}  # by uid of the pod
@@ -236,7 +238,7 @@ class _Player:
                 await self._ended(wiring.ExitCode.REFUSED, self._progress.model_dump_json())
                 return
             self._run.weights.set()
-            steps = _LONG_STEPS if self._run.name.startswith("long-") else MAX_STEPS
+            steps = self._node.long_steps if self._run.name.startswith("long-") else MAX_STEPS
             for step in range(steps + 1):
                 version = wiring.weight_version(self._run.name, self._attempt, step + 1)
                 self._say(phase="training", step=step, reward=step / 10, weight_version=version, transport="HTTPFull")

@@ -18,11 +18,12 @@ _ROOT = Path(__file__).parents[2]
 class OperatorProcess:
     """`python -m gymtrain_operator` outside the cluster; use as a context manager."""
 
-    def __init__(self, kubeconfig: Path, log: Path, *flags: str) -> None:
+    def __init__(self, kubeconfig: Path, log: Path, *flags: str, source: Path = _ROOT / "operator") -> None:
+        """`source` is the folder of the operator's packages."""
         self._port = free_port()
         self._log = log
         self._command = [sys.executable, "-m", "gymtrain_operator", f"--port={self._port}", *flags]
-        self._env = {**os.environ, "KUBECONFIG": str(kubeconfig), "PYTHONPATH": str(_ROOT / "operator")}
+        self._env = {**os.environ, "KUBECONFIG": str(kubeconfig), "PYTHONPATH": str(source)}
 
     def __enter__(self) -> Self:
         self.start()

@@ -18,6 +18,7 @@ from gymtrain_operator.reconcile.observation import Children, Observation, Prefl
 from gymtrain_operator.reconcile.plan import Plan, plan
 from gymtrain_operator.reconcile.times import to_text
 from gymtrain_operator.reconcile.verdicts import stored_verdict
+from gymtrain_operator.trimming import trimmed
 
 START = 1_800_000_000.0
 UID = "11111111-2222-3333-4444-555555555555"
@@ -100,7 +101,13 @@ class World:
             self.status,
             deleting=self.deleting,
         )
-        children = Children(copy.deepcopy(self.objects))
+        # As they are read: what the operator doesn't keep of an object the plan can't see.
+        children = Children(
+            {
+                kind: {name: copy.deepcopy(trimmed(kinds.BY_NAME[kind], item)) for name, item in items.items()}
+                for kind, items in self.objects.items()
+            }
+        )
         facts = {"verdict": stored_verdict(children, self.name), **self.seen, **more}
         return Observation(run, self.now, children, **facts)
 

@@ -109,6 +109,7 @@ class Observation:
         missing: sentences on objects that the spec names and that don't exist.
         progress: the trainer's answer right now; None where it didn't answer.
         offers: the vLLM servers' answers; None until all wanted servers have started and answered.
+        oversized: which vLLM server's answer was not read to its end; empty where none is too long.
         agent_sandbox: None where nobody needs to know.
         log_tails: last lines of containers that failed, by pod and container.
         rejections: what the API server refused of the plan made just before from the same observation.
@@ -123,6 +124,7 @@ class Observation:
     missing: tuple[str, ...] = ()
     progress: TrainerProgress | None = None
     offers: tuple[ServerOffer, ...] | None = None
+    oversized: str = ""
     agent_sandbox: AgentSandbox | None = None
     log_tails: Mapping[tuple[str, str], str] = field(default_factory=dict)
     rejections: tuple[Rejection, ...] = ()

@@ -40,6 +40,8 @@ def step(seen: Observation, run: RunContext, before: GymTrainingRunStatus) -> We
         known = _with_choice(known, choice)
     if known is None:
         waiting = "waiting for vLLM to say what it offers"
+        if seen.oversized:
+            waiting += f". {seen.oversized}: is this vLLM's own image and command?"
         return WeightSyncStep(None, lacks(_KIND, Reason.WAITING_FOR_INFERENCE, waiting))
     text = f"{known.transport}: {known.reason.removeprefix(f'{known.transport}: ')}"
     if known.missing:

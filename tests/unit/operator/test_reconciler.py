@@ -161,8 +161,8 @@ async def test_while_a_run_trains_only_the_trainer_is_asked(bench: Bench, monkey
     async def progress(*_: object) -> TrainerProgress:
         return TrainerProgress(phase="training", step=step, weight_version=f"run:1:{step}", updated_at=bench.now)
 
-    async def offers(*_: object) -> tuple[object, ...]:
-        return (OFFER,)
+    async def offers(*_: object) -> tuple[tuple[object, ...], str]:
+        return (OFFER,), ""
 
     monkeypatch.setattr(Observer, "_progress", progress)
     monkeypatch.setattr(Observer, "_offers", offers)

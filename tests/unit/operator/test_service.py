@@ -1,25 +1,30 @@
 """The running operator: what it looks at, and what keeps it alive."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from itertools import islice
 
+import aiohttp
 import httpx2 as httpx
 import pytest
 
 from gymtrain_api import labels
 from gymtrain_operator import health as health_module
 from gymtrain_operator import kinds, watching
+from gymtrain_operator import service as service_module
 from gymtrain_operator.cluster import Cluster, Object
 from gymtrain_operator.errors import ClusterError, RejectedError
+from gymtrain_operator.handlers import ended_as
 from gymtrain_operator.health import Health
 from gymtrain_operator.kinds import Kind
 from gymtrain_operator.leases import Leadership
+from gymtrain_operator.observe import Observer
 from gymtrain_operator.queues import Key
 from gymtrain_operator.reconciler import Reconciler
 from gymtrain_operator.service import Service
 from tests.support.fakecluster import FakeCluster
+from tests.support.world import DEFAULTS, spec
 
 LEASE = {"metadata": {"resourceVersion": "1"}, "spec": {"holderIdentity": "other", "leaseDurationSeconds": 15}}
 
@@ -66,6 +71,12 @@ class _Recorder(Reconciler):
         self.seen.append(key)
         return True
 
+    def known(self, namespace: str | None) -> set[Key]:
+        return set()
+
+    def is_settled(self, key: Key, resource_version: str) -> bool:
+        return False
+
 
 class _WithoutRights(FakeCluster):
     """One namespace, named gone, was deleted with the operator's Role."""
@@ -76,14 +87,78 @@ class _WithoutRights(FakeCluster):
         return await super().list(kind, namespace, selector)
 
 
-async def test_a_lost_namespace_leaves_the_others_looked_after() -> None:
+async def test_a_lost_namespace_leaves_the_others_looked_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service_module, "RESYNC_SECONDS", 0.01)
     cluster, reconciler = _WithoutRights(), _Recorder()
     cluster.put(kinds.RUN, {"kind": labels.KIND, "metadata": {"name": "run", "namespace": "b"}})
     service = Service(cluster, reconciler, ["gone", "b"], Health.fresh())
     resync = asyncio.create_task(service._resync())
     await asyncio.sleep(0.05)
     resync.cancel()
-    assert reconciler.seen == [("b", "run")]
+    assert set(reconciler.seen) == {("b", "run")}
+
+
+def _ended(name: str) -> Object:
+    meta = {"name": name, "namespace": "ns", "generation": 1}
+    now = "2027-01-15T08:00:00Z"
+    conditions = [{"type": "Complete", "status": "True", "reason": "TrainingCompleted", "lastTransitionTime": now}]
+    status = {"observedGeneration": 1, "state": "Complete", "conditions": conditions}
+    return {"kind": labels.KIND, "metadata": meta, "spec": spec(), "status": status}
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as opened:
+        yield opened
+
+
+def _service(cluster: FakeCluster, session: aiohttp.ClientSession) -> tuple[Service, Reconciler]:
+    observer = Observer(cluster, session, DEFAULTS)
+    reconciler = Reconciler(cluster, observer, DEFAULTS, lambda: 1_800_000_000.0)
+    return Service(cluster, reconciler, [], Health.fresh()), reconciler
+
+
+async def test_an_ended_run_is_looked_at_once_and_then_left_alone_by_every_resync(
+    session: aiohttp.ClientSession,
+) -> None:
+    cluster = FakeCluster()
+    cluster.put(kinds.RUN, _ended("run"))
+    service, reconciler = _service(cluster, session)
+    assert await reconciler.reconcile(("ns", "run")) is None
+    cluster.reads = 0
+    assert await service._list(None)
+    assert (cluster.reads, len(service._queue._timers)) == (1, 0), "more than the list of versions was read"
+    service.enqueue(("ns", "run"))
+    assert not service._queue._timers, "an event about what it owned woke it"
+    service.enqueue(("ns", "run"), "another")
+    assert service._queue._timers, "a change of its own did not"
+
+
+async def test_runs_that_ended_before_the_start_wait_for_those_that_go_on(session: aiohttp.ClientSession) -> None:
+    cluster = FakeCluster()
+    service, _ = _service(cluster, session)
+    loop = asyncio.get_running_loop()
+    for number in range(100):
+        ended = cluster.put(kinds.RUN, _ended(f"ended-{number}"))
+        meta = ended["metadata"]
+        service.enqueue((meta["namespace"], meta["name"]), meta["resourceVersion"], ended_as(meta, ended["status"]))
+        service.enqueue((meta["namespace"], meta["name"]))  # its Job, which stays
+    service.enqueue(("ns", "going-on"), "7")
+    soon = {key[1] for key, timer in service._queue._timers.items() if timer.when() - loop.time() < 1}
+    assert "going-on" in soon
+    assert len(soon) <= 10, "a restart looks at all ended runs at once"
+
+
+async def test_a_run_whose_deletion_nobody_told_is_forgotten(session: aiohttp.ClientSession) -> None:
+    cluster = FakeCluster()
+    cluster.put(kinds.RUN, _ended("run"))
+    service, reconciler = _service(cluster, session)
+    await reconciler.reconcile(("ns", "run"))
+    cluster.objects.clear()
+    await service._list(None)
+    assert await asyncio.wait_for(service._queue.take(), 1) == ("ns", "run")
+    await reconciler.reconcile(("ns", "run"))
+    assert reconciler.known(None) == set()
 
 
 def test_watches_that_are_refused_are_tried_again_without_end() -> None:

@@ -1,0 +1,115 @@
+"""What the operator costs with many runs that train: memory, CPU, requests.
+
+    python -m benchmarks.operator_load --runs 300 [--operator OTHER/CHECKOUT/operator]
+
+Needs no cluster: kube-apiserver, etcd and the controllers are real (`dev/run binaries`); the node is that of the tests,
+whose runs train a step a second and answer as trainers and vLLM do. The operator is a process of its own, of this
+checkout or of another one, so that two can be compared.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from benchmarks.report import Result, as_table
+from tests.support.apiserver import ApiServer, binary
+from tests.support.fakenode import FakeNode
+from tests.support.kubectl import Kubectl, eventually
+from tests.support.operator import OperatorProcess
+from tests.support.specs import smallest_run
+
+_ROOT = Path(__file__).parents[1]
+_CRD = _ROOT / "crds" / "gymtrain.dev_gymtrainingruns.yaml"
+_NAMESPACE = "bench"
+_AT_ONCE = 25  # applied together: all at once would measure the fake node's start
+_AIM_MB = 200
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """What the operator took until a moment."""
+
+    at: float
+    cpu: float  # seconds
+    requests: float
+    writes: float
+
+
+def measure(runs: int, seconds: float, operator: Path, log: Path) -> list[Result]:
+    """Starts everything, has `runs` runs train, and looks for `seconds`."""
+    with tempfile.TemporaryDirectory() as folder, ApiServer(Path(folder)) as server:
+        admin = Kubectl(str(server.kubeconfig), _NAMESPACE, binary("kubectl"))
+        admin.run("apply", "--server-side", "-f", str(_CRD))
+        admin.run("create", "namespace", _NAMESPACE)
+        eventually(lambda: admin.run("get", "gymtrainingruns", check=False) is not None, "the CRD is served", 60)
+        server.start_controllers()
+        with FakeNode(server, long_steps=100_000), OperatorProcess(server.kubeconfig, log, source=operator) as process:
+            before = process.resident_mb()
+            settled = _train(admin, runs)
+            first = _read(process)
+            time.sleep(seconds)
+            last = _read(process)
+            resident = process.resident_mb()
+            peak = _peak_mb(process.process.pid)
+    took = last.at - first.at
+    name = "operator load"
+    return [
+        Result(name, "resident, without runs", before, "MB"),
+        Result(name, f"resident, {runs} runs that train", resident, "MB", aim=_AIM_MB),
+        Result(name, "of it for each run", (resident - before) * 1000 / runs, "KB"),
+        Result(name, "resident at most, since the start", peak, "MB"),
+        Result(name, "share of a core", (last.cpu - first.cpu) / took * 100, "%"),
+        Result(name, "requests to the API server", (last.requests - first.requests) / took, "/s"),
+        Result(name, "of them writes of a status", (last.writes - first.writes) / took, "/s"),
+        Result(name, "apply to all runs training", settled, "s"),
+    ]
+
+
+def _train(admin: Kubectl, runs: int) -> float:
+    """Applies the runs, and waits until all train. Returns seconds."""
+    began = time.monotonic()
+
+    def training(least: int) -> bool:
+        return sum(run.get("status", {}).get("state") == "Training" for run in admin.list("gtr")) >= least
+
+    for start in range(0, runs, _AT_ONCE):
+        some = [smallest_run(f"long-{number}") for number in range(start, min(start + _AT_ONCE, runs))]
+        for run in some:
+            run["spec"]["data"] = {"train": [{"source": "gym://data/example.jsonl"}]}
+        admin.apply(*some)
+        wanted = start + len(some)
+        eventually(partial(training, wanted), f"{wanted} runs train", 600, every=2)
+    return time.monotonic() - began
+
+
+def _read(process: OperatorProcess) -> _Reading:
+    metrics = process.metrics()
+    requests = sum(v for k, v in metrics.items() if k.startswith("gymtrain_operator_api_requests_total{"))
+    writes = metrics["gymtrain_operator_status_writes_total"]
+    return _Reading(time.monotonic(), metrics["process_cpu_seconds_total"], requests, writes)
+
+
+def _peak_mb(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in status if line.startswith("VmHWM:")) * 1024 / 1e6
+
+
+def main() -> int:
+    """Prints the table; 1 where the operator is larger than it should be."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.operator_load", description=__doc__)
+    parser.add_argument("--runs", type=int, default=300)
+    parser.add_argument("--seconds", type=float, default=90, help="how long to look once all train (default: 90)")
+    parser.add_argument("--operator", type=Path, default=_ROOT / "operator", help="folder of the operator's packages")
+    parser.add_argument("--log", type=Path, default=Path("operator-load.log"), help="the operator's log")
+    options = parser.parse_args()
+    results = measure(options.runs, options.seconds, options.operator.resolve(), options.log)
+    print(as_table(results))
+    return 0 if all(result.aim is None or result.value <= result.aim for result in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
