@@ -7,18 +7,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from gymtrain_trainer.data.rows import Task, Tasks, read_index
-from gymtrain_trainer.errors import DataError, DropReason, RolloutsStalledError
+from gymtrain_trainer.errors import DataError, DropReason, GroupDroppedError, RolloutsStalledError
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts import http as http_module
 from gymtrain_trainer.rollouts import worker as worker_module
 from gymtrain_trainer.rollouts.buffer import Row
 from gymtrain_trainer.rollouts.client import AgentSource
-from gymtrain_trainer.rollouts.group import GroupRules
+from gymtrain_trainer.rollouts.group import Group, GroupRules
 from gymtrain_trainer.rollouts.guard import Versions, WeightGuard
 from gymtrain_trainer.rollouts.origins import Rollout
 from gymtrain_trainer.rollouts.parts import WorkerParts, WorkerSettings
@@ -390,3 +390,32 @@ def test_the_watchdog_can_see_what_is_in_flight(make_worker: Callable[..., Rollo
     assert dict(worker.in_flight().agents) == {"adder": 2}
     go_on.set()
     take(worker, 2 * GENERATIONS)
+
+
+async def test_a_group_that_is_drawn_again_at_once_is_not_taken_for_the_one_before(
+    make_worker: Callable[..., RolloutWorker],
+) -> None:
+    go_on = asyncio.Event()
+
+    class Runner:
+        """Drops the first group, and holds the second one."""
+
+        drawn: ClassVar[list[int]] = []
+
+        async def run(self, task: Task) -> Group:
+            self.drawn.append(task.position)
+            if len(self.drawn) > 1:
+                await go_on.wait()
+            raise GroupDroppedError(DropReason.FOREIGN_WEIGHTS, "lost")
+
+    worker, runner = make_worker(start_position=7), Runner()
+    worker._start_group(runner)  # type: ignore[arg-type]  # stands in for a GroupRunner
+    await asyncio.sleep(0)  # it is dropped, and its end is not noted yet
+    worker._start_group(runner)  # type: ignore[arg-type]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert runner.drawn == [7, 7]
+    assert (worker.in_flight().groups, worker.resume_position()) == (1, 7)
+    go_on.set()
+    await asyncio.sleep(0.01)
+    assert worker.in_flight().groups == 0

@@ -4,10 +4,20 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from gymtrain_trainer.progress import InFlight
 
 _REDRAWS = 5  # of a row whose groups grow stale: one that always takes too long would take the place of others for ever
+
+
+@dataclass(frozen=True, eq=False)
+class Draw:
+    """One running group. Two of the same position are two: the later may begin before the earlier is noted as ended."""
+
+    position: int
+    began: float  # time.monotonic()
+    agent: str
 
 
 class Positions:
@@ -19,7 +29,7 @@ class Positions:
         self._next = start
         self._again: deque[int] = deque()
         self._stale: Counter[int] = Counter()
-        self._open: dict[int, tuple[float, str]] = {}  # start and agent of each running group
+        self._open: set[Draw] = set()
 
     def draw(self) -> int:
         """The position to work on now."""
@@ -35,15 +45,17 @@ class Positions:
             again = list(self._again)[:count]
             return again + list(range(self._next, self._next + count - len(again)))
 
-    def begin(self, position: int, agent: str) -> None:
-        """A group runs."""
+    def begin(self, position: int, agent: str) -> Draw:
+        """A group runs; what is returned ends it."""
+        draw = Draw(position, time.monotonic(), agent)
         with self._lock:
-            self._open[position] = (time.monotonic(), agent)
+            self._open.add(draw)
+        return draw
 
-    def end(self, position: int) -> None:
+    def end(self, draw: Draw) -> None:
         """It runs no more."""
         with self._lock:
-            self._open.pop(position, None)
+            self._open.discard(draw)
 
     def again(self, position: int) -> None:
         """The position is drawn again before any new one."""
@@ -63,14 +75,15 @@ class Positions:
     def first_open(self, others: Iterable[int]) -> int:
         """The first position that isn't done; `others` are open for reasons of the caller's."""
         with self._lock:
-            return min([*self._open, *self._again, *others], default=self._next)
+            running = [draw.position for draw in self._open]
+            return min([*running, *self._again, *others], default=self._next)
 
     def in_flight(self) -> InFlight:
         """What runs now."""
         with self._lock:
-            began = [start for start, _ in self._open.values()]
+            began = [draw.began for draw in self._open]
             return InFlight(
                 groups=len(began),
                 oldest_seconds=time.monotonic() - min(began) if began else 0.0,
-                agents=Counter(agent for _, agent in self._open.values()),
+                agents=Counter(draw.agent for draw in self._open),
             )

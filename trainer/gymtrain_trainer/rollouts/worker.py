@@ -21,7 +21,7 @@ from gymtrain_trainer.rollouts.buffer import SampleBuffer
 from gymtrain_trainer.rollouts.group import GroupRunner
 from gymtrain_trainer.rollouts.pace import bound, failure_pause, may_start
 from gymtrain_trainer.rollouts.parts import WorkerParts, WorkerSettings
-from gymtrain_trainer.rollouts.positions import Positions
+from gymtrain_trainer.rollouts.positions import Draw, Positions
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class RolloutWorker:
         self.rollout_buffer.on_stale = self._grew_stale
         self.metrics_queue = parts.report.metrics
         self._positions = Positions(settings.start_position)
-        self._running: dict[int, asyncio.Task[None]] = {}  # by position
+        self._running: set[asyncio.Task[None]] = set()
         self._waiting_since: float | None = None  # trainer found the buffer empty
         self._loop: asyncio.AbstractEventLoop | None = None
         self._announcer: Announcer | None = None
@@ -142,9 +142,10 @@ class RolloutWorker:
                         self._start_group(runner)
                     await self._wake.wait()
             finally:
-                for group in self._running.values():
+                running = list(self._running)
+                for group in running:
                     group.cancel()
-                await asyncio.gather(*self._running.values(), return_exceptions=True)
+                await asyncio.gather(*running, return_exceptions=True)
         if self._fatal is not None:
             raise self._fatal
 
@@ -166,19 +167,21 @@ class RolloutWorker:
     def _start_group(self, runner: GroupRunner) -> None:
         position = self._positions.draw()
         task = self._tasks.at(position)
-        self._positions.begin(position, task.agent)
-        group = self._running[position] = asyncio.create_task(self._group(task, runner))
-        group.add_done_callback(lambda done: self._group_ended(position, done))
+        draw = self._positions.begin(position, task.agent)
+        group = asyncio.create_task(self._group(task, runner))
+        self._running.add(group)
+        group.add_done_callback(lambda done: self._group_ended(draw, done))
         if self._announcer is not None:
             self._announcer.drawn(self._positions.upcoming(self._announcer.rows_ahead))
 
-    def _group_ended(self, position: int, done: asyncio.Task[None]) -> None:
-        del self._running[position]
+    def _group_ended(self, draw: Draw, done: asyncio.Task[None]) -> None:
+        """Called some time after the group has ended: its position may be drawn again, and run, by then."""
+        self._running.discard(done)
         error = None if done.cancelled() else done.exception()
         if done.cancelled() or error is not None:
-            self._positions.again(position)  # a checkpoint may still be written: a later attempt begins with it
+            self._positions.again(draw.position)  # a checkpoint may still be written: a later attempt begins with it
         self._fatal = self._fatal or error
-        self._positions.end(position)
+        self._positions.end(draw)
         self._wake.set()
 
     async def _group(self, task: Task, runner: GroupRunner) -> None:
