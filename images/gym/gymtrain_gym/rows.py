@@ -5,6 +5,7 @@ from typing import Any
 
 import orjson
 
+from gymtrain_api.rows import without_nulls
 from gymtrain_gym.errors import DatasetError
 from gymtrain_gym.findings import nearest
 
@@ -48,7 +49,7 @@ class RowReader:
         agent = self._named_agent(row.get("agent_ref"))
         if self._schema is not None:
             try:
-                self._schema(row["responses_create_params"])
+                self._schema(without_nulls(row["responses_create_params"]))  # as the trainer sends it
             except ValueError as error:
                 raise DatasetError(f"responses_create_params: {describe(error)}") from error
         return agent

@@ -63,3 +63,15 @@ def test_unusable_row_says_why(line: Any, message: str) -> None:
 def test_row_that_could_go_to_several_agents_is_refused() -> None:
     with pytest.raises(DatasetError, match=r"names no agent: .*there is mail_agent, math_agent"):
         read(row(), default=None)
+
+
+def test_null_is_what_is_left_out_as_the_trainer_sends_no_nulls() -> None:
+    tool = {"type": "function", "name": "f", "description": None, "parameters": {"default": None}, "strict": None}
+    message = {"role": "user", "content": "u", "type": None}
+    params = {"input": [message], "tools": [tool], "metadata": {"extra_body": None}, "parallel_tool_calls": None}
+    assert read({"responses_create_params": params}) == "math_agent"
+
+
+def test_null_where_something_is_needed_is_refused() -> None:
+    with pytest.raises(DatasetError, match="input: Field required"):
+        read({"responses_create_params": {"input": None}})

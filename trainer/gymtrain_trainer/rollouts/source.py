@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from gymtrain_api.rows import without_nulls
 from gymtrain_trainer.data.rows import Task
 from gymtrain_trainer.rollouts.answer import Answer
 
@@ -51,8 +52,11 @@ class RolloutLimits:
 
 
 def request_body(row: Mapping[str, Any], sampling: Sampling) -> dict[str, Any]:
-    """The row with the run's sampling settings in its `responses_create_params`."""
-    params = dict(row.get("responses_create_params") or {})
+    """The row with the run's sampling settings in its `responses_create_params`, and without the nulls in those.
+
+    The verifier's own fields, beside them, stay as they are.
+    """
+    params = without_nulls(row.get("responses_create_params") or {})
     params["temperature"] = sampling.temperature
     params["top_p"] = sampling.top_p
     params["max_output_tokens"] = sampling.max_output_tokens
