@@ -8,6 +8,7 @@ NEMO_GYM_CONFIG_DICT, then app.py as __main__), in one process, plus what a pod 
 - a writable working directory (workspace);
 - on SIGTERM it finishes what is in flight (draining);
 - a rollout is never scored in a session that was lost (sessions), or after its sandbox was (masking);
+- errors that end a rollout carry the server's name (naming);
 - answers of mini_swe_agent_2 carry token ids (mini_swe);
 - one process: replicas of the pod stand in for uvicorn workers, which would split session state.
 
@@ -149,11 +150,14 @@ def _serve_from(
 
     from gymtrain_gym.draining import Drain, DrainingServer, DrainMiddleware
     from gymtrain_gym.masking import LossMask
+    from gymtrain_gym.naming import NamedErrors
     from gymtrain_gym.sessions import SessionGuard
 
     def run(app: Any, **kwargs: Any) -> None:
         drain = Drain(drain_seconds, close_connections=guarded is None)
         app = LossMask(app if guarded is None else SessionGuard(app, guarded))
+        if config is not None:
+            app = NamedErrors(app, config.name)
         if config is not None and config.implementation == mini_swe.IMPLEMENTATION:
             mini_swe.install(vars(sys.modules["__main__"]))
         kwargs = {**kwargs, "host": None, "port": 0}

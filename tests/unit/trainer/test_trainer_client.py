@@ -1,10 +1,12 @@
 """One rollout over HTTP, against a real server."""
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from gymtrain_trainer.data.rows import Task
 from gymtrain_trainer.errors import AgentError, AnswerError, RolloutError
@@ -44,6 +46,13 @@ def test_the_row_itself_is_left_as_it_is() -> None:
     assert "temperature" not in row["responses_create_params"]
 
 
+def test_null_in_the_rows_request_is_left_out_and_the_rows_own_fields_are_not() -> None:
+    row = {"responses_create_params": {"input": "q", "metadata": None}, "expected_answer": None}
+    sent = request_body(row, SAMPLING)
+    assert "metadata" not in sent["responses_create_params"]
+    assert sent["expected_answer"] is None
+
+
 async def test_no_cookie_is_kept_between_rollouts() -> None:
     async with Agent() as agent, AgentSource(limits(), SAMPLING) as client:
         await client.run(task(agent.url, question(1)))
@@ -64,9 +73,26 @@ async def test_a_failed_try_is_repeated_and_heard_of() -> None:
 
 async def test_tries_end_at_their_limit_with_what_the_agent_said() -> None:
     async with Agent(lambda row, number: inner_server_died()) as agent, AgentSource(limits(), SAMPLING) as client:
-        with pytest.raises(AgentError, match=r"answered 500: .*calling an inner server"):
+        with pytest.raises(AgentError, match=r"answered 500: a server that adder called: gone$"):
             await client.run(task(agent.url, question(1)))
     assert len(agent.requests) == 3
+
+
+async def test_an_error_without_end_is_read_up_to_a_bound() -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(status=500)
+        await response.prepare(request)
+        with contextlib.suppress(ConnectionError):
+            while True:
+                await response.write(b"out of disk " * 1000)
+        return response
+
+    app = web.Application()
+    app.add_routes([web.post("/run", answer)])
+    async with TestServer(app) as server, AgentSource(limits(timeout_seconds=60, max_attempts=1), SAMPLING) as client:
+        with pytest.raises(AgentError, match=r"answered 500: out of disk") as failed:
+            await client.run(task(str(server.make_url("")).rstrip("/"), question(1)))
+    assert len(str(failed.value)) < 500
 
 
 async def test_a_row_that_the_agent_refuses_is_not_tried_again() -> None:

@@ -227,7 +227,7 @@ def test_failing_rollouts_are_reported_until_one_works(
     worker = make_worker()
     worker.start()
     wait_until(lambda: board.snapshot().rollouts_failing_since is not None)
-    assert "calling an inner server" in board.snapshot().message
+    assert "a server that adder called: gone" in board.snapshot().message
     served.agent.behaviour = lambda row, number: good_answer(row)
     take(worker, GENERATIONS)
     assert board.snapshot().rollouts_failing_since is None

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gymtrain_trainer.errors import AnswerError
+from gymtrain_trainer.rollouts.inner_error import clipped
 
 _ABORTED = frozenset({"failed", "cancelled"})  # `status` of a response
 
@@ -49,19 +50,19 @@ def parse_answer(body: Any) -> Answer:
         raise AnswerError(f"the agent answered {type(body).__name__} where an object was expected")
     if body.get("mask_sample") is True:  # newer releases of Gym: a judge that was away, a sandbox that was lost
         why = body.get("failure_reason") or body.get("failure_kind") or "no reason given"
-        raise AnswerError(f"the environment says that its reward is no measurement: {why}")
+        raise AnswerError(f"the environment says that its reward is no measurement: {clipped(str(why))}")
     reward = body.get("reward")
     if isinstance(reward, bool):
         reward = float(reward)
     if not isinstance(reward, int | float) or not math.isfinite(reward):
-        raise AnswerError(f"the answer's reward is {reward!r}, not a number")
+        raise AnswerError(f"the answer's reward is {clipped(repr(reward))}, not a number")
     response = body.get("response")
     output = response.get("output") if isinstance(response, Mapping) else None
     if not isinstance(output, list):
         raise AnswerError("the answer has no response.output")
     assert isinstance(response, Mapping)
     if response.get("status") in _ABORTED:
-        raise AnswerError(f"generation ended as {response['status']}: {response.get('error')}")
+        raise AnswerError(f"generation ended as {response['status']}: {clipped(str(response.get('error')))}")
     items = [item for item in output if isinstance(item, Mapping)]
     turns = [_turn(item) for item in items if item.get("prompt_token_ids") is not None]
     turns = [turn for turn in turns if turn.output_ids]

@@ -12,12 +12,12 @@ import aiohttp
 from gymtrain_trainer.data.rows import Task
 from gymtrain_trainer.errors import AgentError, RolloutError
 from gymtrain_trainer.rollouts.answer import Answer
+from gymtrain_trainer.rollouts.inner_error import ERROR_BYTES, clipped, inner_error
 from gymtrain_trainer.rollouts.source import RolloutLimits, Sampling
 
 _BACKOFF_SECONDS = 1.0  # doubled at each try
 _BACKOFF_LIMIT_SECONDS = 30.0
 _CONNECT_SECONDS = 30.0
-_QUOTED = 400  # characters of an error's body
 
 type Cookies = dict[str, str]
 
@@ -90,12 +90,19 @@ class HttpSource(abc.ABC):
                 if response.status == 200:
                     found = {name: morsel.value for name, morsel in response.cookies.items()}
                     return await response.json(content_type=None), found
-                text = " ".join((await response.text(errors="replace")).split())
                 kind = {404: NoRouteError, 405: NoRouteError, 422: RowRefusedError}.get(response.status, AgentError)
-                raise kind(f"{url} answered {response.status}: {text[:_QUOTED]}")
+                raise kind(f"{url} answered {response.status}: {inner_error(await _error_body(response))}")
         except TimeoutError:
             raise AgentError(f"{url} didn't answer within {seconds:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
-            raise AgentError(f"{url}: {type(error).__name__}: {error}"[:_QUOTED]) from error
+            raise AgentError(clipped(f"{url}: {type(error).__name__}: {error}")) from error
         except ValueError as error:
-            raise AgentError(f"{url} answered no JSON: {error}"[:_QUOTED]) from error
+            raise AgentError(clipped(f"{url} answered no JSON: {error}")) from error
+
+
+async def _error_body(response: aiohttp.ClientResponse) -> str:
+    """As much of it as matters."""
+    body = bytearray()
+    while len(body) < ERROR_BYTES and (part := await response.content.read(ERROR_BYTES - len(body))):
+        body += part
+    return body.decode(errors="replace")

@@ -1,0 +1,87 @@
+"""The innermost error of NeMo Gym's nested answers."""
+
+import json
+from typing import Any
+
+import pytest
+
+from gymtrain_trainer.rollouts.inner_error import ERROR_BYTES, clipped, inner_error
+
+
+def raised(error: object) -> bytes:
+    """What a server answers that raised an error."""
+    return json.dumps(error, ensure_ascii=False).encode()
+
+
+def passed_on(answer: bytes, *callers: str) -> bytes:
+    """The same through servers, the innermost caller first: the expression of nemo_gym/server_utils.py."""
+    for caller in callers:
+        answer = raised(f"Hit an exception in {caller} calling an inner server: {answer!r}")
+    return answer
+
+
+def told(answer: bytes) -> str:
+    return str(inner_error(answer.decode(errors="replace")))
+
+
+ERROR = """AttributeError("'NoneType' object has no attribute 'get'")"""
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (raised(ERROR), ERROR),
+        (passed_on(raised(ERROR), "SimpleAgent___sums"), f"a server that sums called: {ERROR}"),
+        (passed_on(raised(ERROR), *["SimpleAgent___sums"] * 3), f"a server that sums called: {ERROR}"),
+        (
+            passed_on(raised(f"Hit an exception in policy_model: {ERROR}"), *["SimpleAgent___sums"] * 2),
+            f"policy_model, called by sums: {ERROR}",
+        ),
+        (passed_on(raised("Hit an exception in sums: KeyError('a')"), "SimpleAgent___sums"), "sums: KeyError('a')"),
+        (
+            passed_on(b'{"error": {"message": "no vLLM pod", "code": 503}}', "VLLMModel___policy_model", "A___sums"),
+            "a server that policy_model called: no vLLM pod",
+        ),
+        (
+            passed_on(b'{"detail": [{"loc": ["body", "id"], "msg": "Field required"}], "server": "math"}', "A___b_c"),
+            "math, called by b_c: body.id: Field required",
+        ),
+        (b'{"detail": "Not Found"}', "Not Found"),
+        (b'{"object": "error", "message": "too long"}', "too long"),
+        (passed_on(raised("Fehler: \u00fc \u2192 'a' \"b\" \\ \n c"), *["A___b"] * 3), "a server that b called: Fehler: ü → 'a' \"b\" \\ c"),
+        (b"upstream connect error", "upstream connect error"),
+        (b"[1, 2]", "[1, 2]"),
+        (b"", ""),
+    ],
+)
+def test_the_innermost_error_is_told_with_its_server(answer: bytes, said: str) -> None:
+    assert told(answer) == said
+
+
+def test_an_answer_that_is_cut_off_anywhere_tells_what_there_is_of_it() -> None:
+    whole = passed_on(raised("Hit an exception in math: ValueError('\\xfc' * 3, \"it's\", '\U0001f600')"), *["A___b"] * 3)
+    reads = [told(whole[:end]) for end in range(len(whole))]
+    assert "math, called by b: ValueError(" in reads[-1]
+    assert all("\\\\\\" not in read for read in reads if "ValueError" in read), "no escapes of escapes are left"
+
+
+def test_a_long_error_keeps_its_beginning_and_its_end() -> None:
+    text = told(raised("KeyError" + " x" * 50_000 + " the end"))
+    assert len(text) == 400
+    assert text.startswith("KeyError x")
+    assert text.endswith("the end")
+
+
+def test_a_half_of_a_surrogate_pair_can_be_written_as_json() -> None:
+    assert told(b'"broken \\ud83d"') == "broken ?"
+
+
+@pytest.mark.parametrize("unit", [b'"Hit an exception in a calling an inner server: b\'', b"[", b'"\\', b'{"detail":'])
+def test_nonsense_of_any_size_is_read_in_one_go(unit: bytes) -> None:
+    assert len(told((unit * ERROR_BYTES)[:ERROR_BYTES])) <= 500
+
+
+def test_short_text_is_only_made_one_line() -> None:
+    assert clipped(" a \n b ") == "a b"
+
+

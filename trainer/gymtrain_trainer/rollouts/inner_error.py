@@ -1,0 +1,121 @@
+"""What went wrong, out of what a Gym server answers when a server behind it failed. Pure.
+
+A server of NeMo Gym 0.4 that raised an error answers its repr; one that called a server which answered an error wraps
+that answer (nemo_gym/server_utils.py, exception_handling_middleware), and both write it as a JSON string:
+
+    "Hit an exception in SimpleAgent___sums calling an inner server: b'\\"Hit an exception in ... b\\\\'...\\\\'\\"'"
+
+So each server on the way adds a JSON string and a Python bytes literal around the last, and escapes of escapes. The
+message names who called, not who failed; our launcher has the server that failed add its own name (gymtrain_gym.naming).
+Newer releases may write another form: what doesn't look like this is shown as it is.
+"""
+
+import ast
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+ERROR_BYTES = 64 * 1024  # of an error's body that are read; escapes double at each server, so what is told is far less
+QUOTED = 400  # characters of an error that are shown
+_SERVERS = 16  # on the way to the innermost error
+_CALLED = re.compile(r"Hit an exception in (?:\w+?___)?(?P<server>\S+) calling an inner server: (?=b['\"])")
+_RAISED = re.compile(r"Hit an exception in (?P<server>\S+): ")
+# A literal's content up to its end, or to where the text was cut; possessive, as nothing is to be tried twice.
+_JSON_STRING = re.compile(r'"((?:[^"\\]|\\u[0-9a-fA-F]{4}|\\[^u])*+)')
+_BYTES = {quote: re.compile(rf"b{quote}((?:[^{quote}\\]|\\x[0-9a-fA-F]{{2}}|\\[^x])*+)", re.DOTALL) for quote in "'\""}
+
+
+@dataclass(frozen=True)
+class InnerError:
+    """The innermost error of an answer."""
+
+    text: str  # one line
+    server: str | None  # that raised it, where it says so
+    callers: tuple[str, ...]  # servers that passed it on, outermost first
+
+    def __str__(self) -> str:
+        """In one line: which server, called by which, and what it says."""
+        caller = next((name for name in reversed(self.callers) if name != self.server), None)
+        match self.server, caller:
+            case None, None:
+                return self.text
+            case None, _:
+                return f"a server that {caller} called: {self.text}"
+            case _, None:
+                return f"{self.server}: {self.text}"
+            case _:
+                return f"{self.server}, called by {caller}: {self.text}"
+
+
+def inner_error(body: str) -> InnerError:
+    """Reads the body of an error, which may be cut off at its end."""
+    callers: list[str] = []
+    text = _plain(body)
+    for _ in range(_SERVERS):
+        wrapped = _CALLED.match(text)
+        if wrapped is None:
+            break
+        callers.append(wrapped["server"])
+        text = _plain(_bytes(text[wrapped.end() :]))
+    raised = _RAISED.match(text)
+    if raised is not None:
+        return InnerError(clipped(text[raised.end() :]), raised["server"], tuple(callers))
+    server, text = _document(text)
+    return InnerError(clipped(text), server, tuple(callers))
+
+
+def clipped(text: str, limit: int = QUOTED) -> str:
+    """`text` in one line of at most `limit` characters: its beginning and its end, where it is longer."""
+    line = " ".join(text.split())
+    line = line.encode(errors="replace").decode()  # halves of surrogate pairs would break the progress as JSON
+    if len(line) <= limit:
+        return line
+    mark = " [...] "
+    end = (limit - len(mark)) // 3
+    return line[: limit - len(mark) - end] + mark + line[-end:]
+
+
+def _plain(text: str) -> str:
+    """The text of a JSON string; anything else as it is."""
+    found = _JSON_STRING.match(text)
+    if found is None:
+        return text
+    try:
+        return str(json.loads(f'"{found[1]}"', strict=False))
+    except ValueError:
+        return text
+
+
+def _bytes(text: str) -> str:
+    """The text of a bytes literal."""
+    found = _BYTES[text[1]].match(text)
+    assert found is not None, "_CALLED looks ahead for its beginning"
+    quote = text[1]
+    try:
+        return bytes(ast.literal_eval(f"b{quote}{found[1]}{quote}")).decode(errors="replace")
+    except (ValueError, SyntaxError):
+        return found[1]
+
+
+def _document(text: str) -> tuple[str | None, str]:
+    """Server and message of an error that is a JSON object: FastAPI's, vLLM's, or the gateway's."""
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError):
+        return None, text
+    if not isinstance(body, Mapping):
+        return None, text
+    server = body.get("server")
+    return (server if isinstance(server, str) else None), _message(body) or text
+
+
+def _message(body: Mapping[str, Any]) -> str | None:
+    error, detail = body.get("error"), body.get("detail")
+    if isinstance(error, Mapping):
+        error = error.get("message")
+    if isinstance(detail, list):
+        places = [one for one in detail if isinstance(one, Mapping)]
+        detail = "; ".join(f"{'.'.join(str(part) for part in one.get('loc') or ())}: {one.get('msg')}" for one in places)
+    return next((one for one in (error, detail, body.get("message")) if isinstance(one, str) and one), None)
