@@ -54,6 +54,7 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> Options:
     text("--image-inference", "GYMTRAIN_IMAGE_INFERENCE", images.inference, "default image of vLLM")
     text("--image-inference-gpu", "GYMTRAIN_IMAGE_INFERENCE_GPU", None, "the same where spec.inference.gpus > 0")
     text("--image-trainer", "GYMTRAIN_IMAGE_TRAINER", images.trainer, "default image of the trainer")
+    text("--image-trainer-gpu", "GYMTRAIN_IMAGE_TRAINER_GPU", None, "the same where spec.trainer.gpus > 0")
     text("--image-broker", "GYMTRAIN_IMAGE_BROKER", images.broker, "image of the sandbox broker")
     text("--image-sandbox", "GYMTRAIN_IMAGE_SANDBOX", images.sandbox, "image with the daemon of the sandboxes")
     text(
@@ -98,6 +99,7 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> Options:
             inference=found.image_inference,
             inference_gpu=found.image_inference_gpu or found.image_inference,
             trainer=found.image_trainer,
+            trainer_gpu=found.image_trainer_gpu or found.image_trainer,
             broker=found.image_broker,
             sandbox=found.image_sandbox,
             pull_policy=found.image_pull_policy,

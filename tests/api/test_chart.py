@@ -26,7 +26,7 @@ def _helm(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def _render(*sets: str, namespace: str = "system", release: str = "gymtrain") -> list[Manifest]:
-    values = [argument for value in sets for argument in ("--set", value)]
+    values = [argument for value in ("imageRegistry=r.example.com/", *sets) for argument in ("--set", value)]
     done = _helm("template", release, str(CHART), "--namespace", namespace, "--kube-version", "1.34", *values)
     assert done.returncode == 0, done.stderr
     return [document for document in yaml.safe_load_all(done.stdout) if document]
@@ -149,7 +149,7 @@ def test_images_take_registry_and_tag_unless_they_carry_one() -> None:
     (container,) = _pod(
         _render(
             "imageRegistry=r.example.com:5000/", "images.tag=v2", "image.tag=v1", "images.gym=mine/gym:3",
-            "images.inferenceGpu=vllm@sha256:0",
+            "images.inferenceGpu=vllm@sha256:0", "images.trainerGpu=gymtrain/trainer-gpu",
         )
     )["spec"]["containers"]  # fmt: skip
     assert container["image"] == "r.example.com:5000/gymtrain/operator:v1"
@@ -159,9 +159,49 @@ def test_images_take_registry_and_tag_unless_they_carry_one() -> None:
         "--image-inference=r.example.com:5000/gymtrain/inference:v2",
         "--image-inference-gpu=r.example.com:5000/vllm@sha256:0",
         "--image-trainer=r.example.com:5000/gymtrain/trainer:v2",
+        "--image-trainer-gpu=r.example.com:5000/gymtrain/trainer-gpu:v2",
         "--image-broker=r.example.com:5000/gymtrain/broker:v2",
         "--image-sandbox=r.example.com:5000/gymtrain/sandbox:v2",
     }
+
+
+@pytest.mark.parametrize("name", ["gymtrain/operator@sha256:0", "gymtrain/operator:v3"])
+def test_the_operators_image_can_be_named_in_full(name: str) -> None:
+    (container,) = _pod(_render(f"image.repository={name}", "image.tag=v1"))["spec"]["containers"]
+    assert container["image"] == f"r.example.com/{name}"
+
+
+_NAMES = [f"images.{part}" for part in ("gym", "gateway", "inference", "trainer", "broker", "sandbox")]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ["imageRegistry=r.example.com/"],
+        ["image.tag=dev", "images.tag=dev"],  # built into the development cluster
+        ["image.repository=r.example.com/a", *(f"{name}=localhost/a" for name in _NAMES)],
+    ],
+)
+def test_images_that_somebody_has_are_accepted(values: list[str]) -> None:
+    sets = [argument for value in values for argument in ("--set", value)]
+    done = _helm("template", "gymtrain", str(CHART), "--kube-version", "1.34", *sets)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("values", "image"),
+    [
+        ([], "gymtrain/operator:0.1.0"),
+        (["image.tag=dev"], "gymtrain/gym:0.1.0"),
+        (["image.tag=dev", "images.tag=dev", "images.trainerGpu=gymtrain/trainer-gpu:1"], "gymtrain/trainer-gpu:1"),
+    ],
+)
+def test_images_that_nobody_publishes_are_refused_with_what_to_set(values: list[str], image: str) -> None:
+    sets = [argument for value in values for argument in ("--set", value)]
+    done = _helm("template", "gymtrain", str(CHART), "--kube-version", "1.34", *sets)
+    assert done.returncode != 0
+    assert f"{image} names no registry" in done.stderr
+    assert "imageRegistry" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ DEFAULTS = Defaults(
     inference="inference:1",
     inference_gpu="inference-gpu:1",
     trainer="trainer:1",
+    trainer_gpu="trainer-gpu:1",
     operator_namespace="gymtrain-system",
 )
 OFFER = ServerOffer(

@@ -25,15 +25,24 @@ app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") | quote }}
 {{- end -}}
 
-{{/* An image of the runs' pods: (list $ "gym"). Names that carry a tag or digest stay as they are. */}}
+{{/* An image in full: (list $ NAME TAG). A name that carries a tag or digest gets no other. No image is published under
+gymtrain's names, so a name without a registry is refused; the tag `dev` means the development cluster's own. */}}
+{{- define "gymtrain.image" -}}
+{{- $root := index . 0 -}}
+{{- $image := index . 1 -}}
+{{- if not (regexMatch "(:[^/]+|@[^/]+)$" $image) -}}
+{{- $image = printf "%s:%s" $image (index . 2 | default $root.Chart.AppVersion) -}}
+{{- end -}}
+{{- if not (or $root.Values.imageRegistry (regexMatch "^(localhost|[^/]*[.:][^/]*)/" $image) (hasSuffix ":dev" $image)) -}}
+{{- fail (printf "the image %s names no registry, and gymtrain publishes none: build and push the images (images/README.md), then name their registry, such as --set imageRegistry=registry.example.com/ --set image.tag=TAG --set images.tag=TAG (docker.io/ where the nodes hold images of these names already)" $image) -}}
+{{- end -}}
+{{ $root.Values.imageRegistry }}{{ $image }}
+{{- end -}}
+
+{{/* An image of the runs' pods: (list $ "gym"). */}}
 {{- define "gymtrain.runImage" -}}
 {{- $root := index . 0 -}}
-{{- $name := index $root.Values.images (index . 1) -}}
-{{- if regexMatch "(:[^/]+|@[^/]+)$" $name -}}
-{{ $root.Values.imageRegistry }}{{ $name }}
-{{- else -}}
-{{ $root.Values.imageRegistry }}{{ $name }}:{{ $root.Values.images.tag | default $root.Chart.AppVersion }}
-{{- end -}}
+{{- include "gymtrain.image" (list $root (index $root.Values.images (index . 1)) $root.Values.images.tag) -}}
 {{- end -}}
 
 {{/* What the operator may do with runs and their objects. */}}

@@ -16,7 +16,8 @@ class Defaults:
     """The operator's own settings that reach the pods of a run.
 
     Attributes:
-        gym, gateway, inference, inference_gpu, trainer, broker, sandbox: images where the spec names none.
+        gym, gateway, inference, trainer, broker, sandbox: images where the spec names none.
+        inference_gpu, trainer_gpu: the same where the pods have GPUs.
         pull_policy: imagePullPolicy of all containers.
         user_namespaces: whether the cluster's nodes can give each pod a user namespace.
         image_volumes: whether its API server and nodes can mount an image as a volume.
@@ -29,6 +30,7 @@ class Defaults:
     inference: str = "gymtrain/inference:dev"
     inference_gpu: str = "gymtrain/inference:dev"
     trainer: str = "gymtrain/trainer:dev"
+    trainer_gpu: str = "gymtrain/trainer:dev"
     broker: str = "gymtrain/broker:dev"
     sandbox: str = "gymtrain/sandbox:dev"
     pull_policy: str = "IfNotPresent"
@@ -65,7 +67,8 @@ class RunContext:
     @property
     def trainer_image(self) -> str:
         """Image of the trainer, of its preflight and of the model fetch."""
-        return self.recorded.trainer or self.spec.trainer.image or self.defaults.trainer
+        default = self.defaults.trainer_gpu if self.spec.trainer.gpus else self.defaults.trainer
+        return self.recorded.trainer or self.spec.trainer.image or default
 
     @property
     def gateway_image(self) -> str:

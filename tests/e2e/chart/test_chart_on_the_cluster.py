@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from tests.support.apiserver import binary
+from tests.support.images import REGISTRY, TAG
 from tests.support.kubectl import Kubectl, eventually, names
 from tests.support.specs import smallest_run
 
 _ROOT = Path(__file__).parents[3]
 _CHART = str(_ROOT / "charts" / "gymtrain")
-_TAG = os.environ.get("GYMTRAIN_IMAGE_TAG", "dev")
 _CRD = "gymtrainingruns.gymtrain.dev"
 _KINDS = "deployments,pods,services,serviceaccounts,roles,rolebindings"
 
@@ -31,9 +31,8 @@ class _Helm:
 
     def upgrade(self, release: str, *values: str) -> str:
         """`helm upgrade --install`, and the operator is ready."""
-        sets = [
-            argument for value in (f"image.tag={_TAG}", f"images.tag={_TAG}", *values) for argument in ("--set", value)
-        ]
+        images = (f"imageRegistry={REGISTRY}", f"image.tag={TAG}", f"images.tag={TAG}")
+        sets = [argument for value in (*images, *values) for argument in ("--set", value)]
         return self.run("upgrade", "--install", release, _CHART, *sets, "--wait", "--timeout", "180s")
 
 

@@ -162,6 +162,16 @@ def test_vllm_on_gpus_gets_the_gpu_image_and_no_surge() -> None:
     assert deployment["spec"]["strategy"] == {"type": "Recreate"}
 
 
+@pytest.mark.parametrize(
+    ("trainer", "image"), [({"gpus": 1}, "trainer-gpu:1"), ({}, "trainer:1"), ({"gpus": 1, "image": "own:1"}, "own:1")]
+)
+def test_a_trainer_on_gpus_gets_the_gpu_image_in_preflight_too(trainer: dict[str, Any], image: str) -> None:
+    run = context(trainer=trainer)
+    (container,) = trainer_job(run, 1)["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == image
+    assert [c["image"] for c in preflight_pod(run)["spec"]["containers"] if c["name"] == "trainer"] == [image]
+
+
 def test_runs_that_share_a_claim_write_below_their_names() -> None:
     job = trainer_job(context(trainer={"checkpoint": {"claimName": "shared"}}), 1)
     (container,) = job["spec"]["template"]["spec"]["containers"]

@@ -38,9 +38,15 @@ def test_without_namespaces_all_are_looked_after() -> None:
     assert parse([], {}).namespaces == ()
 
 
-def test_the_gpu_image_is_the_common_one_unless_it_is_named() -> None:
-    assert parse(["--image-inference=i"], {}).defaults.inference_gpu == "i"
-    assert parse(["--image-inference=i", "--image-inference-gpu=g"], {}).defaults.inference_gpu == "g"
+@pytest.mark.parametrize("part", ["inference", "trainer"])
+def test_the_gpu_image_is_the_common_one_unless_it_is_named(part: str) -> None:
+    def gpu_image(arguments: list[str], environment: dict[str, str]) -> str:
+        return str(getattr(parse(arguments, environment).defaults, f"{part}_gpu"))
+
+    common, own = f"--image-{part}=i", f"--image-{part}-gpu=g"
+    assert gpu_image([common], {}) == "i"
+    assert gpu_image([common, own], {}) == "g"
+    assert gpu_image([common], {f"GYMTRAIN_IMAGE_{part.upper()}_GPU": "e"}) == "e"
 
 
 def test_the_gateways_image_can_be_named() -> None:
