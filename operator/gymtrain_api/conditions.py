@@ -25,6 +25,7 @@ class Reason(StrEnum):
     # PreflightPassed
     PREFLIGHT_RUNNING = "PreflightRunning"
     PREFLIGHT_PASSED = "PreflightPassed"
+    PREFLIGHT_WARNED = "PreflightWarnings"  # of an event alone: it passed, and its message lists warnings
     PREFLIGHT_FAILED = "PreflightFailed"
     PREFLIGHT_ERROR = "PreflightError"  # the check itself broke: image pull, crash, deadline
     INVALID_SPEC = "InvalidSpec"

@@ -116,7 +116,7 @@ class RunConfig(Document):
 
 
 class Finding(Document):
-    """One thing wrong with the user's input."""
+    """One thing about the user's input: in `findings` of a verdict it keeps the run from starting, in `warnings` not."""
 
     where: str  # field path in the spec, file:line of a dataset, or key of a config
     message: str  # what is wrong, what was expected, the nearest valid name
@@ -154,6 +154,7 @@ class GymPreflight(Document):
 
     kind: Literal["gym"] = "gym"
     findings: list[Finding] = Field(default_factory=list)
+    warnings: list[Finding] = Field(default_factory=list)
     config: dict[str, object] = Field(default_factory=dict)
     servers: list[GymServerInfo] = Field(default_factory=list)
     data: DataIndex = Field(default_factory=DataIndex)
@@ -165,6 +166,7 @@ class TrainerPreflight(Document):
 
     kind: Literal["trainer"] = "trainer"
     findings: list[Finding] = Field(default_factory=list)
+    warnings: list[Finding] = Field(default_factory=list)
     max_steps: int | None = None
     seconds: float = 0.0
 

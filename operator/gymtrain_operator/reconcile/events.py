@@ -7,6 +7,7 @@ from typing import Literal
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.status import Condition, GymTrainingRunStatus
 from gymtrain_operator.reconcile.conditions import shorten
+from gymtrain_operator.reconcile.preflight_warnings import split_message
 
 MAX_NOTE = 1000  # the API server takes 1024 bytes
 
@@ -16,6 +17,7 @@ type EventType = Literal["Normal", "Warning"]
 POSTED: Mapping[str, EventType | None] = {
     Reason.PREFLIGHT_RUNNING: "Normal",
     Reason.PREFLIGHT_PASSED: "Normal",
+    Reason.PREFLIGHT_WARNED: "Warning",
     Reason.PREFLIGHT_FAILED: "Warning",
     Reason.PREFLIGHT_ERROR: "Warning",
     Reason.INVALID_SPEC: "Warning",
@@ -63,7 +65,7 @@ class Event:
 
 def events_between(before: GymTrainingRunStatus, after: GymTrainingRunStatus) -> tuple[Event, ...]:
     """One event for each reason that is new, in the order of the conditions. The same reason in two
-    conditions is one event."""
+    conditions is one event, and preflight's warnings are an event beside the one that it passed."""
     old = {condition.type: _news(condition) for condition in before.conditions}
     alarmed = any(c.type == ConditionType.HEALTHY and c.status == "False" for c in before.conditions)
     events: dict[str, Event] = {}
@@ -74,7 +76,12 @@ def events_between(before: GymTrainingRunStatus, after: GymTrainingRunStatus) ->
             continue
         if reason == Reason.NO_ALARM and not alarmed:
             continue  # only the end of an alarm is news
-        events[reason] = Event(kind, reason, shorten(condition.message or reason, MAX_NOTE))
+        note, warnings = condition.message, ""
+        if reason == Reason.PREFLIGHT_PASSED:
+            note, warnings = split_message(note)
+        events[reason] = Event(kind, reason, shorten(note or reason, MAX_NOTE))
+        if warnings:
+            events[Reason.PREFLIGHT_WARNED] = Event("Warning", Reason.PREFLIGHT_WARNED, shorten(warnings, MAX_NOTE))
     return tuple(events.values())
 
 

@@ -16,6 +16,7 @@ from gymtrain_operator.reconcile.conditions import find, holds, is_true, lacks, 
 from gymtrain_operator.reconcile.images import noted_images
 from gymtrain_operator.reconcile.observation import Object, Observation, Verdict, is_deleting, name_of
 from gymtrain_operator.reconcile.pods import is_over, terminated, trouble, was_disrupted
+from gymtrain_operator.reconcile.preflight_warnings import warnings_of, with_warnings
 from gymtrain_operator.reconcile.steps import Changes, Deletion, Failure
 from gymtrain_operator.reconcile.times import to_seconds
 
@@ -39,7 +40,7 @@ def step(
 ) -> PreflightStep:
     """Brings preflight one step on. `ignored` are fields that changed too late (see `fixed`)."""
     if verdict := standing_verdict(seen, run, before):
-        return _passed(verdict, ignored)
+        return _passed(run, verdict, ignored)
 
     wanted = manifests.preflight_hash(run)
     name = names.preflight(run.name, wanted)
@@ -79,7 +80,7 @@ def _for_pod(
             return _running(
                 "the cluster ended the preflight pod; starting another", Changes(delete=(Deletion.of(pod),))
             )
-        return _finished(seen, pod, wanted)
+        return _finished(seen, run, pod, wanted)
 
     waits_for = trouble(pod) or (seen.missing[0] if seen.missing else "")
     age = seen.now - (to_seconds(pod["metadata"].get("creationTimestamp")) or seen.now)
@@ -92,11 +93,13 @@ def _for_pod(
     return _running(waits_for or "checking the Gym config, the datasets and the trainer's settings")
 
 
-def _passed(verdict: Verdict, ignored: tuple[str, ...] = ()) -> PreflightStep:
+def _passed(run: RunContext, verdict: Verdict, ignored: tuple[str, ...] = ()) -> PreflightStep:
     rows = sum(file.rows for file in verdict.gym.data.train)
     message = f"{len(verdict.gym.servers)} Gym servers, {rows} rows of training data"
     if ignored:
         message += f". {', '.join(ignored)} changed since and stays as it was checked: put it back, or apply a new run"
+    warnings = [*warnings_of(run.spec), *verdict.gym.warnings, *verdict.trainer.warnings]
+    message = with_warnings(message, warnings)
     claim = holds(ConditionType.PREFLIGHT_PASSED, Reason.PREFLIGHT_PASSED, message)
     return PreflightStep(Changes(claims=(claim,)), verdict=verdict)
 
@@ -128,7 +131,7 @@ def _missing(seen: Observation, before: GymTrainingRunStatus) -> PreflightStep:
     return PreflightStep(Changes(claims=claims, requeue_after=_POLL_SECONDS))
 
 
-def _finished(seen: Observation, pod: Object, wanted: str) -> PreflightStep:
+def _finished(seen: Observation, run: RunContext, pod: Object, wanted: str) -> PreflightStep:
     output = seen.preflight_output
     if output is None:
         return _running("reading the verdict")
@@ -148,7 +151,7 @@ def _finished(seen: Observation, pod: Object, wanted: str) -> PreflightStep:
         return _failed(Reason.PREFLIGHT_FAILED, "\n".join(_lines(findings)))
     assert output.gym is not None
     assert output.trainer is not None
-    return _passed(Verdict(wanted, output.gym, output.trainer))
+    return _passed(run, Verdict(wanted, output.gym, output.trainer))
 
 
 def _no_verdict(seen: Observation, pod: Object, container: str) -> str:

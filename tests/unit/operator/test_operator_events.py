@@ -35,6 +35,7 @@ def test_a_run_tells_its_way() -> None:
     assert told == [
         ("Normal", Reason.PREFLIGHT_RUNNING),
         ("Normal", Reason.PREFLIGHT_PASSED),
+        ("Warning", Reason.PREFLIGHT_WARNED),  # nothing keeps the model
         ("Normal", Reason.ALL_READY),
         ("Normal", Reason.TRANSPORT_CHOSEN),
         ("Normal", Reason.TRAINING),
