@@ -48,13 +48,16 @@ _POD: dict[str, _Shape] = {
 }
 # Who else wrote the pod template, as `reconcile.writes` asks.
 _WRITERS: _Shape = {"manager": None, "subresource": None, "fieldsV1": {"f:spec": {"f:template": {}}}}
+# The images that a run without a record of them has used so far, as `reconcile.images` asks.
+_IMAGES: _Shape = {"spec": {"containers": {"name": None, "image": None, "env": {"name": None, "value": None}}}}
 _SHAPES: Mapping[str, _Shape] = {
     kinds.POD.name: _POD | {"metadata": _METADATA},
     kinds.DEPLOYMENT.name: {
         "metadata": _METADATA | {"managedFields": _WRITERS},
-        "spec": {"replicas": None},
+        "spec": {"replicas": None, "template": _IMAGES},
         "status": None,
     },
+    kinds.JOB.name: {"metadata": _METADATA, "spec": {"template": _IMAGES}, "status": None},
     kinds.CONFIG_MAP.name: {"metadata": _METADATA, "data": {PREFLIGHT_KEY: None, RUN_KEY: None}},
 }
 _OTHERS: _Shape = {"metadata": _METADATA, "status": None}

@@ -59,7 +59,9 @@ async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ser
     await policy.start()
     settings = simple_agent("comparison")["responses_api_agents"]["simple_agent"]
     comparison = resources_server(COMPARISON)
-    comparison["resources_servers"][COMPARISON]["tool_call_comparator_config"] = {"word_count_similarity_threshold": 0.0}
+    comparison["resources_servers"][COMPARISON]["tool_call_comparator_config"] = {
+        "word_count_similarity_threshold": 0.0
+    }
     config = {
         "head_server": {},
         "dry_run": False,
@@ -108,7 +110,7 @@ async def test_a_tool_without_description_is_answered_and_its_schema_is_left_alo
 async def test_an_error_of_the_model_server_is_told_by_its_name_and_without_its_wrapping(servers: Servers) -> None:
     """The agent's /run calls its own /v1/responses, which calls the model server: two servers pass the error on."""
     row = example_rows()[0]
-    row["responses_create_params"]["metadata"] = {"extra_body": "{it's \"no\" JSON"}
+    row["responses_create_params"]["metadata"] = {"extra_body": '{it\'s "no" JSON'}
     with pytest.raises(AgentError) as failed:
         await servers.rollout(row, agent="turns")
     assert str(failed.value) == (

@@ -259,20 +259,22 @@ def test_a_run_that_trains_is_kept_in_little_memory() -> None:
     assert size < 120_000, f"{size / 1000:.0f} KB a run"
 
 
-def test_who_else_wrote_a_pod_template_is_kept_and_nothing_else_of_it() -> None:
+def test_of_a_pod_template_its_images_are_kept_and_who_else_wrote_it() -> None:
     entry = {
         "manager": "kubectl-set",
         "time": "t",
         "fieldsV1": {"f:spec": {"f:template": {"f:spec": {}}, "f:replicas": {}}},
     }
-    live = {"metadata": {"name": "d", "managedFields": [entry]}, "spec": {"replicas": 2, "template": {"spec": {}}}}
+    container = {"name": "c", "image": "i:1"}
+    template = {"metadata": {"labels": {}}, "spec": {"volumes": [{}], "containers": [container | {"args": ["x"]}]}}
+    live = {"metadata": {"name": "d", "managedFields": [entry]}, "spec": {"replicas": 2, "template": template}}
     assert trimmed(kinds.DEPLOYMENT, live) == {
         "kind": "Deployment",
         "metadata": {
             "name": "d",
             "managedFields": [{"manager": "kubectl-set", "fieldsV1": {"f:spec": {"f:template": {}}}}],
         },
-        "spec": {"replicas": 2},
+        "spec": {"replicas": 2, "template": {"spec": {"containers": [container]}}},
     }
 
 

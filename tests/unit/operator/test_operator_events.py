@@ -83,6 +83,7 @@ GOOD = {
     Reason.RUNNING,
 }
 TROUBLE = {
+    Reason.PREFLIGHT_WARNED,
     Reason.PREFLIGHT_FAILED,
     Reason.PREFLIGHT_ERROR,
     Reason.INVALID_SPEC,
@@ -90,6 +91,7 @@ TROUBLE = {
     Reason.TRANSPORT_UNAVAILABLE,
     Reason.ROLLOUTS_FAILING,
     Reason.RETRYING,
+    Reason.WAITING_FOR_CAPACITY,
     Reason.KL_HIGH,
     Reason.RATIO_OFF,
     Reason.PARITY_OFF,

@@ -48,7 +48,10 @@ ERROR = """AttributeError("'NoneType' object has no attribute 'get'")"""
         ),
         (b'{"detail": "Not Found"}', "Not Found"),
         (b'{"object": "error", "message": "too long"}', "too long"),
-        (passed_on(raised("Fehler: \u00fc \u2192 'a' \"b\" \\ \n c"), *["A___b"] * 3), "a server that b called: Fehler: ü → 'a' \"b\" \\ c"),
+        (
+            passed_on(raised("Fehler: \u00fc \u2192 'a' \"b\" \\ \n c"), *["A___b"] * 3),
+            "a server that b called: Fehler: ü → 'a' \"b\" \\ c",
+        ),
         (b"upstream connect error", "upstream connect error"),
         (b"[1, 2]", "[1, 2]"),
         (b"", ""),
@@ -59,7 +62,9 @@ def test_the_innermost_error_is_told_with_its_server(answer: bytes, said: str) -
 
 
 def test_an_answer_that_is_cut_off_anywhere_tells_what_there_is_of_it() -> None:
-    whole = passed_on(raised("Hit an exception in math: ValueError('\\xfc' * 3, \"it's\", '\U0001f600')"), *["A___b"] * 3)
+    whole = passed_on(
+        raised("Hit an exception in math: ValueError('\\xfc' * 3, \"it's\", '\U0001f600')"), *["A___b"] * 3
+    )
     reads = [told(whole[:end]) for end in range(len(whole))]
     assert "math, called by b: ValueError(" in reads[-1]
     assert all("\\\\\\" not in read for read in reads if "ValueError" in read), "no escapes of escapes are left"
@@ -76,12 +81,10 @@ def test_a_half_of_a_surrogate_pair_can_be_written_as_json() -> None:
     assert told(b'"broken \\ud83d"') == "broken ?"
 
 
-@pytest.mark.parametrize("unit", [b'"Hit an exception in a calling an inner server: b\'', b"[", b'"\\', b'{"detail":'])
+@pytest.mark.parametrize("unit", [b"\"Hit an exception in a calling an inner server: b'", b"[", b'"\\', b'{"detail":'])
 def test_nonsense_of_any_size_is_read_in_one_go(unit: bytes) -> None:
     assert len(told((unit * ERROR_BYTES)[:ERROR_BYTES])) <= 500
 
 
 def test_short_text_is_only_made_one_line() -> None:
     assert clipped(" a \n b ") == "a b"
-
-

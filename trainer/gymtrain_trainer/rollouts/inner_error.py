@@ -117,5 +117,7 @@ def _message(body: Mapping[str, Any]) -> str | None:
         error = error.get("message")
     if isinstance(detail, list):
         places = [one for one in detail if isinstance(one, Mapping)]
-        detail = "; ".join(f"{'.'.join(str(part) for part in one.get('loc') or ())}: {one.get('msg')}" for one in places)
+        detail = "; ".join(
+            f"{'.'.join(str(part) for part in one.get('loc') or ())}: {one.get('msg')}" for one in places
+        )
     return next((one for one in (error, detail, body.get("message")) if isinstance(one, str) and one), None)
