@@ -34,14 +34,24 @@ _RESERVED = {
     "--max-loras": "spec.rollout.maxStaleness decides it",
     "--max-lora-rank": "spec.model.lora decides it",
     "--logprobs-mode": "training needs the log-probabilities of the distribution that was sampled from",
+    "--generation-config": "sampling is spec.trainer.config's, not that of the model's generation_config.json",
+    "--override-generation-config": "sampling is spec.trainer.config's: set temperature there",
+    "--logits-processors": "the trainer scores what the model itself says, and knows nothing of processors",
+    "--seed": "each server draws one of its own at its start and prints it: with one seed they would all draw alike",
     "--api-key": "Gym servers and trainer send none; use a NetworkPolicy",
     "--ssl-keyfile": "Gym servers and trainer speak plain HTTP",
     "--root-path": "the Services need the routes at /",
 }
 
 
-def build(spec: GymTrainingRunSpec, model: Path, port: int) -> list[str]:
+def build(spec: GymTrainingRunSpec, model: Path, port: int, seed: int = 0) -> list[str]:
     """The arguments of vLLM's OpenAI server.
+
+    Args:
+        spec: of the run.
+        model: folder of the model.
+        port: to listen on.
+        seed: of this server's draws, below 2**32; its workers share it, as tensor parallel ones have to.
 
     Raises:
         ArgumentsError: one of `spec.inference.args` is reserved, or the adapter is too large for vLLM.
@@ -57,6 +67,10 @@ def build(spec: GymTrainingRunSpec, model: Path, port: int) -> list[str]:
         "--host=0.0.0.0",
         f"--port={port}",
         "--logprobs-mode=processed_logprobs",
+        # Else top_k, top_p and penalties of the model's generation_config.json go into each request that leaves them
+        # out. Its end-of-turn tokens are read all the same (vLLM 0.32, ModelConfig.try_get_generation_config).
+        "--generation-config=vllm",
+        f"--seed={seed}",
         f"--dtype={dtype}",
         *_weights(spec),
         f"--tensor-parallel-size={max(1, spec.inference.gpus)}",

@@ -21,6 +21,7 @@ def main() -> None:
     """
     import os
     import runpy
+    import secrets
     from pathlib import Path
 
     from gymtrain_api.runs import parse_run_config
@@ -29,7 +30,9 @@ def main() -> None:
 
     run = parse_run_config(place.run_config().read_bytes())
     try:
-        argv = arguments.build(run.spec, place.model(), place.port())
+        # Pods of a Deployment are alike: with vLLM's own default they would all draw the same rollouts, and after a
+        # restart the same again.
+        argv = arguments.build(run.spec, place.model(), place.port(), seed=secrets.randbits(31))
         os.environ.update(arguments.environment(run.spec, os.environ, place.scratch()))
     except ArgumentsError as error:
         sys.exit(f"gymtrain: {error}")

@@ -101,6 +101,15 @@ def test_without_a_transport_the_model_is_loaded_and_stays() -> None:
     assert not any(argument.startswith("--weight-transfer-config") for argument in found)
 
 
+def test_sampling_is_not_taken_from_the_models_folder() -> None:
+    assert "--generation-config=vllm" in arguments()
+
+
+def test_a_server_has_one_seed_whatever_it_spans() -> None:
+    found = build(spec(gpus=4), MODEL, 8000, seed=17)
+    assert [argument for argument in found if argument.startswith("--seed")] == ["--seed=17"]
+
+
 def test_the_users_arguments_come_last_so_that_they_win() -> None:
     found = arguments("--load-format=auto", "--max-model-len", "4096")
     assert found[-3:] == ["--load-format=auto", "--max-model-len", "4096"]
@@ -121,6 +130,12 @@ def test_the_users_arguments_come_last_so_that_they_win() -> None:
         "--model=other",
         "--enable-lora",
         "--max-loras=8",
+        "--generation-config=auto",
+        "--generation_config",
+        '--override-generation-config={"top_k": 20}',
+        "--override-generation-config.top_k=20",
+        "--logits-processors=mine:Processor",
+        "--seed=1",
     ],
 )
 def test_what_the_run_depends_on_cannot_be_set(argument: str) -> None:
