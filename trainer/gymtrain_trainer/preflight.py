@@ -20,6 +20,7 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
+from gymtrain_api.sampling import TEMPERATURES
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.wiring import PREFLIGHT_MARK, Finding, TrainerPreflight
 from gymtrain_trainer import settings
@@ -41,12 +42,24 @@ def check_keys(config: Mapping[str, Any], valid: set[str]) -> list[Finding]:
         elif key not in valid:
             near = difflib.get_close_matches(key, usable, n=1, cutoff=0.6)
             message = "TRL's AsyncGRPOConfig has no such setting" + (f"; did you mean {near[0]}?" if near else "")
+        elif key == "temperature" and not _can_be_sampled(value):
+            message = f"must be from {TEMPERATURES[0]:g} to {TEMPERATURES[1]:g}, which is what vLLM samples with"
         elif key in settings.NEUTRAL_SAMPLING and value not in settings.NEUTRAL_SAMPLING[key]:
-            message = "Gym's agents can't carry it to vLLM; only temperature, top_p and max_completion_length reach it"
+            message = (
+                f"set {settings.NEUTRAL_SAMPLING[key][-1]:g} or leave it out: the trainer scores the whole vocabulary, "
+                f"and tokens of a distribution that {key} bends have other log-probabilities than it computes "
+                "(examples for TRL alone, such as top_p 0.999, are no reason to set it)"
+            )
         else:
             continue
         findings.append(Finding(where=f"{_WHERE}.{key}", message=message))
     return findings
+
+
+def _can_be_sampled(temperature: Any) -> bool:
+    """A value of another type counts as one that can: `check_types` reports it."""
+    number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
+    return not number or TEMPERATURES[0] <= temperature <= TEMPERATURES[1]
 
 
 def check_batch(spec: GymTrainingRunSpec) -> list[Finding]:

@@ -33,11 +33,12 @@ OWNED_KEYS = {
     "push_to_hub": "a pod has no token to push with; publish from the checkpoint volume",
     "use_liger_kernel": "TRL's asynchronous trainer does not support it",
 }
-# Keys that TRL has, but that the Responses API of Gym's agents can't carry: only their neutral value is true.
+# Sampling that TRL's config has beside the temperature, by the values with which it is what the trainer scores.
 NEUTRAL_SAMPLING: dict[str, tuple[Any, ...]] = {
-    "top_k": (0, -1),
-    "min_p": (None, 0, 0.0),
-    "repetition_penalty": (1, 1.0),
+    "top_p": (1,),
+    "top_k": (-1, 0),
+    "min_p": (None, 0),
+    "repetition_penalty": (1,),
 }
 
 _TRL_DEFAULT_GENERATIONS = 8

@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 
 from gymtrain_api.wiring import Finding
+from gymtrain_trainer import settings
 from gymtrain_trainer.model_folder import check_model_folder
 from gymtrain_trainer.preflight import check_batch, check_keys, check_types
 from tests.unit.trainer.test_trainer_settings import spec
 
-VALID = {"learning_rate", "max_steps", "num_generations", "max_staleness", "top_k", "save_steps"}
+VALID = {"learning_rate", "max_steps", "num_generations", "max_staleness", "save_steps", "temperature"} | {
+    *settings.NEUTRAL_SAMPLING
+}
 
 
 def only(findings: list[Finding]) -> Finding:
@@ -33,9 +36,35 @@ def test_a_near_miss_of_a_key_that_the_run_sets_is_not_offered_it() -> None:
     assert "max_staleness" not in only(check_keys({"max_stalenes": 2}, VALID)).message
 
 
-def test_sampling_that_cannot_reach_vllm_is_refused() -> None:
-    assert "can't carry it" in only(check_keys({"top_k": 20}, VALID)).message
-    assert check_keys({"top_k": 0}, VALID) == []
+@pytest.mark.parametrize(
+    ("key", "value", "instead"),
+    [
+        ("top_p", 0.999, "1"),
+        ("top_p", 0, "1"),
+        ("top_k", 20, "0"),
+        ("min_p", 0.05, "0"),
+        ("repetition_penalty", 1.05, "1"),
+    ],
+)
+def test_sampling_from_less_than_the_trainer_scores_is_refused(key: str, value: float, instead: str) -> None:
+    finding = only(check_keys({key: value}, VALID))
+    assert finding.where == f"spec.trainer.config.{key}"
+    assert f"set {instead} or leave it out: the trainer scores the whole vocabulary" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("top_p", 1), ("top_p", 1.0), ("top_k", 0), ("min_p", None), ("min_p", 0.0)]
+)
+def test_sampling_from_the_whole_vocabulary_may_be_said(key: str, value: float | None) -> None:
+    assert check_keys({key: value}, VALID) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "fits"), [(0, False), (0.001, False), (0.01, True), (1, True), (2.0, True), (2.1, False)]
+)
+def test_the_temperature_is_one_that_vllm_samples_with(value: float, fits: bool) -> None:
+    findings = check_keys({"temperature": value}, VALID)
+    assert (findings == []) is fits
 
 
 def test_a_batch_that_splits_groups_is_told_the_next_that_do_not() -> None:

@@ -1,11 +1,14 @@
 """The comparison of log-probabilities."""
 
 import math
+from typing import Any
 
+import aiohttp
 import pytest
 
-from gymtrain_trainer.weights import ParityCheck, WeightParityError
-from gymtrain_trainer.weights.parity import Sample, judge
+from gymtrain_trainer.weights import ParityCheck, Pod, WeightParityError
+from gymtrain_trainer.weights.parity import Sample, judge, sample
+from gymtrain_trainer.weights.pod_client import PodClient
 
 SAMPLES = [Sample([1], [2, 3], [-1.0, -2.0]), Sample([4], [5, 6], [-3.0, -4.0])]
 
@@ -40,3 +43,29 @@ def test_a_threshold_of_ones_own_wins() -> None:
 def test_no_number_is_no_parity() -> None:
     with pytest.raises(WeightParityError):
         judge("pod", SAMPLES, check(math.nan), "float32")
+
+
+async def test_the_samples_are_of_the_whole_distribution_whatever_the_server_has_for_a_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[dict[str, Any]] = []
+
+    async def complete(client: PodClient, body: dict[str, Any], seconds: float) -> dict[str, Any]:
+        asked.append(body)
+        return {"choices": [{"token_ids": [5], "logprobs": {"token_logprobs": [-1.0]}}]}
+
+    monkeypatch.setattr(PodClient, "complete", complete)
+    async with aiohttp.ClientSession() as session:
+        await sample(PodClient(session, Pod("http://pod")), check(0.0), 1.0)
+    named = {"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"}
+    assert [{name: body.get(name) for name in named} for body in asked] == [
+        {
+            "temperature": 1.0,
+            "top_p": 1.0,
+            "top_k": 0,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+        }
+    ] * 2

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gymtrain_api.sampling import in_full
 from gymtrain_api.wiring import SERVED_MODEL_NAME
 from gymtrain_trainer.weights.errors import PodRefusedError, WeightParityError
 from gymtrain_trainer.weights.pod_client import PodClient
@@ -56,7 +57,7 @@ async def sample(client: PodClient, check: ParityCheck, seconds: float, model: s
             "model": model,
             "prompt": prompt,
             "max_tokens": check.max_tokens,
-            "temperature": 1.0,  # unscaled: what the trainer computes
+            **in_full(1.0),  # unscaled and whole: what the trainer computes
             "seed": 0,
             "logprobs": 0,  # of the sampled tokens only
             "return_token_ids": True,
