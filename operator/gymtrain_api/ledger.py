@@ -39,6 +39,10 @@ class LedgerEntry(BaseModel):
     """first: no earlier turn of the model in it; exact: the prompt begins with the last turn's tokens, bit by bit;
     forked: the chat template rewrote the history, so the prompt does not."""
     finish_reason: str | None = None
+    constrained: bool = False
+    """A grammar held the answer (tool_choice, a JSON schema): its log-probabilities are those among allowed tokens."""
+    replaced: tuple[str, ...] = ()
+    """Sampling settings that the call asked for, and in whose place the run's were used."""
 
 
 class LedgerQuestion(BaseModel):

@@ -123,12 +123,14 @@ class Server:
 
 
 @contextmanager
-def serving_tiny_model(folder: Path, **spec: Any) -> Iterator[Server]:
-    """A server of run `demo`; `spec` replaces blocks of the smallest run."""
+def serving_tiny_model(folder: Path, generation: dict[str, Any] | None = None, **spec: Any) -> Iterator[Server]:
+    """A server of run `demo`; `generation` adds to generation_config.json, `spec` replaces blocks of its spec."""
     build = runpy.run_path(str(ROOT / "images" / "model-tiny" / "build.py"))
     tokenizer = build["build_tokenizer"]()
     build["build_model"](tokenizer).save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")
+    defaults = folder / "model" / "generation_config.json"
+    defaults.write_text(json.dumps(json.loads(defaults.read_text()) | (generation or {})))
     (folder / "scratch").mkdir()
     addresses = {"inference_url": "http://x", "inference_pods_host": "x", "trainer_host": "x"}
     run = {"name": "demo", "namespace": "x", **addresses, "spec": smallest_run(**spec)["spec"]}

@@ -20,6 +20,7 @@ from gymtrain_gateway.memory import Ledger, Prompts
 from gymtrain_gateway.metrics import Metrics
 from gymtrain_gateway.passing import Passing
 from gymtrain_gateway.pods import Pods
+from gymtrain_gateway.sampling import Sampling
 from gymtrain_gateway.settings import BODY_BYTES, LEDGER_ENTRIES, PROMPT_TOKENS, Settings
 from gymtrain_gateway.upstream import Upstream
 
@@ -41,8 +42,9 @@ class Gateway:
         self._prompts = Prompts(PROMPT_TOKENS)
         self._dispatcher = Dispatcher(pods, settings.max_in_flight)
         calls = Calls(pods, self._dispatcher, self.metrics)
-        self._chat = Chat(calls, pods, upstream, self.ledger, self._prompts, self.metrics)
-        self._passing = Passing(calls, pods, upstream, self._chat, self.ledger)
+        sampling = Sampling(settings.temperature, self.metrics)
+        self._chat = Chat(calls, pods, upstream, self.ledger, self._prompts, self.metrics, sampling)
+        self._passing = Passing(calls, pods, upstream, self._chat, self.ledger, sampling)
         self.metrics.watch(pods, self._dispatcher, self.ledger, self._prompts)
 
     def app(self) -> web.Application:

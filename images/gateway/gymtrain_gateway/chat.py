@@ -18,6 +18,7 @@ from gymtrain_gateway.memory import Ledger, Prompts
 from gymtrain_gateway.metrics import Metrics
 from gymtrain_gateway.pods import Pods
 from gymtrain_gateway.prompts import DERENDER, Prompt, Prompter, derender_request, plain_request
+from gymtrain_gateway.sampling import Sampled, Sampling, grammar_of
 from gymtrain_gateway.upstream import Upstream
 
 GENERATE = "/inference/v1/generate"
@@ -40,7 +41,14 @@ class Chat:
     """Answers chat completions."""
 
     def __init__(
-        self, calls: Calls, pods: Pods, upstream: Upstream, ledger: Ledger, prompts: Prompts, metrics: Metrics
+        self,
+        calls: Calls,
+        pods: Pods,
+        upstream: Upstream,
+        ledger: Ledger,
+        prompts: Prompts,
+        metrics: Metrics,
+        sampling: Sampling,
     ) -> None:
         self._calls = calls
         self._pods = pods
@@ -49,6 +57,7 @@ class Chat:
         self._ledger = ledger
         self._prompts = prompts
         self._metrics = metrics
+        self._sampling = sampling
 
     async def complete(self, body: dict[str, Any], deadline: Deadline) -> ChatAnswer:
         """The completion.
@@ -57,7 +66,8 @@ class Chat:
             CallError: it can't be had.
         """
         _check(body)
-        return await self._calls.run(conversation(body), deadline, lambda lease: self._on_pod(lease, body, deadline))
+        sampled = self._sampling.of(body)
+        return await self._calls.run(conversation(body), deadline, lambda lease: self._on_pod(lease, sampled, deadline))
 
     async def prompt_of(self, body: dict[str, Any], lease: Lease, deadline: Deadline) -> list[int] | None:
         """Tokens of the prompt that a chat completion of these messages uses; None where vLLM's template has them."""
@@ -70,18 +80,20 @@ class Chat:
             ).tokens
         return found
 
-    async def _on_pod(self, lease: Lease, body: dict[str, Any], deadline: Deadline) -> ChatAnswer:
+    async def _on_pod(self, lease: Lease, sampled: Sampled, deadline: Deadline) -> ChatAnswer:
+        body = sampled.body
         request = self._pods.request_for(lease.pod, lease.version, body)
         prompt = await self._prompter.prepare(lease.pod, request, deadline)
         raw = await self._upstream.post(lease.pod, GENERATE, self._generate_request(lease, prompt, body), deadline)
         generated = completion.read(raw, body)
         answer = await self._derender(lease, request, prompt, generated, deadline)
-        with_ids = bool(body.get("logprobs") or body.get("return_token_ids") or prompt.history != "first")
-        answer = completion.finish(answer, generated, prompt.tokens, body, with_ids=with_ids)
+        answer = completion.finish(answer, generated, prompt.tokens, body, with_ids=sampled.trained)
         entry = LedgerEntry(
             versions=await self._versions(lease, generated),
             history=prompt.history,
             finish_reason=generated.finish_reason,
+            constrained=self._sampling.constrained(sampled, grammar_of(prompt.request["sampling_params"])),
+            replaced=sampled.replaced,
         )
         self._note(body, prompt, generated, entry)
         return ChatAnswer(answer, entry, prompt.fork.reason if prompt.fork else "")

@@ -39,8 +39,19 @@ def turns(messages: Sequence[Mapping[str, Any]]) -> list[Turn]:
     return [
         Turn(index, message, _ids(message, "prompt_token_ids", index), _ids(message, "generation_token_ids", index))
         for index, message in enumerate(messages)
-        if message.get("role") == "assistant" and (message.get("prompt_token_ids") or message.get(ID_FIELDS[1]))
+        if _is_turn(message)
     ]
+
+
+def has_turns(messages: object) -> bool:
+    """Whether a conversation has answers that carry their tokens."""
+    return isinstance(messages, list) and any(
+        isinstance(message, Mapping) and _is_turn(message) for message in messages
+    )
+
+
+def _is_turn(message: Mapping[str, Any]) -> bool:
+    return message.get("role") == "assistant" and bool(message.get("prompt_token_ids") or message.get(ID_FIELDS[1]))
 
 
 def chain(answers: Sequence[Turn]) -> list[Turn]:

@@ -41,7 +41,10 @@ def _merged(old: LedgerEntry | None, new: LedgerEntry) -> LedgerEntry:
     earlier = [label for label in old.versions if label.rpartition(":")[0] == attempt and label not in new.versions]
     history = "forked" if "forked" in (old.history, new.history) else new.history
     versions = [*earlier, *new.versions][-_VERSIONS_KEPT:]
-    return new.model_copy(update={"versions": versions, "history": history})
+    constrained = old.constrained or new.constrained
+    replaced = tuple(dict.fromkeys([*old.replaced, *new.replaced]))
+    update = {"versions": versions, "history": history, "constrained": constrained, "replaced": replaced}
+    return new.model_copy(update=update)
 
 
 class Prompts:

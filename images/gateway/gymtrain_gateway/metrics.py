@@ -43,6 +43,18 @@ class Metrics:
             ["reason"],
             registry=registry,
         )
+        self.replaced_sampling = Counter(
+            "gymtrain_gateway_replaced_sampling_total",
+            "Calls of the policy that asked for another sampling than the run's and got the run's, by setting.",
+            ["setting"],
+            registry=registry,
+        )
+        self.constrained = Counter(
+            "gymtrain_gateway_constrained_total",
+            "Calls of the policy whose answer a grammar held (tool_choice, JSON schemas), by kind of grammar.",
+            ["by"],
+            registry=registry,
+        )
         self.retries = Counter(
             "gymtrain_gateway_retries_total", "Tries that failed for a pod's reason.", ["reason"], registry=registry
         )

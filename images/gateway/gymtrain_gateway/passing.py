@@ -15,6 +15,7 @@ from gymtrain_gateway.deadline import Deadline
 from gymtrain_gateway.dispatch import Lease
 from gymtrain_gateway.memory import Ledger
 from gymtrain_gateway.pods import Pods
+from gymtrain_gateway.sampling import Sampled, Sampling, grammar_asked
 from gymtrain_gateway.upstream import CONNECT_SECONDS, Upstream, refusal, translated
 
 _CHUNK = 64 * 1024
@@ -23,12 +24,15 @@ _CHUNK = 64 * 1024
 class Passing:
     """Passes requests on."""
 
-    def __init__(self, calls: Calls, pods: Pods, upstream: Upstream, chat: Chat, ledger: Ledger) -> None:
+    def __init__(
+        self, calls: Calls, pods: Pods, upstream: Upstream, chat: Chat, ledger: Ledger, sampling: Sampling
+    ) -> None:
         self._calls = calls
         self._pods = pods
         self._upstream = upstream
         self._chat = chat
         self._ledger = ledger
+        self._sampling = sampling
 
     async def plain(self, request: web.Request, body: dict[str, Any] | None, deadline: Deadline) -> web.StreamResponse:
         """The pod's answer, piece by piece. Tried on another pod only before its first byte."""
@@ -47,13 +51,14 @@ class Passing:
         """POST /v1/completions. Answers that carry token ids are noted in the ledger."""
         if body.get("stream"):
             return await self.plain(request, body, deadline)
+        sampled = self._sampling.of(body)
 
         async def work(lease: Lease) -> web.StreamResponse:
             answer = await self._upstream.post(
-                lease.pod, request.path, self._pods.request_for(lease.pod, lease.version, body), deadline
+                lease.pod, request.path, self._pods.request_for(lease.pod, lease.version, sampled.body), deadline
             )
             versions = await self._pods.versions_since(lease.pod, lease.version)
-            self._note(answer, versions)
+            self._note(answer, versions, sampled)
             return web.json_response(answer, headers={VERSION_HEADER: ",".join(versions)})
 
         return await self._calls.run(conversation(body), deadline, work)
@@ -101,11 +106,17 @@ class Passing:
         await answer.write_eof()
         return answer
 
-    def _note(self, answer: Mapping[str, Any], versions: list[str]) -> None:
+    def _note(self, answer: Mapping[str, Any], versions: list[str], sampled: Sampled) -> None:
+        constrained = self._sampling.constrained(sampled, grammar_asked(sampled.body))
         for choice in answer.get("choices") or []:
             prompt, output = choice.get("prompt_token_ids"), choice.get("token_ids")
             if prompt is not None and output is not None:
-                entry = LedgerEntry(versions=versions, finish_reason=choice.get("finish_reason"))
+                entry = LedgerEntry(
+                    versions=versions,
+                    finish_reason=choice.get("finish_reason"),
+                    constrained=constrained,
+                    replaced=sampled.replaced,
+                )
                 self._ledger.note(prompt, output, entry)
 
 

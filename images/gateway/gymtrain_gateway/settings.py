@@ -6,6 +6,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from gymtrain_api.runs import parse_run_config
+from gymtrain_api.sampling import temperature_of
 from gymtrain_api.wiring import RunConfig
 from gymtrain_gateway import place
 from gymtrain_gateway.errors import StartError
@@ -30,6 +31,7 @@ class Settings:
     timeout_seconds: float  # of one call, waiting included
     max_in_flight: int  # calls that this gateway pod gives one vLLM pod at once
     rollouts: int  # that the trainer keeps open at once
+    temperature: float  # at which the policy is sampled
 
 
 def from_run(run: RunConfig) -> Settings:
@@ -51,6 +53,7 @@ def from_run(run: RunConfig) -> Settings:
         # The gateway pods know nothing of each other, so each has its share of what a vLLM pod may have.
         max_in_flight=-(-spec.gateway.max_in_flight // spec.gateway.replicas),
         rollouts=spec.rollout.max_concurrent,
+        temperature=temperature_of(spec.trainer.config),
     )
 
 

@@ -28,6 +28,7 @@ SETTINGS = Settings(
     timeout_seconds=5.0,
     max_in_flight=8,
     rollouts=8,
+    temperature=0.9,
 )
 
 

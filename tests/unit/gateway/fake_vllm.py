@@ -47,6 +47,8 @@ class FakeVLLM:
         self.hang = asyncio.Event()
         self.hang.set()
         self.calls: list[str] = []
+        self.rendered: list[dict[str, Any]] = []  # bodies of render requests, and of completions
+        self.grammar: dict[str, Any] | None = None  # structured outputs that vLLM makes of a tool choice or a format
         self.generated = 0
         self.cancelled = 0
         self.server: TestServer | None = None
@@ -112,11 +114,14 @@ class FakeVLLM:
     async def _render(self, request: web.Request) -> web.Response:
         self._scale_out("render")
         body = await request.json()
+        self.rendered.append(body)
         if body.get("temperature") == "hot":
             return web.json_response({"error": {"message": "temperature: no number"}}, status=400)
         ids = self.template(body["messages"], ask=body.get("add_generation_prompt", True))
         most = body.get("max_tokens", 100)
-        sampling = {} if most == _DEFAULT_MAX_TOKENS else {"max_tokens": most}
+        sampling: dict[str, Any] = {} if most == _DEFAULT_MAX_TOKENS else {"max_tokens": most}
+        if self.grammar is not None:
+            sampling["structured_outputs"] = self.grammar
         return web.json_response(
             {"token_ids": ids, "sampling_params": sampling, "features": None, "model": body.get("model")}
         )
@@ -189,6 +194,7 @@ class FakeVLLM:
             await answer.write_eof()
             return answer
         self.calls.append("completions")
+        self.rendered.append(body)
         await self.hang.wait()
         choice = {"text": "ok", "prompt_token_ids": [1, 2], "token_ids": [3], "finish_reason": "stop"}
         return web.json_response({"choices": [choice]})

@@ -23,7 +23,7 @@ RANK, ALPHA, TARGETS = 4, 8, ("q_proj", "v_proj")
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    spec = {
+    spec: dict[str, Any] = {
         "model": {"source": "hf://Qwen/Qwen3-0.6B", "lora": {"r": RANK}},
         "trainer": {"checkpoint": {"size": "1Gi"}},
         "rollout": {"maxStaleness": 1},

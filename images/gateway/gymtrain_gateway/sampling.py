@@ -1,0 +1,95 @@
+"""The run's sampling in place of what a call asks for: pure, but for what was said before.
+
+A call whose tokens can be trained on (its answer carries them) is sampled as the trainer scores it, and in no other
+way: agents, model servers and rows of a dataset have settings of their own (NeMo Gym's rows carry `temperature`,
+`top_p` and `metadata.extra_body`), and a request that leaves a setting out gets the server's default for it. Any other
+call, such as that of a judge with a model server of its own, is sampled as it asks.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gymtrain_api.sampling import in_full
+from gymtrain_gateway.history import has_turns
+from gymtrain_gateway.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+
+# Left out of the request: each bends the distribution, or draws the same tokens for every rollout of a row. By the
+# values that do nothing.
+_DROPPED: Mapping[str, tuple[Any, ...]] = {
+    "logit_bias": ({},),
+    "allowed_token_ids": (),
+    "bad_words": ([],),
+    "min_tokens": (0,),  # the end of the turn has no probability before
+    "thinking_token_budget": (),  # the end of a thought is forced
+    "use_beam_search": (False,),
+    "seed": (),
+}
+_ALSO_NEUTRAL: Mapping[str, tuple[Any, ...]] = {"top_k": (-1,)}
+
+# Fields of vLLM's structured_outputs that hold an answer to a grammar.
+_GRAMMARS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """A request as it is sampled."""
+
+    body: dict[str, Any]
+    trained: bool = False  # its answer carries its tokens: without them nobody can train on it
+    replaced: tuple[str, ...] = ()  # settings that the call asked for and didn't get
+
+
+class Sampling:
+    """What the run samples from."""
+
+    def __init__(self, temperature: float, metrics: Metrics) -> None:
+        self._wanted = in_full(temperature)
+        self._metrics = metrics
+        self._told: set[str] = set()
+
+    def of(self, body: dict[str, Any]) -> Sampled:
+        """The request, with the run's sampling where its tokens can be trained on."""
+        if not (body.get("logprobs") or body.get("return_token_ids") or has_turns(body.get("messages"))):
+            return Sampled(body)
+        replaced = [
+            name
+            for name, value in self._wanted.items()
+            if body.get(name) is not None and body[name] not in (value, *_ALSO_NEUTRAL.get(name, ()))
+        ]
+        replaced += [name for name, idle in _DROPPED.items() if body.get(name) is not None and body[name] not in idle]
+        for name in replaced:
+            self._metrics.replaced_sampling.labels(name).inc()
+        if not self._told.issuperset(replaced):
+            self._told.update(replaced)
+            asked = ", ".join(f"{name} {str(body[name])[:40]}" for name in replaced)
+            logger.warning("a call asks for %s: the run's own sampling is used, which training counts on", asked)
+        kept = {name: value for name, value in body.items() if name not in _DROPPED}
+        return Sampled(kept | self._wanted, trained=True, replaced=tuple(replaced))
+
+    def constrained(self, sampled: Sampled, grammar: str) -> bool:
+        """Whether the tokens of an answer that can be trained on were held to `grammar`, which is counted."""
+        if not grammar or not sampled.trained:
+            return False
+        self._metrics.constrained.labels(grammar).inc()
+        return True
+
+
+def grammar_of(sampling_params: Mapping[str, Any]) -> str:
+    """What holds an answer to a grammar, by vLLM's name for it; empty where nothing does.
+
+    `sampling_params`: vLLM's own, which have a tool choice and a response format in them, as structured outputs.
+    """
+    outputs = sampling_params.get("structured_outputs") or {}
+    return next((name for name in _GRAMMARS if outputs.get(name) not in (None, False)), "")
+
+
+def grammar_asked(body: Mapping[str, Any]) -> str:
+    """The same of a completion request, which vLLM doesn't render for us."""
+    form = body.get("response_format")
+    kind = form.get("type") if isinstance(form, Mapping) else None
+    named = {"json_schema": "json", "json_object": "json_object", "structural_tag": "structural_tag"}
+    return grammar_of(body) or named.get(str(kind), "")
