@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gymtrain_api.sampling import temperature_of
 from gymtrain_trainer import settings
 from gymtrain_trainer.activity import Activity, Doing
 from gymtrain_trainer.algorithm.alarms import SampleAlarms
@@ -152,7 +153,7 @@ def _checker(
         KeptWeights(spec.rollout.max_staleness + 1),
         lambda: trainer().accelerator.unwrap_model(trainer().model).config,
         board,
-        temperature=float(arguments.get("temperature", 1.0)),
+        temperature=temperature_of(arguments),
         tolerance=tolerance_of(spec),
         share=share,
     )

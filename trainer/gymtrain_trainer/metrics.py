@@ -12,6 +12,8 @@
 | gymtrain_trainer_dropped_groups_by_reason_total | counter | the same by label `reason` (errors.DropReason) |
 | gymtrain_trainer_forks_total | counter | turns before which the chat template rewrote the history |
 | gymtrain_trainer_masked_rollouts_total | counter | truncated rollouts that were left out of the loss |
+| gymtrain_trainer_constrained_turns_total | counter | turns that a grammar held (tool_choice, JSON schemas) |
+| gymtrain_trainer_replaced_sampling_total | counter | rows and turns that asked for another one, by label `setting` |
 | gymtrain_trainer_rollouts_failing_seconds | gauge | time without a usable group while groups fail |
 | gymtrain_trainer_groups_in_flight | gauge | groups whose rollouts run now |
 | gymtrain_trainer_oldest_group_seconds | gauge | age of the oldest of them |
@@ -71,10 +73,14 @@ class BoardCollector:
         for name, text in {
             "forks": "Turns before which the chat template rewrote the history.",
             "masked_rollouts": "Truncated rollouts that were left out of the loss.",
+            "constrained_turns": "Turns that a grammar held (tool_choice, JSON schemas).",
         }.items():
             total = sum(self._board.tallies(name).values())
             yield CounterMetricFamily(f"gymtrain_trainer_{name}", text, value=float(total))
         yield self._by_label("dropped_groups_by_reason", "Groups dropped, by reason.", "reason", "dropped_groups")
+        yield self._by_label(
+            "replaced_sampling", "Asked for, and replaced by the run's.", "setting", "replaced_sampling"
+        )
         yield self._by_label("alarms", "Alarms raised.", "reason", "alarms")
         yield self._by_label("checked_samples", "Samples checked.", "verdict", "checked_samples")
         alarms = GaugeMetricFamily("gymtrain_trainer_alarm", "1 while the alarm stands.", labels=["reason"])

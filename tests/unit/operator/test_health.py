@@ -78,3 +78,13 @@ def test_parity_stands_in_the_progress() -> None:
     world.reconcile(15)
     assert world.status.progress is not None
     assert world.status.progress.parity == "0.00123"
+
+
+def test_what_the_trainer_wants_known_stands_beside_a_healthy_run_and_is_no_event() -> None:
+    world = World().to_training()
+    world.reconcile(5)
+    world.trainer_reports("training", 2, notes=["rows ask for another temperature than the run's"])
+    world.reconcile(5)
+    healthy = world.condition(ConditionType.HEALTHY)
+    assert (healthy.status, healthy.message) == ("True", "rows ask for another temperature than the run's")
+    assert _events(world) == []

@@ -104,3 +104,21 @@ def test_a_standing_alarm_keeps_its_time_and_its_place_in_the_progress() -> None
     assert board.tallies("alarms") == {"ParityOff": 1}
     board.clear_alarm("ParityOff")
     assert board.snapshot().alarms == []
+
+
+def messages(constrained: float) -> list[str]:
+    """Of both alarms, raised."""
+    alarms = SampleAlarms()
+    verdicts = [alarms.look(Numbers(0.5, 0.5, 1.0, step=20, constrained=constrained)) for _ in range(2)]
+    return [message for message in verdicts[-1].values() if message]
+
+
+def test_samples_that_a_grammar_held_are_named_as_a_cause() -> None:
+    assert len(messages(0.25)) == 2
+    assert all("A grammar held turns of 25 % of these samples" in message for message in messages(0.25))
+    assert all("1 % of these" in message for message in messages(0.001))
+
+
+def test_without_a_grammar_none_is_blamed() -> None:
+    assert len(messages(0.0)) == 2
+    assert not any("grammar" in message for message in messages(0.0))

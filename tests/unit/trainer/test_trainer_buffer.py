@@ -1,6 +1,7 @@
 """The queue that TRL drains, and its account of what was used."""
 
 import queue
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -78,3 +79,11 @@ def test_it_knows_which_groups_nobody_used_yet() -> None:
     buffer.use(2)
     assert buffer.waiting_groups() == [1]
     assert buffer.taken_groups() == []
+
+
+def test_a_sample_that_a_grammar_held_is_known_as_one_when_its_step_is_told() -> None:
+    buffer = SampleBuffer(4, lambda: 1)
+    buffer.put_group([sample(0), replace(sample(0), constrained=True)])
+    for _ in range(2):
+        buffer.get()
+    assert [taken.constrained for taken in buffer.use(2)] == [False, True]

@@ -16,7 +16,7 @@ from gymtrain_trainer.rollouts.source import RolloutLimits, Sampling, request_bo
 from tests.unit.trainer.trainer_agent import Agent, good_answer, inner_server_died
 from tests.unit.trainer.trainer_data import question
 
-SAMPLING = Sampling(temperature=0.7, top_p=0.9, max_output_tokens=12)
+SAMPLING = Sampling(temperature=0.7, max_output_tokens=12)
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ async def test_sampling_settings_are_put_into_the_request() -> None:
     async with Agent() as agent, AgentSource(limits(), SAMPLING) as client:
         await client.run(task(agent.url, question(1)))
     params = agent.requests[0]["responses_create_params"]
-    assert (params["temperature"], params["top_p"], params["max_output_tokens"]) == (0.7, 0.9, 12)
+    assert (params["temperature"], params["top_p"], params["max_output_tokens"]) == (0.7, 1.0, 12)
     assert agent.requests[0]["number"] == 1
 
 

@@ -84,7 +84,7 @@ async def scene(known: LedgerEntry | None = None, pods: Pods | None = None) -> A
         Agent() as agent,
         serving(gateway) as found,
         Ledger("gateways", find=dns(found)) as ledger,
-        AgentSource(RolloutLimits(8, 5.0, 1), Sampling(1.0, 1.0, 8)) as source,
+        AgentSource(RolloutLimits(8, 5.0, 1), Sampling(1.0, 8)) as source,
     ):
         guard = WeightGuard(pods or Pods(), lambda before, after: untrusted(before, after, "run", 1))
         rules = GroupRules(2, 1, numbering)

@@ -81,6 +81,8 @@ async def test_metrics_say_why_groups_were_dropped_and_which_alarms_stand(
     board.tally("dropped_groups", "stale", by=2)
     board.tally("forks", by=3)
     board.tally("masked_rollouts", by=4)
+    board.tally("constrained_turns", by=5)
+    board.tally("replaced_sampling", "top_k", by=6)
     board.set_alarm("KLHigh", "too high")
     board.in_flight = lambda: InFlight(5, 60.0, {"adder": 5})
     board.update(parity=0.001)
@@ -89,6 +91,8 @@ async def test_metrics_say_why_groups_were_dropped_and_which_alarms_stand(
         'gymtrain_trainer_dropped_groups_by_reason_total{reason="stale"} 2.0',
         "gymtrain_trainer_forks_total 3.0",
         "gymtrain_trainer_masked_rollouts_total 4.0",
+        "gymtrain_trainer_constrained_turns_total 5.0",
+        'gymtrain_trainer_replaced_sampling_total{setting="top_k"} 6.0',
         'gymtrain_trainer_alarm{reason="KLHigh"} 1.0',
         'gymtrain_trainer_alarm{reason="Stalled"} 0.0',
         'gymtrain_trainer_alarms_total{reason="KLHigh"} 1.0',

@@ -87,3 +87,11 @@ def test_a_conversation_anew_within_a_rollout_is_parted_but_no_fork() -> None:
 
 def test_equal_calls_of_a_group_are_asked_for_once() -> None:
     assert len(digests_of([ANSWER, ANSWER])) == 2
+
+
+def test_what_the_gateway_says_of_a_calls_sampling_is_known_of_its_turn() -> None:
+    plain = entry("run:2:5")
+    told = entry("run:2:5", history="exact", constrained=True, replaced=["top_k", "seed"])
+    first, second = origins([plain], [told, entry("run:2:5", history="exact", replaced=["seed", "min_p"])]).origins
+    assert (first.constrained, first.replaced) == (False, ())
+    assert (second.constrained, second.replaced) == (True, ("top_k", "seed", "min_p"))

@@ -116,3 +116,11 @@ def test_half_precision_in_vllm_is_given_more_room() -> None:
     assert tolerance_of(spec(config)) == 0.005
     assert tolerance_of(spec(config, inference={"gpus": 1})) == 0.1
     assert tolerance_of(spec(config, inference={"gpus": 1}, model={"source": "hf://a/b", "dtype": "float32"})) == 0.005
+
+
+def test_a_sample_that_a_grammar_held_is_not_called_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    made = checker(ProgressBoard())
+    made.take(Row(row(3, given=(-1.0, -1.0)).sample, (3,), constrained=True))
+    made.report(5)
+    (line,) = lines(capsys)
+    assert (line["wrong"], line["unchecked"]) == (0, 1)

@@ -5,6 +5,7 @@ They need the trainer image's environment: uv run --extra trainer.
 
 import json
 import queue
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,13 @@ def test_turns_that_were_tokenized_anew_keep_the_context_they_were_sampled_in() 
     made = samples(answer(1.0, ([1, 2], [3, 4]), ([8, 2, 3, 4], [5])), answer(0.0, ([1], [2])))
     assert [row.input_ids.tolist() for row in made] == [[1, 2, 3, 4], [8, 2, 3, 4, 5], [1, 2]]
     assert made[0].advantage == made[1].advantage
+
+
+def test_a_row_with_a_turn_that_a_grammar_held_is_known_as_one() -> None:
+    turns = answer(1.0, ([1, 2], [3, 4]), ([1, 2, 3, 4, 9], [5]))
+    held = Rollout(turns, (3,), (origin(3), replace(origin(3), constrained=True)))
+    free = Rollout(turns, (3,), (origin(3), origin(3)))
+    assert [row.constrained for row in rows(held, free)] == [True, False]
 
 
 def test_what_tools_and_the_template_put_between_turns_is_never_trained() -> None:

@@ -16,7 +16,7 @@ from gymtrain_trainer.rollouts.source import RolloutLimits, Sampling
 from gymtrain_trainer.rollouts.verify import VerifySource
 from tests.unit.trainer.trainer_data import question
 
-SAMPLING = Sampling(temperature=0.7, top_p=0.9, max_output_tokens=12)
+SAMPLING = Sampling(temperature=0.7, max_output_tokens=12)
 RESPONSE: dict[str, Any] = {
     "id": "r",
     "output": [
@@ -123,7 +123,7 @@ async def test_the_model_gets_the_rows_parameters_with_the_runs_sampling() -> No
     async with source(servers) as made:
         await made.run(TASK)
     sent = servers.bodies["responses"]
-    assert (sent["temperature"], sent["top_p"], sent["max_output_tokens"]) == (0.7, 0.9, 12)
+    assert (sent["temperature"], sent["top_p"], sent["max_output_tokens"]) == (0.7, 1.0, 12)
     assert sent["input"] == TASK.row["responses_create_params"]["input"]
 
 

@@ -124,7 +124,7 @@ def make_worker(
         rules = GroupRules(GENERATIONS, changes.pop("max_staleness", 4), Numbering("run", 1))
         announcer = changes.pop("announcer", None)
         settings: dict[str, Any] = {"rules": rules, "ahead": 8, "max_concurrent": 16, "stall_timeout_seconds": 60.0}
-        limits, sampling = RolloutLimits(16, 5.0, 2), Sampling(1.0, 1.0, 8)
+        limits, sampling = RolloutLimits(16, 5.0, 2), Sampling(1.0, 8)
         worker = RolloutWorker(
             WorkerSettings(**(settings | changes)),
             Tasks(index, {"adder": served.agent.url}, seed=0),
@@ -133,7 +133,7 @@ def make_worker(
                 guard=lambda: WeightGuard(servers, lambda before, after: untrusted(before, after, "run", 1)),
                 ledger=None,
                 make_samples=plain_samples,
-                report=RolloutReport(board, masks_truncated=False),
+                report=RolloutReport(board, sampling, masks_truncated=False),
                 announcer=announcer,
             ),
         )

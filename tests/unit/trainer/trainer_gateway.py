@@ -46,9 +46,9 @@ async def serving(*gateways: Gateway) -> AsyncIterator[list[Pod]]:
             await runner.cleanup()
 
 
-def entry(*versions: str, history: str = "first", finish: str | None = "stop") -> LedgerEntry:
+def entry(*versions: str, history: str = "first", finish: str | None = "stop", **more: object) -> LedgerEntry:
     """A model call."""
-    return LedgerEntry.model_validate({"versions": versions, "history": history, "finish_reason": finish})
+    return LedgerEntry.model_validate({"versions": versions, "history": history, "finish_reason": finish, **more})
 
 
 def dns(pods: Sequence[Pod]) -> Callable[[str, int], Awaitable[list[Pod]]]:

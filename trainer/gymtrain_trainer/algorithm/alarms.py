@@ -16,6 +16,9 @@ The first steps of a run move the weights further than later ones of the same le
 one gradient takes every parameter a whole step in its direction. The quickstart, without warm-up, is at 0.05 one
 version behind in step 5.
 
+A grammar (tool_choice required, JSON schemas) leaves vLLM's log-probabilities renormalised over the tokens that it
+allows: they are above the trainer's, however exact the weights. The messages say so where the step has such samples.
+
 median: of the run's own last 50 values (KL per 1 + b, distance of the ratio), so that a run with a high learning rate
 has its own usual. Only values below the limit enter it: one that was wrong from the start never becomes usual. Each
 alarm clears itself at the first value below its limit.
@@ -50,6 +53,7 @@ class Numbers:
     staleness: float  # mean, in weight versions
     first: bool = False  # of this process: nothing was trained since its first sync
     step: int = _EARLY_STEPS + 1  # of the run
+    constrained: float = 0.0  # share of the samples with a turn that a grammar held
 
 
 class SampleAlarms:
@@ -77,6 +81,7 @@ class SampleAlarms:
                     f"KL between the weights that sampled and those that train is {numbers.kl:.4g}, above "
                     f"{limit:.4g} for samples {behind:.1f} steps behind: vLLM may hold other weights than it says, or "
                     "the learning rate is high for this staleness (rollout.maxStaleness, trainer.config.learning_rate)"
+                    + _grammar(numbers.constrained)
                 )
             if numbers.kl <= min(limit, settled):
                 self._kl.append(numbers.kl / (1 + behind))
@@ -88,7 +93,7 @@ class SampleAlarms:
                 verdict["RatioOff"] = (
                     f"the mean probability ratio is {numbers.ratio:.4f}, further from 1 than {limit:.3g} for samples "
                     f"{behind:.1f} steps behind: vLLM and the trainer disagree about log-probabilities (weights, "
-                    "temperature, dtype, --logprobs-mode processed_logprobs)"
+                    "temperature, dtype)" + _grammar(numbers.constrained)
                 )
             if distance <= limit:
                 self._ratio.append(distance)
@@ -104,6 +109,18 @@ class SampleAlarms:
             return False
         self._above[reason] += 1
         return at_once or self._above[reason] >= _IN_A_ROW
+
+
+def _grammar(share: float) -> str:
+    """What constrained samples do to both numbers; empty where there are none."""
+    if not share:
+        return ""
+    return (
+        f". A grammar held turns of {max(1, round(100 * share))} % of these samples (tool_choice required or a named "
+        "function, a JSON schema): vLLM's log-probabilities are then among the allowed tokens, the trainer's among "
+        "all, which alone raises the KL and lowers the ratio. Leave the choice to the model (tool_choice auto, no "
+        "response format)"
+    )
 
 
 def stall_limit(durations: Sequence[float], before_first_step: float) -> float:

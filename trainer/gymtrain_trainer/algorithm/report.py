@@ -95,10 +95,11 @@ class ReportCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
             "staleness": record.staleness,
             "step_seconds": record.seconds,
             "tokens": float(record.tokens),
+            "constrained_samples": float(sum(taken.constrained for taken in used)),
             "stale_samples": float(self._lead.worker.rollout_buffer.stale),
         } | {f"dropped_{reason}": float(count) for reason, count in self._lead.worker.dropped.items()}
         self._board.set_numbers(numbers)
-        self._judge(numbers, record, first)
+        self._judge(numbers, record, first, sum(taken.constrained for taken in used) / len(used))
         if self._lead.checker is not None:
             self._lead.checker.report(state.global_step)
         self._board.update(reward=record.reward, tokens_per_second=round(record.tokens_per_second, 2))
@@ -120,9 +121,9 @@ class ReportCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         """TRL has saved a checkpoint, or tried."""
         self._saves.complete(state.global_step, self._lead.worker)
 
-    def _judge(self, numbers: dict[str, float], record: StepRecord, first: bool) -> None:
+    def _judge(self, numbers: dict[str, float], record: StepRecord, first: bool, constrained: float) -> None:
         kl, ratio = numbers.get("kl"), numbers.get("ratio")
-        verdict = self._lead.alarms.look(Numbers(kl, ratio, record.staleness, first, record.step))
+        verdict = self._lead.alarms.look(Numbers(kl, ratio, record.staleness, first, record.step, constrained))
         for reason, message in verdict.items():
             if message is None:
                 self._board.clear_alarm(reason)

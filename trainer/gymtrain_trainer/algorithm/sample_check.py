@@ -100,6 +100,9 @@ class SampleChecker:
         """Checks a row that is going to be trained on."""
         if self._random.random() >= self._share:
             return
+        if row.constrained:  # its log-probabilities are those among the tokens that a grammar allowed
+            self._unchecked += 1
+            return
         try:
             known = self._known(row)
             tokens = self._differ(row, known) if known else []

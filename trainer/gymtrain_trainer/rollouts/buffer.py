@@ -24,6 +24,7 @@ class Row:
 
     sample: Any
     versions: tuple[int, ...]  # oldest first
+    constrained: bool = False  # a grammar held a turn of it
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Taken:
     staleness: int
     tokens: int  # trained ones
     version: int = 0  # model version of the weights that it was sampled from
+    constrained: bool = False  # a grammar held a turn of it
 
 
 @dataclass
@@ -119,6 +121,7 @@ class SampleBuffer(queue.Queue[Any]):
                         staleness,
                         int(sample.completion_mask.sum()),
                         sample.model_version,
+                        row.constrained,
                     )
                 )
                 return True

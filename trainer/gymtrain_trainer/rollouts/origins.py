@@ -28,6 +28,8 @@ class Origin:
     continues: bool  # its prompt begins with the last turn's tokens, bit by bit
     forked: bool  # the chat template rewrote the history
     finish_reason: str | None = None
+    constrained: bool = False  # a grammar held the answer: see LedgerEntry
+    replaced: tuple[str, ...] = ()  # sampling settings that the call asked for, and the gateway replaced by the run's
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,8 @@ def _origin(turn: Turn, entries: Entries, numbering: Numbering, floor: int) -> O
         continues=all(entry.history == "exact" for entry, _ in recent),
         forked=any(entry.history == "forked" for entry, _ in recent),
         finish_reason=next((entry.finish_reason for entry, _ in recent if entry.finish_reason), None),
+        constrained=any(entry.constrained for entry, _ in recent),
+        replaced=tuple(dict.fromkeys(name for entry, _ in recent for name in entry.replaced)),
     )
 
 

@@ -11,22 +11,27 @@ from gymtrain_trainer.errors import DropReason, GroupDroppedError, RolloutError
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts.answer import prompt_text
 from gymtrain_trainer.rollouts.group import Group
+from gymtrain_trainer.rollouts.source import Sampling, replaced_by_run
 
 log = logging.getLogger(__name__)
 
 DROPPED = "dropped_groups"
 FORKS = "forks"
 MASKED = "masked_rollouts"
+CONSTRAINED = "constrained_turns"
+REPLACED = "replaced_sampling"
 _SHOWN = 2  # rollouts of each group that /samples shows
 
 
 class RolloutReport:
     """Written by the worker's thread; what was dropped while it waited, by the trainer's."""
 
-    def __init__(self, board: ProgressBoard, *, masks_truncated: bool) -> None:
-        """`masks_truncated`: spec.rollout.maskTruncated."""
+    def __init__(self, board: ProgressBoard, sampling: Sampling, *, masks_truncated: bool) -> None:
+        """`sampling`: the run's; `masks_truncated`: spec.rollout.maskTruncated."""
         self.metrics: queue.Queue[dict[str, Any]] = queue.Queue()  # TRL drains it into its own
         self._board = board
+        self._sampling = sampling
+        self._replaced: dict[str, None] = {}  # sampling settings that were told already
         self._masks_truncated = masks_truncated
         self._lock = threading.Lock()
         self._dropped: Counter[DropReason] = Counter()
@@ -73,6 +78,8 @@ class RolloutReport:
         self._board.count("rollouts", count)
         self._board.tally(FORKS, by=forks)
         self._board.tally(MASKED, by=masked)
+        self._board.tally(CONSTRAINED, by=sum(origin.constrained for one in rollouts for origin in one.origins))
+        self._tell_replaced(group)
         self.metrics.put(
             {
                 "rollout/group_s": group.seconds,
@@ -98,6 +105,22 @@ class RolloutReport:
                     "time": time.time(),
                 }
             )
+
+    def _tell_replaced(self, group: Group) -> None:
+        """Rows, agents and model servers may ask for a sampling of their own: that they didn't get it is said once."""
+        names = replaced_by_run(group.task.row, self._sampling) * len(group.rollouts)
+        names += [name for rollout in group.rollouts for origin in rollout.origins for name in origin.replaced]
+        for name in names:
+            self._board.tally(REPLACED, name)
+        if self._replaced.keys() >= set(names):
+            return
+        self._replaced |= dict.fromkeys(names)
+        note = (
+            f"rows or agents ask for another {', '.join(self._replaced)} than the run's: the run's sampling is used, "
+            f"as training counts on it (temperature {self._sampling.temperature:g} over the whole vocabulary)"
+        )
+        log.warning("%s", note)
+        self._board.update(notes=[note])
 
     def _count_drop(self, reason: DropReason) -> None:
         with self._lock:

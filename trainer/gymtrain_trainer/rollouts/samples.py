@@ -84,6 +84,7 @@ def to_samples(
         }
         for part in conversations(rollout):
             turns = [TurnRecord(turn.prompt_ids, turn.output_ids, turn.log_probs) for turn, _ in part]
+            constrained = any(origin is not None and origin.constrained for _, origin in part)
             known = {version for _, origin in part if origin for version in origin.versions}
             versions = tuple(sorted(known)) or rollout.versions
             threshold = 0 if rollout.origins else fork_threshold
@@ -107,5 +108,5 @@ def to_samples(
                     group_id=group_id,
                     metrics=dict(metrics),
                 )
-                rows.append(Row(sample, versions))
+                rows.append(Row(sample, versions, constrained))
     return rows

@@ -6,8 +6,11 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from gymtrain_api.rows import without_nulls
+from gymtrain_api.sampling import NEUTRAL
 from gymtrain_trainer.data.rows import Task
 from gymtrain_trainer.rollouts.answer import Answer
+
+WHOLE = NEUTRAL["top_p"]
 
 
 class RolloutSource(Protocol):
@@ -37,7 +40,6 @@ class Sampling:
     """How the policy samples; goes into each request."""
 
     temperature: float
-    top_p: float
     max_output_tokens: int
 
 
@@ -51,6 +53,13 @@ class RolloutLimits:
     verify_timeout_seconds: float = 300.0  # of one POST /verify, or /seed_session, in mode Verify
 
 
+def replaced_by_run(row: Mapping[str, Any], sampling: Sampling) -> list[str]:
+    """Sampling settings that the row has of its own, and in whose place the run's are sent."""
+    params = row.get("responses_create_params") or {}
+    wanted = {"temperature": sampling.temperature, "top_p": WHOLE}
+    return [name for name, value in wanted.items() if params.get(name) not in (None, value)]
+
+
 def request_body(row: Mapping[str, Any], sampling: Sampling) -> dict[str, Any]:
     """The row with the run's sampling settings in its `responses_create_params`, and without the nulls in those.
 
@@ -58,6 +67,6 @@ def request_body(row: Mapping[str, Any], sampling: Sampling) -> dict[str, Any]:
     """
     params = without_nulls(row.get("responses_create_params") or {})
     params["temperature"] = sampling.temperature
-    params["top_p"] = sampling.top_p
+    params["top_p"] = WHOLE  # named, for a model server may have another default; the gateway sees to the rest
     params["max_output_tokens"] = sampling.max_output_tokens
     return dict(row) | {"responses_create_params": params}

@@ -1,0 +1,60 @@
+"""What the rollout worker tells of its groups."""
+
+from typing import Any
+
+import pytest
+
+from gymtrain_trainer.data.rows import Task
+from gymtrain_trainer.progress import ProgressBoard
+from gymtrain_trainer.rollouts.answer import Answer, Turn
+from gymtrain_trainer.rollouts.group import Group
+from gymtrain_trainer.rollouts.origins import Origin, Rollout
+from gymtrain_trainer.rollouts.report import RolloutReport
+from gymtrain_trainer.rollouts.source import Sampling
+
+ANSWER = Answer([Turn([1], [2], [-0.5])], 1.0, "text", truncated=False)
+
+
+def group(params: dict[str, Any], *origins: Origin) -> Group:
+    task = Task(0, "adder", "http://agent", {"responses_create_params": {"input": "q", **params}})
+    return Group(task, [Rollout(ANSWER, (1,), (origin,)) for origin in origins], [], 1.0)
+
+
+def origin(**more: Any) -> Origin:
+    return Origin((1,), continues=True, forked=False, **more)
+
+
+@pytest.fixture
+def board() -> ProgressBoard:
+    return ProgressBoard()
+
+
+@pytest.fixture
+def report(board: ProgressBoard) -> RolloutReport:
+    return RolloutReport(board, Sampling(0.8, 16), masks_truncated=False)
+
+
+@pytest.mark.parametrize("params", [{}, {"temperature": None, "top_p": None}, {"temperature": 0.8, "top_p": 1}])
+def test_rows_that_ask_for_the_runs_sampling_or_none_are_no_news(
+    params: dict[str, Any], board: ProgressBoard, report: RolloutReport
+) -> None:
+    report.group_usable(group(params, origin()))
+    assert board.tallies("replaced_sampling") == {}
+    assert board.snapshot().notes == []
+
+
+def test_sampling_that_rows_and_agents_did_not_get_is_counted_and_told_once(
+    board: ProgressBoard, report: RolloutReport, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        report.group_usable(group({"temperature": 0.7}, origin(), origin(replaced=("top_k",))))
+    assert board.tallies("replaced_sampling") == {"temperature": 6, "top_k": 3}
+    (note,) = board.snapshot().notes
+    assert "ask for another temperature, top_k than the run's" in note
+    assert "temperature 0.8 over the whole vocabulary" in note
+    assert [record.getMessage() for record in caplog.records].count(note) == 1
+
+
+def test_turns_that_a_grammar_held_are_counted(board: ProgressBoard, report: RolloutReport) -> None:
+    report.group_usable(group({}, origin(constrained=True), origin(), origin(constrained=True)))
+    assert sum(board.tallies("constrained_turns").values()) == 2
