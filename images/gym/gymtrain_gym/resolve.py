@@ -206,7 +206,11 @@ def _set_addresses(config: DictConfig) -> None:
 
 
 def _set_up_policy(config: DictConfig, gym: Gym, policy_url: str, findings: Findings) -> None:
-    """Token ids on, reasoning parser off, and the run's own gateway behind every server of the policy."""
+    """Token ids on, reasoning parser off, and the run's own gateway behind every server of the policy.
+
+    A server of the user's own at the gateway whose token ids the overrides switch off is a judge's or the like: its
+    calls aren't trained on, so the gateway samples them as they ask.
+    """
     for instance in GlobalConfigDictParser().filter_for_server_instance_configs(config):
         if instance.SERVER_TYPE != "responses_api_models":
             continue
@@ -224,11 +228,13 @@ def _set_up_policy(config: DictConfig, gym: Gym, policy_url: str, findings: Find
             inner["model"] = "${policy_model_name}"
         elif inner.get("base_url") != policy_url:
             continue
-        if not inner.get("return_token_id_information"):
-            print(f"{instance.name}: return_token_id_information is set to true, training needs token ids")
-        inner["return_token_id_information"] = True
         implementation = next(iter(config[instance.name]["responses_api_models"]))
-        path = (instance.name, "responses_api_models", implementation, "uses_reasoning_parser")
+        place = (instance.name, "responses_api_models", implementation)
+        if is_policy or merging.lookup(gym.overrides, (*place, "return_token_id_information")) is not False:
+            if not inner.get("return_token_id_information"):
+                print(f"{instance.name}: return_token_id_information is set to true, training needs token ids")
+            inner["return_token_id_information"] = True
+        path = (*place, "uses_reasoning_parser")
         if inner.get("uses_reasoning_parser") and merging.lookup(gym.overrides, path) is None:
             inner["uses_reasoning_parser"] = False
             print(

@@ -67,6 +67,20 @@ def test_token_ids_can_not_be_switched_off() -> None:
     assert config.policy_model.responses_api_models.vllm_model.return_token_id_information is True
 
 
+def _judge(**more: Any) -> dict[str, Any]:
+    """A model server of its own that asks the policy."""
+    server = {"entrypoint": "app.py", "base_url": "${policy_base_url}", "api_key": "x", "model": "policy"}
+    return {"judge_model": {"responses_api_models": {"vllm_model": {**server, "uses_reasoning_parser": False, **more}}}}
+
+
+@pytest.mark.parametrize(("said", "found"), [(False, False), (True, True)])
+def test_a_judge_of_ones_own_at_the_policy_may_go_without_token_ids(*, said: bool, found: bool) -> None:
+    config = good(overrides=_judge(return_token_id_information=said))
+    judge = config.judge_model.responses_api_models.vllm_model
+    assert judge.base_url == "http://run-gateway:8000/v1"
+    assert judge.return_token_id_information is found
+
+
 def test_equal_specs_resolve_to_equal_configs() -> None:
     assert OmegaConf.to_yaml(good()) == OmegaConf.to_yaml(good())
 
