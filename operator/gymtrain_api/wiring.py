@@ -16,8 +16,8 @@ Files in the pods (all read-only but the scratch folders):
 | /etc/gymtrain/broker/token | broker, Gym servers, trainer | the bearer token of the sandbox broker |
 | /gymtrain/scratch | all pods | writable, empty at start; HOME, HF_HOME and TMPDIR are below it |
 
-Preflight prints one line on stdout: `PREFLIGHT_MARK` and a `GymPreflight` or `TrainerPreflight` as JSON.
-It exits with 0 whenever it could print the line, errors found or not.
+Preflight prints one line on stdout: `PREFLIGHT_MARK` and a `GymPreflight`, `TrainerPreflight` or `InferencePreflight`
+as JSON. It exits with 0 whenever it could print the line, errors found or not.
 """
 
 from enum import IntEnum
@@ -158,6 +158,15 @@ class GymPreflight(Document):
     config: dict[str, object] = Field(default_factory=dict)
     servers: list[GymServerInfo] = Field(default_factory=list)
     data: DataIndex = Field(default_factory=DataIndex)
+    seconds: float = 0.0
+
+
+class InferencePreflight(Document):
+    """Verdict of vLLM's image."""
+
+    kind: Literal["inference"] = "inference"
+    findings: list[Finding] = Field(default_factory=list)
+    asked_vllm: bool = False  # vLLM was imported: the image's own notes left a doubt
     seconds: float = 0.0
 
 

@@ -7,7 +7,7 @@ can replace every default; what the run depends on is refused instead, with the 
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -118,15 +118,22 @@ def check(arguments: Sequence[str]) -> None:
     Raises:
         ArgumentsError: names the argument and the reason.
     """
+    for number, message in reserved(arguments):
+        raise ArgumentsError(f"spec.inference.args[{number}]: {message}")
+
+
+def reserved(arguments: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """The reserved ones among `arguments`: position, and why each can't be set."""
     for number, argument in enumerate(arguments):
         if not argument.startswith("-"):
             continue
         given = argument.split("=", 1)[0]
         flag = given.split(".", 1)[0].replace("_", "-")
         # Abbreviations count: --serv is --served-model-name to the parser.
-        for reserved, reason in _RESERVED.items():
-            if flag == reserved or (len(flag) > _SHORTEST and reserved.startswith(flag)):
-                raise ArgumentsError(f"spec.inference.args[{number}]: {given} can't be set: {reason}. Remove it.")
+        for name, reason in _RESERVED.items():
+            if flag == name or (len(flag) > _SHORTEST and name.startswith(flag)):
+                yield number, f"{given} can't be set: {reason}. Remove it."
+                break
 
 
 def environment(spec: GymTrainingRunSpec, given: Mapping[str, str], scratch: Path) -> dict[str, str]:

@@ -1,0 +1,210 @@
+"""What vLLM refuses of a command line, asked of vLLM itself on a CPU: its parser, its checks and its configs.
+
+The steps are those of vLLM's server up to the point where it would start its engine. Where the run's pods have GPUs
+and this one has none, vLLM is told VLLM_TARGET_DEVICE=cpu, and what it makes of the model is asked without the settings
+that it judges by the device: a refusal that a GPU would not give must not end a run.
+"""
+
+import argparse
+import difflib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pydantic import ValidationError
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS
+from vllm.reasoning import ReasoningParserManager
+from vllm.tool_parsers import ToolParserManager
+from vllm.usage.usage_lib import UsageContext
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+try:
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
+    from vllm.entrypoints.launchers.launcher import validate_api_server_args
+except ModuleNotFoundError:  # vLLM before 0.32
+    from vllm.entrypoints.openai.api_server import validate_api_server_args
+    from vllm.entrypoints.openai.cli_args import make_arg_parser, validate_parsed_serve_args
+
+from gymtrain_api.spec import GymTrainingRunSpec
+from gymtrain_api.wiring import Finding
+from gymtrain_vllm.arguments import reserved
+
+_ARGS = "spec.inference.args"
+_LONGEST = 800  # characters of one message
+_CONFIG = "--config"
+
+
+class _RefusedError(Exception):
+    """The parser's message. Anything else would end the process."""
+
+
+class _Parser(FlexibleArgumentParser):  # type: ignore[misc]  # vllm is not installed where types are checked
+    """vLLM's parser, which says what it refuses instead of ending the process."""
+
+    def error(self, message: str) -> NoReturn:
+        raise _RefusedError(message)
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        raise _RefusedError(message or "the server would print its help and end")
+
+    def print_help(self, file: Any = None) -> None:
+        """Nothing: nobody reads it."""
+
+    def names(self) -> list[str]:
+        """All long options. There is no public way to list them; argparse has had this list since it is in Python."""
+        return [name for action in self._actions for name in action.option_strings if name.startswith("--")]
+
+
+def refusals(spec: GymTrainingRunSpec, line: Sequence[str], *, has_model: bool) -> list[Finding]:
+    """What vLLM refuses.
+
+    Args:
+        spec: of the run.
+        line: `arguments.build`'s.
+        has_model: whether the model's folder is filled; what vLLM makes of the model can't be asked before.
+    """
+    given = spec.inference.args
+    parser: _Parser = make_arg_parser(_Parser())
+    try:
+        if found := list(_reserved_in_file(given, parser)):
+            return found
+        args = parser.parse_args(list(line))
+        _check(args)
+        engine = AsyncEngineArgs.from_cli_args(args)
+    except _RefusedError as error:
+        return list(_of_parser(str(error), given, parser.names()))
+    except Exception as error:  # vLLM raises nearly any
+        return [_finding(error, given)]
+    return _of_model(spec, engine) if has_model else _of_workers(spec, engine)
+
+
+def _check(args: argparse.Namespace) -> None:
+    """As vLLM's `main` and `setup_server` do, in their order."""
+    validate_parsed_serve_args(args)
+    if args.tool_parser_plugin:
+        ToolParserManager.import_tool_parser(args.tool_parser_plugin)
+    if getattr(args, "reasoning_parser_plugin", None):
+        ReasoningParserManager.import_reasoning_parser(args.reasoning_parser_plugin)
+    validate_api_server_args(args)
+
+
+def _reserved_in_file(given: Sequence[str], parser: _Parser) -> Iterator[Finding]:
+    """Reserved arguments in the file of --config, which vLLM reads as if they stood on the command line."""
+    if _CONFIG not in given[:-1]:
+        return
+    position = list(given).index(_CONFIG)
+    for _, message in reserved(parser.load_config_file(given[position + 1])):
+        yield Finding(where=f"{_ARGS}[{position}]", message=f"{given[position + 1]}: {message}")
+
+
+def _of_parser(message: str, given: Sequence[str], names: Sequence[str]) -> Iterator[Finding]:
+    """Findings of the parser's own message."""
+    unknown = message.removeprefix("unrecognized arguments: ")
+    if unknown != message:
+        words = set(unknown.split())
+        found = [(n, a) for n, a in enumerate(given) if a.startswith("-") and words & set(_dashed(a).split())]
+        for number, argument in found:
+            name = _dashed(argument).partition("=")[0]
+            near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+            hint = f"did you mean {near[0]}?" if near else "remove it, or name an image whose vLLM has it"
+            yield Finding(
+                where=f"{_ARGS}[{number}]", message=f"the vLLM of this run's image has no argument {name}; {hint}"
+            )
+        if found:
+            return
+    yield _finding(message, given)
+
+
+def _of_workers(spec: GymTrainingRunSpec, engine: AsyncEngineArgs) -> list[Finding]:
+    """More workers than the pod has GPUs, which vLLM can't tell where there is no GPU."""
+    gpus = spec.inference.gpus
+    workers = engine.tensor_parallel_size * engine.pipeline_parallel_size
+    if not gpus or workers <= gpus or engine.distributed_executor_backend not in (None, "mp"):
+        return []
+    if getattr(engine, "nnodes", 1) > 1:
+        return []
+    where = next(_mentioned("tensor parallel size pipeline parallel size", spec.inference.args), "spec.inference.gpus")
+    message = f"tensor and pipeline parallelism want {workers} GPUs, and a pod has {gpus} (spec.inference.gpus)"
+    return [Finding(where=where, message=f"{message}: set it to {workers}, or lower the parallelism")]
+
+
+def _of_model(spec: GymTrainingRunSpec, engine: AsyncEngineArgs) -> list[Finding]:
+    """What vLLM makes of the model with these settings. No weights are read."""
+    if found := _of_workers(spec, engine):
+        return found
+    try:
+        if spec.inference.gpus == 0:
+            # The pods have no GPU either: it is their own check, whole.
+            engine.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
+        else:
+            _model_for_gpus(engine)
+    except Exception as error:  # vLLM raises nearly any
+        return [_finding(error, spec.inference.args)]
+    return []
+
+
+def _model_for_gpus(engine: AsyncEngineArgs) -> None:
+    """The model's config, and how it divides among workers.
+
+    Raises:
+        Exception: vLLM refuses it.
+    """
+    from vllm.config import ParallelConfig
+
+    if engine.quantization is not None and engine.quantization not in QUANTIZATION_METHODS:
+        raise ValueError(
+            f"unknown quantization {engine.quantization}: one of {', '.join(sorted(QUANTIZATION_METHODS))}"
+        )
+    if _is_quantized(Path(engine.model)):
+        return  # which quantized models it takes depends on the device
+    engine.quantization = None
+    engine.quantization_config = None
+    engine.dtype = "float32"
+    engine.enable_sleep_mode = engine.enable_cumem_allocator = False
+    parallel = ParallelConfig(
+        tensor_parallel_size=engine.tensor_parallel_size,
+        pipeline_parallel_size=engine.pipeline_parallel_size,
+        distributed_executor_backend="mp",  # named, so that no GPUs are counted
+    )
+    engine.create_model_config().verify_with_parallel_config(parallel)
+
+
+def _is_quantized(model: Path) -> bool:
+    config = json.loads((model / "config.json").read_bytes())
+    return bool(config.get("quantization_config") or config.get("compression_config"))
+
+
+def _finding(error: Exception | str, given: Sequence[str]) -> Finding:
+    text = " ".join(_text(error).split())
+    where = next(_mentioned(text, given), None)
+    if where is None:
+        ours = "tensor parallel size" in text  # which follows from the GPUs of a pod
+        where = "spec.inference.gpus" if ours else _ARGS if given else "spec.inference"
+    return Finding(where=where, message=f"vLLM refuses it: {text[:_LONGEST]}")
+
+
+def _text(error: Exception | str) -> str:
+    if isinstance(error, ValidationError):
+        parts = (f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
+        return "; ".join(part.removeprefix(": ") for part in parts)
+    if isinstance(error, KeyError) and error.args:
+        return str(error.args[0])  # str() of a KeyError puts it into quotes
+    return str(error) or type(error).__name__
+
+
+def _mentioned(text: str, given: Sequence[str]) -> Iterator[str]:
+    """Fields of the arguments that a text speaks of. Its words may be joined by spaces, dashes or underscores."""
+    plain = re.sub(r"[-_ ]+", " ", text.lower())
+    for number, argument in enumerate(given):
+        name = re.sub(r"[-_. ]+", " ", argument.partition("=")[0].lower()).strip()
+        if argument.startswith("-") and re.search(rf"\b{re.escape(name)}\b", plain):
+            yield f"{_ARGS}[{number}]"
+
+
+def _dashed(argument: str) -> str:
+    """The spelling that the parser's messages have."""
+    name, equals, value = argument.partition("=")
+    return name.replace("_", "-") + equals + value
