@@ -17,6 +17,7 @@ from gymtrain_operator.errors import ClusterError, NotFoundError, OversizedAnswe
 from gymtrain_operator.manifests.context import Defaults, RunContext
 from gymtrain_operator.manifests.inference import CONTAINER as INFERENCE_CONTAINER
 from gymtrain_operator.manifests.preflight import GYM_CONTAINER, TRAINER_CONTAINER, preflight_hash
+from gymtrain_operator.manifests.preflight import INFERENCE_CONTAINER as PREFLIGHT_INFERENCE
 from gymtrain_operator.probes.inference import server_offer
 from gymtrain_operator.probes.trainer import trainer_progress
 from gymtrain_operator.reconcile.attempts import current_attempt, trainer_pods
@@ -36,7 +37,7 @@ from gymtrain_operator.reconcile.observation import (
 from gymtrain_operator.reconcile.pods import has_started, is_over, phase
 from gymtrain_operator.reconcile.references import named_objects
 from gymtrain_operator.reconcile.sandboxes import INSTALL, MISSING
-from gymtrain_operator.reconcile.verdicts import gym_verdict, stored_verdict, trainer_verdict
+from gymtrain_operator.reconcile.verdicts import gym_verdict, inference_verdict, stored_verdict, trainer_verdict
 
 # The verdict comes last, and the ConfigMap that keeps it holds 1 MiB: 64 lines, as runtimes store them in parts of
 # 16 KiB. What else a container prints, before it and in the threads that are left, may be as long again.
@@ -160,6 +161,7 @@ class Observer:
         return PreflightOutput(
             await self._verdict(run.namespace, name_of(pod), GYM_CONTAINER, gym_verdict),
             await self._verdict(run.namespace, name_of(pod), TRAINER_CONTAINER, trainer_verdict),
+            await self._verdict(run.namespace, name_of(pod), PREFLIGHT_INFERENCE, inference_verdict),
         )
 
     async def _verdict[V](self, namespace: str, pod: str, container: str, read: Callable[[str], V | None]) -> V | None:

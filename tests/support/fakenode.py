@@ -184,12 +184,11 @@ class FakeNode:
 
     async def _logs(self, request: web.Request) -> web.Response:
         run, _, _ = request.match_info["pod"].partition("-preflight-")
-        document: wiring.Document = _TRAINER_VERDICT
-        if request.match_info["container"] == "gym":
-            document = _GYM_VERDICT
-            if run.startswith("bad-"):
-                finding = wiring.Finding(where="spec.gym.configPaths[0]", message="no such file")
-                document = _GYM_VERDICT.model_copy(update={"findings": [finding]})
+        container = request.match_info["container"]
+        document: wiring.Document = _VERDICTS[container]
+        if container == "gym" and run.startswith("bad-"):
+            finding = wiring.Finding(where="spec.gym.configPaths[0]", message="no such file")
+            document = _GYM_VERDICT.model_copy(update={"findings": [finding]})
         return web.Response(text=f"{wiring.PREFLIGHT_MARK}{document.model_dump_json()}\n")
 
 
@@ -335,4 +334,8 @@ _GYM_VERDICT = wiring.GymPreflight(
     ],
     data=wiring.DataIndex(train=[wiring.DataFile(file="0.jsonl", offsets_file="0.offsets", rows=10, weight=1)]),
 )
-_TRAINER_VERDICT = wiring.TrainerPreflight(max_steps=MAX_STEPS)
+_VERDICTS: dict[str, wiring.Document] = {
+    "gym": _GYM_VERDICT,
+    "trainer": wiring.TrainerPreflight(max_steps=MAX_STEPS),
+    "inference": wiring.InferencePreflight(),
+}

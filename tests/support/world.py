@@ -59,6 +59,7 @@ GYM_VERDICT = wiring.GymPreflight(
     data=wiring.DataIndex(train=[wiring.DataFile(file="a", offsets_file="b", rows=100, weight=1)]),
 )
 TRAINER_VERDICT = wiring.TrainerPreflight(max_steps=10)
+INFERENCE_VERDICT = wiring.InferencePreflight()
 _CREATED_ONLY = {kind.name for kind in kinds.CREATED_ONLY}
 
 type Object = dict[str, Any]
@@ -179,12 +180,15 @@ class World:
         return next(p for n, p in self.objects["Pod"].items() if "-preflight-" in n)
 
     def preflight_ends(
-        self, gym: wiring.GymPreflight | None = GYM_VERDICT, trainer: wiring.TrainerPreflight | None = TRAINER_VERDICT
+        self,
+        gym: wiring.GymPreflight | None = GYM_VERDICT,
+        trainer: wiring.TrainerPreflight | None = TRAINER_VERDICT,
+        inference: wiring.InferencePreflight | None = INFERENCE_VERDICT,
     ) -> None:
         """The preflight pod ran and printed these verdicts."""
-        good = gym is not None and trainer is not None
+        good = None not in (gym, trainer, inference)
         self.preflight_pod["status"] = {"phase": "Succeeded" if good else "Failed"}
-        self.seen["preflight_output"] = PreflightOutput(gym, trainer)
+        self.seen["preflight_output"] = PreflightOutput(gym, trainer, inference)
 
     def servers_ready(self) -> None:
         """All Deployments have all their pods ready."""

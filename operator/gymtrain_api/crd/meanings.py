@@ -9,8 +9,8 @@ from gymtrain_api import labels
 from gymtrain_api.conditions import ConditionType, Reason
 
 CONDITIONS: Mapping[ConditionType, str] = {
-    ConditionType.PREFLIGHT_PASSED: "The Gym config, the datasets, the trainer's settings and the model were checked "
-    "in a CPU pod and are good. False names what to fix. No other pod exists before it is True.",
+    ConditionType.PREFLIGHT_PASSED: "The Gym config, the datasets, vLLM's arguments, the trainer's settings and the "
+    "model were checked in a CPU pod and are good. False names what to fix. No other pod exists before it is True.",
     ConditionType.GYM_READY: "Every Gym server has a ready pod for each replica.",
     ConditionType.INFERENCE_READY: "The vLLM servers answer.",
     ConditionType.GATEWAY_READY: "Every gateway pod answers and knows a vLLM pod that holds the run's weights.",

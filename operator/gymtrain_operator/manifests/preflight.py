@@ -1,6 +1,7 @@
-"""The preflight pod: both images check the user's input with the real libraries, on the CPU."""
+"""The preflight pod: the images of the Gym servers, of vLLM and of the trainer check the user's input with the real
+libraries, on the CPU."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gymtrain_api import labels, names
@@ -14,7 +15,8 @@ from gymtrain_operator.manifests.pod import container, pod_template
 
 GYM_CONTAINER = "gym"
 TRAINER_CONTAINER = "trainer"
-CONTAINERS = (GYM_CONTAINER, TRAINER_CONTAINER)
+INFERENCE_CONTAINER = "inference"
+CONTAINERS = (GYM_CONTAINER, TRAINER_CONTAINER, INFERENCE_CONTAINER)
 
 # Live settings: no check depends on them, so a change of them needs no new preflight.
 _UNCHECKED: Mapping[str, set[str] | bool] = {
@@ -23,7 +25,7 @@ _UNCHECKED: Mapping[str, set[str] | bool] = {
     "backoff_limit": True,
     "active_deadline_seconds": True,
     "ttl_seconds_after_finished": True,
-    "inference": {"replicas", "resources", "template"},
+    "inference": {"replicas", "resources"},
     "trainer": {"resources"},
     "gym": {"resources"},
     "gateway": True,
@@ -36,6 +38,7 @@ def preflight_hash(run: RunContext) -> str:
     spec = {block: value for block, value in dumped.items() if value != {}}  # nothing left is nothing set
     servers = run.spec.gym.servers
     spec["gym"]["servers"] = sorted(servers)  # their names are checked, their pods are not
+    spec["checks"] = CONTAINERS  # a pod of another release, which checked less, is none of ours
     return digest(spec)
 
 
@@ -62,11 +65,20 @@ def preflight_pod(run: RunContext) -> Object:
         env=token_env(run),
         requests={"cpu": "50m", "memory": "512Mi"},
     )
+    inference = container(
+        run,
+        INFERENCE_CONTAINER,
+        run.inference_image,
+        ["python", "-m", "gymtrain_vllm.preflight"],
+        mounts=[model.mount],
+        # Less than the trainer's share of a busy core: its check is the longer one where no vLLM has to be imported.
+        requests={"cpu": "20m", "memory": "512Mi"},
+    )
     name = names.preflight(run.name, preflight_hash(run))
     template = pod_template(
         run,
         labels.Role.PREFLIGHT,
-        containers=[gym, trainer],
+        containers=[gym, trainer, inference],
         init=model.fetch,
         volumes=[model.volume, INDEX_VOLUME, *sources.volumes],
         template=_cpu_template(run),
@@ -81,22 +93,42 @@ def preflight_pod(run: RunContext) -> Object:
 
 
 def _cpu_template(run: RunContext) -> dict[str, Any]:
-    """What the preflight pod takes over from the templates of the Gym servers and of the trainer.
+    """What the preflight pod takes over from the templates of the Gym servers, of the trainer and of vLLM.
 
-    The Gym servers run on CPU nodes as preflight does: their template counts in full. Of the trainer's
-    only what its container needs to run anywhere: node selectors and tolerations would pin the check to a
-    GPU node.
+    The Gym servers run on CPU nodes as preflight does: their template counts in full. Of the others only what their
+    containers need to run anywhere: node selectors and tolerations would pin the check to a GPU node.
     """
     gym = merge({}, run.spec.gym.template or {})
     containers = (gym.get("spec") or {}).get("containers")
     if containers:
         # A sidecar would keep the pod from ending.
         gym["spec"] = gym["spec"] | {"containers": [c for c in containers if c.get("name") == GYM_CONTAINER]}
-    spec = (run.spec.trainer.template or {}).get("spec") or {}
+    trainer = _to_run_anywhere(run.spec.trainer.template, TRAINER_CONTAINER, ())
+    taken = [volume for template in (gym, trainer) for volume in (template.get("spec") or {}).get("volumes") or []]
+    inference = _to_run_anywhere(run.spec.inference.template, INFERENCE_CONTAINER, taken)
+    return merge(merge(gym, trainer), inference)
+
+
+def _to_run_anywhere(template: dict[str, Any] | None, name: str, taken: Iterable[Object]) -> dict[str, Any]:
+    """A template with only what container `name` needs. A volume that another part's template calls the same, and
+    that isn't the same (`taken`), gets a name of its own."""
+    spec = (template or {}).get("spec") or {}
     own = [
         {key: c[key] for key in ("name", "env", "envFrom", "volumeMounts") if key in c}
         for c in spec.get("containers") or []
-        if c.get("name") == TRAINER_CONTAINER
+        if c.get("name") == name
     ]
     shared = {key: spec[key] for key in ("volumes", "imagePullSecrets") if key in spec}
-    return merge(gym, {"spec": {"containers": own, **shared}} if own or shared else {})
+    others = {volume.get("name"): volume for volume in taken}
+    clashes = {v["name"] for v in shared.get("volumes") or [] if v.get("name") in others and v != others[v["name"]]}
+    if clashes:
+        shared["volumes"] = [_renamed(volume, clashes, name) for volume in shared["volumes"]]
+        own = [
+            c | {"volumeMounts": [_renamed(mount, clashes, name) for mount in c.get("volumeMounts") or []]} for c in own
+        ]
+    return {"spec": {"containers": own, **shared}} if own or shared else {}
+
+
+def _renamed(item: Object, clashes: set[str], container_name: str) -> Object:
+    """A volume or a mount that names its volume."""
+    return item | {"name": f"{container_name}-{item['name']}"} if item.get("name") in clashes else item

@@ -8,7 +8,7 @@ from gymtrain_api import labels
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_api.transports import ServerOffer
-from gymtrain_api.wiring import GymPreflight, TrainerPreflight, TrainerProgress
+from gymtrain_api.wiring import GymPreflight, InferencePreflight, TrainerPreflight, TrainerProgress
 
 type Object = dict[str, Any]
 
@@ -71,6 +71,7 @@ class PreflightOutput:
 
     gym: GymPreflight | None
     trainer: TrainerPreflight | None
+    inference: InferencePreflight | None
 
 
 @dataclass(frozen=True)

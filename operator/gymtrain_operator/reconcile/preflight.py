@@ -1,5 +1,6 @@
 """Preflight: one pod for a set of inputs; nothing else of the run exists until it has passed."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from gymtrain_operator.manifests.volumes import volume_claims
 from gymtrain_operator.reconcile.conditions import find, holds, is_true, lacks, unknown
 from gymtrain_operator.reconcile.images import noted_images
 from gymtrain_operator.reconcile.observation import Object, Observation, Verdict, is_deleting, name_of
-from gymtrain_operator.reconcile.pods import is_over, terminated, trouble, was_disrupted
+from gymtrain_operator.reconcile.pods import Terminated, is_over, terminated, trouble, was_disrupted
 from gymtrain_operator.reconcile.preflight_warnings import warnings_of, with_warnings
 from gymtrain_operator.reconcile.steps import Changes, Deletion, Failure
 from gymtrain_operator.reconcile.times import to_seconds
@@ -24,6 +25,12 @@ MISSING_GRACE_SECONDS = 60
 """How long an object that the spec names may come after the run: `kubectl apply` of a folder has an order."""
 
 _POLL_SECONDS = 5.0
+_IMAGES = {
+    manifests.GYM_CONTAINER: "spec.gym.image",
+    manifests.TRAINER_CONTAINER: "spec.trainer.image",
+    manifests.INFERENCE_CONTAINER: "spec.inference.image",
+}
+_NO_MODULE = re.compile(r"No module named '?(gymtrain_\w+(?:\.\w+)*)")
 
 
 @dataclass(frozen=True)
@@ -90,7 +97,7 @@ def _for_pod(
         return _failed(
             Reason.PREFLIGHT_ERROR, f"preflight took longer than {deadline} s (startupDeadlineSeconds): {why}"
         )
-    return _running(waits_for or "checking the Gym config, the datasets and the trainer's settings")
+    return _running(waits_for or "checking the Gym config, the datasets, vLLM's arguments and the trainer's settings")
 
 
 def _passed(run: RunContext, verdict: Verdict, ignored: tuple[str, ...] = ()) -> PreflightStep:
@@ -140,6 +147,7 @@ def _finished(seen: Observation, run: RunContext, pod: Object, wanted: str) -> P
     for container, document in (
         (manifests.GYM_CONTAINER, output.gym),
         (manifests.TRAINER_CONTAINER, output.trainer),
+        (manifests.INFERENCE_CONTAINER, output.inference),
     ):
         if document is None:
             broken.append(_no_verdict(seen, pod, container))
@@ -164,7 +172,19 @@ def _no_verdict(seen: Observation, pod: Object, container: str) -> str:
     text = f"container {culprit.container} of the preflight pod ended with exit code {culprit.exit_code}"
     text += f" ({culprit.reason})" if culprit.reason and culprit.reason != "Error" else ""
     tail = seen.log_tails.get((culprit.pod, culprit.container)) or culprit.message
+    if not culprit.init and (field := _IMAGES.get(container)) and (needed := _lacks(tail, culprit)):
+        text += f": {needed}. Build the image of {field} upon gymtrain's, of the operator's release, or leave it out"
     return f"{text} and gave no verdict. Its last lines:\n{tail}" if tail else f"{text} and gave no verdict"
+
+
+def _lacks(tail: str, culprit: Terminated) -> str:
+    """What an image that isn't ours hasn't got; empty where the container failed of something else."""
+    if found := _NO_MODULE.search(tail):
+        return f"its image has no {found[1]}"
+    # The runtime's way to say that there is no such program: nothing of ours has run.
+    if culprit.reason in {"StartError", "ContainerCannotRun"} and "python" in culprit.message:
+        return "its image has no python"
+    return ""
 
 
 def _lines(findings: Iterable[Finding]) -> list[str]:

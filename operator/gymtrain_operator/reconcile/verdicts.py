@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from gymtrain_api import names
-from gymtrain_api.wiring import PREFLIGHT_MARK, GymPreflight, TrainerPreflight
+from gymtrain_api.wiring import PREFLIGHT_MARK, GymPreflight, InferencePreflight, TrainerPreflight
 from gymtrain_operator.manifests.config_maps import PREFLIGHT_KEY
 from gymtrain_operator.reconcile.observation import Children, Verdict
 
@@ -29,6 +29,11 @@ def stored_verdict(children: Children, run: str) -> Verdict | None:
 def gym_verdict(log: str) -> GymPreflight | None:
     """The Gym image's verdict in its log; None where it printed none."""
     return _document(log, GymPreflight)
+
+
+def inference_verdict(log: str) -> InferencePreflight | None:
+    """The verdict of vLLM's image in its log; None where it printed none."""
+    return _document(log, InferencePreflight)
 
 
 def trainer_verdict(log: str) -> TrainerPreflight | None:

@@ -146,7 +146,7 @@ def test_a_variable_of_the_user_stands_once_in_each_container_and_wins() -> None
         for container in [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]:
             names = [variable["name"] for variable in container["env"]]
             assert len(names) == len(set(names)), container["name"]
-    (gym, _) = preflight_pod(context(gym={"configPaths": ["a.yaml"], "env": own}))["spec"]["containers"]
+    (gym, *_) = preflight_pod(context(gym={"configPaths": ["a.yaml"], "env": own}))["spec"]["containers"]
     assert gym["env"][-2:] == own[1:]
 
 
@@ -201,10 +201,59 @@ def test_the_preflight_pod_takes_no_sidecars_and_no_gpu_nodes() -> None:
     env = [{"name": "HTTPS_PROXY", "value": "p"}]
     trainer = {"template": {"spec": {"nodeSelector": {"gpu": "h100"}, "containers": [{"name": "trainer", "env": env}]}}}
     pod = preflight_pod(context(gym=gym, trainer=trainer))["spec"]
-    assert [c["name"] for c in pod["containers"]] == ["gym", "trainer"]
+    assert [c["name"] for c in pod["containers"]] == ["gym", "trainer", "inference"]
     assert "nodeSelector" not in pod
     assert pod["imagePullSecrets"] == [{"name": "s"}]
     assert env[0] in pod["containers"][1]["env"]
+
+
+@pytest.mark.parametrize(
+    ("inference", "image"),
+    [({}, "inference:1"), ({"gpus": 2}, "inference-gpu:1"), ({"gpus": 2, "image": "our/vllm:3"}, "our/vllm:3")],
+)
+def test_preflight_asks_the_vllm_that_will_serve_and_takes_no_gpu(inference: dict[str, Any], image: str) -> None:
+    (container,) = [c for c in preflight_pod(context(inference=inference))["spec"]["containers"] if c["image"] == image]
+    assert container["command"] == ["python", "-m", "gymtrain_vllm.preflight"]
+    assert wiring.MODEL_DIR in [mount["mountPath"] for mount in container["volumeMounts"]]
+    assert "nvidia.com/gpu" not in str(container["resources"])
+
+
+def test_preflight_of_vllm_gets_what_its_template_needs_to_run_anywhere() -> None:
+    env = [{"name": "VLLM_PLUGINS", "value": "other"}]
+    mounts = [{"name": "parsers", "mountPath": "/parsers"}]
+    template: dict[str, Any] = {
+        "spec": {
+            "nodeSelector": {"gpu": "h100"},
+            "imagePullSecrets": [{"name": "registry"}],
+            "volumes": [{"name": "parsers", "configMap": {"name": "parsers"}}],
+            "containers": [{"name": "inference", "env": env, "volumeMounts": mounts}, {"name": "mesh", "image": "m"}],
+        }
+    }
+    pod = preflight_pod(context(inference={"template": template}))["spec"]
+    assert "nodeSelector" not in pod
+    assert pod["imagePullSecrets"] == [{"name": "registry"}]
+    assert template["spec"]["volumes"][0] in pod["volumes"]
+    assert [c["name"] for c in pod["containers"]] == ["gym", "trainer", "inference"]
+    assert env[0] in pod["containers"][2]["env"]
+    assert mounts[0] in pod["containers"][2]["volumeMounts"]
+
+
+def test_volumes_of_two_templates_may_have_one_name() -> None:
+    def template(container: str, claim: str) -> dict[str, Any]:
+        volume = {"name": "cache", "persistentVolumeClaim": {"claimName": claim}}
+        mounts = [{"name": "cache", "mountPath": "/cache"}]
+        return {
+            "template": {"spec": {"volumes": [volume], "containers": [{"name": container, "volumeMounts": mounts}]}}
+        }
+
+    def claims(of_inference: str) -> list[str]:
+        parts = {"trainer": template("trainer", "a"), "inference": template("inference", of_inference)}
+        pod = preflight_pod(context(**parts))["spec"]
+        claim = {v["name"]: v["persistentVolumeClaim"]["claimName"] for v in pod["volumes"] if "cache" in v["name"]}
+        return [claim[m["name"]] for c in pod["containers"] for m in c["volumeMounts"] if m["mountPath"] == "/cache"]
+
+    assert claims("b") == ["a", "b"]
+    assert claims("a") == ["a", "a"]
 
 
 @pytest.mark.parametrize(
@@ -215,6 +264,8 @@ def test_the_preflight_pod_takes_no_sidecars_and_no_gpu_nodes() -> None:
         ({"trainer": {"config": {"max_steps": 3}}}, True),
         ({"trainer": {"template": {"spec": {"imagePullSecrets": [{"name": "s"}]}}}}, True),
         ({"inference": {"replicas": 4}}, False),
+        ({"inference": {"args": ["--max-num-seqs=8"]}}, True),
+        ({"inference": {"template": {"spec": {"imagePullSecrets": [{"name": "s"}]}}}}, True),
         ({"gateway": {"replicas": 4, "maxInFlight": 9}}, False),
         ({"rollout": {"mode": "Verify"}}, True),
         ({"suspend": True}, False),

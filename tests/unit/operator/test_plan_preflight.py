@@ -4,8 +4,8 @@ import pytest
 
 from gymtrain_api import names
 from gymtrain_api.conditions import ConditionType, Reason
-from gymtrain_api.wiring import Finding, GymPreflight, TrainerPreflight
-from tests.support.world import GYM_VERDICT, TRAINER_VERDICT, World, applied, deleted
+from gymtrain_api.wiring import Finding, GymPreflight, InferencePreflight, TrainerPreflight
+from tests.support.world import GYM_VERDICT, INFERENCE_VERDICT, TRAINER_VERDICT, World, applied, deleted
 
 
 def test_a_new_run_gets_its_settings_its_fence_and_a_preflight_pod() -> None:
@@ -33,14 +33,17 @@ def test_what_preflight_passed_is_kept_in_a_config_map() -> None:
     assert world.status.preflight_hash == verdict.hash
 
 
-@pytest.mark.parametrize(("trainer_state", "passed"), [(0, "True"), (1, "Unknown"), (None, "Unknown")])
-def test_a_verdict_counts_as_soon_as_all_containers_ended_well(trainer_state: int | None, passed: str) -> None:
+@pytest.mark.parametrize(("last", "passed"), [(0, "True"), (1, "Unknown"), (None, "Unknown")])
+@pytest.mark.parametrize("container", ["gym", "trainer", "inference"])
+def test_a_verdict_counts_as_soon_as_all_containers_ended_well(container: str, last: int | None, passed: str) -> None:
     world = World()
     world.reconcile()
     world.preflight_ends()
     world.preflight_pod["status"] = {
         "phase": "Running",  # the kubelet tells another one a second later
-        "containerStatuses": [_container("gym", 0), _container("trainer", trainer_state)],
+        "containerStatuses": [
+            _container(name, last if name == container else 0) for name in ("gym", "trainer", "inference")
+        ],
     }
     world.reconcile()
     assert world.condition(ConditionType.PREFLIGHT_PASSED).status == passed
@@ -55,15 +58,16 @@ def test_a_verdict_outlives_its_pod() -> None:
     assert world.condition(ConditionType.PREFLIGHT_PASSED).status == "True"
 
 
-def test_findings_of_both_images_end_the_run_before_any_other_pod() -> None:
+def test_findings_of_all_images_end_the_run_before_any_other_pod() -> None:
     world = World()
     world.reconcile()
     world.preflight_ends(
         GYM_VERDICT.model_copy(update={"findings": [Finding(where="gym.configPaths[0]", message="no such file")]}),
         TRAINER_VERDICT.model_copy(update={"findings": [Finding(where="trainer.config.x", message="unknown key")]}),
+        INFERENCE_VERDICT.model_copy(update={"findings": [Finding(where="inference.args[0]", message="no argument")]}),
     )
     world.settle(3)
-    message = "gym.configPaths[0]: no such file\ntrainer.config.x: unknown key"
+    message = "gym.configPaths[0]: no such file\ntrainer.config.x: unknown key\ninference.args[0]: no argument"
     for kind, status in ((ConditionType.PREFLIGHT_PASSED, "False"), (ConditionType.FAILED, "True")):
         condition = world.condition(kind)
         assert (condition.status, condition.reason, condition.message) == (status, Reason.PREFLIGHT_FAILED, message)
@@ -81,14 +85,19 @@ def test_a_failed_preflight_keeps_its_pod_for_the_log() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gym", "trainer", "container"), [(None, TRAINER_VERDICT, "gym"), (GYM_VERDICT, None, "trainer")]
+    ("gym", "trainer", "inference", "container"),
+    [
+        (None, TRAINER_VERDICT, INFERENCE_VERDICT, "gym"),
+        (GYM_VERDICT, None, INFERENCE_VERDICT, "trainer"),
+        (GYM_VERDICT, TRAINER_VERDICT, None, "inference"),
+    ],
 )
 def test_a_check_that_crashes_is_told_from_one_that_finds_something(
-    gym: GymPreflight | None, trainer: TrainerPreflight | None, container: str
+    gym: GymPreflight | None, trainer: TrainerPreflight | None, inference: InferencePreflight | None, container: str
 ) -> None:
     world = World()
     world.reconcile()
-    world.preflight_ends(gym, trainer)
+    world.preflight_ends(gym, trainer, inference)
     ended = {"name": container, "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}
     world.preflight_pod["status"]["containerStatuses"] = [ended]
     pod = world.preflight_pod["metadata"]["name"]
@@ -98,6 +107,46 @@ def test_a_check_that_crashes_is_told_from_one_that_finds_something(
     assert failed.reason == Reason.PREFLIGHT_ERROR
     assert f"container {container} of the preflight pod ended with exit code 137 (OOMKilled)" in failed.message
     assert failed.message.endswith("reading the dataset\nKilled")
+
+
+@pytest.mark.parametrize(
+    ("end", "tail", "words"),
+    [
+        ({"exitCode": 1, "reason": "Error"}, "python: No module named gymtrain_vllm", "has no gymtrain_vllm"),
+        (
+            {"exitCode": 1, "reason": "Error"},
+            "/opt/venv/bin/python: No module named gymtrain_vllm.preflight",
+            "has no gymtrain_vllm.preflight",
+        ),
+        (
+            {"exitCode": 128, "reason": "StartError", "message": 'exec: "python": executable file not found in $PATH'},
+            "",
+            "has no python",
+        ),
+    ],
+)
+def test_an_image_that_is_none_of_ours_is_said_to_be_none(end: dict[str, object], tail: str, words: str) -> None:
+    world = World(inference={"image": "vllm/vllm-openai:v0.32.0"})
+    world.reconcile()
+    world.preflight_ends(inference=None)
+    ended = {"name": "inference", "state": {"terminated": end}}
+    world.preflight_pod["status"]["containerStatuses"] = [ended]
+    world.seen["log_tails"] = {(world.preflight_pod["metadata"]["name"], "inference"): tail} if tail else {}
+    world.reconcile(3)
+    message = world.condition(ConditionType.FAILED).message
+    assert f"its image {words}. Build the image of spec.inference.image upon gymtrain's" in message
+
+
+def test_a_crash_for_another_reason_says_nothing_of_the_image() -> None:
+    world = World()
+    world.reconcile()
+    world.preflight_ends(inference=None)
+    end = {"exitCode": 1, "reason": "Error"}
+    world.preflight_pod["status"]["containerStatuses"] = [{"name": "inference", "state": {"terminated": end}}]
+    pod = world.preflight_pod["metadata"]["name"]
+    world.seen["log_tails"] = {(pod, "inference"): "ModuleNotFoundError: No module named 'gym'"}
+    world.reconcile(3)
+    assert "spec.inference.image" not in world.condition(ConditionType.FAILED).message
 
 
 def test_an_init_container_that_fails_is_named() -> None:

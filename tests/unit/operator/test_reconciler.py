@@ -14,7 +14,7 @@ from gymtrain_operator.errors import ConflictError, RejectedError
 from gymtrain_operator.observe import Observer
 from gymtrain_operator.reconciler import Reconciler
 from tests.support.fakecluster import FakeCluster
-from tests.support.world import DEFAULTS, GYM_VERDICT, OFFER, TRAINER_VERDICT, spec
+from tests.support.world import DEFAULTS, GYM_VERDICT, INFERENCE_VERDICT, OFFER, TRAINER_VERDICT, spec
 
 KEY = ("ns", "run")
 
@@ -50,7 +50,8 @@ class Bench:
     async def pass_preflight(self) -> None:
         await self.reconcile()
         self.only_pod()["status"] = {"phase": "Succeeded"}
-        for container, verdict in (("gym", GYM_VERDICT), ("trainer", TRAINER_VERDICT)):
+        verdicts = {"gym": GYM_VERDICT, "trainer": TRAINER_VERDICT, "inference": INFERENCE_VERDICT}
+        for container, verdict in verdicts.items():
             self.cluster.logs_text[container] = PREFLIGHT_MARK + verdict.model_dump_json()
         self.reconciler.event(KEY)
         await self.reconcile()

@@ -1,8 +1,8 @@
 """Finding preflight's verdict in what the containers print."""
 
-from gymtrain_api.wiring import PREFLIGHT_MARK, GymPreflight, TrainerPreflight
+from gymtrain_api.wiring import PREFLIGHT_MARK, GymPreflight, InferencePreflight, TrainerPreflight
 from gymtrain_operator.reconcile.observation import Children
-from gymtrain_operator.reconcile.verdicts import gym_verdict, stored_verdict, trainer_verdict
+from gymtrain_operator.reconcile.verdicts import gym_verdict, inference_verdict, stored_verdict, trainer_verdict
 from tests.support.world import World
 
 LINE = PREFLIGHT_MARK + TrainerPreflight(max_steps=7).model_dump_json()
@@ -34,6 +34,8 @@ def test_no_verdict_or_a_torn_one_is_none() -> None:
 def test_a_verdict_of_the_other_image_is_none() -> None:
     assert trainer_verdict(PREFLIGHT_MARK + GymPreflight().model_dump_json()) is None
     assert gym_verdict(LINE) is None
+    assert inference_verdict(LINE) is None
+    assert trainer_verdict(PREFLIGHT_MARK + InferencePreflight().model_dump_json()) is None
 
 
 def test_a_damaged_record_means_another_preflight() -> None:
