@@ -4,13 +4,14 @@ import argparse
 import os
 import sys
 
-from benchmarks import first_step, gateway_on_cluster, http_full_on_cluster, operator_memory
+from benchmarks import first_step, gateway_on_cluster, http_full_on_cluster, operator_memory, preflight
 from benchmarks.report import Result, as_table
 from tests.support.apiserver import binary
 from tests.support.kubectl import Kubectl
 
 _ALL = {
     "first-step": first_step.measure,
+    "preflight": preflight.measure,
     "operator-memory": operator_memory.measure,
     "gateway": gateway_on_cluster.measure,
     "http-full": http_full_on_cluster.measure,

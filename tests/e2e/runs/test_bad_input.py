@@ -58,12 +58,33 @@ def _unreadable_model() -> list[dict[str, Any]]:
     return [run]
 
 
+def _unknown_vllm_argument() -> list[dict[str, Any]]:
+    run = tiny_run("vllm-argument")
+    run["spec"]["inference"]["args"] = ["--block-size=32", "--max-model-lenn=512"]
+    return [run]
+
+
+def _reserved_vllm_argument() -> list[dict[str, Any]]:
+    run = tiny_run("vllm-reserved")
+    run["spec"]["inference"]["args"] = ["--max-model-len=512", "--served-model-name=mine"]
+    return [run]
+
+
+def _model_too_short() -> list[dict[str, Any]]:
+    run = tiny_run("vllm-length")
+    run["spec"]["inference"]["args"] = ["--max-model-len=512k", "--gpu-memory-utilization=0.5"]
+    return [run]
+
+
 CASES = [
     (_bad_config, ["reasoning_gim", "reasoning_gym", "lerning_rate", "learning_rate", "num_generations"]),
     (_missing_value, ["reasoning_gym.judge", "???"]),
     (_bad_rows, [":2", ":3", "reasoning_gm", "reasoning_gym_simple_agnt", "reasoning_gym_simple_agent"]),
     (_missing_claim, ["nowhere"]),
     (_unreadable_model, ["model"]),
+    (_unknown_vllm_argument, ["spec.inference.args[1]", "--max-model-lenn", "did you mean --max-model-len?"]),
+    (_reserved_vllm_argument, ["spec.inference.args[1]", "--served-model-name can't be set"]),
+    (_model_too_short, ["spec.inference.args[0]", "max_model_len", "512000"]),
 ]
 
 
