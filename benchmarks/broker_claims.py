@@ -133,6 +133,7 @@ async def broker_here(http: aiohttp.ClientSession, options: argparse.Namespace) 
         uid="bench",
         spec=Sandboxes.model_validate(spec),
         run_token=_TOKEN,
+        token_secret="bench-broker",  # noqa: S106 - a name
         daemon_port=fake.daemon_port,
     )
     metrics = Metrics()

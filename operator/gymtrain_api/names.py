@@ -1,18 +1,23 @@
-"""Names of every object that a run owns. One function a name, all here."""
+"""Names of every object that a run owns. One function a name, all here.
+
+No two runs of a namespace ever want one name for two objects of a kind. Each name is the run's and a part behind it.
+Two runs could meet only where the part of the one ends with the part of the other (`-training` and none at all;
+`-gym-inference` and `-inference`), so no part of a kind ends with another of it. The names of Gym servers are
+anybody's: where one could be read in two ways it ends with a hash. tests/unit/api/test_names.py tries them.
+"""
 
 import hashlib
 import re
 
 MAX_RUN_NAME = 40  # leaves room for suffixes below the 63 characters of a DNS label
+_MAX_LABEL = 63
+_DIGITS = 10  # of a hash
+
+_SERVICES = ("gateway", "gateway-pods", "inference", "inference-pods", "trainer", "broker")
 
 
-def _label(text: str, limit: int = 63) -> str:
-    """`text` as a DNS label of at most `limit` characters; a changed text gets a hash against clashes."""
-    label = re.sub(r"[^a-z0-9-]+", "-", text.lower()).strip("-")
-    if label == text and len(label) <= limit:
-        return label
-    digest = hashlib.sha256(text.encode()).hexdigest()[:6]
-    return f"{label[: limit - 7].rstrip('-')}-{digest}"
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
 
 def run_config(run: str) -> str:
@@ -26,10 +31,34 @@ def gym_config(run: str) -> str:
 
 
 def gym_server(run: str, server: str) -> str:
-    """Deployment and Service of one Gym server. `_` of Gym's names becomes `-`, unless that clashes."""
+    """Deployment and Service of one Gym server: RUN-gym-SERVER, with `-` for each `_`.
+
+    With a hash behind it where that would be no DNS label, or could be an object of another run or server: where the
+    run has `-gym` in its own name, or the server is called as a part of ours is (`inference`).
+    """
     dashed = server.replace("_", "-")
     name = f"{run}-gym-{dashed}"
-    return name if re.fullmatch(r"[a-z0-9-]{1,63}", name) and "-" not in server else _label(f"{run}-gym-{server}")
+    readable = re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", dashed) and len(name) <= _MAX_LABEL
+    ambiguous = (
+        "-" in server
+        or "-gym-" in f"{run}-"
+        or any(f"-{dashed}".endswith(f"-{part}") for part in _SERVICES)
+        or re.search(rf"-[0-9a-f]{{{_DIGITS}}}$", name)
+    )
+    if readable and not ambiguous:
+        return name
+    start = re.sub(r"[^a-z0-9-]+", "-", name.lower())[: _MAX_LABEL - _DIGITS - 1].rstrip("-")
+    return f"{start}-{_digest(f'{run}/{server}')}"
+
+
+def gym_server_label(server: str) -> str:
+    """Value of the label by which the pods of a server are selected. Label values are shorter than keys of a Gym config
+    may be. It never changes: a Deployment's selector can't."""
+    if len(server) <= _MAX_LABEL:
+        return server
+    text = f"x-gym-{server}"
+    start = re.sub(r"[^a-z0-9-]+", "-", text.lower()).strip("-")
+    return f"{start[:56].rstrip('-')}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
 
 
 def preflight(run: str, digest: str) -> str:
@@ -83,18 +112,27 @@ def checkpoint_volume(run: str) -> str:
 
 
 def broker(run: str) -> str:
-    """Deployment and Service of the sandbox broker, its ServiceAccount, and the Secret with its token."""
+    """Deployment and Service of the sandbox broker."""
     return f"{run}-broker"
 
 
+def broker_identity(run: str, uid: str) -> str:
+    """ServiceAccount of the broker, and the Secret with its token.
+
+    The operator creates them and can't look at them. So their name is of the resource's uid: one of the same name can't
+    be that of an earlier run, or of somebody who had it before.
+    """
+    return f"{run}-broker-{_digest(uid)}"
+
+
 def broker_role(run: str, digest: str) -> str:
-    """Role and RoleBinding of the broker, one pair for each set of rules."""
-    return f"{run}-broker-{digest[:8]}"
+    """Role and RoleBinding of the broker, one pair for each set of rules of each resource (`digest` is of both)."""
+    return f"{run}-broker-{digest[:_DIGITS]}"
 
 
 def network_policy(run: str) -> str:
     """NetworkPolicy around the pods of the run that all others of it may reach."""
-    return f"{run}"
+    return f"{run}-servers"
 
 
 def inner_network_policy(run: str) -> str:

@@ -147,7 +147,7 @@ def _with_key(settings: Settings, container: Object) -> Object:
     """The init container with what it makes the token's digest from. It ends before anything of the task begins."""
     if container["name"] != pods.INSTALLER:
         return container
-    secret = {"name": names.broker(settings.run), "key": _TOKEN_KEY}
+    secret = {"name": settings.token_secret, "key": _TOKEN_KEY}
     own: list[Object] = [
         {"name": ENV_INSTALL_KEY, "valueFrom": {"secretKeyRef": secret}},
         {"name": ENV_INSTALL_IDENTITY, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},

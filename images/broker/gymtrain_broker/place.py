@@ -4,6 +4,7 @@
 |---|---|
 | GYMTRAIN_RUN_CONFIG | /etc/gymtrain/run/run.json |
 | GYMTRAIN_BROKER_TOKEN_FILE | /etc/gymtrain/broker/token |
+| GYMTRAIN_BROKER_TOKEN_SECRET | the name that the operator gives it |
 | GYMTRAIN_BROKER_PORT | 8000 |
 | GYMTRAIN_SANDBOX_IMAGE | gymtrain/sandbox:dev |
 | GYMTRAIN_SANDBOX_PULL_POLICY | IfNotPresent |
@@ -17,8 +18,9 @@
 import os
 from pathlib import Path
 
-from gymtrain_api import wiring
+from gymtrain_api import names, wiring
 from gymtrain_api.sandboxes import BACKENDS, SandboxBackend
+from gymtrain_api.wiring import RunConfig
 from gymtrain_broker.errors import StartError
 
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -32,6 +34,11 @@ def run_config() -> Path:
 def token_file() -> Path:
     """The run's token, which clients send."""
     return Path(os.environ.get(wiring.ENV_BROKER_TOKEN_FILE, wiring.BROKER_TOKEN_FILE))
+
+
+def token_secret(run: RunConfig) -> str:
+    """The Secret that this token is from."""
+    return os.environ.get(wiring.ENV_BROKER_TOKEN_SECRET) or names.broker_identity(run.name, run.uid)
 
 
 def port() -> int:

@@ -36,6 +36,7 @@ class Settings:
     uid: str
     spec: Sandboxes
     run_token: str
+    token_secret: str
     service_account: str | None = None
     port: int = wiring.BROKER_PORT
     daemon_image: str = "gymtrain/sandbox:dev"
@@ -66,6 +67,7 @@ def from_run(run: RunConfig, run_token: str) -> Settings:
         uid=run.uid,
         spec=run.spec.sandboxes,
         run_token=run_token,
+        token_secret=place.token_secret(run),
         service_account=run.spec.service_account_name,
         port=place.port(),
         daemon_image=place.sandbox_image(),

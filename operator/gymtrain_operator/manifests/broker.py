@@ -46,21 +46,24 @@ def broker_objects(run: RunContext, backend: SandboxBackend = "Pod", why: str = 
     if run.spec.sandboxes is None:
         return []
     ports = {"http": wiring.BROKER_PORT}
-    return [service(run, names.broker(run.name), labels.Role.BROKER, ports), _deployment(run, backend, why)]
+    own = service(run, names.broker(run.name), labels.Role.BROKER, ports)
+    own["metadata"]["annotations"] |= {labels.BROKER_IDENTITY: run.broker_identity}
+    return [own, _deployment(run, backend, why)]
 
 
 def broker_identity(run: RunContext, backend: SandboxBackend = "Pod") -> list[Object]:
     """What has to be there before the Deployment: token, ServiceAccount, and its rights on sandboxes.
 
-    The Secret's value is made when it is created. Rights are named by their rules, as the operator can only create
-    them: another backend, or another release's broker, gets others beside those that were there before.
+    The operator can create all of these and look at none. So they are named by the resource's uid, and rights by their
+    rules too: another backend, or another release's broker, gets others beside those that were there before. The
+    Secret's value is made when it is created.
     """
     if run.spec.sandboxes is None:
         return []
-    name = names.broker(run.name)
+    name = run.broker_identity
     meta = metadata(run, name, labels.Role.BROKER)
     rules = _rules(backend)
-    role = names.broker_role(run.name, digest(rules))
+    role = names.broker_role(run.name, digest(rules, run.uid))
     role_meta = metadata(run, role, labels.Role.BROKER)
     return [
         {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "type": "Opaque", "stringData": {_TOKEN_KEY: ""}},
@@ -104,7 +107,7 @@ def token_volume(run: RunContext) -> list[Object]:
     """Volume of the broker's token in pods that use sandboxes; none where the run has no sandboxes."""
     if run.spec.sandboxes is None:
         return []
-    return [{"name": "broker-token", "secret": {"secretName": names.broker(run.name), "defaultMode": 0o440}}]
+    return [{"name": "broker-token", "secret": {"secretName": run.broker_identity, "defaultMode": 0o440}}]
 
 
 def token_mount(run: RunContext) -> list[Object]:
@@ -139,6 +142,7 @@ def _deployment(run: RunContext, backend: SandboxBackend, why: str) -> Object:
             *([{"name": wiring.ENV_USER_NAMESPACES, "value": "1"}] if run.defaults.user_namespaces else []),
             *([{"name": wiring.ENV_IMAGE_VOLUMES, "value": "1"}] if run.defaults.image_volumes else []),
             {"name": wiring.ENV_BROKER_TOKEN_FILE, "value": wiring.BROKER_TOKEN_FILE},
+            {"name": wiring.ENV_BROKER_TOKEN_SECRET, "value": run.broker_identity},
             {"name": wiring.ENV_SANDBOX_BACKEND, "value": backend},
         ],
         ports=[{"name": "http", "containerPort": wiring.BROKER_PORT}],
@@ -158,7 +162,7 @@ def _deployment(run: RunContext, backend: SandboxBackend, why: str) -> Object:
         containers=[broker],
         volumes=[*token_volume(run), _IDENTITY_VOLUME],
         grace_seconds=_GRACE_SECONDS,
-        service_account=names.broker(run.name),
+        service_account=run.broker_identity,
         **secrets,
     )
     # Two brokers at once would fill the pools twice; clients ask again while there is none.

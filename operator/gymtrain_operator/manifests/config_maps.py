@@ -65,11 +65,11 @@ def gym_config_map(run: RunContext, gym: GymServers, preflight_hash: str, prefli
 def hosted_config(run: RunContext, gym: GymServers) -> dict[str, object]:
     """The resolved Gym config in which every server is found at its Service."""
     config = copy.deepcopy(gym.config)
-    head = {"host": names.gym_server(run.name, wiring.HEAD_SERVER), "port": wiring.GYM_PORT}
+    head = {"host": run.gym_server(wiring.HEAD_SERVER), "port": wiring.GYM_PORT}
     config[wiring.HEAD_SERVER] = (config.get(wiring.HEAD_SERVER) or {}) | head
     for server in gym.servers:
         inner = config[server.name][_SECTION[server.kind]][server.implementation]
-        inner["host"] = names.gym_server(run.name, server.name)
+        inner["host"] = run.gym_server(server.name)
         inner["port"] = wiring.GYM_PORT
     return config
 
@@ -98,7 +98,7 @@ def _referred(reference: object) -> str:
 
 def gym_url(run: RunContext, server: str) -> str:
     """URL of a Gym server inside the cluster."""
-    return f"http://{names.gym_server(run.name, server)}:{wiring.GYM_PORT}"
+    return f"http://{run.gym_server(server)}:{wiring.GYM_PORT}"
 
 
 def gateway_url(run: RunContext) -> str:

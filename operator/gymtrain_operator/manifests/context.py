@@ -1,8 +1,10 @@
 """What every builder is given."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gymtrain_api import names
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.status import Images
 from gymtrain_api.wiring import GymServerInfo
@@ -40,11 +42,25 @@ class Defaults:
 
 
 @dataclass(frozen=True)
+class KeptNames:
+    """Names that objects of the run have, where those that this release gives may be others.
+
+    Attributes:
+        gym_servers: of the Services of Gym servers, by the server's label.
+        broker_identity: None where the run has no broker yet.
+    """
+
+    gym_servers: Mapping[str, str] = field(default_factory=dict)
+    broker_identity: str | None = None
+
+
+@dataclass(frozen=True)
 class RunContext:
     """A run as the builders see it.
 
     Attributes:
         recorded: images that the run has used so far; what is left out follows from the spec and the defaults.
+        kept: names of its objects, where it was begun by a release that gave others.
     """
 
     name: str
@@ -53,6 +69,16 @@ class RunContext:
     spec: GymTrainingRunSpec
     defaults: Defaults = field(default_factory=Defaults)
     recorded: Images = field(default_factory=Images)
+    kept: KeptNames = field(default_factory=KeptNames)
+
+    def gym_server(self, server: str) -> str:
+        """Name of the Deployment and Service of a Gym server."""
+        return self.kept.gym_servers.get(names.gym_server_label(server)) or names.gym_server(self.name, server)
+
+    @property
+    def broker_identity(self) -> str:
+        """Name of the broker's ServiceAccount, and of the Secret with its token."""
+        return self.kept.broker_identity or names.broker_identity(self.name, self.uid)
 
     @property
     def verifies(self) -> bool:

@@ -58,13 +58,13 @@ def gym_settings(run: RunContext, name: str) -> GymServer:
 
 
 def server_label(name: str) -> dict[str, str]:
-    """Label of the pods of one server. Label values are shorter than keys of a Gym config may be."""
-    return {labels.SERVER: name if len(name) <= 63 else names.gym_server("x", name)}
+    """Label of the pods of one server."""
+    return {labels.SERVER: names.gym_server_label(name)}
 
 
 def _service(run: RunContext, name: str, *, sticky: bool) -> Object:
     ports = {"http": wiring.GYM_PORT}
-    service_name = names.gym_server(run.name, name)
+    service_name = run.gym_server(name)
     return service(run, service_name, labels.Role.GYM, ports, selector=server_label(name), sticky=sticky)
 
 
@@ -111,7 +111,7 @@ def _deployment(run: RunContext, gym: GymServers, name: str, kind: str) -> Objec
     )
     return deployment(
         run,
-        names.gym_server(run.name, name),
+        run.gym_server(name),
         labels.Role.GYM,
         template,
         replicas=settings.replicas,

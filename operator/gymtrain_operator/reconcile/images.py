@@ -62,7 +62,7 @@ def _gym_images(seen: Observation, run: RunContext, verdict: Verdict) -> Iterato
     """Of the Gym servers for which the spec names no image of their own."""
     for server in (wiring.HEAD_SERVER, *(one.name for one in verdict.gym.servers)):
         own = run.spec.gym.servers.get(server)
-        image = _image(seen.children.get("Deployment", names.gym_server(run.name, server)), gym.CONTAINER)
+        image = _image(seen.children.get("Deployment", run.gym_server(server)), gym.CONTAINER)
         if image and not (own and own.image):
             yield image
 

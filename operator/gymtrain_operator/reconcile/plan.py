@@ -23,6 +23,7 @@ from gymtrain_operator.reconcile.conditions import Claim, find, is_true, lacks
 from gymtrain_operator.reconcile.events import Event, events_between
 from gymtrain_operator.reconcile.fixed import effective_spec, recorded_spec
 from gymtrain_operator.reconcile.images import recorded_images
+from gymtrain_operator.reconcile.kept import kept_names, outdated_policies
 from gymtrain_operator.reconcile.observation import Object, Observation
 from gymtrain_operator.reconcile.progress import shown_progress
 from gymtrain_operator.reconcile.status import Facts, amended, build
@@ -61,6 +62,7 @@ def plan(seen: Observation, defaults: Defaults) -> Plan:
     recorded = recorded_spec(seen.children, seen.run.name) if passed else None
     effective = effective_spec(seen.run.spec, recorded)
     run = RunContext(seen.run.name, seen.run.namespace, seen.run.uid, effective.spec, defaults)
+    run = replace(run, kept=kept_names(seen.children, run.name))
     verdict = preflight.standing_verdict(seen, run, before)
     run = replace(run, recorded=recorded_images(seen, run, verdict, before))
     if run.spec.suspend:
@@ -126,7 +128,7 @@ def _active(seen: Observation, run: RunContext, before: GymTrainingRunStatus, ig
         return _ended(seen, before, replace(facts, images=before.images), Failure(Reason.INVALID_SPEC, text))
 
     check = preflight.step(seen, run, before, ignored)
-    changes = check.changes.and_then(Changes(requeue_after=remaining))
+    changes = check.changes.and_then(outdated_policies(seen.children, run)).and_then(Changes(requeue_after=remaining))
     if check.verdict is None:
         facts = Facts(clock=times, claims=suspension + changes.claims)
         if check.failure:

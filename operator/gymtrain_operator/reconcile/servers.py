@@ -101,7 +101,7 @@ def step(seen: Observation, run: RunContext, verdict: Verdict, before: GymTraini
 
 
 def _gym_state(seen: Observation, run: RunContext, name: str, kind: str) -> ServerState:
-    deployment = seen.children.get("Deployment", names.gym_server(run.name, name))
+    deployment = seen.children.get("Deployment", run.gym_server(name))
     pods = seen.children.servers(labels.Role.GYM, server_label(name))
     wanted = gym_settings(run, name).replicas
     return server_state(name, kind, gym_url(run, name), deployment, wanted, pods)

@@ -33,6 +33,7 @@ def settings(rhythm: Rhythm = RHYTHM, daemon_port: int = 8787, **spec: Any) -> S
         uid="run-uid",
         spec=Sandboxes.model_validate(spec),
         run_token=TOKEN,
+        token_secret="run-broker-abc",
         daemon_port=daemon_port,
         rhythm=rhythm,
     )

@@ -6,7 +6,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gymtrain_api import agent_sandbox, labels
+from gymtrain_api import agent_sandbox, labels, names
 from gymtrain_api.wiring import PREFLIGHT_MARK, TrainerProgress
 from gymtrain_operator import kinds
 from gymtrain_operator import observe as observing
@@ -17,6 +17,8 @@ from tests.support.fakecluster import FakeCluster
 from tests.support.world import DEFAULTS, GYM_VERDICT, INFERENCE_VERDICT, OFFER, TRAINER_VERDICT, spec
 
 KEY = ("ns", "run")
+IDENTITY = {"Secret", "ServiceAccount", "Role", "RoleBinding"}
+BROKER = names.broker_identity("run", "run-uid")
 
 
 class Bench:
@@ -28,8 +30,8 @@ class Bench:
         observer = Observer(self.cluster, session, DEFAULTS)
         self.reconciler = Reconciler(self.cluster, observer, DEFAULTS, lambda: self.now)
 
-    def add_run(self, **blocks: Any) -> None:
-        meta = {"name": "run", "namespace": "ns", "uid": "run-uid", "generation": 1}
+    def add_run(self, uid: str = "run-uid", **blocks: Any) -> None:
+        meta = {"name": "run", "namespace": "ns", "uid": uid, "generation": 1}
         self.cluster.put(kinds.RUN, {"kind": labels.KIND, "metadata": meta, "spec": spec(**blocks)})
 
     @property
@@ -233,7 +235,7 @@ def test_pods_of_another_runs_job_are_not_ours() -> None:
 async def test_the_brokers_token_is_made_when_its_secret_is_created_and_never_read(bench: Bench) -> None:
     bench.add_run(sandboxes={})
     await bench.pass_preflight()
-    secret = bench.cluster.objects["Secret", "ns", "run-broker"]
+    secret = bench.cluster.objects["Secret", "ns", BROKER]
     assert len(secret["stringData"]["token"]) == 64
     bench.now += 700
     bench.reconciler.event(KEY)
@@ -243,11 +245,42 @@ async def test_the_brokers_token_is_made_when_its_secret_is_created_and_never_re
 async def test_a_broker_that_comes_back_keeps_its_token(bench: Bench) -> None:
     bench.add_run(sandboxes={})
     await bench.pass_preflight()
-    before = bench.cluster.objects["Secret", "ns", "run-broker"]
+    before = bench.cluster.objects["Secret", "ns", BROKER]
     del bench.cluster.objects["Deployment", "ns", "run-broker"]
     bench.reconciler.event(KEY)
     assert "APPLY Deployment/run-broker" in await bench.reconcile()
-    assert bench.cluster.objects["Secret", "ns", "run-broker"] == before
+    assert bench.cluster.objects["Secret", "ns", BROKER] == before
+
+
+async def test_a_run_that_is_applied_anew_has_a_broker_identity_that_stays(bench: Bench) -> None:
+    """What an earlier run of the name owned is collected some time after it is gone, while the next one starts."""
+    bench.add_run(sandboxes={})
+    await bench.pass_preflight()
+    earlier = {key for key in bench.cluster.objects if key[0] != labels.KIND}
+    left = {key: bench.cluster.objects[key] for key in earlier if key[0] in IDENTITY}
+    bench.cluster.objects = dict(left)
+    bench.add_run("the-next-uid", sandboxes={})
+    bench.reconciler.event(KEY)
+    await bench.pass_preflight()
+    for key in left:
+        del bench.cluster.objects[key]
+    pod = bench.cluster.objects["Deployment", "ns", "run-broker"]["spec"]["template"]["spec"]
+    (token,) = (volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume)
+    assert {("Secret", "ns", token), ("ServiceAccount", "ns", pod["serviceAccountName"])} < set(bench.cluster.objects)
+    (binding,) = (one for (kind, _, _), one in bench.cluster.objects.items() if kind == "RoleBinding")
+    assert ("Role", "ns", binding["roleRef"]["name"]) in bench.cluster.objects
+    assert [subject["name"] for subject in binding["subjects"]] == [pod["serviceAccountName"]]
+
+
+async def test_a_service_account_of_somebody_else_is_not_given_the_brokers_rights(bench: Bench) -> None:
+    meta = {"name": "run-broker", "namespace": "ns", "annotations": {"eks.amazonaws.com/role-arn": "theirs"}}
+    bench.cluster.put(kinds.SERVICE_ACCOUNT, {"kind": "ServiceAccount", "metadata": meta})
+    bench.add_run(sandboxes={})
+    await bench.pass_preflight()
+    pod = bench.cluster.objects["Deployment", "ns", "run-broker"]["spec"]["template"]["spec"]
+    assert pod["serviceAccountName"] != "run-broker"
+    (binding,) = (one for (kind, _, _), one in bench.cluster.objects.items() if kind == "RoleBinding")
+    assert [subject["name"] for subject in binding["subjects"]] == [pod["serviceAccountName"]]
 
 
 async def test_sandboxes_are_read_only_when_they_have_to_go(bench: Bench) -> None:

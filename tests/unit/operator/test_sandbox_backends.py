@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
+from gymtrain_api import names
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_operator.manifests import broker
 from gymtrain_operator.reconcile.observation import AgentSandbox
 from gymtrain_operator.reconcile.sandboxes import PROBE_SECONDS
-from tests.support.world import World, applied, deleted
+from tests.support.world import UID, World, applied, deleted
 
 PROBE = "SandboxWarmPool/run-probe"
 
@@ -38,7 +39,9 @@ def _rights(world: World) -> dict[str, set[str]]:
     """The verbs that the broker's ServiceAccount has, by resource."""
     rights: dict[str, set[str]] = {}
     for binding in world.objects["RoleBinding"].values():
-        assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "run-broker", "namespace": "ns"}]
+        assert binding["subjects"] == [
+            {"kind": "ServiceAccount", "name": names.broker_identity("run", UID), "namespace": "ns"}
+        ]
         for rule in world.objects["Role"][binding["roleRef"]["name"]]["rules"]:
             for resource in rule["resources"]:
                 rights.setdefault(resource, set()).update(rule["verbs"])
@@ -146,9 +149,9 @@ def test_a_broker_of_a_later_release_has_the_rights_that_it_needs(monkeypatch: p
     monkeypatch.setattr(broker, "_rules", lambda backend: rules)
     assert applied(world.reconcile(5)) == [], "the broker that runs is of the release before"
     world.change(sandboxes={"maxConcurrent": 7})
-    names = applied(world.reconcile(5))
+    written = applied(world.reconcile(5))
     assert "pods/resize" in _rights(world)
-    assert [name.split("/")[0] for name in names][-1] == "Deployment", "its rights come first"
+    assert [name.split("/")[0] for name in written][-1] == "Deployment", "its rights come first"
 
 
 def test_the_end_sweeps_claims_with_their_pods_and_what_they_were_made_from() -> None:

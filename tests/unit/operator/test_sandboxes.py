@@ -5,15 +5,16 @@ from typing import Any
 
 import pytest
 
-from gymtrain_api import labels
+from gymtrain_api import labels, names
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.labels import Role
 from gymtrain_api.runs import parse_spec
 from gymtrain_api.wiring import RunConfig
 from gymtrain_operator.manifests.broker import broker_objects
 from gymtrain_operator.manifests.context import Defaults, RunContext
-from tests.support.world import World, applied, deleted, spec
+from tests.support.world import UID, World, applied, deleted, spec
 
+BROKER = names.broker_identity("run", UID)
 IDENTITY = ("Secret/run-broker", "ServiceAccount/run-broker", "Role/run-broker-", "RoleBinding/run-broker-")
 
 
@@ -41,10 +42,10 @@ def test_the_broker_and_its_clients_share_a_token_that_only_a_secret_holds() -> 
     world = _world().to_servers()
     for name in ("run-broker", "run-gym-math-agent", "run-gym-math"):
         (volume,) = (v for v in _pod(world, name)["volumes"] if v["name"] == "broker-token")
-        assert volume["secret"]["secretName"] == "run-broker"
+        assert volume["secret"]["secretName"] == BROKER
     job = world.job["spec"]["template"]["spec"]
     assert "broker-token" in _volumes(job)
-    assert world.objects["Secret"]["run-broker"]["stringData"] == {"token": ""}, "chance is no part of a plan"
+    assert world.objects["Secret"][BROKER]["stringData"] == {"token": ""}, "chance is no part of a plan"
 
 
 def test_vllm_the_gateway_and_model_servers_get_no_broker_token() -> None:
@@ -68,17 +69,17 @@ def test_the_broker_has_rights_on_pods_of_its_namespace_and_no_others() -> None:
     assert rule["resources"] == ["pods"]
     (binding,) = world.objects["RoleBinding"].values()
     assert binding["roleRef"]["name"] == role
-    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "run-broker", "namespace": "ns"}]
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": BROKER, "namespace": "ns"}]
 
 
 def test_the_identity_is_written_before_the_broker_and_not_again() -> None:
     world = _world()
     world.reconcile()
     world.preflight_ends()
-    names = applied(world.reconcile(5))
-    identity = [name for name in names if name.startswith(IDENTITY)]
+    written = applied(world.reconcile(5))
+    identity = [name for name in written if name.startswith(IDENTITY)]
     assert len(identity) == len(IDENTITY)
-    assert all(names.index(name) < names.index("Deployment/run-broker") for name in identity)
+    assert all(written.index(name) < written.index("Deployment/run-broker") for name in identity)
     world.now += 700
     assert not [name for name in applied(world.plan(resync=True)) if name.startswith(IDENTITY)]
 
