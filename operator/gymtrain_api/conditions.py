@@ -43,6 +43,7 @@ class Reason(StrEnum):
     TRAINER_STARTING = "TrainerStarting"
     WAITING_FOR_ROLLOUTS = "WaitingForRollouts"
     TRAINING = "Training"
+    API_SERVER_ERROR = "APIServerError"
     ROLLOUTS_FAILING = "RolloutsFailing"
     RETRYING = "Retrying"
     WAITING_FOR_CAPACITY = "WaitingForCapacity"  # the run has trained, and its pods find no room

@@ -10,6 +10,7 @@ from gymtrain_operator.errors import ConflictError, ForeignObjectError, NotFound
 from gymtrain_operator.kinds import Kind
 from gymtrain_operator.reconcile.observation import Object, Observation, Rejection, name_of, uid_of
 from gymtrain_operator.reconcile.plan import Plan
+from gymtrain_operator.refusals import Refusals
 
 _BLIND = {kind.name for kind in kinds.CREATED_ONLY}
 _FIRST = {kinds.CONFIG_MAP.name, kinds.CLAIM.name, kinds.POLICY.name} | _BLIND
@@ -18,8 +19,8 @@ _CREATED = {kinds.POD.name, kinds.JOB.name, kinds.CLAIM.name, kinds.SANDBOX_POOL
 _TOKEN_BYTES = 32
 
 
-async def carry_out(cluster: Cluster, seen: Observation, plan: Plan) -> tuple[Rejection, ...]:
-    """Makes the cluster as the plan says. Returns what the API server refused.
+async def carry_out(cluster: Cluster, seen: Observation, plan: Plan, refusals: Refusals) -> tuple[Rejection, ...]:
+    """Makes the cluster as the plan says. Returns what the API server refused, now or a short while ago.
 
     What pods mount is written before the pods, one after the other; the rest at once. After a refusal
     nothing more is written: what follows may depend on it.
@@ -32,7 +33,7 @@ async def carry_out(cluster: Cluster, seen: Observation, plan: Plan) -> tuple[Re
         kind = kinds.BY_NAME[deletion.kind]
         await cluster.delete(kind, namespace, deletion.name, deletion.uid, foreground=deletion.foreground)
     for group in _groups(plan.apply):
-        results = await asyncio.gather(*(_write(cluster, seen, manifest) for manifest in group))
+        results = await asyncio.gather(*(_try(cluster, seen, manifest, refusals) for manifest in group))
         rejections = tuple(result for result in results if result)
         if rejections:
             return rejections
@@ -46,6 +47,18 @@ def _groups(manifests: Iterable[Object]) -> list[list[Object]]:
     first = [m for m in manifests if m["kind"] in _FIRST]
     rest = [m for m in manifests if m["kind"] not in _FIRST]
     return [*([m] for m in first), rest]
+
+
+async def _try(cluster: Cluster, seen: Observation, manifest: Object, refusals: Refusals) -> Rejection | None:
+    """Writes an object, unless it was refused as it is and the pause after that isn't over."""
+    standing = refusals.standing(manifest, seen.now)
+    if standing is not None:
+        return standing
+    rejection = await _write(cluster, seen, manifest)
+    if rejection is not None:
+        return refusals.note(manifest, rejection, seen.now)
+    refusals.forget(manifest)
+    return None
 
 
 async def _write(cluster: Cluster, seen: Observation, manifest: Object) -> Rejection | None:

@@ -9,6 +9,7 @@ Every call has a deadline, every answer a bound. Every failure is one of `errors
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from time import perf_counter
 from typing import Any, Self
@@ -39,6 +40,12 @@ _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=
 # Server-side apply says with HTTP 500 that an object doesn't fit its schema (kubernetes#122480): an unknown field, a
 # list that is none, a name twice in `env`, a quantity that is none.
 _UNFIT = ("failed to create typed patch object", "failed to convert new object")
+# What admission denies has whatever code a webhook or a policy gives it (422 where a policy gives none). Quotas, limit
+# ranges and Pod Security answer 403.
+_DENIED = re.compile(
+    r"admission webhook \".+?\" denied the request|policy '.+?'( with binding '.+?')? denied request", re.IGNORECASE
+)
+_LONGEST_RETRY_AFTER = 300.0  # seconds
 
 
 class Cluster:
@@ -250,6 +257,8 @@ def _error(method: str, path: str, answer: httpx.Response) -> ClusterError:
     except (ValueError, AttributeError):
         text = answer.text
     message = text[:2000] or f"{method} {path}: HTTP {answer.status_code}"
+    if _DENIED.search(message):
+        return RejectedError(message, final=False)
     match answer.status_code:
         case 404:
             return NotFoundError(message)
@@ -262,4 +271,11 @@ def _error(method: str, path: str, answer: httpx.Response) -> ClusterError:
         case 403:
             return RejectedError(message, final=False)
         case _:
-            return UnreachableError(f"{method} {path}: HTTP {answer.status_code}: {message}")
+            words = f"{method} {path}: HTTP {answer.status_code}: {message}"
+            return UnreachableError(words, retry_after=_retry_after(answer))
+
+
+def _retry_after(answer: httpx.Response) -> float | None:
+    """Seconds of the header Retry-After, which the API server gives as a number."""
+    text = answer.headers.get("Retry-After", "")
+    return min(float(text), _LONGEST_RETRY_AFTER) if text.isdecimal() else None

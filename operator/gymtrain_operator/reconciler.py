@@ -9,24 +9,29 @@ reason to look again.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from gymtrain_operator import kinds, metrics
 from gymtrain_operator.apply import carry_out
 from gymtrain_operator.cluster import Cluster, Object
-from gymtrain_operator.errors import NotFoundError
+from gymtrain_operator.errors import ClusterError, NotFoundError
 from gymtrain_operator.log import logger
 from gymtrain_operator.manifests.context import Defaults
 from gymtrain_operator.observe import Observer, read_run
 from gymtrain_operator.queues import Key
+from gymtrain_operator.reconcile.events import events_between
 from gymtrain_operator.reconcile.lifecycle import has_ended
 from gymtrain_operator.reconcile.observation import Observation
 from gymtrain_operator.reconcile.plan import Plan, plan
+from gymtrain_operator.reconcile.refused import unanswered_claim
+from gymtrain_operator.reconcile.status import amended
+from gymtrain_operator.refusals import Refusals
 from gymtrain_operator.reporting import post_event, write_status
 from gymtrain_operator.trimming import trimmed_run
 
 _REMEMBER_SECONDS = 30.0
 _RESYNC_SECONDS = 600.0
+_TELL_AFTER_SECONDS = 5.0
 
 
 @dataclass
@@ -38,12 +43,14 @@ class _Memory:
         seen: the last observation; None when an event made it void.
         at: when it was made.
         resynced: when every object of the run was last written again.
+        refusals: what the API server didn't take, and when it is tried again.
     """
 
     run: Object
     seen: Observation | None
     at: float
     resynced: float
+    refusals: Refusals = field(default_factory=Refusals)
 
 
 class Reconciler:
@@ -60,6 +67,7 @@ class Reconciler:
         self._ended: dict[Key, str] = {}  # resourceVersion of runs about which nothing is left to do
         self._states: dict[Key, str] = {}  # for the metric
         self._changed: set[Key] = set()  # runs with events since they were observed
+        self._failing: dict[Key, float] = {}  # since when each reconcile of a run has ended in an error
 
     def event(self, key: Key, resource_version: str = "") -> bool:
         """Something about the run changed, or about what it owns where there is no version.
@@ -108,15 +116,20 @@ class Reconciler:
         self._changed.discard(key)
         if memory is not None and last is not None:
             memory.seen = None  # unless this reconcile succeeds, the next one looks at everything
-            run, seen = memory.run, await self._tick(last, memory.run)
+            run = memory.run
         else:
             try:
                 run = trimmed_run(await self._cluster.get(kinds.RUN, *key))
             except NotFoundError:
                 self._forget(key)
                 return None
-            seen = await self._observe(key, run)
-        requeue = await self._act(key, run, seen)
+        try:
+            seen = await (self._tick(last, run) if last is not None else self._observe(key, run))
+            requeue = await self._act(key, run, seen)
+        except ClusterError as error:
+            await self._tell(key, run, error)
+            raise
+        self._failing.pop(key, None)
         metrics.RECONCILE_SECONDS.labels("full" if last is None else "tick").observe(time.perf_counter() - begin)
         return requeue
 
@@ -132,9 +145,12 @@ class Reconciler:
         # The first look after a start takes the objects as they are: they were written by the release before.
         resynced = memory.resynced if memory else now
         resync = now - resynced > _RESYNC_SECONDS
+        fresh = _Memory(run, None, now, now if resync else resynced)
+        if memory:
+            fresh.refusals = memory.refusals
         # Before anything is read: an event meanwhile is a reason to look again.
         self._ended.pop(key, None)
-        self._memories[key] = _Memory(run, None, now, now if resync else resynced)
+        self._memories[key] = fresh
         return await self._observer.observe(run, now, resync=resync)
 
     async def _tick(self, last: Observation, run: Object) -> Observation:
@@ -144,7 +160,7 @@ class Reconciler:
 
     async def _act(self, key: Key, run: Object, seen: Observation) -> float | None:
         wanted = plan(seen, self._defaults)
-        rejections = await carry_out(self._cluster, seen, wanted)
+        rejections = await carry_out(self._cluster, seen, wanted, self._memories[key].refusals)
         if rejections:
             logger().warning("refused by the API server", rejections=[str(r) for r in rejections])
             # The refusal belongs into the status; the plan says how.
@@ -160,6 +176,24 @@ class Reconciler:
             await post_event(self._cluster, run, event, seen.now)
         self._remember(key, run, seen, wanted, quiet=not rejections)
         return wanted.requeue_after
+
+    async def _tell(self, key: Key, run: Object, error: ClusterError) -> None:
+        """Has the status of a run that goes on say what the API server answers, once it does so for a while: a single
+        conflict, or a moment without an answer, is ordinary."""
+        now = self._clock()
+        since = self._failing.setdefault(key, now)
+        seen = read_run(run)
+        if now - since < _TELL_AFTER_SECONDS or seen.deleting or has_ended(seen.status):
+            return
+        status = amended(seen.status, unanswered_claim(str(error), since), seen.generation, now)
+        try:
+            run = trimmed_run(await write_status(self._cluster, run, status))
+            for event in events_between(seen.status, status):
+                await post_event(self._cluster, run, event, now)
+        except ClusterError as also:
+            logger().warning("the status can't be written either", error=str(also))
+        if key in self._memories:
+            self._memories[key].run = run  # so that this write is no event
 
     def _remember(self, key: Key, run: Object, seen: Observation, wanted: Plan, *, quiet: bool) -> None:
         memory = self._memories[key]
@@ -177,6 +211,7 @@ class Reconciler:
         self._memories.pop(key, None)
         self._ended.pop(key, None)
         self._changed.discard(key)
+        self._failing.pop(key, None)
         self._count(key, "")
 
     def _count(self, key: Key, state: str) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections.abc import Sequence
 
 import kopf
@@ -9,7 +10,7 @@ import structlog
 
 from gymtrain_operator import handlers, kinds, metrics, watching
 from gymtrain_operator.cluster import Cluster
-from gymtrain_operator.errors import ClusterError, ConflictError
+from gymtrain_operator.errors import ClusterError, ConflictError, UnreachableError
 from gymtrain_operator.health import Health
 from gymtrain_operator.log import logger
 from gymtrain_operator.queues import Key, RunQueue
@@ -37,6 +38,7 @@ class Service:
         self._health = health
         self._queue = RunQueue()
         self._failures: dict[Key, int] = {}
+        self._not_before: dict[Key, float] = {}  # by time.monotonic(): when the API server wants to be asked again
 
     async def run(self, workers: int, stop: asyncio.Event) -> None:
         """Works until `stop`.
@@ -116,6 +118,10 @@ class Service:
 
     async def _reconcile(self, key: Key) -> None:
         """One reconcile, whose errors only delay the next one."""
+        wait = self._not_before.pop(key, 0.0) - time.monotonic()
+        if wait > 0:  # an event came meanwhile
+            self._pause(key, wait)
+            return
         try:
             async with asyncio.timeout(_RECONCILE_SECONDS):
                 requeue = await self._reconciler.reconcile(key)
@@ -129,10 +135,18 @@ class Service:
             expected = isinstance(error, ClusterError | TimeoutError)
             logger().error("reconcile failed", error=str(error) or type(error).__name__, exc_info=not expected)
             requeue = self._retry_delay(key)
+            if isinstance(error, UnreachableError) and error.retry_after is not None:
+                self._pause(key, max(requeue, error.retry_after))
+                return
         else:
             self._failures.pop(key, None)
         if requeue is not None:
             self._queue.add(key, after=max(requeue, 0.05))
+
+    def _pause(self, key: Key, seconds: float) -> None:
+        """Leaves the run alone for so long, whatever happens."""
+        self._not_before[key] = time.monotonic() + seconds
+        self._queue.add(key, after=seconds)
 
     def _retry_delay(self, key: Key) -> float:
         failures = self._failures[key] = self._failures.get(key, 0) + 1

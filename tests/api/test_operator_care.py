@@ -1,14 +1,14 @@
 """What the operator does to objects on a real API server: no more than it must, and nothing to those of others."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gymtrain_api.labels import FIELD_MANAGER, ROLE
-from tests.support.kubectl import Kubectl, eventually
+from tests.support.kubectl import Kubectl, KubectlError, eventually
 from tests.support.operator import OperatorProcess
 from tests.support.policies import lets_in
 from tests.support.specs import smallest_run
@@ -237,6 +237,103 @@ def test_a_refusal_that_passes_is_waited_for(runs: Kubectl, operator: OperatorPr
     eventually(lambda: "exceeded quota" in runs.condition("patient", "Progressing").get("message", ""), "told", 60)
     runs.run("delete", "resourcequota", "none")
     runs.wait_condition("patient", "Complete", 120)
+
+
+@pytest.fixture
+def no_jobs(runs: Kubectl) -> Iterator[Callable[[], None]]:
+    """Makes a policy of the cluster deny Jobs in the test's namespace, until the test or its end takes it away."""
+    name = f"no-jobs-{runs.namespace}"
+    group = {"apiVersion": "admissionregistration.k8s.io/v1"}
+    rule = {"apiGroups": ["batch"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["jobs"]}
+    policy = group | {
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": name},
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": {"resourceRules": [rule]},
+            "matchConditions": [{"name": "here", "expression": f"request.namespace == '{runs.namespace}'"}],
+            "validations": [{"expression": "false", "message": "the team's budget is spent"}],
+        },
+    }
+    binding = group | {
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": name},
+        "spec": {"policyName": name, "validationActions": ["Deny"]},
+    }
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "probe"}}
+    pod = {"restartPolicy": "Never", "containers": [{"name": "probe", "image": "none"}]}
+    probe = json.dumps(job | {"spec": {"template": {"spec": pod}}})
+
+    def denies() -> bool:
+        try:
+            runs.run("create", "--dry-run=server", "-f", "-", stdin=probe)
+        except KubectlError as error:
+            return "budget is spent" in str(error)
+        return False
+
+    def begin() -> None:
+        runs.apply(policy, binding)
+        eventually(denies, "the policy is at work", 60)
+
+    yield begin
+    for kind in ("validatingadmissionpolicybinding", "validatingadmissionpolicy"):
+        runs.run("delete", kind, name, "--ignore-not-found")
+
+
+def _lift(kubectl: Kubectl) -> None:
+    kubectl.run("delete", "validatingadmissionpolicybinding", f"no-jobs-{kubectl.namespace}")
+
+
+def _told_of_the_policy(kubectl: Kubectl, run: str) -> None:
+    words = "denied request: the team's budget is spent"
+    eventually(lambda: words in kubectl.condition(run, "Progressing").get("message", ""), "told", 60)
+    assert kubectl.condition(run, "Failed")["status"] == "False"
+
+
+def test_a_policy_that_denies_the_first_trainer_is_told_and_waited_for(
+    runs: Kubectl, operator: OperatorProcess, no_jobs: Callable[[], None]
+) -> None:
+    no_jobs()
+    runs.apply(_run("denied"))
+    _told_of_the_policy(runs, "denied")
+    _lift(runs)
+    runs.wait_condition("denied", "Complete", 120)
+
+
+def test_a_policy_that_denies_the_next_trainer_ends_no_run_that_has_trained(
+    runs: Kubectl, operator: OperatorProcess, no_jobs: Callable[[], None]
+) -> None:
+    runs.apply(_run("long-one"))
+    _training(runs, "long-one")
+    no_jobs()
+    (trainer,) = runs.pods("long-one", role="trainer")
+    failed = ("--subresource=status", "--type=merge", "-p", '{"status": {"phase": "Failed"}}')
+    runs.run("patch", "pod", trainer["metadata"]["name"], *failed)
+    _told_of_the_policy(runs, "long-one")
+    _lift(runs)
+    eventually(lambda: runs.pods("long-one", role="trainer", attempt="2"), "the next attempt is there", 120)
+
+
+def test_a_run_that_is_applied_anew_at_once_trains_with_objects_of_its_own(
+    runs: Kubectl, operator: OperatorProcess
+) -> None:
+    run = _run("again", sandboxes={"backend": "Pod"})
+    runs.apply(run)
+    eventually(lambda: runs.list("jobs"), "its trainer is made", 90)
+    runs.run("delete", "gtr", "again", "--wait=false")
+    eventually(lambda: not runs.list("gtr"), "it is gone", 60, every=0.1)
+    runs.apply(run)
+    uid = runs.get("gtr", "again")["metadata"]["uid"]
+
+    def owned() -> bool:
+        found = runs.list("jobs,secrets,serviceaccounts,roles,rolebindings")
+        owners = [one["metadata"].get("ownerReferences", [{}])[0].get("uid") for one in found]
+        return owners.count(uid) == 5 and set(owners) <= {uid, None}
+
+    eventually(owned, "all that it needs is its own, and nothing is left of the first", 120)
+    (token,) = (one for one in runs.list("secrets") if one["metadata"]["name"].startswith("again-broker"))
+    deployment = runs.get("deployment", "again-broker")["spec"]["template"]["spec"]
+    assert [v["secret"]["secretName"] for v in deployment["volumes"] if "secret" in v] == [token["metadata"]["name"]]
 
 
 def test_events_tell_the_way_of_a_run(runs: Kubectl, operator: OperatorProcess) -> None:

@@ -22,7 +22,7 @@ class FakeCluster(Cluster):
         self.reads = 0
         self.logs_text: dict[str, str] = {}
         self.serves_agent_sandbox = False
-        self.fail: dict[str, Exception] = {}  # by call, such as "PUT GymTrainingRun"
+        self.fail: dict[str, Exception] = {}  # by call, such as "PUT GymTrainingRun" or "CREATE Job/name"
         self._version = 0
 
     def put(self, kind: Kind, manifest: Object) -> Object:
@@ -43,8 +43,9 @@ class FakeCluster(Cluster):
     def _did(self, verb: str, kind: Kind, name: str) -> None:
         call = f"{verb} {kind.name}"
         self.calls.append(f"{call}/{name}")
-        if call in self.fail:
-            raise self.fail[call]
+        for which in (call, f"{call}/{name}"):
+            if which in self.fail:
+                raise self.fail[which]
 
     async def serves(self, kinds_: Iterable[Kind]) -> bool:
         return self.serves_agent_sandbox
@@ -58,6 +59,8 @@ class FakeCluster(Cluster):
 
     async def list(self, kind: Kind, namespace: str | None, selector: str = "") -> list[Object]:
         self.reads += 1
+        if f"LIST {kind.name}" in self.fail:
+            raise self.fail[f"LIST {kind.name}"]
         wanted = dict(pair.split("=") for pair in selector.split(",") if pair)
         return [
             copy.deepcopy(trimmed(kind, item))

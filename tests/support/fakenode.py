@@ -4,7 +4,7 @@ The API server and the controllers are real, the pods are not. Each pod is bound
 its time, ended, as its role says:
 
     preflight   ends at once; its log (served to the API server as the kubelet does) holds good verdicts
-    gym         runs, is ready
+    gym, broker run, are ready
     inference   runs and answers as vLLM does; ready once the run's trainer has "pushed weights"
     gateway     runs; ready when vLLM is
     trainer     waits for the vLLM pods, counts its steps on /progress, ends with its report
@@ -171,6 +171,7 @@ class FakeNode:
             labels.Role.GYM: player.gym,
             labels.Role.INFERENCE: player.inference,
             labels.Role.GATEWAY: player.gateway,
+            labels.Role.BROKER: player.gym,
             labels.Role.TRAINER: player.trainer,
         }[labels.Role(meta["labels"][labels.ROLE])]()
 

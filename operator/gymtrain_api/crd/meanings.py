@@ -31,14 +31,16 @@ REASONS: Mapping[Reason, str] = {
     Reason.PREFLIGHT_WARNED: "Of an event alone: preflight passed, and warns.",
     Reason.PREFLIGHT_FAILED: "A check found a mistake; the message names file, line or key.",
     Reason.PREFLIGHT_ERROR: "The check itself broke: its image can't be pulled, it crashed, or ran past its deadline.",
-    Reason.INVALID_SPEC: "A template makes no valid pod: the message names the field, or quotes the API server. Or the "
+    Reason.INVALID_SPEC: "A template makes no valid pod: the message names the field, or quotes the API server. A run "
+    "that has trained isn't ended by that but waits, see PodsNotReady. Or the "
     "spec doesn't fit this operator's types: it was stored before the CRD was tightened, or by a later release. A spec "
     "that can't be read once preflight has passed ends nothing: the run's pods are left as they are, and go on.",
     Reason.WAITING_FOR_PREFLIGHT: "Preflight comes first.",
     Reason.PODS_STARTING: "Pods are being scheduled, pulled or started.",
     Reason.ALL_READY: "Every wanted pod is ready.",
-    Reason.PODS_NOT_READY: "Pods that were ready no longer are. On Progressing: the API server doesn't take a change "
-    "now; the message quotes it, and it is tried again.",
+    Reason.PODS_NOT_READY: "Pods that were ready no longer are. On Progressing: the API server doesn't take an object "
+    "now (a quota, an admission policy, of a later attempt whatever it is); the message quotes it, and it is "
+    "tried again after 10 to 60 seconds.",
     Reason.WAITING_FOR_INFERENCE: "The vLLM servers have to answer first.",
     Reason.TRANSPORT_CHOSEN: "The message says which transport and why.",
     Reason.TRANSPORT_UNAVAILABLE: "No transport works with these servers; the message names what is missing.",
@@ -46,6 +48,9 @@ REASONS: Mapping[Reason, str] = {
     Reason.TRAINER_STARTING: "The trainer's pods are starting.",
     Reason.WAITING_FOR_ROLLOUTS: "The trainer waits for rollouts.",
     Reason.TRAINING: "Optimizer steps are being made.",
+    Reason.API_SERVER_ERROR: "For some seconds the API server has answered with errors (5xx, 429, 409, no right) that "
+    "keep the operator from going on with this run; the message quotes the last and says since when. It is asked "
+    "again; pods that run go on.",
     Reason.ROLLOUTS_FAILING: "Rollouts fail; the run waits until spec.rollout.stallTimeoutSeconds.",
     Reason.RETRYING: "An attempt failed, or a node of it is lost, and the next one starts from the last checkpoint. "
     "The message says when, or what to do about the node.",

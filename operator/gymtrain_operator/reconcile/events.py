@@ -32,6 +32,7 @@ POSTED: Mapping[str, EventType | None] = {
     Reason.TRAINER_STARTING: None,
     Reason.WAITING_FOR_ROLLOUTS: None,
     Reason.TRAINING: "Normal",
+    Reason.API_SERVER_ERROR: "Warning",
     Reason.ROLLOUTS_FAILING: "Warning",
     Reason.RETRYING: "Warning",
     Reason.WAITING_FOR_CAPACITY: "Warning",

@@ -76,12 +76,18 @@ class PreflightOutput:
 
 @dataclass(frozen=True)
 class Rejection:
-    """An object that the API server didn't accept in this reconcile."""
+    """An object that the API server didn't accept.
+
+    Attributes:
+        final: it says that the object is invalid.
+        next_in: seconds until it is tried again, where it is.
+    """
 
     kind: str
     name: str
     message: str
     final: bool
+    next_in: float = 10.0
 
 
 @dataclass(frozen=True)

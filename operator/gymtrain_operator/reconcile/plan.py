@@ -26,6 +26,7 @@ from gymtrain_operator.reconcile.images import recorded_images
 from gymtrain_operator.reconcile.kept import kept_names, outdated_policies
 from gymtrain_operator.reconcile.observation import Object, Observation
 from gymtrain_operator.reconcile.progress import shown_progress
+from gymtrain_operator.reconcile.refused import refusal_that_ends, waiting_claim
 from gymtrain_operator.reconcile.status import Facts, amended, build
 from gymtrain_operator.reconcile.steps import Changes, Deletion, Failure, sooner
 from gymtrain_operator.reconcile.writes import Scaling, needed
@@ -122,10 +123,8 @@ def _active(seen: Observation, run: RunContext, before: GymTrainingRunStatus, ig
     suspension = (lifecycle.suspension_claim(before, suspend=False),)
     facts = Facts(clock=times, claims=suspension, attempt=before.attempt, progress=before.progress)
     remaining = lifecycle.remaining_seconds(seen, run, times)
-    refused = next((rejection for rejection in seen.rejections if rejection.final), None)
-    if refused:
-        text = f"the API server refuses {refused.kind} {refused.name}: {refused.message}"
-        return _ended(seen, before, replace(facts, images=before.images), Failure(Reason.INVALID_SPEC, text))
+    if mistake := refusal_that_ends(seen, before):
+        return _ended(seen, before, replace(facts, images=before.images), mistake)
 
     check = preflight.step(seen, run, before, ignored)
     changes = check.changes.and_then(outdated_policies(seen.children, run)).and_then(Changes(requeue_after=remaining))
@@ -162,14 +161,11 @@ def _active(seen: Observation, run: RunContext, before: GymTrainingRunStatus, ig
 
 
 def _plan(seen: Observation, before: GymTrainingRunStatus, facts: Facts, changes: Changes) -> Plan:
-    blocked = next((rejection for rejection in seen.rejections if not rejection.final), None)
-    if blocked:
-        text = f"the API server doesn't take {blocked.kind} {blocked.name} now, trying again: {blocked.message}"
-        claim = lacks(ConditionType.PROGRESSING, Reason.PODS_NOT_READY, text)
-        facts = replace(facts, claims=(*facts.claims, claim))
+    if blocked := waiting_claim(seen.rejections):
+        facts = replace(facts, claims=(*facts.claims, blocked))
     writes, scalings = needed(changes.apply, seen.children, resync=seen.resync)
     status = build(before, facts, seen.run.generation, seen.now)
-    requeue = sooner(changes.requeue_after, 10.0 if blocked else None)
+    requeue = sooner(changes.requeue_after, min((refused.next_in for refused in seen.rejections), default=None))
     events = events_between(seen.run.status, status)
     return Plan(status, writes, scalings, changes.delete, events, requeue)
 

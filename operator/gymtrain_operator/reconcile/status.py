@@ -78,7 +78,10 @@ def amended(before: GymTrainingRunStatus, claim: Claim, generation: int, now: fl
     """The status before with one condition of it said anew; what else it tells is as it was last seen."""
     (told,) = settle(before, [claim], generation, to_text(now))
     conditions = [told if condition.type == told.type else condition for condition in before.conditions]
-    return before.model_copy(update={"observed_generation": generation, "conditions": conditions})
+    if told not in conditions:
+        conditions.append(told)
+    state = before.state or state_of(conditions)
+    return before.model_copy(update={"observed_generation": generation, "conditions": conditions, "state": state})
 
 
 def _last_words(end: Failure | bool, progress: Progress | None, said: Collection[ConditionType]) -> list[Claim]:

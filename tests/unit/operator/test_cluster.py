@@ -116,6 +116,37 @@ async def test_an_object_that_does_not_fit_its_schema_is_refused_for_good(words:
     assert (str(raised.value), raised.value.final) == (words, True)
 
 
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (422, "jobs.batch \"j\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no GPUs"),
+        (401, "jobs.batch \"j\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: who?"),
+        (400, 'admission webhook "policy.example.com" denied the request: no owner label'),
+        (404, 'admission webhook "policy.example.com" denied the request: no such team'),
+        (500, 'admission webhook "policy.example.com" denied the request without explanation'),
+        (403, 'pods "p" is forbidden: exceeded quota: compute, requested: pods=1, used: pods=4, limited: pods=4'),
+        (403, 'pods "p" is forbidden: minimum cpu usage per Container is 100m, but request is 20m'),
+        (403, 'pods "p" is forbidden: violates PodSecurity "restricted:latest": seccompProfile'),
+    ],
+)
+async def test_what_admission_denies_may_be_taken_later(status: int, words: str) -> None:
+    cluster = _cluster(lambda _: httpx.Response(status, json={"message": words}))
+    with pytest.raises(RejectedError) as raised:
+        await cluster.create(kinds.JOB, MANIFEST)
+    assert (str(raised.value), raised.value.final) == (words, False)
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"), [("7", 7.0), (None, None), ("Wed, 21 Oct 2026 07:28:00 GMT", None), ("86400", 300.0)]
+)
+async def test_an_api_server_that_is_busy_says_when_to_come_again(header: str | None, seconds: float | None) -> None:
+    headers = {} if header is None else {"Retry-After": header}
+    cluster = _cluster(lambda _: httpx.Response(429, json={"message": "too many requests"}, headers=headers))
+    with pytest.raises(UnreachableError) as raised:
+        await cluster.get(kinds.POD, "ns", "p")
+    assert raised.value.retry_after == seconds
+
+
 async def test_an_answer_that_is_no_json_is_no_crash() -> None:
     cluster = _cluster(lambda _: httpx.Response(502, text="<html>bad gateway</html>"))
     with pytest.raises(UnreachableError, match="bad gateway"):

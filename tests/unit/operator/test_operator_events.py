@@ -97,6 +97,7 @@ TROUBLE = {
     Reason.PARITY_OFF,
     Reason.STALLED,
     Reason.CHECKPOINT_FAILED,
+    Reason.API_SERVER_ERROR,
     Reason.BACKOFF_LIMIT_EXCEEDED,
     Reason.TRAINER_REFUSED,
     Reason.DEADLINE_EXCEEDED,

@@ -14,7 +14,7 @@ from gymtrain_operator import health as health_module
 from gymtrain_operator import kinds, watching
 from gymtrain_operator import service as service_module
 from gymtrain_operator.cluster import Cluster, Object
-from gymtrain_operator.errors import ClusterError, RejectedError
+from gymtrain_operator.errors import ClusterError, RejectedError, UnreachableError
 from gymtrain_operator.handlers import ended_as
 from gymtrain_operator.health import Health
 from gymtrain_operator.kinds import Kind
@@ -159,6 +159,31 @@ async def test_a_run_whose_deletion_nobody_told_is_forgotten(session: aiohttp.Cl
     assert await asyncio.wait_for(service._queue.take(), 1) == ("ns", "run")
     await reconciler.reconcile(("ns", "run"))
     assert reconciler.known(None) == set()
+
+
+class _Busy(Reconciler):
+    """An API server that says when to come again."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def event(self, key: Key, resource_version: str = "") -> bool:
+        return True
+
+    async def reconcile(self, key: Key) -> float | None:
+        self.looks += 1
+        raise UnreachableError("HTTP 429", retry_after=3600.0)
+
+
+async def test_no_event_brings_a_run_back_before_the_api_server_asked_for_it() -> None:
+    reconciler = _Busy()
+    service = Service(FakeCluster(), reconciler, [], Health.fresh())
+    work = asyncio.create_task(service._work())
+    for _ in range(3):
+        service._queue.add(("ns", "run"))
+        await asyncio.sleep(0.05)
+    work.cancel()
+    assert reconciler.looks == 1
 
 
 def test_watches_that_are_refused_are_tried_again_without_end() -> None:

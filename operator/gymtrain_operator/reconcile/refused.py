@@ -1,0 +1,42 @@
+"""What a refusal of the API server means for the run: its end, or a wait that the status tells of."""
+
+from gymtrain_api import names
+from gymtrain_api.conditions import ConditionType, Reason
+from gymtrain_api.status import GymTrainingRunStatus
+from gymtrain_operator.reconcile.conditions import Claim, lacks
+from gymtrain_operator.reconcile.observation import Observation, Rejection
+from gymtrain_operator.reconcile.steps import Failure
+from gymtrain_operator.reconcile.times import to_text
+
+_KIND = "Job"
+
+
+def refusal_that_ends(seen: Observation, before: GymTrainingRunStatus) -> Failure | None:
+    """The end of a run whose first attempt holds an object that can't be: it has cost nothing yet.
+
+    A run that has trained waits instead, for a mended template or another API server: what it has learnt is worth more
+    than an early answer.
+    """
+    first = names.trainer_job(seen.run.name, 1)
+    trained = (before.attempt or 1) > 1 or (before.progress is not None and before.progress.step > 0)
+    for refused in seen.rejections:
+        later_attempt = refused.kind == _KIND and refused.name != first
+        if refused.final and not trained and not later_attempt:
+            text = f"the API server refuses {refused.kind} {refused.name}: {refused.message}"
+            return Failure(Reason.INVALID_SPEC, text)
+    return None
+
+
+def waiting_claim(rejections: tuple[Rejection, ...]) -> Claim | None:
+    """What the run waits for while something of it is refused; None where nothing is."""
+    if not rejections:
+        return None
+    refused = rejections[0]
+    text = f"the API server doesn't take {refused.kind} {refused.name} now, trying again: {refused.message}"
+    return lacks(ConditionType.PROGRESSING, Reason.PODS_NOT_READY, text)
+
+
+def unanswered_claim(error: str, since: float) -> Claim:
+    """What the run waits for while the API server gives no answer that it can go on with."""
+    text = f"since {to_text(since)} the API server doesn't let the operator go on with this run, trying again: {error}"
+    return lacks(ConditionType.PROGRESSING, Reason.API_SERVER_ERROR, text)
