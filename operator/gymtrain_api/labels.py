@@ -22,6 +22,10 @@ CONFIG_HASH = f"{GROUP}/config-hash"
 IMAGES = f"{GROUP}/images"  # on the preflight pod: JSON of `status.Images`, which the whole run will use
 
 BROKER_IDENTITY = f"{GROUP}/broker-identity"  # on the broker's Service: name of its ServiceAccount and Secret
+
+# On the run itself: what has to be known of it where its status is lost (record.py).
+RECORD = f"{GROUP}/record"
+
 # On the broker's Deployment: what its sandboxes are made of, and why.
 SANDBOX_BACKEND = f"{GROUP}/sandbox-backend"
 SANDBOX_BACKEND_REASON = f"{GROUP}/sandbox-backend-reason"

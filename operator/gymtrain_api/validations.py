@@ -5,12 +5,14 @@ Each rule is CEL that stands in the CRD (`x-kubernetes-validations`), so a mista
 (a Gym config, a dataset, TRL's settings) is preflight's to check.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from gymtrain_api.names import MAX_RUN_NAME
 from gymtrain_api.sources import DATA_SOURCE_PATTERN, MODEL_SOURCE_PATTERN
 from gymtrain_api.spec import CIDR_PATTERN, DECIMAL_PATTERN, IMAGE_PATTERN, SIZE_PATTERN
+from gymtrain_api.spec.training import Checkpoint
 
 # A field's pattern is checked by a CEL rule with this message, which follows the value: the API
 # server's own message for a `pattern` shows nothing but the expression.
@@ -101,6 +103,14 @@ _COMBINATIONS = (
         field="checkpoint.accessModes",
     ),
     Rule(
+        at="spec.trainer.checkpoint",
+        rule="!has(self.claimName) || self.retain != 'Delete'",
+        message="retain is about a volume that is made for the run (size), and a claim of yours is never deleted: "
+        "remove retain",
+        field="retain",
+        reason="FieldValueForbidden",
+    ),
+    Rule(
         at="spec",
         rule="!has(self.model.lora) || has(self.trainer.checkpoint)",
         message="an adapter reaches vLLM through the checkpoint volume: set trainer.checkpoint",
@@ -151,7 +161,7 @@ _COMBINATIONS = (
 )
 
 # Preflight has checked these and all pods are made from them. What may change during a run: suspend,
-# replicas, limits and deadlines at once; resources and templates for pods made from then on.
+# replicas, limits, deadlines and what LIVE_WITHIN names at once; resources and templates for pods made from then on.
 FIXED_AFTER_PREFLIGHT = (
     "model",
     "gym.image",
@@ -173,6 +183,15 @@ FIXED_AFTER_PREFLIGHT = (
     "weightSync",
     "serviceAccountName",
 )
+# Fields of those blocks that may change all the same.
+LIVE_WITHIN: Mapping[str, frozenset[str]] = {"trainer.checkpoint": frozenset({"retain"})}
+_FIXED_WITHIN = {
+    "trainer.checkpoint": sorted(
+        name
+        for field in Checkpoint.model_fields.values()
+        if (name := str(field.alias)) not in LIVE_WITHIN["trainer.checkpoint"]
+    )
+}
 _PREFLIGHT_PASSED = (
     "has(oldSelf.status) && has(oldSelf.status.conditions) && "
     "oldSelf.status.conditions.exists(c, c.type == 'PreflightPassed' && c.status == 'True')"
@@ -187,7 +206,11 @@ def _fixed(path: str) -> Rule:
     keys that the schema doesn't know only where both sides have them. The operator ignores it (decision 5).
     """
     new, old = f"self.spec.{path}", f"oldSelf.spec.{path}"
-    same = f"has({new}) == has({old}) && (!has({new}) || {new} == {old})"
+    parts = _FIXED_WITHIN.get(path)
+    equal = (
+        " && ".join(f"({_same(f'{new}.{part}', f'{old}.{part}')})" for part in parts) if parts else f"{new} == {old}"
+    )
+    same = f"has({new}) == has({old}) && (!has({new}) || ({equal}))"
     return Rule(
         at="",
         rule=f"!({_PREFLIGHT_PASSED}) || ({same})",
@@ -196,6 +219,10 @@ def _fixed(path: str) -> Rule:
         field=f"spec.{path}",
         reason="FieldValueForbidden",
     )
+
+
+def _same(new: str, old: str) -> str:
+    return f"has({new}) == has({old}) && (!has({new}) || {new} == {old})"
 
 
 _FIXED_BACKEND = Rule(

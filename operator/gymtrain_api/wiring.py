@@ -104,6 +104,7 @@ class RunConfig(Document):
     name: str
     namespace: str
     uid: str = ""  # of the resource: a run that was deleted and made again is another run
+    lineage: str = ""  # the same, but for a run restored from a backup: of the one that began it. Checkpoints carry it
     spec: GymTrainingRunSpec
     # http://HOST:PORT of the servers
     inference_url: str  # pods that hold the run's weights, load-balanced

@@ -1,14 +1,17 @@
-"""Carrying out a plan: deletions, writes, scalings. Never on an object that isn't the run's."""
+"""Carrying out a plan: owners, deletions, writes, scalings. Never on an object that isn't the run's."""
 
 import asyncio
 import secrets
 from collections.abc import Iterable
 
+from gymtrain_api import labels
 from gymtrain_operator import kinds
 from gymtrain_operator.cluster import Cluster
 from gymtrain_operator.errors import ConflictError, ForeignObjectError, NotFoundError, RejectedError
 from gymtrain_operator.kinds import Kind
-from gymtrain_operator.reconcile.observation import Object, Observation, Rejection, name_of, uid_of
+from gymtrain_operator.manifests.volumes import is_kept
+from gymtrain_operator.reconcile.observation import Object, Observation, Rejection, labels_of, name_of, uid_of
+from gymtrain_operator.reconcile.ownership import Ownership
 from gymtrain_operator.reconcile.plan import Plan
 from gymtrain_operator.refusals import Refusals
 
@@ -29,6 +32,9 @@ async def carry_out(cluster: Cluster, seen: Observation, plan: Plan, refusals: R
         ClusterError: the API server doesn't answer, or something changed meanwhile; observe again.
     """
     namespace = seen.run.namespace
+    for change in plan.owners:
+        if refused := await _own(cluster, change):
+            return (refused,)
     for deletion in plan.delete:
         kind = kinds.BY_NAME[deletion.kind]
         await cluster.delete(kind, namespace, deletion.name, deletion.uid, foreground=deletion.foreground)
@@ -58,6 +64,16 @@ async def _try(cluster: Cluster, seen: Observation, manifest: Object, refusals: 
     if rejection is not None:
         return refusals.note(manifest, rejection, seen.now)
     refusals.forget(manifest)
+    return None
+
+
+async def _own(cluster: Cluster, change: Ownership) -> Rejection | None:
+    """Nothing else of the plan may be done where this is refused: a trainer would write to a volume that goes."""
+    kind = kinds.BY_NAME[change.live["kind"]]
+    try:
+        await cluster.change_metadata(kind, change.live, {"ownerReferences": list(change.owners) or None})
+    except RejectedError as error:
+        return Rejection(kind.name, name_of(change.live), str(error), final=False)
     return None
 
 
@@ -99,7 +115,7 @@ async def _refuse_foreign(cluster: Cluster, kind: Kind, manifest: Object) -> Non
         live = await cluster.get(kind, manifest["metadata"]["namespace"], name)
     except NotFoundError:
         return
-    if _owners(live).isdisjoint(_owners(manifest)):
+    if _owners(live).isdisjoint(_owners(manifest)) and not is_kept(live, labels_of(manifest)[labels.RUN]):
         raise ForeignObjectError(
             f"{kind.name} {name} exists already and isn't part of this run: delete it, or give the run another name"
         )

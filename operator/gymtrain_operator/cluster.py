@@ -159,6 +159,23 @@ class Cluster:
         path = kind.path(meta["namespace"], meta["name"], subresource)
         return await self._json("PUT", path, body=manifest, params={"fieldManager": FIELD_MANAGER})
 
+    async def change_metadata(self, kind: Kind, live: Object, changes: Object) -> Object:
+        """Merges `changes` into the metadata of that very object, if it is still as it was read; None takes a field
+        away, and a list is replaced as a whole.
+
+        Raises:
+            ConflictError: it changed meanwhile.
+        """
+        meta = live["metadata"]
+        known = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
+        return await self._json(
+            "PATCH",
+            kind.path(meta["namespace"], meta["name"]),
+            body={"metadata": changes | known},
+            params={"fieldManager": FIELD_MANAGER},
+            content_type="application/merge-patch+json",
+        )
+
     async def scale(self, namespace: str, deployment: str, uid: str, replicas: int) -> None:
         """Sets the number of pods of a Deployment, and nothing else of it."""
         await self._json(

@@ -8,6 +8,7 @@ from typing import Any
 import aiohttp
 
 from gymtrain_api import labels, names
+from gymtrain_api.record import read_record
 from gymtrain_api.runs import InvalidRunError, parse_spec, parse_status
 from gymtrain_api.transports import ServerOffer
 from gymtrain_api.wiring import TrainerProgress
@@ -18,6 +19,7 @@ from gymtrain_operator.manifests.context import Defaults, RunContext
 from gymtrain_operator.manifests.inference import CONTAINER as INFERENCE_CONTAINER
 from gymtrain_operator.manifests.preflight import GYM_CONTAINER, TRAINER_CONTAINER, preflight_hash
 from gymtrain_operator.manifests.preflight import INFERENCE_CONTAINER as PREFLIGHT_INFERENCE
+from gymtrain_operator.manifests.volumes import is_kept
 from gymtrain_operator.probes.inference import server_offer
 from gymtrain_operator.probes.trainer import trainer_progress
 from gymtrain_operator.reconcile.attempts import current_attempt, trainer_pods
@@ -137,7 +139,11 @@ class Observer:
         jobs = {uid_of(job) for job in by_kind["Job"] if _owned_by(job, {run.uid})}
         return Children(
             {
-                kind: {name_of(item): item for item in items if _is_ours(item, kind, run.uid, jobs)}
+                kind: {
+                    name_of(item): item
+                    for item in items
+                    if _is_ours(item, kind, run.uid, jobs) or is_kept(item, run.name)
+                }
                 for kind, items in by_kind.items()
             }
         )
@@ -248,6 +254,7 @@ def read_run(found: Object, last: Run | None = None) -> Run:
         spec=spec,
         status=parse_status(found.get("status")),
         spec_error=error,
+        record=read_record(meta.get("annotations") or {}, meta["name"]),
         deleting=is_deleting(found),
     )
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from gymtrain_operator import kinds, metrics
 from gymtrain_operator.apply import carry_out
 from gymtrain_operator.cluster import Cluster, Object
-from gymtrain_operator.errors import ClusterError, NotFoundError
+from gymtrain_operator.errors import ClusterError, NotFoundError, RejectedError
 from gymtrain_operator.log import logger
 from gymtrain_operator.manifests.context import Defaults
 from gymtrain_operator.observe import Observer, read_run
@@ -26,11 +26,12 @@ from gymtrain_operator.reconcile.plan import Plan, plan
 from gymtrain_operator.reconcile.refused import unanswered_claim
 from gymtrain_operator.reconcile.status import amended
 from gymtrain_operator.refusals import Refusals
-from gymtrain_operator.reporting import post_event, write_status
+from gymtrain_operator.reporting import post_event, write_record, write_status
 from gymtrain_operator.trimming import trimmed_run
 
 _REMEMBER_SECONDS = 30.0
 _RESYNC_SECONDS = 600.0
+_RECORD_AGAIN_SECONDS = 60.0
 _TELL_AFTER_SECONDS = 5.0
 
 
@@ -44,6 +45,8 @@ class _Memory:
         at: when it was made.
         resynced: when every object of the run was last written again.
         refusals: what the API server didn't take, and when it is tried again.
+        recorded: the record that was written last. It isn't written again where somebody takes it away.
+        record_again: when to try again after the API server refused it.
     """
 
     run: Object
@@ -51,6 +54,8 @@ class _Memory:
     at: float
     resynced: float
     refusals: Refusals = field(default_factory=Refusals)
+    recorded: str | None = None
+    record_again: float = 0.0
 
 
 class Reconciler:
@@ -147,7 +152,7 @@ class Reconciler:
         resync = now - resynced > _RESYNC_SECONDS
         fresh = _Memory(run, None, now, now if resync else resynced)
         if memory:
-            fresh.refusals = memory.refusals
+            fresh.refusals, fresh.recorded, fresh.record_again = memory.refusals, memory.recorded, memory.record_again
         # Before anything is read: an event meanwhile is a reason to look again.
         self._ended.pop(key, None)
         self._memories[key] = fresh
@@ -170,6 +175,7 @@ class Reconciler:
             await self._cluster.delete(kinds.RUN, *key, seen.run.uid)
             return None
         if not seen.run.deleting:
+            run = await self._record(key, run, wanted)
             run = trimmed_run(await write_status(self._cluster, run, wanted.status))
         for event in wanted.events:
             logger().info("event", type=event.type, reason=event.reason, note=event.note)
@@ -195,13 +201,28 @@ class Reconciler:
         if key in self._memories:
             self._memories[key].run = run  # so that this write is no event
 
+    async def _record(self, key: Key, run: Object, wanted: Plan) -> Object:
+        """The run with its record written. Once: a tool that keeps the object as its manifest is not fought with."""
+        memory = self._memories[key]
+        if wanted.record is None or wanted.record == memory.recorded or self._clock() < memory.record_again:
+            return run
+        try:
+            run = await write_record(self._cluster, run, wanted.record)
+        except RejectedError as error:
+            logger().warning("the run's record is refused", error=str(error))
+            memory.record_again = self._clock() + _RECORD_AGAIN_SECONDS
+        else:
+            memory.recorded = wanted.record
+        return run
+
     def _remember(self, key: Key, run: Object, seen: Observation, wanted: Plan, *, quiet: bool) -> None:
         memory = self._memories[key]
         memory.run = run
         self._count(key, wanted.status.state or "")
-        if not quiet or wanted.apply or wanted.delete or wanted.scale:
+        if not quiet or wanted.apply or wanted.delete or wanted.scale or wanted.owners:
             return
-        if has_ended(wanted.status) and key not in self._changed:
+        recorded = wanted.record is None or wanted.record == memory.recorded
+        if recorded and has_ended(wanted.status) and key not in self._changed:
             self._ended[key] = self._version(key)
             del self._memories[key]
         else:

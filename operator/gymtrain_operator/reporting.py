@@ -1,4 +1,4 @@
-"""Writing what a plan says about its run: the status, then the events."""
+"""Writing what a plan says about its run: the record, the status, then the events."""
 
 import uuid
 from typing import Any
@@ -29,6 +29,16 @@ async def write_status(cluster: Cluster, run: Object, status: GymTrainingRunStat
         return run
     metrics.STATUS_WRITES.inc()
     return await cluster.replace(kinds.RUN, run | {"status": document}, "status")
+
+
+async def write_record(cluster: Cluster, run: Object, text: str) -> Object:
+    """The run after its record was written (decision 19); removed where `text` is empty.
+
+    Raises:
+        ConflictError: the run changed meanwhile.
+        RejectedError: the API server doesn't take it.
+    """
+    return await cluster.change_metadata(kinds.RUN, run, {"annotations": {labels.RECORD: text or None}})
 
 
 async def post_event(cluster: Cluster, run: Object, event: Event, now: float) -> None:

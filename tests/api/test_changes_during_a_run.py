@@ -48,6 +48,10 @@ REFUSED: dict[str, tuple[str, Any]] = {
     "trainer GPUs": ("trainer.gpus", 1),
     "a value deep in the trainer's config": ("trainer.config", {"max_steps": 5, "deep": {"a": 2}}),
     "checkpoint": ("trainer.checkpoint", {"claimName": "other"}),
+    "checkpoint claim against a volume of the run's": (
+        "trainer.checkpoint",
+        {"size": "1Gi", "accessModes": ["ReadWriteMany"]},
+    ),
     "checkpoint taken away": ("trainer.checkpoint", None),
     "rollout": ("rollout.maxConcurrent", 8),
     "weight sync": ("weightSync.transport", "HTTPFull"),
@@ -122,6 +126,21 @@ def test_the_rest_may_change(kubectl: Kubectl, case: str) -> None:
     kubectl.apply(_run())
     _report_preflight(kubectl, "True")
     kubectl.apply(_changed(_run(), *ALLOWED[case]))
+
+
+def test_what_becomes_of_the_checkpoints_may_change_and_nothing_else_of_their_volume(kubectl: Kubectl) -> None:
+    run = _changed(_run(), "trainer.nodes", 1)
+    run = _changed(run, "trainer.checkpoint", {"size": "1Gi", "accessModes": ["ReadWriteOnce", "ReadWriteMany"]})
+    kubectl.apply(run)
+    _report_preflight(kubectl, "True")
+    kubectl.apply(_changed(run, "trainer.checkpoint.retain", "Delete"))
+    for field, value in (
+        ("size", "2Gi"),
+        ("storageClassName", "fast"),
+        ("accessModes", ["ReadWriteMany"]),
+    ):
+        with pytest.raises(KubectlError, match=r"spec\.trainer\.checkpoint can't change after preflight has passed"):
+            kubectl.apply(_changed(run, f"trainer.checkpoint.{field}", value))
 
 
 @pytest.mark.parametrize("status", [None, "False", "Unknown"])

@@ -64,7 +64,7 @@ def test_a_block_given_in_part_keeps_the_other_defaults(kubectl: Kubectl) -> Non
         "processesPerNode": 1,
         "gpus": 0,
         "config": {"max_steps": 5},
-        "checkpoint": {"size": "1Gi", "accessModes": ["ReadWriteOnce"]},
+        "checkpoint": {"size": "1Gi", "accessModes": ["ReadWriteOnce"], "retain": "Keep"},
     }
 
 

@@ -347,13 +347,19 @@ def test_events_tell_the_way_of_a_run(runs: Kubectl, operator: OperatorProcess) 
     eventually(lambda: expected <= reasons(), "the events are there", 10)
 
 
-def test_nothing_of_the_operator_stays_in_the_run_but_its_status(runs: Kubectl, operator: OperatorProcess) -> None:
+def test_nothing_of_the_operator_stays_in_the_run_but_its_status_and_its_record(
+    runs: Kubectl, operator: OperatorProcess
+) -> None:
+    """The record is what tells a run that has ended where its status is lost (decision 19)."""
     run = _run("clean")
     runs.apply(run)
     runs.wait_condition("clean", "Complete", 90)
     meta = runs.get("gtr", "clean")["metadata"]
     assert "finalizers" not in meta
-    assert set(meta.get("annotations", {})) <= {"kubectl.kubernetes.io/last-applied-configuration"}
+    assert set(meta.get("annotations", {})) <= {
+        "kubectl.kubernetes.io/last-applied-configuration",
+        "gymtrain.dev/record",
+    }
 
 
 def test_a_claim_that_comes_after_the_run_is_noticed(runs: Kubectl, operator: OperatorProcess) -> None:

@@ -83,6 +83,11 @@ RULE_CASES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "two checkpoint volumes": (_trainer(checkpoint={"claimName": "mine", "size": "1Gi"}), EXACTLY_ONE_VOLUME),
     "no checkpoint volume": (_trainer(checkpoint={}), EXACTLY_ONE_VOLUME),
+    "a claim of the user's deleted": (
+        _trainer(checkpoint={"claimName": "mine", "retain": "Delete"}),
+        "spec.trainer.checkpoint.retain: Forbidden: retain is about a volume that is made for the run (size), and a "
+        "claim of yours is never deleted: remove retain",
+    ),
     "checkpoint size": (
         _trainer(checkpoint={"size": "big"}),
         'spec.trainer.checkpoint.size: Invalid value: "string": big is no size such as 20Gi or 500Mi',

@@ -1,5 +1,6 @@
 """Whole runs with the real operator, API server and controllers; only the pods are played (support.fakenode)."""
 
+import json
 import signal
 import time
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ def operator(operator_kubeconfig: Path, tmp_path: Path) -> Iterator[OperatorProc
 
 
 def _run(name: str, **spec: Any) -> dict[str, Any]:
-    run = smallest_run(name, **{"trainer": {"checkpoint": {"size": "1Gi"}}, **spec})
+    run = smallest_run(name, **{"trainer": {"checkpoint": {"size": "1Gi", "retain": "Delete"}}, **spec})
     run["spec"]["data"] = {"train": [{"source": "gym://data/example.jsonl"}]}
     return run
 
@@ -53,6 +54,31 @@ def test_a_deleted_run_leaves_nothing(runs: Kubectl, operator: OperatorProcess) 
     eventually(lambda: runs.pods("gone", role="trainer"), "the trainer's pod is there", 60)
     runs.run("delete", "gtr", "gone")
     eventually(lambda: not _children(runs, "gone"), "everything of the run is gone", 60)
+
+
+def test_a_kept_volume_outlives_its_run_and_is_found_by_the_next_of_its_name(
+    runs: Kubectl, operator: OperatorProcess
+) -> None:
+    run = _run("kept", trainer={"checkpoint": {"size": "1Gi"}})
+    runs.apply(run)
+    runs.wait_condition("kept", "Complete", 90)
+    runs.run("delete", "gtr", "kept")
+    eventually(lambda: _children(runs, "kept") == ["PersistentVolumeClaim/kept-checkpoints"], "the rest is gone", 60)
+    (claim,) = runs.list("persistentvolumeclaims", "gymtrain.dev/run=kept")
+
+    runs.apply(run)
+    runs.wait_condition("kept", "Complete", 90)
+    deleted = '{"spec": {"trainer": {"checkpoint": {"retain": "Delete"}}}}'
+    runs.run("patch", "gtr", "kept", "--type=merge", "-p", deleted)
+
+    def owners() -> list[str]:
+        (found,) = runs.list("persistentvolumeclaims", "gymtrain.dev/run=kept")
+        assert found["metadata"]["uid"] == claim["metadata"]["uid"], "it is the same volume"
+        return [owner["uid"] for owner in found["metadata"].get("ownerReferences", [])]
+
+    eventually(lambda: owners() == [runs.get("gtr", "kept")["metadata"]["uid"]], "it goes with the run now", 60)
+    runs.run("delete", "gtr", "kept")
+    eventually(lambda: not _children(runs, "kept"), "everything of the run is gone", 60)
 
 
 def test_a_run_that_fails_preflight_starts_no_other_pod(runs: Kubectl, operator: OperatorProcess) -> None:
@@ -87,6 +113,59 @@ def test_a_suspended_run_holds_no_pods_and_resumes(runs: Kubectl, operator: Oper
 def test_a_finished_run_is_deleted_when_its_time_is_over(runs: Kubectl, operator: OperatorProcess) -> None:
     runs.apply(_run("brief", ttlSecondsAfterFinished=1))
     eventually(lambda: not runs.list("gtr"), "the run is deleted", 90)
+
+
+def _exported(kubectl: Kubectl, name: str) -> dict[str, Any]:
+    """The run as a backup keeps it: without what the server adds, and without its status."""
+    run = kubectl.get("gtr", name)
+    meta = run["metadata"]
+    for field in ("uid", "resourceVersion", "creationTimestamp", "generation", "managedFields"):
+        meta.pop(field, None)
+    del run["status"]
+    return run
+
+
+def test_an_ended_run_that_is_restored_from_a_backup_trains_nothing(runs: Kubectl, operator: OperatorProcess) -> None:
+    runs.apply(_run("saved"))
+    runs.wait_condition("saved", "Complete", 90)
+    completed = runs.get("gtr", "saved")["status"]["completionTime"]
+    backup = _exported(runs, "saved")
+    runs.run("delete", "gtr", "saved")
+    eventually(lambda: not _children(runs, "saved"), "everything of the run is gone", 60)
+
+    runs.run("create", "-f", "-", stdin=json.dumps(backup))
+    runs.wait_condition("saved", "Complete", 30)
+    assert "without annotation gymtrain.dev/record" in runs.condition("saved", "Complete")["message"]
+    assert runs.get("gtr", "saved")["status"]["completionTime"] == completed
+    assert _children(runs, "saved") == []
+
+    # What the message says to do.
+    runs.run("delete", "gtr", "saved")
+    del backup["metadata"]["annotations"]["gymtrain.dev/record"]
+    runs.run("create", "-f", "-", stdin=json.dumps(backup))
+    eventually(lambda: runs.list("jobs"), "it trains anew", 60)
+
+
+def test_a_run_that_is_restored_while_it_trained_goes_on_with_the_next_attempt(
+    runs: Kubectl, operator: OperatorProcess
+) -> None:
+    runs.apply(_run("long-saved", trainer={"checkpoint": {"size": "1Gi"}}))
+
+    def record() -> dict[str, Any]:
+        annotations = runs.get("gtr", "long-saved")["metadata"].get("annotations", {})
+        return dict(json.loads(annotations.get("gymtrain.dev/record", "{}")))
+
+    eventually(lambda: record().get("trained"), "that it trained is on record", 90)
+    backup, uid = _exported(runs, "long-saved"), runs.get("gtr", "long-saved")["metadata"]["uid"]
+    runs.run("delete", "gtr", "long-saved")
+    kept = ["PersistentVolumeClaim/long-saved-checkpoints"]
+    eventually(lambda: _children(runs, "long-saved") == kept, "all but the volume is gone", 60)
+
+    runs.run("create", "-f", "-", stdin=json.dumps(backup))
+    eventually(lambda: runs.list("jobs"), "it trains", 90)
+    assert names(runs.list("jobs")) == ["Job/long-saved-trainer-2"]
+    config = json.loads(runs.get("configmap", "long-saved-run")["data"]["run.json"])
+    assert config["lineage"] == uid, "its checkpoints are its own"
 
 
 def test_an_operator_killed_again_and_again_loses_no_run(runs: Kubectl, operator: OperatorProcess) -> None:

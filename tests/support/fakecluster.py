@@ -12,6 +12,17 @@ from gymtrain_operator.trimming import trimmed
 type Object = dict[str, Any]
 
 
+def merge_patch(live: Object, patch: Object) -> Object:
+    """RFC 7386."""
+    merged = copy.deepcopy(live)
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = merge_patch(merged.get(key) or {}, value) if isinstance(value, dict) else value
+    return merged
+
+
 class FakeCluster(Cluster):
     """Objects by kind, namespace and name. `calls` records the writes."""
 
@@ -94,6 +105,16 @@ class FakeCluster(Cluster):
         if live["metadata"]["resourceVersion"] != meta["resourceVersion"]:
             raise ConflictError("changed")
         return self.put(kind, live | {"status": manifest["status"]} if subresource else manifest)
+
+    async def change_metadata(self, kind: Kind, live: Object, changes: Object) -> Object:
+        meta = live["metadata"]
+        self._did("PATCH", kind, meta["name"])
+        found = self.objects.get((kind.name, meta["namespace"], meta["name"]))
+        if found is None:
+            raise NotFoundError("gone")
+        if found["metadata"]["uid"] != meta["uid"] or found["metadata"]["resourceVersion"] != meta["resourceVersion"]:
+            raise ConflictError("changed")
+        return self.put(kind, merge_patch(found, {"metadata": changes}))
 
     async def scale(self, namespace: str, deployment: str, uid: str, replicas: int) -> None:
         self.calls.append(f"SCALE Deployment/{deployment}")

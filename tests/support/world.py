@@ -9,6 +9,7 @@ from typing import Any
 
 from gymtrain_api import labels, names, wiring
 from gymtrain_api.conditions import ConditionType
+from gymtrain_api.record import read_record
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.status import Condition, GymTrainingRunStatus
 from gymtrain_api.transports import PULL_BACKEND, ServerOffer
@@ -87,6 +88,8 @@ class World:
         self.status = GymTrainingRunStatus()
         self.objects: dict[str, dict[str, Object]] = {}
         self.seen: dict[str, Any] = {}
+        self.uid = UID
+        self.annotations: dict[str, str] = {}
         self.deleting = False
         self.last: Plan | None = None
         self._uids = 0
@@ -97,10 +100,11 @@ class World:
         run = Run(
             self.name,
             "ns",
-            UID,
+            self.uid,
             self.generation,
             GymTrainingRunSpec.model_validate(self.spec),
             self.status,
+            record=read_record(self.annotations, self.name),
             deleting=self.deleting,
         )
         # As they are read: what the operator doesn't keep of an object the plan can't see.
@@ -121,6 +125,10 @@ class World:
         """One reconcile `seconds` later: the plan is carried out."""
         self.now += seconds
         done = self.plan(**more)
+        for change in done.owners:
+            live = self.objects[change.live["kind"]][change.live["metadata"]["name"]]
+            assert live["metadata"]["uid"] == change.live["metadata"]["uid"]
+            live["metadata"]["ownerReferences"] = list(change.owners)
         for deletion in done.delete:
             live = self.objects[deletion.kind][deletion.name]
             assert live["metadata"]["uid"] == deletion.uid
@@ -129,6 +137,10 @@ class World:
             self._store(manifest)
         for scaling in done.scale:
             self.objects["Deployment"][scaling.name]["spec"]["replicas"] = scaling.replicas
+        if done.record:
+            self.annotations[labels.RECORD] = done.record
+        elif done.record is not None:
+            del self.annotations[labels.RECORD]
         self.status = done.status
         self.last = done
         return done
@@ -138,7 +150,7 @@ class World:
         self.reconcile(seconds)
         for _ in range(5):
             done = self.reconcile()
-            if not (done.apply or done.delete or done.scale):
+            if not (done.apply or done.delete or done.scale or done.owners):
                 return done
         raise AssertionError(f"the plan never comes to rest: {done}")
 

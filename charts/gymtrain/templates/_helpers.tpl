@@ -49,7 +49,7 @@ gymtrain's names, so a name without a registry is refused; the tag `dev` means t
 {{- define "gymtrain.rules" -}}
 - apiGroups: [gymtrain.dev]
   resources: [gymtrainingruns]
-  verbs: [get, list, watch, delete] # delete: ttlSecondsAfterFinished
+  verbs: [get, list, watch, patch, delete] # patch: annotation gymtrain.dev/record; delete: ttlSecondsAfterFinished
 - apiGroups: [gymtrain.dev]
   resources: [gymtrainingruns/status]
   verbs: [update]

@@ -34,8 +34,8 @@ class GymTrainingRunSpec(Spec):
         1800,
         ge=10,
         le=86400,
-        description="Time that the servers of an attempt may take to become ready before the run fails. In a run that has "
-        "trained it counts from when all pods have found room: a full cluster never ends such a run.",
+        description="Time that the servers of an attempt may take to become ready before the run fails. In a run that "
+        "has trained it counts from when all pods have found room: a full cluster never ends such a run.",
     )
     backoff_limit: int = Field(3, ge=0, le=1000, description="Attempts after the first before the run fails.")
     active_deadline_seconds: int | None = Field(

@@ -29,7 +29,7 @@ class Checkpoint(Spec):
         None,
         pattern=SIZE_PATTERN,
         max_length=32,
-        description="Size of a volume that is made for the run and deleted with it.",
+        description="Size of a volume that is made for the run; retain says how long it stays.",
     )
     storage_class_name: str | None = Field(
         None, description="StorageClass of the volume that is made; the default where left out."
@@ -39,6 +39,13 @@ class Checkpoint(Spec):
         min_length=1,
         max_length=2,
         description="Access modes of the volume that is made. More than one node needs ReadWriteMany.",
+    )
+    retain: Literal["Keep", "Delete"] = Field(
+        "Keep",
+        description="What becomes of the volume that is made (claim RUN-checkpoints) when the run is deleted or its "
+        "time to live is over. Keep: it stays, final model and all, until somebody deletes it, and the next run of the same "
+        "name takes it over. Delete: it goes with the run, and with it what an earlier run of the name left there. "
+        "Can be changed at any time.",
     )
 
 

@@ -33,6 +33,7 @@ def run_config(run: RunContext, gym: GymServers | None) -> wiring.RunConfig:
         name=run.name,
         namespace=run.namespace,
         uid=run.uid,
+        lineage=run.lineage or run.uid,
         spec=run.spec,
         inference_url=inference_url(run),
         inference_pods_host=names.inference_pods(run.name),

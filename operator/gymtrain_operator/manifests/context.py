@@ -61,6 +61,7 @@ class RunContext:
     Attributes:
         recorded: images that the run has used so far; what is left out follows from the spec and the defaults.
         kept: names of its objects, where it was begun by a release that gave others.
+        lineage: uid of the run that this one was restored from, which its checkpoints carry; its own for any other.
     """
 
     name: str
@@ -70,6 +71,7 @@ class RunContext:
     defaults: Defaults = field(default_factory=Defaults)
     recorded: Images = field(default_factory=Images)
     kept: KeptNames = field(default_factory=KeptNames)
+    lineage: str = ""
 
     def gym_server(self, server: str) -> str:
         """Name of the Deployment and Service of a Gym server."""

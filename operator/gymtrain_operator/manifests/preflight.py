@@ -19,14 +19,14 @@ INFERENCE_CONTAINER = "inference"
 CONTAINERS = (GYM_CONTAINER, TRAINER_CONTAINER, INFERENCE_CONTAINER)
 
 # Live settings: no check depends on them, so a change of them needs no new preflight.
-_UNCHECKED: Mapping[str, set[str] | bool] = {
+_UNCHECKED: Mapping[str, Mapping[str, bool | set[str]] | set[str] | bool] = {
     "suspend": True,
     "startup_deadline_seconds": True,
     "backoff_limit": True,
     "active_deadline_seconds": True,
     "ttl_seconds_after_finished": True,
     "inference": {"replicas", "resources"},
-    "trainer": {"resources"},
+    "trainer": {"resources": True, "checkpoint": {"retain"}},
     "gym": {"resources"},
     "gateway": True,
 }

@@ -21,8 +21,11 @@ _BY_POLICY = "PodFailurePolicy"  # reason of a Job that its podFailurePolicy end
 
 
 def current_attempt(seen: Observation, before: GymTrainingRunStatus) -> int:
-    """The newest attempt that is known: of the status, or of a Job that was made just before a restart."""
+    """The newest attempt that is known: of the status, of a Job that was made just before a restart, or the one after
+    the last on record where both are lost."""
     made = [int(labels_of(job).get(labels.ATTEMPT, "0")) for job in seen.children.of("Job")]
+    if not made and before.attempt is None and seen.run.record is not None:
+        return (seen.run.record.attempt or 0) + 1
     return max([before.attempt or 1, *made])
 
 

@@ -22,7 +22,8 @@ _MADE_SECONDS = 60.0  # a busy Job controller is late in making pods
 
 def has_trained(seen: Observation, before: GymTrainingRunStatus) -> bool:
     """Whether the run has done a step of training, in any attempt."""
-    return before.progress is not None and before.progress.step > 0
+    recorded = seen.run.record is not None and seen.run.record.trained
+    return recorded or (before.progress is not None and before.progress.step > 0)
 
 
 def without_room(seen: Observation, attempt: int) -> str:

@@ -7,6 +7,7 @@ preflight saw, kept in the run's ConfigMap, stay in force, and the status says s
 """
 
 import copy
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from pydantic import ValidationError
 from gymtrain_api import names
 from gymtrain_api.runs import parse_run_config
 from gymtrain_api.spec import GymTrainingRunSpec
-from gymtrain_api.validations import FIXED_AFTER_PREFLIGHT
+from gymtrain_api.validations import FIXED_AFTER_PREFLIGHT, LIVE_WITHIN
 from gymtrain_operator.manifests.config_maps import RUN_KEY
 from gymtrain_operator.reconcile.observation import Children
 
@@ -49,7 +50,8 @@ def effective_spec(spec: GymTrainingRunSpec, recorded: GymTrainingRunSpec | None
     ignored = []
     for path in FIXED_AFTER_PREFLIGHT:
         old = _read(fixed, path)
-        if _read(wanted, path) != old:
+        new, live = _read(wanted, path), LIVE_WITHIN.get(path, frozenset())
+        if _without(new, live) != _without(old, live):
             _write(merged, path, old)
             ignored.append(f"spec.{path}")
     return EffectiveSpec(GymTrainingRunSpec.model_validate(merged) if ignored else spec, tuple(ignored))
@@ -60,6 +62,11 @@ def _read(spec: dict[str, Any], path: str) -> Any:
     for key in path.split("."):
         value = value[key]
     return value
+
+
+def _without(block: Any, live: Collection[str]) -> Any:
+    """A block without the fields that may change."""
+    return {key: value for key, value in block.items() if key not in live} if live and block else block
 
 
 def _write(spec: dict[str, Any], path: str, value: Any) -> None:

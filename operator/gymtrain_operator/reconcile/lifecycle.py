@@ -13,6 +13,7 @@ from gymtrain_operator.reconcile.steps import Changes, Deletion, Failure
 from gymtrain_operator.reconcile.times import to_seconds, to_text
 
 SWEEP_SECONDS = 2.0
+_ENDS = {ConditionType.COMPLETE, ConditionType.FAILED}
 # Failures that another spec can mend before anything has run.
 _MENDABLE = {Reason.PREFLIGHT_FAILED, Reason.PREFLIGHT_ERROR, Reason.INVALID_SPEC}
 
@@ -99,10 +100,14 @@ def release(seen: Observation) -> Changes:
 
 
 def seconds_to_live(seen: Observation, before: GymTrainingRunStatus) -> float | None:
-    """Seconds until an ended run is deleted; None where it stays, as it does while its spec can't be read."""
-    ended = to_seconds(before.completion_time)
+    """Seconds until an ended run is deleted; None where it stays, as it does while its spec can't be read.
+
+    They count from its end, or from when the status said so first: who restores an ended run wants to have it.
+    """
+    told = [c.last_transition_time for c in before.conditions if c.type in _ENDS and c.status == "True"]
+    times = [time for text in (before.completion_time, *told) if (time := to_seconds(text)) is not None]
     ttl = seen.run.spec.ttl_seconds_after_finished if seen.run.spec else None
-    return None if ttl is None or ended is None else ttl - (seen.now - ended)
+    return None if ttl is None or not times else ttl - (seen.now - max(times))
 
 
 def _suspended_since(status: GymTrainingRunStatus) -> float | None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gymtrain_api import labels
+from gymtrain_api.record import Record
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_api.transports import ServerOffer
@@ -19,6 +20,7 @@ class Run:
 
     Attributes:
         spec: None where it doesn't fit the types; `spec_error` then says why.
+        record: what its annotation says of it; it may have come with the object, from a backup.
         deleting: the run is on its way out; its owner references collect what it owns.
     """
 
@@ -29,6 +31,7 @@ class Run:
     spec: GymTrainingRunSpec | None
     status: GymTrainingRunStatus
     spec_error: str = ""
+    record: Record | None = None
     deleting: bool = False
 
 

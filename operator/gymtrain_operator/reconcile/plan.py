@@ -17,7 +17,7 @@ from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.status import GymTrainingRunStatus, Images
 from gymtrain_operator.manifests.context import Defaults, RunContext
-from gymtrain_operator.reconcile import health, lifecycle, preflight, servers, training, weight_sync
+from gymtrain_operator.reconcile import health, history, lifecycle, preflight, servers, training, weight_sync
 from gymtrain_operator.reconcile.attempts import current_attempt
 from gymtrain_operator.reconcile.conditions import Claim, find, is_true, lacks
 from gymtrain_operator.reconcile.events import Event, events_between
@@ -25,6 +25,7 @@ from gymtrain_operator.reconcile.fixed import effective_spec, recorded_spec
 from gymtrain_operator.reconcile.images import recorded_images
 from gymtrain_operator.reconcile.kept import kept_names, outdated_policies
 from gymtrain_operator.reconcile.observation import Object, Observation
+from gymtrain_operator.reconcile.ownership import Ownership, ownership
 from gymtrain_operator.reconcile.progress import shown_progress
 from gymtrain_operator.reconcile.refused import refusal_that_ends, waiting_claim
 from gymtrain_operator.reconcile.status import Facts, amended, build
@@ -34,9 +35,11 @@ from gymtrain_operator.reconcile.writes import Scaling, needed
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do, in this order: deletions, writes, scalings, the status, then the events.
+    """What to do, in this order: owners, deletions, writes, scalings, the status, then the events.
 
     Attributes:
+        owners: objects that are to be the run's own, or no longer.
+        record: new value of the run's annotation, written before the status; empty: it goes; None: it stays.
         requeue_after: seconds until the run must be looked at again though nothing happened.
         delete_run: the run's time to live is over.
     """
@@ -45,6 +48,8 @@ class Plan:
     apply: tuple[Object, ...] = ()
     scale: tuple[Scaling, ...] = ()
     delete: tuple[Deletion, ...] = ()
+    owners: tuple[Ownership, ...] = ()
+    record: str | None = None
     events: tuple[Event, ...] = ()
     requeue_after: float | None = None
     delete_run: bool = False
@@ -54,7 +59,13 @@ def plan(seen: Observation, defaults: Defaults) -> Plan:
     """What to do about the run."""
     if seen.run.deleting:
         return Plan(seen.run.status)
+    done = _next(seen, defaults)
+    return replace(done, owners=ownership(seen, done.status), record=history.news(seen.run, done.status))
+
+
+def _next(seen: Observation, defaults: Defaults) -> Plan:
     before = lifecycle.reopened(seen.run.status, seen.run.generation)
+    before = history.recalled(seen.run, before, seen.now)
     if lifecycle.has_ended(before):
         return _after_the_end(seen, before)
     if seen.run.spec is None:
@@ -62,7 +73,8 @@ def plan(seen: Observation, defaults: Defaults) -> Plan:
     passed = seen.verdict is not None and is_true(before, ConditionType.PREFLIGHT_PASSED)
     recorded = recorded_spec(seen.children, seen.run.name) if passed else None
     effective = effective_spec(seen.run.spec, recorded)
-    run = RunContext(seen.run.name, seen.run.namespace, seen.run.uid, effective.spec, defaults)
+    lineage = seen.run.record.uid if seen.run.record else seen.run.uid
+    run = RunContext(seen.run.name, seen.run.namespace, seen.run.uid, effective.spec, defaults, lineage=lineage)
     run = replace(run, kept=kept_names(seen.children, run.name))
     verdict = preflight.standing_verdict(seen, run, before)
     run = replace(run, recorded=recorded_images(seen, run, verdict, before))
@@ -89,7 +101,12 @@ def _after_the_end(seen: Observation, before: GymTrainingRunStatus) -> Plan:
     if left is not None and left <= 0:
         return Plan(status, delete_run=True)
     changes = lifecycle.release(seen)
-    return Plan(status, delete=changes.delete, requeue_after=sooner(left, changes.requeue_after))
+    return Plan(
+        status,
+        delete=changes.delete,
+        events=events_between(seen.run.status, status),  # the end is news where only the record knew of it
+        requeue_after=sooner(left, changes.requeue_after),
+    )
 
 
 def _suspended(seen: Observation, before: GymTrainingRunStatus, images: Images | None) -> Plan:
@@ -167,7 +184,7 @@ def _plan(seen: Observation, before: GymTrainingRunStatus, facts: Facts, changes
     status = build(before, facts, seen.run.generation, seen.now)
     requeue = sooner(changes.requeue_after, min((refused.next_in for refused in seen.rejections), default=None))
     events = events_between(seen.run.status, status)
-    return Plan(status, writes, scalings, changes.delete, events, requeue)
+    return Plan(status, writes, scalings, changes.delete, events=events, requeue_after=requeue)
 
 
 def _ended(seen: Observation, before: GymTrainingRunStatus, facts: Facts, failure: Failure | None) -> Plan:

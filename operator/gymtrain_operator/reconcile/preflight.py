@@ -74,7 +74,7 @@ def _for_pod(
     if pod is None and seen.missing:
         return _missing(seen, before)
     if pod is None:
-        base = (run_config_map(run, None), *network_policies(run), *volume_claims(run))
+        base = (run_config_map(run, None), *network_policies(run), *volume_claims(run, in_use=False))
         return _running("starting the preflight pod", Changes(apply=(*base, manifests.preflight_pod(run))))
     if is_deleting(pod):
         return _running("waiting for an earlier preflight pod to end")

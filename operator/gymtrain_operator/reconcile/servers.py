@@ -66,7 +66,7 @@ def step(seen: Observation, run: RunContext, verdict: Verdict, before: GymTraini
         run_config_map(run, gym),
         gym_config_map(run, gym, verdict.hash, documents),
         *network_policies(run),
-        *volume_claims(run),
+        *volume_claims(run, in_use=True),
         *_broker(run, choice),
         trainer_service(run),
         *inference_objects(run),

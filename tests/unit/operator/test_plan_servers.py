@@ -246,7 +246,8 @@ def test_the_version_is_the_trainers_last_word() -> None:
     "kind", ["NetworkPolicy", "ConfigMap", "Service", "Deployment", "Job", "Pod", "PersistentVolumeClaim"]
 )
 def test_all_objects_belong_to_the_run_and_say_so(kind: str) -> None:
-    world = World(trainer={"checkpoint": {"size": "1Gi"}}).to_servers()
+    # A kept volume is nobody's: test_kept_volumes.py.
+    world = World(trainer={"checkpoint": {"size": "1Gi", "retain": "Delete"}}).to_servers()
     for manifest in world.objects[kind].values():
         (owner,) = manifest["metadata"]["ownerReferences"]
         assert owner["controller"] is True

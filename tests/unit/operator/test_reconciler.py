@@ -125,7 +125,8 @@ async def test_a_refused_object_is_told_in_the_status_of_the_same_reconcile(benc
 async def test_a_template_of_another_shape_fails_the_run_and_is_named(bench: Bench) -> None:
     bench.add_run(trainer={"template": {"spec": {"containers": {"name": "trainer"}}}})
     calls = await bench.reconcile()
-    assert [call for call in calls if "Event" not in call] == [f"PUT {labels.KIND}/run"]
+    # The run's record and its status; nothing is made.
+    assert [call for call in calls if "Event" not in call] == [f"PATCH {labels.KIND}/run", f"PUT {labels.KIND}/run"]
     failed = next(c for c in bench.run["status"]["conditions"] if c["type"] == "Failed")
     assert (failed["status"], failed["reason"]) == ("True", "InvalidSpec")
     assert "spec.trainer.template.spec.containers: should be a list" in failed["message"]
@@ -308,7 +309,7 @@ async def test_a_labelled_object_of_somebody_else_is_neither_read_nor_deleted(be
 
 
 async def test_while_a_run_trains_only_the_trainer_is_asked(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    step = 0
+    step = 1  # that the run has trained is on record before the clock starts
 
     async def progress(*_: object) -> TrainerProgress:
         return TrainerProgress(phase="training", step=step, weight_version=f"run:1:{step}", updated_at=bench.now)
@@ -341,6 +342,40 @@ async def test_the_operators_own_status_write_is_no_event(bench: Bench) -> None:
     await bench.reconcile()
     assert not bench.reconciler.event(KEY, bench.run["metadata"]["resourceVersion"])
     assert bench.reconciler.event(KEY, "another")
+
+
+async def test_the_record_is_written_before_the_status_and_never_fought_about(bench: Bench) -> None:
+    bench.add_run(ttlSecondsAfterFinished=None)
+    await bench.reconcile()
+    bench.only_pod()["status"] = {"phase": "Failed"}
+    bench.reconciler.event(KEY)
+    calls = await bench.reconcile()
+    assert calls[:2] == [f"PATCH {labels.KIND}/run", f"PUT {labels.KIND}/run"]
+    assert '"condition":"Failed"' in bench.run["metadata"]["annotations"][labels.RECORD]
+    del bench.run["metadata"]["annotations"]  # by a tool that keeps the object as its manifest is
+    for _ in range(3):
+        bench.reconciler.event(KEY)
+        assert await bench.reconcile(60) == []
+
+
+async def test_a_record_that_changed_meanwhile_is_looked_at_again(bench: Bench) -> None:
+    bench.add_run(trainer={"template": {"spec": {"containers": {}}}})
+    bench.cluster.fail[f"PATCH {labels.KIND}"] = ConflictError("changed")
+    with pytest.raises(ConflictError):
+        await bench.reconcile()
+    assert "status" not in bench.run
+
+
+async def test_a_record_that_is_refused_keeps_no_status_back_and_is_tried_again_later(bench: Bench) -> None:
+    bench.add_run(trainer={"template": {"spec": {"containers": {}}}})
+    bench.cluster.fail[f"PATCH {labels.KIND}"] = RejectedError("no right", final=False)
+    await bench.reconcile()
+    assert bench.run["status"]["state"] == "Failed"
+    del bench.cluster.fail[f"PATCH {labels.KIND}"]
+    bench.reconciler.event(KEY)
+    assert await bench.reconcile(5) == []
+    bench.reconciler.event(KEY)
+    assert await bench.reconcile(90) == [f"PATCH {labels.KIND}/run"]
 
 
 async def test_a_run_that_is_gone_is_forgotten(bench: Bench) -> None:

@@ -1,0 +1,86 @@
+"""Runs that come with a record and without a status: restored from a backup, or exported and applied again."""
+
+from gymtrain_api.conditions import ConditionType, Reason
+from gymtrain_api.labels import RECORD
+from gymtrain_api.record import MAX_MESSAGE, Ended, Record
+from gymtrain_api.status import MAX_DISRUPTED_ATTEMPTS, GymTrainingRunStatus
+from gymtrain_operator.reconcile.conditions import Claim, find, holds, lacks, settle, shorten
+from gymtrain_operator.reconcile.observation import Run
+from gymtrain_operator.reconcile.status import state_of
+from gymtrain_operator.reconcile.times import to_text
+
+
+def recalled(run: Run, before: GymTrainingRunStatus, now: float) -> GymTrainingRunStatus:
+    """The status to go on from: where there is none, what the record says of it."""
+    record = run.record
+    if record is None or run.status.conditions:
+        return before
+    if record.ended is None:
+        # Whatever took the object away ended its attempt, too.
+        lost = (record.attempt,) if record.attempt and record.attempt not in record.disrupted else ()
+        disrupted = [*record.disrupted, *lost][:MAX_DISRUPTED_ATTEMPTS]
+        return before.model_copy(update={"disrupted_attempts": disrupted})
+    conditions = settle(before, _claims(record.ended), run.generation, to_text(now))
+    return GymTrainingRunStatus(
+        observed_generation=run.generation,
+        state=state_of(conditions),
+        attempt=record.attempt,
+        completion_time=record.ended.time,
+        disrupted_attempts=list(record.disrupted),
+        conditions=conditions,
+    )
+
+
+def news(run: Run, status: GymTrainingRunStatus) -> str | None:
+    """The annotation's new value, by the status that the run is to have: empty where it has to go, None where it is
+    right as it is."""
+    old, wanted = run.record, _record(run, status)
+    if wanted == old:
+        return None
+    return wanted.model_dump_json(exclude_none=True) if wanted else ""
+
+
+def _record(run: Run, status: GymTrainingRunStatus) -> Record | None:
+    old = run.record
+    attempt = status.attempt or (old.attempt if old else None)
+    ended = _ended(status)
+    if attempt is None and ended is None:
+        return None
+    return Record(
+        run=run.name,
+        uid=old.uid if old else run.uid,
+        attempt=attempt,
+        disrupted=tuple(status.disrupted_attempts),
+        trained=(old is not None and old.trained) or (status.progress is not None and status.progress.step > 0),
+        ended=(old.ended if old else None) or ended if ended else None,
+    )
+
+
+def _ended(status: GymTrainingRunStatus) -> Ended | None:
+    for kind in (ConditionType.COMPLETE, ConditionType.FAILED):
+        found = find(status, kind)
+        if found is not None and found.status == "True":
+            time = status.completion_time or found.last_transition_time
+            message = shorten(found.message, MAX_MESSAGE)
+            return Ended.model_validate(
+                {"condition": kind.value, "reason": found.reason, "message": message, "time": time}
+            )
+    return None
+
+
+def _claims(ended: Ended) -> list[Claim]:
+    try:
+        reason = Reason(ended.reason)
+    except ValueError:  # of a later release
+        reason = Reason.FINISHED
+    words = ended.message.rstrip(".") or f"it ended at {ended.time}"
+    text = (
+        f"{words}. So says annotation {RECORD}, with which this object was made, as a restored backup is: nothing is "
+        f"trained again. To train it anew, delete the run and apply it without annotation {RECORD}"
+    )
+    failed = ended.condition == "Failed"
+    return [
+        lacks(ConditionType.PROGRESSING, Reason.FINISHED, "the run has ended"),
+        lacks(ConditionType.COMPLETE, Reason.RUNNING) if failed else holds(ConditionType.COMPLETE, reason, text),
+        holds(ConditionType.FAILED, reason, text) if failed else lacks(ConditionType.FAILED, Reason.RUNNING),
+    ]
