@@ -48,6 +48,9 @@ class Reason(StrEnum):
     RETRYING = "Retrying"
     WAITING_FOR_CAPACITY = "WaitingForCapacity"  # the run has trained, and its pods find no room
     FINISHED = "Finished"
+    # Events alone
+    CHECKPOINTS_SET_ASIDE = "CheckpointsSetAside"
+    RESUMED_FROM_CHECKPOINT = "ResumedFromCheckpoint"
     # Healthy: what the trainer measures of its own samples and pace
     NO_ALARM = "NoAlarm"
     KL_HIGH = "KLHigh"

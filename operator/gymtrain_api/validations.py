@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gymtrain_api.names import MAX_RUN_NAME
+from gymtrain_api.resume import RESUME_PATTERN
 from gymtrain_api.sources import DATA_SOURCE_PATTERN, MODEL_SOURCE_PATTERN
 from gymtrain_api.spec import CIDR_PATTERN, DECIMAL_PATTERN, IMAGE_PATTERN, SIZE_PATTERN
 from gymtrain_api.spec.training import Checkpoint
@@ -24,6 +25,7 @@ PATTERN_MESSAGES = {
     DECIMAL_PATTERN: "is no decimal number such as 0.05: write it in quotes",
     SIZE_PATTERN: "is no size such as 20Gi or 500Mi",
     CIDR_PATTERN: "is no address range such as 10.0.0.0/8 or 0.0.0.0/0",
+    RESUME_PATTERN: "is none of RUN, RUN/checkpoint-STEP, RUN/previous-N, RUN/previous-N/checkpoint-STEP",
     IMAGE_PATTERN: "is no image such as docker.io/library/debian:trixie",
 }
 
@@ -119,6 +121,13 @@ _COMBINATIONS = (
     ),
     Rule(
         at="spec",
+        rule="!has(self.resumeFrom) || has(self.trainer.checkpoint)",
+        message="resumeFrom names a folder on the checkpoint volume: set trainer.checkpoint",
+        field="trainer.checkpoint",
+        reason="FieldValueRequired",
+    ),
+    Rule(
+        at="spec",
         rule="self.weightSync.transport != 'LoRAFilesystem' || has(self.model.lora)",
         message="LoRAFilesystem carries adapters: set model.lora, or another transport",
         field="weightSync.transport",
@@ -182,6 +191,7 @@ FIXED_AFTER_PREFLIGHT = (
     "gateway.image",
     "weightSync",
     "serviceAccountName",
+    "resumeFrom",
 )
 # Fields of those blocks that may change all the same.
 LIVE_WITHIN: Mapping[str, frozenset[str]] = {"trainer.checkpoint": frozenset({"retain"})}

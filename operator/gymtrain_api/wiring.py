@@ -12,6 +12,7 @@ Files in the pods (all read-only but the scratch folders):
 | /gymtrain/sources/N | trainer, preflight | dataset N of the spec where it is a volume or a ConfigMap |
 | /gymtrain/data | trainer, preflight | `DataIndex` in index.json, and the files that it names |
 | /gymtrain/checkpoints | trainer | checkpoints, TensorBoard files, rewards.csv, state of the rollout worker |
+| /gymtrain/resume/RUN | trainer, preflight | checkpoints of the run that `spec.resumeFrom` names; read-only |
 | /gymtrain/checkpoints | vLLM, where adapters go over it | the same volume, read-only |
 | /etc/gymtrain/broker/token | broker, Gym servers, trainer | the bearer token of the sandbox broker |
 | /gymtrain/scratch | all pods | writable, empty at start; HOME, HF_HOME and TMPDIR are below it |
@@ -38,6 +39,7 @@ SOURCES_DIR = "/gymtrain/sources"
 DATA_DIR = "/gymtrain/data"
 DATA_INDEX_FILE = "/gymtrain/data/index.json"
 CHECKPOINT_DIR = "/gymtrain/checkpoints"
+RESUME_DIR = "/gymtrain/resume"
 SCRATCH_DIR = "/gymtrain/scratch"
 MODEL_IMAGE_DIR = "/models"  # KServe's modelcar layout
 TERMINATION_LOG = "/dev/termination-log"
@@ -197,6 +199,13 @@ class WeightsHeld(Document):
     pods: dict[str, str] = Field(default_factory=dict)  # version by vLLM pod (http://ADDRESS:PORT)
 
 
+class Notice(Document):
+    """Something that happened once and that a person has to know: an event about the run."""
+
+    reason: str  # of conditions.Reason
+    message: str
+
+
 class TrainerProgress(Document):
     """`GET /progress` of trainer pod 0, and its termination message (without samples) at the end."""
 
@@ -216,6 +225,7 @@ class TrainerProgress(Document):
     parity: float | None = None  # mean |difference| of log-probabilities, trainer and vLLM, when last checked
     alarms: list[Alarm] = Field(default_factory=list)
     notes: list[str] = Field(default_factory=list)  # what the user should know, and nothing is wrong for
+    notices: list[Notice] = Field(default_factory=list)
     servers_ready_at: float | None = None  # seconds since the epoch, for the benchmarks
     training_started_at: float | None = None
     first_step_at: float | None = None

@@ -186,7 +186,7 @@ class Observer:
     async def _missing(self, run: Run) -> tuple[str, ...]:
         assert run.spec is not None
         found = []
-        for kind, name, field in named_objects(run.spec):
+        for kind, name, field in named_objects(run.spec, run.name):
             try:
                 await self._cluster.get(kinds.BY_NAME[kind], run.namespace, name)
             except NotFoundError:

@@ -55,6 +55,7 @@ REFUSED: dict[str, tuple[str, Any]] = {
     "checkpoint taken away": ("trainer.checkpoint", None),
     "rollout": ("rollout.maxConcurrent", 8),
     "weight sync": ("weightSync.transport", "HTTPFull"),
+    "where it goes on": ("resumeFrom", "workplace"),
     "service account": ("serviceAccountName", "other"),
 }
 

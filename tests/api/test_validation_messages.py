@@ -83,6 +83,16 @@ RULE_CASES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "two checkpoint volumes": (_trainer(checkpoint={"claimName": "mine", "size": "1Gi"}), EXACTLY_ONE_VOLUME),
     "no checkpoint volume": (_trainer(checkpoint={}), EXACTLY_ONE_VOLUME),
+    "going on from nowhere": (
+        smallest_run(resumeFrom="workplace"),
+        "spec.trainer.checkpoint: Required value: resumeFrom names a folder on the checkpoint volume: set "
+        "trainer.checkpoint",
+    ),
+    "going on from outside the volume": (
+        smallest_run(resumeFrom="../other", trainer={"checkpoint": {"claimName": "mine"}}),
+        'spec.resumeFrom: Invalid value: "string": ../other is none of RUN, RUN/checkpoint-STEP, RUN/previous-N, '
+        "RUN/previous-N/checkpoint-STEP",
+    ),
     "a claim of the user's deleted": (
         _trainer(checkpoint={"claimName": "mine", "retain": "Delete"}),
         "spec.trainer.checkpoint.retain: Forbidden: retain is about a volume that is made for the run (size), and a "

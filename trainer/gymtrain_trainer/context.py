@@ -31,6 +31,7 @@ class Paths:
     model: Path
     data_index: Path
     checkpoints: Path
+    resume: Path  # checkpoints of other runs, by run
     scratch: Path
     termination_log: Path
 
@@ -55,6 +56,11 @@ class Context:
     def run_folder(self) -> Path:
         """Where checkpoints, TensorBoard files and rewards.csv go; the volume's folder of this run is mounted there."""
         return self.paths.checkpoints
+
+    @property
+    def owner(self) -> str:
+        """uid that this run's checkpoints carry: its own, or that of the run it was restored from."""
+        return self.run.lineage or self.run.uid
 
     @property
     def master_host(self) -> str:
@@ -91,6 +97,7 @@ def read_paths(environ: Mapping[str, str]) -> Paths:
         model=moved(wiring.MODEL_DIR),
         data_index=moved(wiring.DATA_INDEX_FILE),
         checkpoints=moved(wiring.CHECKPOINT_DIR),
+        resume=moved(wiring.RESUME_DIR),
         scratch=moved(wiring.SCRATCH_DIR),
         termination_log=Path(environ.get("GYMTRAIN_TERMINATION_LOG", wiring.TERMINATION_LOG)),
     )

@@ -3,6 +3,7 @@
 TrainerError                 exit code 1: a new attempt may help
 ├── RefusedError             exit code 78: trying again can't help
 │   ├── SettingsError        `trainer.config` or the environment of the process
+│   ├── ResumeError          spec.resumeFrom names no checkpoint that this run could go on from
 │   ├── ModelFolderError     the model can't be loaded from its folder
 │   └── DataError            the indexed dataset is unreadable, or names agents that don't exist
 ├── FetchError               the model couldn't be fetched from the hub
@@ -38,6 +39,10 @@ class RefusedError(TrainerError):
 
 class SettingsError(RefusedError):
     """`trainer.config` is wrong, or the process lacks part of its environment."""
+
+
+class ResumeError(RefusedError):
+    """`spec.resumeFrom` names no checkpoint, or one that doesn't fit; the message lists what is there."""
 
 
 class ModelFolderError(RefusedError):

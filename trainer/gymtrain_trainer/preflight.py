@@ -24,6 +24,7 @@ from gymtrain_api.sampling import TEMPERATURES
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.wiring import PREFLIGHT_MARK, Finding, TrainerPreflight
 from gymtrain_trainer import settings
+from gymtrain_trainer.algorithm.resume import check_resume
 from gymtrain_trainer.context import read_paths, read_run_config
 from gymtrain_trainer.context_length import check_context_length
 from gymtrain_trainer.lora_settings import check_lora
@@ -151,10 +152,11 @@ def check_config(spec: GymTrainingRunSpec) -> list[Finding]:
 def preflight(environ: Mapping[str, str] = os.environ) -> TrainerPreflight:
     """The verdict on the run that run.json describes."""
     started = time.monotonic()
-    spec = read_run_config(environ).spec
-    model = read_paths(environ).model
+    spec, paths = read_run_config(environ).spec, read_paths(environ)
+    model = paths.model
     findings = check_model_folder(model, spec.model.source) + check_context_length(model, spec.inference.args)
     findings += check_config(spec) + check_lora(spec)
+    findings += check_resume(spec, paths.resume, model, settings.max_steps(spec, None))
     return TrainerPreflight(
         findings=findings, max_steps=settings.max_steps(spec, None), seconds=round(time.monotonic() - started, 3)
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from gymtrain_api.wiring import Alarm, TrainerProgress
+from gymtrain_api.wiring import Alarm, Notice, TrainerProgress
 
 type AlarmReason = Literal["KLHigh", "RatioOff", "ParityOff", "Stalled", "CheckpointFailed"]
 
@@ -73,6 +73,12 @@ class ProgressBoard:
             left = [alarm for alarm in self._progress.alarms if alarm.reason != reason]
             if len(left) < len(self._progress.alarms):
                 self._progress = self._progress.model_copy(update={"alarms": left, "updated_at": time.time()})
+
+    def notice(self, reason: str, message: str) -> None:
+        """Tells something that happened once; it is told for as long as the process lives."""
+        with self._lock:
+            notices = [*self._progress.notices, Notice(reason=reason, message=message)]
+            self._progress = self._progress.model_copy(update={"notices": notices, "updated_at": time.time()})
 
     def snapshot(self) -> TrainerProgress:
         """The progress now."""

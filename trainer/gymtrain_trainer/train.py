@@ -57,22 +57,20 @@ def _train(
     stop: StopSignal,
     servers: Future[None] | None,
 ) -> None:
-    from gymtrain_trainer.algorithm.checkpoints import claim_folder, drop_cut_off, last_checkpoint
+    from gymtrain_trainer.algorithm.begin import prepare_folder, starting_position
     from gymtrain_trainer.algorithm.report import ReportCallback
+    from gymtrain_trainer.algorithm.resume import start_of
     from gymtrain_trainer.algorithm.saving import Saves, save_on_the_way_out
     from gymtrain_trainer.algorithm.stop import StopCallback, agree_among_ranks, end_rollouts_on_signal
     from gymtrain_trainer.lead import Lead, make_lead
     from gymtrain_trainer.weights_parity import fill_prompts
 
     spec = context.run.spec
-    if board is not None:
-        claim_folder(context.run_folder, context.run.uid)
-        for name in drop_cut_off(context.run_folder):
-            log.warning("removed %s: it was cut off while it was written", name)
-    checkpoint = last_checkpoint(context.run_folder, context.run.uid) if spec.trainer.checkpoint else None
-    if checkpoint:
-        log.info("resuming from %s, position %d", checkpoint.folder, checkpoint.state.position)
     arguments = _arguments(context)
+    start = start_of(context, arguments.get("max_steps"))
+    checkpoint = start.checkpoint
+    if board is not None:
+        prepare_folder(context, board)
     callbacks: list[Any] = []
     holder: list[Any] = []  # the trainer, once there is one
     lead: Lead | None = None
@@ -80,7 +78,7 @@ def _train(
     if board is not None:
         assert store is not None
         assert servers is not None
-        position = checkpoint.state.position if checkpoint else 0
+        position = starting_position(context, board, start)
         lead = make_lead(context, board, store, stop, servers, arguments, position, lambda: holder[0])
         saves = Saves(context, board)
         callbacks.append(ReportCallback(context, lead, saves, lambda: holder[0]))

@@ -54,14 +54,18 @@ REASONS: Mapping[Reason, str] = {
     Reason.ROLLOUTS_FAILING: "Rollouts fail; the run waits until spec.rollout.stallTimeoutSeconds.",
     Reason.RETRYING: "An attempt failed, or a node of it is lost, and the next one starts from the last checkpoint. "
     "The message says when, or what to do about the node.",
-    Reason.WAITING_FOR_CAPACITY: "The run has trained before, and no node has room for a pod of it now, or a quota or a "
-    "queue holds it back. It waits; the message quotes the scheduler.",
+    Reason.WAITING_FOR_CAPACITY: "The run has trained before, and no node has room for a pod of it now, or a quota or "
+    "a queue holds it back. It waits; the message quotes the scheduler.",
     Reason.NO_ALARM: "No alarm stands.",
     Reason.KL_HIGH: "The KL divergence between trainer and vLLM is far above what stale weights explain.",
     Reason.RATIO_OFF: "On fresh samples the probability ratio of trainer and vLLM is not 1.",
     Reason.PARITY_OFF: "Recomputed log-probabilities drift towards the parity threshold.",
     Reason.STALLED: "No step in many times the usual time; the message says where time goes.",
     Reason.CHECKPOINT_FAILED: "A checkpoint could not be written; training goes on, and the next one is tried.",
+    Reason.CHECKPOINTS_SET_ASIDE: "An event alone: the checkpoint folder held an earlier run's, which are below "
+    "previous-N now; the message names the folder, and the spec.resumeFrom that goes on from them.",
+    Reason.RESUMED_FROM_CHECKPOINT: "An event alone: where spec.resumeFrom made the run go on, in its steps and in the "
+    "data.",
     Reason.FINISHED: "The run has ended; see Complete and Failed.",
     Reason.SUSPENDED: "spec.suspend is true.",
     Reason.RESUMED: "spec.suspend became false again.",

@@ -2,6 +2,7 @@
 
 from pydantic import Field
 
+from gymtrain_api.resume import RESUME_PATTERN
 from gymtrain_api.spec.base import Spec
 from gymtrain_api.spec.data import Data
 from gymtrain_api.spec.gym import Gym
@@ -26,6 +27,17 @@ class GymTrainingRunSpec(Spec):
     weight_sync: WeightSync = Field(default_factory=WeightSync, description="How weights reach vLLM.")
     sandboxes: Sandboxes | None = Field(
         None, description="A pod per task in which agents run commands, for environments that need one."
+    )
+    resume_from: str | None = Field(
+        None,
+        pattern=RESUME_PATTERN,
+        max_length=128,
+        description="Checkpoint folder of an earlier run to go on from: its name, for its newest whole checkpoint, or "
+        "NAME/checkpoint-STEP; NAME/previous-N for what was set aside there. It is looked for on "
+        "trainer.checkpoint.claimName, or, with size, on the volume that was kept of that run. Weights, optimizer with "
+        "its learning rate, and step go on, and where the data is the same, the place in it; other data is drawn from "
+        "its start. max_steps counts from the earlier run's start. With its own name the run goes on in its own "
+        "folder; another run's is read only. Preflight refuses a checkpoint that isn't there.",
     )
     service_account_name: str | None = Field(
         None, description="ServiceAccount of all pods of the run, for image pull secrets. No pod gets its token."

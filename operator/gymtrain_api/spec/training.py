@@ -43,9 +43,9 @@ class Checkpoint(Spec):
     retain: Literal["Keep", "Delete"] = Field(
         "Keep",
         description="What becomes of the volume that is made (claim RUN-checkpoints) when the run is deleted or its "
-        "time to live is over. Keep: it stays, final model and all, until somebody deletes it, and the next run of the same "
-        "name takes it over. Delete: it goes with the run, and with it what an earlier run of the name left there. "
-        "Can be changed at any time.",
+        "time to live is over. Keep: it stays, final model and all, until somebody deletes it, and the next run of the "
+        "same name takes it over. Delete: it goes with the run, and with it what an earlier run of the name left "
+        "there. Can be changed at any time.",
     )
 
 

@@ -1,6 +1,10 @@
 """The volume of the checkpoints: the trainer writes it, and vLLM reads adapters from it."""
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 from gymtrain_api import names, transports, wiring
+from gymtrain_api.resume import ResumeFrom
 from gymtrain_operator.manifests.context import Object, RunContext
 
 
@@ -21,6 +25,48 @@ def checkpoint_mount(run: RunContext, *, read_only: bool = False) -> Object:
     checkpoint = run.spec.trainer.checkpoint
     # Runs may share a claim of the user's; each writes below a folder of its own.
     return mount | {"subPath": run.name} if checkpoint and checkpoint.claim_name else mount
+
+
+@dataclass(frozen=True)
+class ResumeMounts:
+    """Volumes of a pod, and read-only mounts of its trainer container, for `spec.resumeFrom`."""
+
+    volumes: tuple[Object, ...] = ()
+    mounts: tuple[Object, ...] = ()
+
+
+def resume_in_trainer(run: RunContext) -> ResumeMounts:
+    """The folder of the earlier run. A run that goes on from its own name has it already."""
+    source = _source(run)
+    checkpoint = run.spec.trainer.checkpoint
+    if source is None or checkpoint is None or source.run == run.name:
+        return ResumeMounts()
+    mount: Object = {"mountPath": f"{wiring.RESUME_DIR}/{source.run}", "readOnly": True}
+    if checkpoint.claim_name:  # a pod that names a claim twice never starts with some drivers
+        return ResumeMounts((), ({"name": "checkpoints", **mount, "subPath": source.run},))
+    return ResumeMounts((_read_only(names.checkpoint_volume(source.run)),), ({"name": "resume", **mount},))
+
+
+def resume_in_preflight(run: RunContext, volumes: Iterable[Object]) -> ResumeMounts:
+    """The volume as a whole, so that preflight can say what there is: for a subPath that isn't there the kubelet would
+    make a folder. `volumes`: what the pod has anyway."""
+    source = _source(run)
+    checkpoint = run.spec.trainer.checkpoint
+    if source is None or checkpoint is None:
+        return ResumeMounts()
+    claim = checkpoint.claim_name or names.checkpoint_volume(source.run)
+    path = wiring.RESUME_DIR if checkpoint.claim_name else f"{wiring.RESUME_DIR}/{source.run}"
+    known = next((v["name"] for v in volumes if (v.get("persistentVolumeClaim") or {}).get("claimName") == claim), None)
+    mount = {"name": known or "resume", "mountPath": path, "readOnly": True}
+    return ResumeMounts(() if known else (_read_only(claim),), (mount,))
+
+
+def _read_only(claim: str) -> Object:
+    return {"name": "resume", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
+
+
+def _source(run: RunContext) -> ResumeFrom | None:
+    return ResumeFrom.parse(run.spec.resume_from) if run.spec.resume_from else None
 
 
 def is_shared_with_vllm(run: RunContext) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 
 from gymtrain_api import labels, names
 from gymtrain_api.merge import merge
+from gymtrain_operator.manifests.checkpoints import resume_in_preflight
 from gymtrain_operator.manifests.context import Object, RunContext
 from gymtrain_operator.manifests.data import INDEX_MOUNT, INDEX_VOLUME, data_sources
 from gymtrain_operator.manifests.hashes import digest
@@ -47,6 +48,8 @@ def preflight_pod(run: RunContext) -> Object:
     its release, of which the run goes on to be made."""
     model = model_in_preflight(run)
     sources = data_sources(run)
+    volumes = [model.volume, INDEX_VOLUME, *sources.volumes]
+    resume = resume_in_preflight(run, volumes)
     gym = container(
         run,
         GYM_CONTAINER,
@@ -61,7 +64,7 @@ def preflight_pod(run: RunContext) -> Object:
         TRAINER_CONTAINER,
         run.trainer_image,
         ["python", "-m", "gymtrain_trainer.preflight"],
-        mounts=[model.mount],
+        mounts=[model.mount, *resume.mounts],
         env=token_env(run),
         requests={"cpu": "50m", "memory": "512Mi"},
     )
@@ -80,7 +83,7 @@ def preflight_pod(run: RunContext) -> Object:
         labels.Role.PREFLIGHT,
         containers=[gym, trainer, inference],
         init=model.fetch,
-        volumes=[model.volume, INDEX_VOLUME, *sources.volumes],
+        volumes=[*volumes, *resume.volumes],
         template=_cpu_template(run),
         restartPolicy="Never",
         activeDeadlineSeconds=run.spec.startup_deadline_seconds,

@@ -2,7 +2,7 @@
 
 from gymtrain_api import labels, names, wiring
 from gymtrain_operator.manifests.broker import client_env, token_mount, token_volume
-from gymtrain_operator.manifests.checkpoints import checkpoint_mount, checkpoint_volume
+from gymtrain_operator.manifests.checkpoints import checkpoint_mount, checkpoint_volume, resume_in_trainer
 from gymtrain_operator.manifests.config_maps import GYM_CONFIG_MOUNT, gym_config_volume
 from gymtrain_operator.manifests.context import Object, RunContext
 from gymtrain_operator.manifests.data import INDEX_MOUNT, INDEX_VOLUME, data_init, data_sources
@@ -33,6 +33,7 @@ def trainer_job(run: RunContext, attempt: int) -> Object:
     trainer = run.spec.trainer
     model = model_in_server_pods(run)
     sources = data_sources(run)
+    resume = resume_in_trainer(run)
     shm_volume, shm_mount = shared_memory()
     main = container(
         run,
@@ -44,6 +45,7 @@ def trainer_job(run: RunContext, attempt: int) -> Object:
             INDEX_MOUNT | {"readOnly": True},
             GYM_CONFIG_MOUNT,
             checkpoint_mount(run),
+            *resume.mounts,
             shm_mount,
             *token_mount(run),
             *sources.mounts,  # of a dataset on a volume only the index is made; its rows are read where they are
@@ -73,6 +75,7 @@ def trainer_job(run: RunContext, attempt: int) -> Object:
             INDEX_VOLUME,
             gym_config_volume(run),
             checkpoint_volume(run),
+            *resume.volumes,
             shm_volume,
             *token_volume(run),
             *sources.volumes,

@@ -24,6 +24,7 @@ from gymtrain_operator.reconcile.events import Event, events_between
 from gymtrain_operator.reconcile.fixed import effective_spec, recorded_spec
 from gymtrain_operator.reconcile.images import recorded_images
 from gymtrain_operator.reconcile.kept import kept_names, outdated_policies
+from gymtrain_operator.reconcile.notices import notice_events
 from gymtrain_operator.reconcile.observation import Object, Observation
 from gymtrain_operator.reconcile.ownership import Ownership, ownership
 from gymtrain_operator.reconcile.progress import shown_progress
@@ -174,7 +175,8 @@ def _active(seen: Observation, run: RunContext, before: GymTrainingRunStatus, ig
         return _ended(seen, before, facts, None)
     if remaining is not None and remaining <= 0:
         return _ended(seen, before, facts, lifecycle.deadline_failure(run, before))
-    return _plan(seen, before, facts, changes)
+    done = _plan(seen, before, facts, changes)
+    return replace(done, events=(*done.events, *notice_events(before, trained.report)))
 
 
 def _plan(seen: Observation, before: GymTrainingRunStatus, facts: Facts, changes: Changes) -> Plan:

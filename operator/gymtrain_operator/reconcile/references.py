@@ -1,11 +1,13 @@
 """Objects that the spec names and that somebody else makes."""
 
+from gymtrain_api import names
+from gymtrain_api.resume import ResumeFrom
 from gymtrain_api.sources import ConfigMapKey, VolumeClaim, parse_data_source, parse_model_source
 from gymtrain_api.spec import GymTrainingRunSpec
 
 
-def named_objects(spec: GymTrainingRunSpec) -> list[tuple[str, str, str]]:
-    """Kind, name, and field of the spec, of every claim and ConfigMap that has to exist.
+def named_objects(spec: GymTrainingRunSpec, run: str) -> list[tuple[str, str, str]]:
+    """Kind, name, and field of the spec, of every claim and ConfigMap that has to exist for the run of that name.
 
     Secrets are left out: the operator has no right to read them, and the kubelet names a missing one.
     """
@@ -23,4 +25,7 @@ def named_objects(spec: GymTrainingRunSpec) -> list[tuple[str, str, str]]:
     checkpoint = spec.trainer.checkpoint
     if checkpoint and checkpoint.claim_name:
         found.append(("PersistentVolumeClaim", checkpoint.claim_name, "spec.trainer.checkpoint.claimName"))
+    earlier = ResumeFrom.parse(spec.resume_from) if spec.resume_from else None
+    if earlier and checkpoint and checkpoint.size and earlier.run != run:  # its own is made
+        found.append(("PersistentVolumeClaim", names.checkpoint_volume(earlier.run), "spec.resumeFrom"))
     return found

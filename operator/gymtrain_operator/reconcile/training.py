@@ -28,6 +28,7 @@ from gymtrain_operator.reconcile.capacity import (
     without_room,
 )
 from gymtrain_operator.reconcile.conditions import Claim, find, holds, lacks
+from gymtrain_operator.reconcile.notices import with_notices
 from gymtrain_operator.reconcile.observation import Object, Observation, is_deleting, labels_of
 from gymtrain_operator.reconcile.pods import condition, first_overdue, first_trouble, phase, terminated
 from gymtrain_operator.reconcile.servers import ServersStep
@@ -67,7 +68,8 @@ class TrainingStep:
 def step(seen: Observation, run: RunContext, servers: ServersStep, before: GymTrainingRunStatus) -> TrainingStep:
     """Brings training one step on."""
     disrupted = disrupted_attempts(seen, before)
-    return replace(_step(seen, run, servers, before, disrupted), disrupted=disrupted)
+    done = _step(seen, run, servers, before, disrupted)
+    return replace(done, changes=with_notices(done.changes, done.report), disrupted=disrupted)
 
 
 def _step(

@@ -4,8 +4,8 @@
 a pod that dies while it saves, or finds the disk full, leaves a folder without it. Such a folder is passed over, and
 removed at the next start: it takes space, and TRL would count it among the checkpoints that it keeps.
 
-A user's volume may hold the checkpoints of an earlier run of the same name. They aren't this run's: it starts anew, and
-what was there is moved into `previous-N`.
+A volume may hold the checkpoints of an earlier run of the same name. They aren't this run's, unless spec.resumeFrom
+says so: it starts anew, and what was there is moved into `previous-N`, which the run tells.
 """
 
 import os
@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 STATE_FILE = "gymtrain.json"
 OWNER_FILE = ".gymtrain-run"  # uid of the run that the folder belongs to
 _FOLDER = re.compile(r"^checkpoint-(\d+)$")
+_PREVIOUS = re.compile(r"^previous-(\d+)$")
 
 
 class WorkerState(BaseModel):
@@ -30,6 +31,7 @@ class WorkerState(BaseModel):
     position: int  # of the draw order: where rollouts go on
     attempt: int  # that wrote it
     uid: str = ""  # of the run
+    data: str = ""  # digest of what `position` is about; empty of an earlier release
 
 
 @dataclass(frozen=True)
@@ -55,18 +57,46 @@ def write_state(folder: Path, state: WorkerState) -> None:
     draft.rename(folder / STATE_FILE)
 
 
-def claim_folder(folder: Path, uid: str) -> None:
-    """Makes the folder this run's, moving what an earlier run left into `previous-N`. Rank 0 only."""
+@dataclass(frozen=True)
+class SetAside:
+    """What of an earlier run was moved: the folder below the run's, and the names of what one could go on from."""
+
+    folder: str
+    names: tuple[str, ...]
+
+
+def claim_folder(folder: Path, uid: str, *, goes_on: bool = False, after: int | None = None) -> SetAside | None:
+    """Makes the folder this run's, moving what an earlier run left into `previous-N`. Rank 0 only.
+
+    Args:
+        folder: of the run.
+        uid: that the run's checkpoints carry.
+        goes_on: the run goes on from what is there, which stays.
+        after: it goes on from the checkpoint of this step: later ones, of another way, are moved all the same.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     owner = folder / OWNER_FILE
+    moved = None
     if owner.exists() and owner.read_text() != uid:
-        number = 1 + sum(name.startswith("previous-") for name in os.listdir(folder))
-        aside = folder / f"previous-{number}"
-        aside.mkdir()
-        for entry in list(folder.iterdir()):
-            if not entry.name.startswith("previous-") and entry.name != "lost+found":
-                entry.rename(aside / entry.name)
+        if not goes_on:
+            moved = _set_aside(folder, [e.name for e in folder.iterdir() if e.name not in {"lost+found", OWNER_FILE}])
+        elif after is not None:
+            moved = _set_aside(folder, [name for name in os.listdir(folder) if (_step(name) or 0) > after])
     owner.write_text(uid)
+    return moved
+
+
+def _set_aside(folder: Path, names: list[str]) -> SetAside | None:
+    numbers = [int(m[1]) for name in os.listdir(folder) if (m := _PREVIOUS.match(name))]
+    names = sorted(name for name in names if not _PREVIOUS.match(name))
+    if not names:
+        return None
+    aside = folder / f"previous-{1 + max(numbers, default=0)}"
+    aside.mkdir()
+    for name in names:
+        (folder / name).rename(aside / name)
+    models = sorted((name for name in names if _step(name) is not None), key=lambda name: _step(name) or 0)
+    return SetAside(aside.name, (*models, *(name for name in names if name == "model")))
 
 
 def drop_cut_off(folder: Path) -> list[str]:
@@ -81,17 +111,28 @@ def drop_cut_off(folder: Path) -> list[str]:
     return sorted(cut_off)
 
 
-def last_checkpoint(folder: Path, uid: str) -> Checkpoint | None:
-    """The whole checkpoint of the highest step of this run, if there is one."""
-    if not folder.is_dir():
-        return None
-    steps = sorted((int(m[1]) for name in os.listdir(folder) if (m := _FOLDER.match(name))), reverse=True)
+def last_checkpoint(folder: Path, uid: str | None = None) -> Checkpoint | None:
+    """The whole checkpoint of the highest step, if there is one: of this run, or of any where `uid` is None."""
+    return next((c for c in reversed(whole_checkpoints(folder)) if uid is None or c.state.uid == uid), None)
+
+
+def whole_checkpoints(folder: Path) -> list[Checkpoint]:
+    """All whole checkpoints in a folder, by step. A folder that can't be read has none."""
+    found = []
+    try:
+        steps = sorted(step for name in os.listdir(folder) if (step := _step(name)) is not None)
+    except OSError:
+        return []
     for step in steps:
         checkpoint = checkpoint_folder(folder, step)
         try:
             state = WorkerState.model_validate_json((checkpoint / STATE_FILE).read_bytes())
         except (OSError, ValidationError):
             continue
-        if state.uid == uid:
-            return Checkpoint(checkpoint, state)
-    return None
+        found.append(Checkpoint(checkpoint, state))
+    return found
+
+
+def _step(name: str) -> int | None:
+    match = _FOLDER.match(name)
+    return int(match[1]) if match else None

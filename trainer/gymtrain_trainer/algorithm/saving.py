@@ -1,12 +1,16 @@
 """Checkpoints beside TRL's steps: the worker's place in each, a last one on the way out, and those that fail."""
 
 import contextlib
+import functools
 import logging
 import shutil
+from pathlib import Path
 from typing import Any
 
 from gymtrain_trainer.algorithm.checkpoints import WorkerState, checkpoint_folder, last_checkpoint, write_state
 from gymtrain_trainer.context import Context
+from gymtrain_trainer.data.rows import data_digest, read_index
+from gymtrain_trainer.errors import DataError
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts.worker import RolloutWorker
 from gymtrain_trainer.storage import trouble_of
@@ -27,9 +31,28 @@ def checkpoint_volume(context: Context) -> str:
 def write_worker_state(context: Context, step: int, worker: RolloutWorker) -> None:
     """Completes the checkpoint of a step."""
     folder = checkpoint_folder(context.run_folder, step)
-    state = WorkerState(step=step, position=worker.resume_position(), attempt=context.attempt, uid=context.run.uid)
+    state = WorkerState(
+        step=step,
+        position=worker.resume_position(),
+        attempt=context.attempt,
+        uid=context.owner,
+        data=data_of(context),
+    )
     write_state(folder, state)
     log.info("checkpoint %s", folder)
+
+
+def data_of(context: Context) -> str:
+    """Digest of the run's data; empty where there is none to read."""
+    return _data_digest(context.paths.data_index, int(context.run.spec.trainer.config.get("seed", 42)))
+
+
+@functools.lru_cache(maxsize=4)
+def _data_digest(index: Path, seed: int) -> str:
+    try:
+        return data_digest(read_index(index), seed)
+    except DataError:
+        return ""
 
 
 class Saves:
@@ -94,7 +117,7 @@ def save_on_the_way_out(context: Context, trainer: Any, worker: RolloutWorker | 
     step = trainer.state.global_step
     if not context.run.spec.trainer.checkpoint or context.processes > 1 or worker is None or step == 0:
         return
-    last = last_checkpoint(context.run_folder, context.run.uid)
+    last = last_checkpoint(context.run_folder)  # be it one that the run went on from: it is not written over
     if last is None or last.state.step < step:
         with contextlib.suppress(OSError):
             trainer._save_checkpoint(trainer.model, trial=None)

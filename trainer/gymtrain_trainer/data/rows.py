@@ -1,5 +1,6 @@
 """Rows of the indexed datasets by position: read from disk one at a time, with the agent that each goes to."""
 
+import hashlib
 import json
 import os
 import struct
@@ -37,6 +38,24 @@ def read_index(path: Path) -> DataIndex:
     if empty or not files:
         raise DataError(f"no rows to train on in {', '.join(empty) or path}")
     return DataIndex(train=files)
+
+
+def data_digest(index: DataIndex, seed: int) -> str:
+    """What a place in the draw order is about: the datasets by their rows' lengths, their weights, and the seed. Two
+    runs with the same digest draw the same rows at the same positions.
+
+    Raises:
+        DataError: an offsets file is unreadable.
+    """
+    digest = hashlib.blake2b(f"{seed}".encode(), digest_size=16)
+    for info in index.train:
+        digest.update(f"/{info.weight}/{info.rows}/".encode())
+        try:
+            with Path(info.offsets_file).open("rb") as file:
+                digest.update(hashlib.file_digest(file, "blake2b").digest())
+        except OSError as error:
+            raise DataError(f"cannot read {info.offsets_file}: {error.strerror}") from error
+    return digest.hexdigest()
 
 
 class RowFile:

@@ -1,0 +1,228 @@
+"""Where a run begins when its folder, or another run's, holds checkpoints already."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gymtrain_api.conditions import Reason
+from gymtrain_trainer.algorithm.begin import prepare_folder, starting_position
+from gymtrain_trainer.algorithm.checkpoints import WorkerState, checkpoint_folder, write_state
+from gymtrain_trainer.algorithm.resume import check_resume, start_of
+from gymtrain_trainer.algorithm.saving import data_of
+from gymtrain_trainer.context import Context, read_context
+from gymtrain_trainer.errors import ResumeError
+from gymtrain_trainer.progress import ProgressBoard
+from tests.unit.trainer.test_trainer_entry import context
+from tests.unit.trainer.trainer_data import question, write_dataset, write_index
+
+EARLIER = "the-uid-of-an-earlier-run"
+
+
+def save(folder: Path, *steps: int, uid: str = EARLIER, data: str = "", **files: Any) -> None:
+    """Whole checkpoints, with further JSON files by name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for step in steps:
+        checkpoint = checkpoint_folder(folder, step)
+        checkpoint.mkdir(parents=True)
+        for name, content in files.items():
+            (checkpoint / f"{name}.json").write_text(json.dumps(content))
+        write_state(checkpoint, WorkerState(step=step, position=step * 4, attempt=1, uid=uid, data=data))
+    if not (folder / ".gymtrain-run").exists():
+        (folder / ".gymtrain-run").write_text(uid)
+
+
+def made(tmp_path: Path, resume_from: str | None = None, **parts: Any) -> Context:
+    """A run named math, with a claim of the user's."""
+    parts = {"trainer": {"checkpoint": {"claimName": "ck"}}, "resumeFrom": resume_from} | parts
+    return context(tmp_path, **parts)
+
+
+def begin(found: Context, steps: int | None = None) -> tuple[str, int, ProgressBoard]:
+    """The checkpoint's path below the test's folder, the place in the data, and what was told."""
+    board = ProgressBoard()
+    start = start_of(found, steps)
+    prepare_folder(found, board)
+    position = starting_position(found, board, start)
+    root = found.paths.checkpoints.parent
+    return (str(start.checkpoint.folder.relative_to(root)) if start.checkpoint else "", position, board)
+
+
+def contents(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
+
+
+def test_what_an_earlier_run_left_is_set_aside_with_a_word(tmp_path: Path) -> None:
+    found = made(tmp_path)
+    save(found.run_folder, 100, 120)
+    (found.run_folder / "model").mkdir()
+    (found.run_folder / "rewards.csv").touch()
+    where, position, board = begin(found)
+    assert (where, position) == ("", 0)
+    (notice,) = board.snapshot().notices
+    assert notice.reason == Reason.CHECKPOINTS_SET_ASIDE
+    assert "held checkpoint-100, checkpoint-120, model of an earlier run" in notice.message
+    assert "PersistentVolumeClaim ck" in notice.message
+    assert "spec.resumeFrom: math/previous-1" in notice.message
+    assert contents(found.run_folder) == ["previous-1"]
+    assert begin(found)[2].snapshot().notices == [], "a later attempt moves nothing"
+
+
+def test_an_earlier_run_that_left_no_checkpoint_is_no_news(tmp_path: Path) -> None:
+    found = made(tmp_path)
+    save(found.run_folder)
+    (found.run_folder / "rewards.csv").touch()
+    assert begin(found)[2].snapshot().notices == []
+
+
+def test_a_folder_whose_earlier_set_asides_were_deleted_in_part_is_set_aside_too(tmp_path: Path) -> None:
+    found = made(tmp_path)
+    save(found.run_folder, 100)
+    (found.run_folder / "previous-2").mkdir()
+    begin(found)
+    assert contents(found.run_folder) == ["previous-2", "previous-3"]
+
+
+def test_with_its_own_name_a_run_goes_on_in_its_own_folder(tmp_path: Path) -> None:
+    found = made(tmp_path, "math")
+    save(found.run_folder, 100, 120)
+    where, _, board = begin(found)
+    assert where == "checkpoints/checkpoint-120"
+    assert contents(found.run_folder) == ["checkpoint-100", "checkpoint-120"]
+    assert [notice.reason for notice in board.snapshot().notices] == [Reason.RESUMED_FROM_CHECKPOINT]
+    # An attempt that ended before a checkpoint of its own begins there again; later ones at their own.
+    assert begin(found)[0] == "checkpoints/checkpoint-120"
+    save(found.run_folder, 130, uid=found.owner)
+    assert begin(found)[0] == "checkpoints/checkpoint-130"
+
+
+def test_going_on_from_an_earlier_step_of_its_own_sets_the_later_ones_aside(tmp_path: Path) -> None:
+    """Left there, TRL would count them among the newest that it keeps, and delete those of this run."""
+    found = made(tmp_path, "math/checkpoint-100")
+    save(found.run_folder, 80, 100, 120, 140)
+    where, _, board = begin(found)
+    assert where == "checkpoints/checkpoint-100"
+    assert contents(found.run_folder) == ["checkpoint-100", "checkpoint-80", "previous-1"]
+    assert "checkpoint-120, checkpoint-140" in board.snapshot().notices[0].message
+    assert begin(found)[0] == "checkpoints/checkpoint-100"
+
+
+def test_what_was_set_aside_can_be_gone_on_from(tmp_path: Path) -> None:
+    found = made(tmp_path, "math/previous-1")
+    save(found.run_folder / "previous-1", 100)
+    save(found.run_folder, 20)
+    assert begin(found)[0] == "checkpoints/previous-1/checkpoint-100"
+    assert contents(found.run_folder) == ["previous-1", "previous-2"]
+    assert begin(found)[0] == "checkpoints/previous-1/checkpoint-100"
+
+
+@pytest.mark.parametrize(
+    ("resume_from", "checkpoint"), [("workplace", "checkpoint-120"), ("workplace/checkpoint-100", "checkpoint-100")]
+)
+def test_another_runs_folder_is_read_and_left_as_it_is(tmp_path: Path, resume_from: str, checkpoint: str) -> None:
+    found = made(tmp_path, resume_from)
+    other = found.paths.resume / "workplace"
+    save(other, 100, 120)
+    checkpoint_folder(other, 140).mkdir()
+    before = contents(other)
+    assert begin(found)[0] == f"resume/workplace/{checkpoint}"
+    assert contents(other) == before
+    save(found.run_folder, 130, uid=found.owner)
+    assert begin(found)[0] == "checkpoints/checkpoint-130"
+
+
+def test_the_place_in_the_data_goes_on_where_the_data_is_the_same(tmp_path: Path) -> None:
+    found = made(tmp_path, "math")
+    write_index(tmp_path / "data", write_dataset(tmp_path / "data", [question(number) for number in range(9)]))
+    save(found.run_folder, 10, data=data_of(found))
+    _, position, board = begin(found)
+    assert position == 40
+    assert "in the data at position 40" in board.snapshot().notices[0].message
+
+
+@pytest.mark.parametrize("data", ["", "of-other-data"])
+def test_other_data_is_drawn_from_its_start_and_that_is_said(tmp_path: Path, data: str) -> None:
+    found = made(tmp_path, "math")
+    save(found.run_folder, 10, data=data)
+    _, position, board = begin(found)
+    assert position == 0
+    assert "the data is not the earlier run's and is drawn from its start" in board.snapshot().notices[0].message
+
+
+def test_a_run_restored_from_a_backup_goes_on_with_its_checkpoints_and_place(tmp_path: Path) -> None:
+    found = made(tmp_path)
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"uid": "new", "lineage": EARLIER}))
+    restored = read_context({"GYMTRAIN_RUN_CONFIG": str(path), "GYMTRAIN_ROOT": str(tmp_path)})
+    save(found.run_folder, 100)
+    where, position, board = begin(restored)
+    assert (where, position) == ("checkpoints/checkpoint-100", 400)
+    assert board.snapshot().notices == []
+
+
+CONFIG = {"model_type": "qwen3", "hidden_size": 64}
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("workplace/checkpoint-7", {}, "there are workplace/checkpoint-100, workplace/previous-1/checkpoint-40"),
+    ("workplace/previous-3", {}, "there are workplace/checkpoint-100, workplace/previous-1/checkpoint-40"),
+    ("elsewhere", {}, "there are workplace/checkpoint-100, workplace/previous-1/checkpoint-40"),
+    ("workplace/checkpoint-90", {}, "no whole checkpoint-90 in folder workplace of PersistentVolumeClaim ck"),
+    ("workplace", {"steps": 100}, "checkpoint-100 is at step 100, and the run ends at step 100: raise spec.trainer"),
+    ("workplace", {"lora": {"r": 8}}, "checkpoint-100 holds all weights, and the run trains an adapter"),
+    ("workplace/previous-1", {}, "checkpoint-40 holds an adapter, and the run trains all weights"),
+    ("workplace", {"hidden_size": 128}, "of another model than spec.model: hidden_size 64 (spec.model: 128)"),
+]
+
+
+@pytest.mark.parametrize(("resume_from", "more", "words"), REFUSED)
+@pytest.mark.parametrize("where", ["preflight", "trainer"])
+def test_what_a_run_can_not_go_on_from_is_refused_with_what_is_there(
+    tmp_path: Path, resume_from: str, more: dict[str, Any], words: str, where: str
+) -> None:
+    lora = {"model": {"source": "hf://a/b", "lora": more["lora"]}} if "lora" in more else {}
+    found = made(tmp_path, resume_from, **lora)
+    other = found.paths.resume / "workplace"
+    save(other, 100, config=CONFIG)
+    checkpoint_folder(other, 90).mkdir()
+    save(other / "previous-1", 40, adapter_config={})
+    found.paths.model.mkdir(exist_ok=True)
+    (found.paths.model / "config.json").write_text(json.dumps(CONFIG | {k: v for k, v in more.items() if k in CONFIG}))
+    steps = more.get("steps", 500)
+    if where == "preflight":
+        (finding,) = check_resume(found.run.spec, found.paths.resume, found.paths.model, steps)
+        assert finding.where == "spec.resumeFrom"
+        assert words in finding.message
+    else:
+        save(found.run_folder, 3)
+        with pytest.raises(ResumeError, match=r"spec\.resumeFrom: ") as error:
+            begin(found, steps)
+        assert words in str(error.value)
+        assert contents(found.run_folder) == ["checkpoint-3"], "nothing is moved for a run that can't begin"
+
+
+def test_preflight_has_nothing_against_a_checkpoint_that_fits(tmp_path: Path) -> None:
+    found = made(tmp_path, "workplace")
+    save(found.paths.resume / "workplace", 100, config=CONFIG)
+    assert check_resume(found.run.spec, found.paths.resume, found.paths.model, None) == []
+    without = made(tmp_path)
+    assert check_resume(without.run.spec, without.paths.resume, without.paths.model, None) == []
+
+
+def _digest(folder: Path, rows: range = range(9), weight: int = 1, **config: Any) -> str:
+    folder.mkdir()
+    found = made(folder, trainer={"checkpoint": {"claimName": "ck"}, "config": config})
+    write_index(folder / "data", write_dataset(folder / "data", [question(number) for number in rows], weight=weight))
+    return data_of(found)
+
+
+def test_the_digest_of_the_data_is_that_of_its_rows_weights_and_seed(tmp_path: Path) -> None:
+    same = _digest(tmp_path / "a")
+    assert same != ""
+    assert _digest(tmp_path / "b", seed=42) == same
+    others = {
+        _digest(tmp_path / "more", range(10)),
+        _digest(tmp_path / "longer", range(5, 14)),
+        _digest(tmp_path / "weight", weight=2),
+        _digest(tmp_path / "seed", seed=7),
+    }
+    assert len(others | {same}) == 5

@@ -1,0 +1,42 @@
+"""What rank 0 does before training: the run's folder made its own, and what a person has to know of that told."""
+
+import logging
+
+from gymtrain_api.conditions import Reason
+from gymtrain_trainer.algorithm.checkpoints import claim_folder, drop_cut_off
+from gymtrain_trainer.algorithm.resume import Start, resume_from, told_aside, told_resumed
+from gymtrain_trainer.algorithm.saving import checkpoint_volume, data_of
+from gymtrain_trainer.context import Context
+from gymtrain_trainer.progress import ProgressBoard
+
+log = logging.getLogger(__name__)
+
+
+def prepare_folder(context: Context, board: ProgressBoard) -> None:
+    """Claims the run's folder and clears it of what was cut off."""
+    name, source = context.run.name, resume_from(context.run.spec)
+    goes_on = source is not None and source.is_own(name)
+    aside = claim_folder(
+        context.run_folder, context.owner, goes_on=goes_on, after=source.step if source and goes_on else None
+    )
+    if aside is not None and aside.names:
+        text = told_aside(name, aside, checkpoint_volume(context))
+        log.warning("%s", text)
+        board.notice(Reason.CHECKPOINTS_SET_ASIDE, text)
+    for cut_off in drop_cut_off(context.run_folder):
+        log.warning("removed %s: it was cut off while it was written", cut_off)
+
+
+def starting_position(context: Context, board: ProgressBoard, start: Start) -> int:
+    """Where in the draw order rollouts begin: a place in other data means nothing."""
+    checkpoint, source = start.checkpoint, resume_from(context.run.spec)
+    if checkpoint is None:
+        return 0
+    if not start.resumed or source is None:
+        log.info("resuming from %s, position %d", checkpoint.folder, checkpoint.state.position)
+        return checkpoint.state.position
+    same_data = bool(checkpoint.state.data) and checkpoint.state.data == data_of(context)
+    text = told_resumed(checkpoint, source, same_data=same_data)
+    log.info("%s", text)
+    board.notice(Reason.RESUMED_FROM_CHECKPOINT, text)
+    return checkpoint.state.position if same_data else 0

@@ -1,0 +1,158 @@
+"""Where a run begins: at its own last checkpoint, at that of an earlier run (`spec.resumeFrom`), or at step 0.
+
+Every rank finds the same, whatever rank 0 moves meanwhile: a run's own checkpoints carry its uid, and what
+`spec.resumeFrom` names is never moved.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gymtrain_api import names
+from gymtrain_api.resume import ResumeFrom
+from gymtrain_api.spec import GymTrainingRunSpec
+from gymtrain_api.wiring import Finding
+from gymtrain_trainer.algorithm.checkpoints import Checkpoint, SetAside, last_checkpoint, whole_checkpoints
+from gymtrain_trainer.context import Context
+from gymtrain_trainer.errors import ResumeError
+
+_LISTED = 20  # names of a message
+_SHAPE = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where training begins.
+
+    Attributes:
+        resumed: the checkpoint is an earlier run's.
+    """
+
+    checkpoint: Checkpoint | None = None
+    resumed: bool = False
+
+
+def start_of(context: Context, steps: int | None) -> Start:
+    """Where this process begins. `steps`: optimizer steps of the run; None where they aren't known.
+
+    Raises:
+        ResumeError: spec.resumeFrom names no checkpoint that this run could go on from.
+    """
+    spec = context.run.spec
+    if spec.trainer.checkpoint is None:
+        return Start()
+    own = last_checkpoint(context.run_folder, context.owner)
+    source = resume_from(spec)
+    if own is not None or source is None:
+        return Start(own)
+    base = context.run_folder if source.run == context.run.name else context.paths.resume / source.run
+    found = find(base, source, volume_of(spec, source))
+    if problem := misfit(found, spec, context.paths.model, steps):
+        raise ResumeError(f"spec.resumeFrom: {problem}")
+    return Start(found, resumed=True)
+
+
+def resume_from(spec: GymTrainingRunSpec) -> ResumeFrom | None:
+    """The parsed spec.resumeFrom."""
+    return ResumeFrom.parse(spec.resume_from) if spec.resume_from else None
+
+
+def check_resume(spec: GymTrainingRunSpec, runs: Path, model: Path, steps: int | None) -> list[Finding]:
+    """Preflight's look at spec.resumeFrom. `runs`: folders of checkpoints, by run."""
+    source = resume_from(spec)
+    if source is None or spec.trainer.checkpoint is None:
+        return []
+    try:
+        problem = misfit(find(runs / source.run, source, volume_of(spec, source)), spec, model, steps)
+    except ResumeError as error:
+        problem = str(error).removeprefix("spec.resumeFrom: ")
+    return [Finding(where="spec.resumeFrom", message=problem)] if problem else []
+
+
+def find(base: Path, source: ResumeFrom, volume: str) -> Checkpoint:
+    """The checkpoint that `source` names, in `base`, the folder of its run.
+
+    Raises:
+        ResumeError: it isn't there, or is not whole; the message lists what is.
+    """
+    found = whole_checkpoints(base / source.previous if source.previous else base)
+    wanted = [checkpoint for checkpoint in found if source.step in (None, checkpoint.state.step)]
+    if wanted:
+        return wanted[-1]
+    name = f"checkpoint-{source.step}" if source.step is not None else "checkpoint"
+    there = list(_listed(base, source.run))
+    # Beside the folder of this run are those of others, where the volume is a user's and seen as a whole.
+    there = there or [name for other in _folders(base.parent) for name in _listed(base.parent / other, other)]
+    more = f" and {len(there) - _LISTED} more" if len(there) > _LISTED else ""
+    what = f"there are {', '.join(there[:_LISTED])}{more}" if there else "there is no whole checkpoint at all"
+    raise ResumeError(f"spec.resumeFrom: no whole {name} in folder {source.folder} of {volume}; {what}")
+
+
+def misfit(checkpoint: Checkpoint, spec: GymTrainingRunSpec, model: Path, steps: int | None) -> str:
+    """Why the run can't go on from a checkpoint; empty where it can."""
+    name, step = checkpoint.folder.name, checkpoint.state.step
+    if steps is not None and step >= steps:
+        return (
+            f"{name} is at step {step}, and the run ends at step {steps}: raise spec.trainer.config.max_steps, which "
+            "counts from the earlier run's start"
+        )
+    adapter = (checkpoint.folder / "adapter_config.json").exists()
+    if adapter != (spec.model.lora is not None):
+        holds, wants = ("an adapter", "all weights") if adapter else ("all weights", "an adapter")
+        return f"{name} holds {holds}, and the run trains {wants}: make spec.model.lora that of the earlier run"
+    ours, theirs = _config(model), _config(checkpoint.folder)
+    other = [key for key in _SHAPE if key in ours and key in theirs and ours[key] != theirs[key]]
+    if other:
+        parts = ", ".join(f"{key} {theirs[key]} (spec.model: {ours[key]})" for key in other)
+        return f"{name} is of another model than spec.model: {parts}"
+    return ""
+
+
+def volume_of(spec: GymTrainingRunSpec, source: ResumeFrom) -> str:
+    """The volume that `source` is on, as the user knows it."""
+    checkpoint = spec.trainer.checkpoint
+    claim = checkpoint.claim_name if checkpoint else None
+    return f"PersistentVolumeClaim {claim or names.checkpoint_volume(source.run)}"
+
+
+def told_aside(run: str, aside: SetAside, volume: str) -> str:
+    """What a person has to know of checkpoints that were moved."""
+    what = ", ".join(aside.names[:_LISTED])
+    return (
+        f"the checkpoint folder of this run on {volume} held {what} of an earlier run, which are in its folder "
+        f"{aside.folder} now. To go on from them, delete this run and apply it with spec.resumeFrom: "
+        f"{run}/{aside.folder}"
+    )
+
+
+def told_resumed(start: Checkpoint, source: ResumeFrom, *, same_data: bool) -> str:
+    """Where the run went on."""
+    place = (
+        f"in the data at position {start.state.position}, as it is the earlier run's"
+        if same_data
+        else "the data is not the earlier run's and is drawn from its start"
+    )
+    return f"goes on from {source.folder}/{start.folder.name} (spec.resumeFrom), after step {start.state.step}; {place}"
+
+
+def _listed(base: Path, run: str) -> Iterator[str]:
+    for folder in ("", *(name for name in _folders(base) if name.startswith("previous-"))):
+        for checkpoint in whole_checkpoints(base / folder):
+            yield "/".join(part for part in (run, folder, checkpoint.folder.name) if part)
+
+
+def _folders(base: Path) -> list[str]:
+    try:
+        return sorted(entry.name for entry in os.scandir(base) if entry.is_dir())
+    except OSError:
+        return []
+
+
+def _config(folder: Path) -> dict[str, object]:
+    try:
+        config = json.loads((folder / "config.json").read_bytes())
+    except (OSError, ValueError):
+        return {}  # a hub's model isn't fetched in preflight, and an adapter's folder has none
+    return config if isinstance(config, dict) else {}
