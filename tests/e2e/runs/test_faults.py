@@ -49,3 +49,32 @@ def test_a_run_can_be_suspended_and_resumed_and_goes_on_from_its_checkpoint(
     kubectl.wait_condition("pausing", "Complete", 8 * MINUTES)
     first = trainer_events(kubectl, "pausing", "step")[0]["step"]
     assert first > 2, "the first step after resuming follows a checkpoint, not the start"
+
+
+def test_the_checkpoints_of_a_deleted_run_stay_and_the_next_of_its_name_goes_on_from_them(
+    operator: Kubectl, kubectl: Kubectl
+) -> None:
+    run = tiny_run("kept", max_steps=4, save_steps=2)
+    del run["spec"]["trainer"]["checkpoint"]["retain"]
+    kubectl.apply(run)
+    kubectl.wait_condition("kept", "Complete", 8 * MINUTES)
+    kubectl.run("delete", "gtr", "kept")
+    eventually(lambda: not kubectl.pods("kept"), "its pods are gone", 90)
+    (claim,) = kubectl.list("persistentvolumeclaims", "gymtrain.dev/run=kept")
+    assert claim["metadata"]["name"] == "kept-checkpoints"
+
+    again = tiny_run("kept", max_steps=8, save_steps=2)
+    again["spec"]["resumeFrom"] = "kept/checkpoint-7"
+    kubectl.apply(again)
+    kubectl.wait_condition("kept", "Failed", 3 * MINUTES)
+    refused = kubectl.condition("kept", "PreflightPassed")["message"]
+    assert "kept/checkpoint-4" in refused, "it lists what is there"
+
+    again["spec"]["resumeFrom"] = "kept"
+    kubectl.apply(again)
+    kubectl.wait_condition("kept", "Complete", 8 * MINUTES)
+    assert [line["step"] for line in trainer_events(kubectl, "kept", "step")] == [5, 6, 7, 8]
+    reasons = {event["reason"] for event in kubectl.list("events") if event["involvedObject"].get("name") == "kept"}
+    assert "ResumedFromCheckpoint" in reasons
+    kubectl.run("delete", "gtr", "kept")
+    eventually(lambda: not kubectl.list("persistentvolumeclaims"), "retain: Delete holds for what was kept", 90)

@@ -53,13 +53,15 @@ def process(
         stop: StopSignal | None = None,
         on_pause: Callable[[int], None] | None = None,
         rollout: dict[str, Any] | None = None,
+        resume_from: str | None = None,
         **config: Any,
     ) -> tuple[VLLM, ProgressBoard, Context]:
         vllm = VLLM(tiny_model)
         vllm.stale_from = stale_from
         vllm.on_pause = on_pause or vllm.on_pause
         served.agent.behaviour = vllm.answer
-        made = make_context(tmp_path, tiny_model, served.agent.url, {"rollout": rollout or {}}, **config)
+        spec = {"rollout": rollout or {}, "resumeFrom": resume_from}
+        made = make_context(tmp_path, tiny_model, served.agent.url, spec, **config)
         board = run_process(made, vllm, stop or StopSignal(), monkeypatch.setattr)
         assert board is not None
         return vllm, board, made
@@ -152,6 +154,26 @@ def test_with_a_token_budget_each_step_is_credited_with_its_own_samples(process:
     theirs = [int(entry["batch/trained_tokens_per_step"]) for entry in state["log_history"] if "loss" in entry]
     assert ours == theirs
     assert len(set(ours)) > 1, "the steps differ, or the test proves nothing"
+
+
+def test_a_run_goes_on_from_another_runs_checkpoint_in_a_folder_of_its_own(
+    process: Callable[..., Any], tmp_path: Path
+) -> None:
+    _, _, first = process(max_steps=2, **IN_ORDER)
+    earlier = first.paths.resume / "earlier"
+    earlier.parent.mkdir()
+    first.run_folder.rename(earlier)
+    before = sorted(path.name for path in earlier.iterdir())
+
+    _, board, made = process(max_steps=4, resume_from="earlier", **IN_ORDER)
+    assert board.snapshot().step == 4
+    assert "position 2, as it is the earlier run's" in board.snapshot().notices[0].message
+    checkpoint = last_checkpoint(made.run_folder, made.owner)
+    assert checkpoint is not None
+    assert (checkpoint.state.step, checkpoint.state.position) == (4, 4)
+    steps = [row["step"] for row in csv.DictReader((made.run_folder / "rewards.csv").read_text().splitlines())]
+    assert steps == ["3", "4"], "its weights, optimizer and step went on"
+    assert sorted(path.name for path in earlier.iterdir()) == before
 
 
 def test_sigterm_during_a_sync_ends_with_the_checkpoint_of_its_step(
