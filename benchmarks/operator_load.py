@@ -54,7 +54,7 @@ def measure(runs: int, seconds: float, operator: Path, log: Path) -> list[Result
             time.sleep(seconds)
             last = _read(process)
             resident = process.resident_mb()
-            peak = _peak_mb(process.process.pid)
+            peak = process.peak_mb()
     took = last.at - first.at
     name = "operator load"
     return [
@@ -74,7 +74,7 @@ def _train(admin: Kubectl, runs: int) -> float:
     began = time.monotonic()
 
     def training(least: int) -> bool:
-        return sum(run.get("status", {}).get("state") == "Training" for run in admin.list("gtr")) >= least
+        return [run.get("status", {}).get("state") for run in admin.list("gtr")].count("Training") >= least
 
     for start in range(0, runs, _AT_ONCE):
         some = [smallest_run(f"long-{number}") for number in range(start, min(start + _AT_ONCE, runs))]
@@ -91,11 +91,6 @@ def _read(process: OperatorProcess) -> _Reading:
     requests = sum(v for k, v in metrics.items() if k.startswith("gymtrain_operator_api_requests_total{"))
     writes = metrics["gymtrain_operator_status_writes_total"]
     return _Reading(time.monotonic(), metrics["process_cpu_seconds_total"], requests, writes)
-
-
-def _peak_mb(pid: int) -> float:
-    status = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in status if line.startswith("VmHWM:")) * 1024 / 1e6
 
 
 def main() -> int:

@@ -17,9 +17,11 @@ from gymtrain_operator.errors import ClusterError, ConflictError, NotFoundError
 from gymtrain_operator.log import logger
 
 NAME = "gymtrain-operator"
-DURATION_SECONDS = 15.0
-RENEW_DEADLINE_SECONDS = 10.0
+# Twice client-go's: a leader whose node has no core to spare must not lose the Lease, and start anew, for that alone.
+DURATION_SECONDS = 30.0
+RENEW_DEADLINE_SECONDS = 20.0
 RETRY_SECONDS = 2.0
+_RELEASE_SECONDS = 10.0  # of the 30 that a pod has to end
 
 
 class LostLeaseError(Exception):
@@ -62,8 +64,11 @@ class Leadership:
         renewed = self._clock()
         while True:
             await self._sleep(RETRY_SECONDS)
-            if await self._try():
-                renewed = self._clock()
+            left = renewed + RENEW_DEADLINE_SECONDS - self._clock()
+            # What another replica sees as the time of renewal is that of the request, not of its answer.
+            asked = self._clock()
+            if left > 0 and await self._try(left):
+                renewed = asked
             elif self._clock() - renewed > RENEW_DEADLINE_SECONDS:
                 metrics.LEADER.set(0)
                 raise LostLeaseError(f"lease {self._namespace}/{NAME} not renewed for {RENEW_DEADLINE_SECONDS:.0f} s")
@@ -71,7 +76,7 @@ class Leadership:
     async def release(self) -> None:
         """Lets another replica take over at once."""
         try:
-            async with asyncio.timeout(RETRY_SECONDS):
+            async with asyncio.timeout(_RELEASE_SECONDS):
                 lease = await self._cluster.get(kinds.LEASE, self._namespace, NAME)
                 if lease["spec"].get("holderIdentity") == self._identity:
                     lease["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
@@ -79,10 +84,11 @@ class Leadership:
         except (ClusterError, TimeoutError):
             return  # it expires by itself
 
-    async def _try(self) -> bool:
-        """Takes or renews the Lease; False where another replica holds it, or the API server didn't answer."""
+    async def _try(self, seconds: float = RENEW_DEADLINE_SECONDS / 2) -> bool:
+        """Takes or renews the Lease; False where another replica holds it, or the API server didn't answer within
+        `seconds`, of which half the deadline is the most."""
         try:
-            async with asyncio.timeout(RENEW_DEADLINE_SECONDS / 2):
+            async with asyncio.timeout(min(seconds, RENEW_DEADLINE_SECONDS / 2)):
                 return await self._take()
         except (ClusterError, TimeoutError) as error:
             if not isinstance(error, ConflictError):

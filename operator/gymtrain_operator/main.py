@@ -5,12 +5,10 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from aiohttp import web
-
 from gymtrain_operator import log
 from gymtrain_operator.cluster import Cluster
 from gymtrain_operator.errors import OperatorError
-from gymtrain_operator.health import Health, application
+from gymtrain_operator.health import Health, served
 from gymtrain_operator.leases import Leadership, LostLeaseError
 from gymtrain_operator.observe import Observer
 from gymtrain_operator.options import Options, parse
@@ -24,8 +22,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse(sys.argv[1:] if argv is None else argv)
     log.set_up(options.log_level, options.log_format)
     code = 0
+    health = Health.fresh()
     try:
-        asyncio.run(_serve(options))
+        with served(health, options.port):
+            asyncio.run(_serve(options, health))
     except* LostLeaseError as lost:
         log.logger().error("no longer the leader", error=str(lost.exceptions))
         code = 1
@@ -35,22 +35,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-async def _serve(options: Options) -> None:
+async def _serve(options: Options, health: Health) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    health = Health.fresh()
+    beating = asyncio.create_task(health.pulse.keep_beating())
     cluster = Cluster.connect(health.hear)
-    runner = web.AppRunner(application(health), access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, port=options.port).start()
     try:
         async with probing_session() as session:
             reconciler = Reconciler(cluster, Observer(cluster, session, options.defaults), options.defaults)
             await _lead(options, cluster, Service(cluster, reconciler, options.namespaces, health), health, stop)
     finally:
-        await runner.cleanup()
+        beating.cancel()
         await cluster.close()
 
 

@@ -11,7 +11,7 @@ import yaml
 
 from tests.support.apiserver import ApiServer, binary
 from tests.support.fakenode import FakeNode
-from tests.support.kubectl import Kubectl, eventually
+from tests.support.kubectl import PATIENCE, Kubectl, eventually
 
 ROOT = Path(__file__).parents[2]
 CRD = ROOT / "crds" / "gymtrain.dev_gymtrainingruns.yaml"
@@ -85,7 +85,7 @@ def _install_crd(server: ApiServer) -> None:
     admin.run("apply", "--server-side", "-f", str(CRD))
     wait = ("wait", "--for=condition=Established", "-f", str(CRD))
     # kubectl fails where the object has no conditions at all yet.
-    eventually(lambda: admin.run(*wait, check=False), "the CRD is established", 60)
+    eventually(lambda: admin.run(*wait, check=False), "the CRD is established", PATIENCE)
 
 
 def _in_new_namespace(server: ApiServer) -> Kubectl:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gymtrain_api.labels import FIELD_MANAGER, ROLE
-from tests.support.kubectl import Kubectl, KubectlError, eventually
+from tests.support.kubectl import PATIENCE, Kubectl, KubectlError, eventually
 from tests.support.operator import OperatorProcess
 from tests.support.policies import lets_in
 from tests.support.specs import smallest_run
@@ -28,7 +28,7 @@ def _run(name: str, **spec: Any) -> dict[str, Any]:
 
 
 def _training(kubectl: Kubectl, run: str) -> None:
-    eventually(lambda: kubectl.get("gtr", run).get("status", {}).get("state") == "Training", f"{run} trains", 90)
+    eventually(lambda: kubectl.get("gtr", run).get("status", {}).get("state") == "Training", f"{run} trains", PATIENCE)
 
 
 def _deployments(kubectl: Kubectl) -> dict[str, Any]:
@@ -51,7 +51,9 @@ def test_another_release_with_other_images_restarts_nothing_that_runs(
     with OperatorProcess(operator_kubeconfig, tmp_path / "new.log", *images) as operator:
         step = runs.get("gtr", "long-one")["status"]["progress"]["step"]
         eventually(
-            lambda: runs.get("gtr", "long-one")["status"]["progress"]["step"] > step + 1, "the new one reports", 60
+            lambda: runs.get("gtr", "long-one")["status"]["progress"]["step"] > step + 1,
+            "the new one reports",
+            PATIENCE,
         )
         assert (_deployments(runs), runs.list("jobs")[0]["metadata"]["uid"]) == before
         assert operator.metrics().get("gymtrain_operator_reconcile_errors_total", 0) == 0
@@ -88,17 +90,32 @@ def _images(kubectl: Kubectl, run: str) -> dict[str, set[str]]:
     return found
 
 
+def test_a_preflight_that_prints_32_mib_costs_the_operator_little_and_the_others_nothing(
+    runs: Kubectl, operator: OperatorProcess
+) -> None:
+    runs.apply(_run("long-one"))
+    _training(runs, "long-one")
+    process, before = operator.process.pid, operator.resident_mb()
+    runs.apply(*(_run(f"chatty-{number}") for number in range(4)))
+    for number in range(4):
+        runs.wait_condition(f"chatty-{number}", "Complete", PATIENCE)
+    assert operator.peak_mb() - before < 60
+    step = runs.get("gtr", "long-one")["status"]["progress"]["step"]
+    eventually(lambda: runs.get("gtr", "long-one")["status"]["progress"]["step"] > step, "it goes on", PATIENCE)
+    assert (operator.process.poll(), operator.process.pid) == (None, process)
+
+
 def test_replicas_change_without_new_pods_of_the_old_ones(runs: Kubectl, operator: OperatorProcess) -> None:
     runs.apply(_run("long-one"))
     _training(runs, "long-one")
     old = {pod["metadata"]["uid"] for pod in runs.pods("long-one", role="inference")}
     _patch(runs, "long-one", {"inference": {"replicas": 2}})
-    eventually(lambda: len(runs.pods("long-one", role="inference")) == 2, "a second vLLM pod is there", 60)
+    eventually(lambda: len(runs.pods("long-one", role="inference")) == 2, "a second vLLM pod is there", PATIENCE)
     assert old < {pod["metadata"]["uid"] for pod in runs.pods("long-one", role="inference")}
     eventually(
         lambda: runs.condition("long-one", "InferenceReady")["message"] == "vLLM: all 2 pods are ready",
         "both ready",
-        60,
+        PATIENCE,
     )
 
 
@@ -111,7 +128,7 @@ def test_new_resources_of_one_server_replace_its_pods_only(runs: Kubectl, operat
     def changed() -> set[str]:
         return {name for name, state in _deployments(runs).items() if state != before[name]}
 
-    eventually(lambda: changed(), "a Deployment changed", 60)
+    eventually(lambda: changed(), "a Deployment changed", PATIENCE)
     assert changed() == {"long-one-gym-agent"}
 
 
@@ -120,7 +137,9 @@ def test_a_deleted_service_comes_back(runs: Kubectl, operator: OperatorProcess) 
     runs.apply(_run("long-one"))
     _training(runs, "long-one")
     runs.run("delete", "service", "long-one-inference")
-    eventually(lambda: [s for s in runs.list("services") if s["metadata"]["name"] == "long-one-inference"], "back", 60)
+    eventually(
+        lambda: [s for s in runs.list("services") if s["metadata"]["name"] == "long-one-inference"], "back", PATIENCE
+    )
 
 
 def test_gym_servers_are_fenced_off_from_vllm_and_the_trainer(runs: Kubectl, operator: OperatorProcess) -> None:
@@ -164,13 +183,15 @@ def test_an_object_of_somebody_else_under_a_name_of_ours_is_left_alone_and_named
     runs.apply(mine)
     runs.apply(_run("taken"))
     eventually(
-        lambda: "taken-run exists already" in runs.condition("taken", "Progressing").get("message", ""), "told", 60
+        lambda: "taken-run exists already" in runs.condition("taken", "Progressing").get("message", ""),
+        "told",
+        PATIENCE,
     )
     found = runs.get("configmap", "taken-run")
     assert found["data"] == {"mine": "yes"}
     assert "ownerReferences" not in found["metadata"]
     runs.run("delete", "configmap", "taken-run")
-    runs.wait_condition("taken", "Complete", 90)
+    runs.wait_condition("taken", "Complete", PATIENCE)
 
 
 def test_a_template_that_makes_no_valid_pod_fails_the_run_in_the_api_servers_words(
@@ -180,7 +201,7 @@ def test_a_template_that_makes_no_valid_pod_fails_the_run_in_the_api_servers_wor
     run = _run("odd")
     run["spec"]["gym"]["template"] = template
     runs.apply(run)
-    runs.wait_condition("odd", "Failed", 60)
+    runs.wait_condition("odd", "Failed", PATIENCE)
     failed = runs.condition("odd", "Failed")
     assert failed["reason"] == "InvalidSpec"
     assert "tolerations" in failed["message"]
@@ -198,11 +219,11 @@ def test_a_template_with_an_unknown_field_fails_the_run_and_no_pod_stays(
     runs: Kubectl, operator: OperatorProcess, part: str, words: str
 ) -> None:
     runs.apply(_run("misspelt", **{part: {"template": {"spec": {"tolerationz": []}}}}))
-    runs.wait_condition("misspelt", "Failed", 60)
+    runs.wait_condition("misspelt", "Failed", PATIENCE)
     failed = runs.condition("misspelt", "Failed")
     assert failed["reason"] == "InvalidSpec"
     assert words in failed["message"]
-    eventually(lambda: runs.list("jobs") == runs.list("deploy") == [], "servers and trainer are gone", 30)
+    eventually(lambda: runs.list("jobs") == runs.list("deploy") == [], "servers and trainer are gone", PATIENCE)
 
 
 def test_a_mistake_in_a_change_is_told_and_the_training_goes_on(runs: Kubectl, operator: OperatorProcess) -> None:
@@ -211,7 +232,7 @@ def test_a_mistake_in_a_change_is_told_and_the_training_goes_on(runs: Kubectl, o
     before = _deployments(runs), runs.list("jobs")[0]["metadata"]["uid"]
     _patch(runs, "long-one", {"inference": {"template": {"spec": {"tolerationz": []}}}})
     words = "tolerationz: field not declared in schema"
-    eventually(lambda: words in runs.condition("long-one", "Progressing").get("message", ""), "told", 30)
+    eventually(lambda: words in runs.condition("long-one", "Progressing").get("message", ""), "told", PATIENCE)
     assert (_deployments(runs), runs.list("jobs")[0]["metadata"]["uid"]) == before
     _patch(runs, "long-one", {"inference": {"template": None}})
     _training(runs, "long-one")
@@ -234,9 +255,11 @@ def test_a_refusal_that_passes_is_waited_for(runs: Kubectl, operator: OperatorPr
     counted = json.dumps({"status": {"hard": {"pods": "0"}, "used": {"pods": "0"}}})
     runs.run("patch", "resourcequota", "none", "--subresource=status", "--type=merge", "-p", counted)
     runs.apply(_run("patient"))
-    eventually(lambda: "exceeded quota" in runs.condition("patient", "Progressing").get("message", ""), "told", 60)
+    eventually(
+        lambda: "exceeded quota" in runs.condition("patient", "Progressing").get("message", ""), "told", PATIENCE
+    )
     runs.run("delete", "resourcequota", "none")
-    runs.wait_condition("patient", "Complete", 120)
+    runs.wait_condition("patient", "Complete", PATIENCE)
 
 
 @pytest.fixture
@@ -338,13 +361,13 @@ def test_a_run_that_is_applied_anew_at_once_trains_with_objects_of_its_own(
 
 def test_events_tell_the_way_of_a_run(runs: Kubectl, operator: OperatorProcess) -> None:
     runs.apply(_run("told"))
-    runs.wait_condition("told", "Complete", 90)
+    runs.wait_condition("told", "Complete", PATIENCE)
     expected = {"PreflightPassed", "TransportChosen", "Training", "TrainingCompleted"}
 
     def reasons() -> set[str]:
         return {e["reason"] for e in runs.list("events") if e["involvedObject"]["kind"] == "GymTrainingRun"}
 
-    eventually(lambda: expected <= reasons(), "the events are there", 10)
+    eventually(lambda: expected <= reasons(), "the events are there", PATIENCE)
 
 
 def test_nothing_of_the_operator_stays_in_the_run_but_its_status_and_its_record(
@@ -353,7 +376,7 @@ def test_nothing_of_the_operator_stays_in_the_run_but_its_status_and_its_record(
     """The record is what tells a run that has ended where its status is lost (decision 19)."""
     run = _run("clean")
     runs.apply(run)
-    runs.wait_condition("clean", "Complete", 90)
+    runs.wait_condition("clean", "Complete", PATIENCE)
     meta = runs.get("gtr", "clean")["metadata"]
     assert "finalizers" not in meta
     assert set(meta.get("annotations", {})) <= {
@@ -367,7 +390,7 @@ def test_a_claim_that_comes_after_the_run_is_noticed(runs: Kubectl, operator: Op
     run["spec"]["data"] = {"train": [{"source": "pvc://rows/a.jsonl"}]}
     runs.apply(run)
     words = "PersistentVolumeClaim rows not found"
-    eventually(lambda: words in runs.condition("late", "PreflightPassed").get("message", ""), "told", 30)
+    eventually(lambda: words in runs.condition("late", "PreflightPassed").get("message", ""), "told", PATIENCE)
     assert runs.pods("late") == []
     claim = {
         "apiVersion": "v1",
@@ -376,4 +399,4 @@ def test_a_claim_that_comes_after_the_run_is_noticed(runs: Kubectl, operator: Op
         "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
     }
     runs.apply(claim)
-    eventually(lambda: runs.pods("late", role="preflight"), "preflight starts", 30)
+    eventually(lambda: runs.pods("late", role="preflight"), "preflight starts", PATIENCE)

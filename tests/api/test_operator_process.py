@@ -3,13 +3,13 @@
 import json
 import signal
 import threading
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 
+from tests.api.conftest import OPERATOR_NAMESPACE
 from tests.support.apiserver import ApiServer, binary
-from tests.support.kubectl import Kubectl, eventually
+from tests.support.kubectl import PATIENCE, Kubectl, eventually
 from tests.support.operator import OperatorProcess
 from tests.support.specs import smallest_run
 
@@ -19,7 +19,7 @@ CRD = Path(__file__).parents[2] / "crds" / "gymtrain.dev_gymtrainingruns.yaml"
 def _get(process: OperatorProcess, path: str) -> int:
     """Status of one GET; 0 where nothing listens."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{process._port}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{process.port}{path}", timeout=5) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
@@ -27,26 +27,27 @@ def _get(process: OperatorProcess, path: str) -> int:
         return 0
 
 
-def test_it_ends_at_once_and_in_peace_when_it_is_told_to(operator_kubeconfig: Path, tmp_path: Path) -> None:
+def test_it_ends_in_peace_when_it_is_told_to(operator_kubeconfig: Path, tmp_path: Path) -> None:
     with OperatorProcess(operator_kubeconfig, tmp_path / "log") as process:
-        begin = time.monotonic()
         process.stop(signal.SIGTERM)
         assert process.process.returncode == 0, (tmp_path / "log").read_text()[-2000:]
-        assert time.monotonic() - begin < 8
 
 
-def test_a_standby_is_ready_and_takes_over_at_once_from_a_leader_that_ends(
-    operator_kubeconfig: Path, tmp_path: Path
+def test_a_standby_is_ready_and_is_handed_the_lease_by_a_leader_that_ends(
+    cluster: ApiServer, operator_kubeconfig: Path, tmp_path: Path
 ) -> None:
+    admin = Kubectl(str(cluster.kubeconfig), OPERATOR_NAMESPACE, binary("kubectl"))
     flags = ("--leader-elect", "--lease-namespace=gymtrain-system")
     first = OperatorProcess(operator_kubeconfig, tmp_path / "first.log", *flags, "--identity=first")
     second = OperatorProcess(operator_kubeconfig, tmp_path / "second.log", *flags, "--identity=second")
     with first, second:
-        eventually(lambda: first.metrics()["gymtrain_operator_leader"] == 1, "the first leads", 30)
+        eventually(lambda: first.metrics()["gymtrain_operator_leader"] == 1, "the first leads", PATIENCE)
         assert second.metrics()["gymtrain_operator_leader"] == 0
         assert _get(second, "/readyz") == 200
         first.stop(signal.SIGTERM)
-        eventually(lambda: second.metrics()["gymtrain_operator_leader"] == 1, "the second leads", 8, every=0.2)
+        # Given back, not left to expire: its holder is nobody, or the second by now.
+        assert admin.get("lease", "gymtrain-operator")["spec"]["holderIdentity"] in {"", "second"}
+        eventually(lambda: second.metrics()["gymtrain_operator_leader"] == 1, "the second leads", PATIENCE, every=0.2)
 
 
 def test_runs_of_other_namespaces_are_left_alone(runs: Kubectl, operator_kubeconfig: Path, tmp_path: Path) -> None:
@@ -57,7 +58,7 @@ def test_runs_of_other_namespaces_are_left_alone(runs: Kubectl, operator_kubecon
         run["spec"]["data"] = {"train": [{"source": "gym://data/example.jsonl"}]}
         runs.run("apply", "--namespace", other, "-f", "-", stdin=json.dumps(run))
         runs.apply(run)
-        runs.wait_condition("bad-one", "Failed", 60)
+        runs.wait_condition("bad-one", "Failed", PATIENCE)
         found = json.loads(runs.run("get", "gtr", "bad-one", "--namespace", other, "-o", "json"))
         assert "status" not in found
 
@@ -68,11 +69,11 @@ def test_it_waits_for_the_resource_definition(tmp_path: Path) -> None:
         starting = threading.Thread(target=process.start)
         starting.start()
         try:
-            eventually(lambda: _get(process, "/readyz") == 503, "it says that it isn't ready", 30, every=0.2)
+            eventually(lambda: _get(process, "/readyz") == 503, "it says that it isn't ready", PATIENCE, every=0.2)
             assert _get(process, "/healthz") == 200
             kubectl = Kubectl(str(server.kubeconfig), "default", binary("kubectl"))
             kubectl.run("apply", "--server-side", "-f", str(CRD))
-            eventually(lambda: _get(process, "/readyz") == 200, "it is ready", 30, every=0.2)
+            eventually(lambda: _get(process, "/readyz") == 200, "it is ready", PATIENCE, every=0.2)
         finally:
-            starting.join(60)
+            starting.join(PATIENCE)
             process.stop(signal.SIGTERM)

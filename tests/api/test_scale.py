@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.apiserver import ApiServer
-from tests.support.kubectl import Kubectl, eventually
+from tests.support.kubectl import PATIENCE, Kubectl, eventually
 from tests.support.operator import OperatorProcess
 from tests.support.recorder import Recorder, falls, flaps
 from tests.support.specs import smallest_run
@@ -40,13 +40,13 @@ def test_fifty_runs_settle_though_the_leader_is_killed(
     first = OperatorProcess(operator_kubeconfig, tmp_path / "first.log", *flags, "--identity=first")
     second = OperatorProcess(operator_kubeconfig, tmp_path / "second.log", *flags, "--identity=second")
     with Recorder(cluster, runs.namespace, tmp_path / "watch") as recorder, first, second:
-        eventually(lambda: first.metrics()["gymtrain_operator_leader"] == 1, "the first operator leads", 30)
+        eventually(lambda: first.metrics()["gymtrain_operator_leader"] == 1, "the first operator leads", PATIENCE)
         begin = time.monotonic()
         runs.apply(*_runs())
-        eventually(lambda: len(_ended(runs)) >= _ALL // 4, "a quarter of the runs ended", 300)
+        eventually(lambda: len(_ended(runs)) >= _ALL // 4, "a quarter of the runs ended", PATIENCE)
         resident = first.resident_mb()
         first.stop(signal.SIGKILL)
-        eventually(lambda: len(_ended(runs)) == _ALL, "all runs ended", 300)
+        eventually(lambda: len(_ended(runs)) == _ALL, "all runs ended", PATIENCE)
         seconds = time.monotonic() - begin
         resident = max(resident, second.resident_mb())
         quiet = [len(statuses) for statuses in recorder.statuses().values()]

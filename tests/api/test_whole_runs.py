@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.kubectl import Kubectl, eventually, names
+from tests.support.kubectl import PATIENCE, Kubectl, eventually, names
 from tests.support.operator import OperatorProcess
 from tests.support.specs import smallest_run
 
@@ -35,7 +35,7 @@ def _children(kubectl: Kubectl, run: str) -> list[str]:
 
 def test_a_run_completes(runs: Kubectl, operator: OperatorProcess) -> None:
     runs.apply(_run("good"))
-    runs.wait_condition("good", "Complete", 90)
+    runs.wait_condition("good", "Complete", PATIENCE)
     status = runs.get("gtr", "good")["status"]
     assert status["state"] == "Complete"
     assert status["progress"]["step"] == status["progress"]["maxSteps"] == 3
@@ -45,15 +45,15 @@ def test_a_run_completes(runs: Kubectl, operator: OperatorProcess) -> None:
 
 def test_a_run_without_agents_completes(runs: Kubectl, operator: OperatorProcess) -> None:
     runs.apply(_run("direct", rollout={"mode": "Verify"}))
-    runs.wait_condition("direct", "Complete", 90)
+    runs.wait_condition("direct", "Complete", PATIENCE)
     assert [name for name in names(runs.list("services")) if "agent" in name] == []
 
 
 def test_a_deleted_run_leaves_nothing(runs: Kubectl, operator: OperatorProcess) -> None:
     runs.apply(_run("gone"))
-    eventually(lambda: runs.pods("gone", role="trainer"), "the trainer's pod is there", 60)
+    eventually(lambda: runs.pods("gone", role="trainer"), "the trainer's pod is there", PATIENCE)
     runs.run("delete", "gtr", "gone")
-    eventually(lambda: not _children(runs, "gone"), "everything of the run is gone", 60)
+    eventually(lambda: not _children(runs, "gone"), "everything of the run is gone", PATIENCE)
 
 
 def test_a_kept_volume_outlives_its_run_and_is_found_by_the_next_of_its_name(
@@ -83,7 +83,7 @@ def test_a_kept_volume_outlives_its_run_and_is_found_by_the_next_of_its_name(
 
 def test_a_run_that_fails_preflight_starts_no_other_pod(runs: Kubectl, operator: OperatorProcess) -> None:
     runs.apply(_run("bad-config"))
-    runs.wait_condition("bad-config", "Failed", 60)
+    runs.wait_condition("bad-config", "Failed", PATIENCE)
     condition = runs.condition("bad-config", "PreflightPassed")
     assert condition["status"] == "False"
     assert condition["message"] == "spec.gym.configPaths[0]: no such file"
@@ -93,7 +93,7 @@ def test_a_run_that_fails_preflight_starts_no_other_pod(runs: Kubectl, operator:
 
 def test_a_trainer_that_refuses_is_not_tried_again(runs: Kubectl, operator: OperatorProcess) -> None:
     runs.apply(_run("refused-one"))
-    runs.wait_condition("refused-one", "Failed", 60)
+    runs.wait_condition("refused-one", "Failed", PATIENCE)
     failed = runs.condition("refused-one", "Failed")
     assert failed["reason"] == "TrainerRefused"
     assert "the reward is always the same" in failed["message"]
@@ -102,17 +102,17 @@ def test_a_trainer_that_refuses_is_not_tried_again(runs: Kubectl, operator: Oper
 
 def test_a_suspended_run_holds_no_pods_and_resumes(runs: Kubectl, operator: OperatorProcess) -> None:
     runs.apply(_run("paused"))
-    eventually(lambda: runs.pods("paused", role="trainer"), "the trainer's pod is there", 60)
+    eventually(lambda: runs.pods("paused", role="trainer"), "the trainer's pod is there", PATIENCE)
     runs.run("patch", "gtr", "paused", "--type=merge", "-p", '{"spec": {"suspend": true}}')
-    runs.wait_condition("paused", "Suspended", 60)
-    eventually(lambda: not runs.pods("paused"), "its pods are gone", 60)
+    runs.wait_condition("paused", "Suspended", PATIENCE)
+    eventually(lambda: not runs.pods("paused"), "its pods are gone", PATIENCE)
     runs.run("patch", "gtr", "paused", "--type=merge", "-p", '{"spec": {"suspend": false}}')
-    runs.wait_condition("paused", "Complete", 90)
+    runs.wait_condition("paused", "Complete", PATIENCE)
 
 
 def test_a_finished_run_is_deleted_when_its_time_is_over(runs: Kubectl, operator: OperatorProcess) -> None:
     runs.apply(_run("brief", ttlSecondsAfterFinished=1))
-    eventually(lambda: not runs.list("gtr"), "the run is deleted", 90)
+    eventually(lambda: not runs.list("gtr"), "the run is deleted", PATIENCE)
 
 
 def _exported(kubectl: Kubectl, name: str) -> dict[str, Any]:
@@ -176,6 +176,6 @@ def test_an_operator_killed_again_and_again_loses_no_run(runs: Kubectl, operator
         operator.stop(signal.SIGKILL)
         operator.start()
     for name in names_of_runs:
-        runs.wait_condition(name, "Complete", 120)
+        runs.wait_condition(name, "Complete", PATIENCE)
         assert runs.get("gtr", name)["status"]["attempt"] == 1
         assert len([job for job in runs.list("jobs") if job["metadata"]["name"].startswith(f"{name}-")]) == 1

@@ -10,7 +10,7 @@ its time, ended, as its role says:
     trainer     waits for the vLLM pods, counts its steps on /progress, ends with its report
 
 A run whose name starts with `bad-` fails preflight; with `refused-`, its trainer ends with exit code 78; with
-`long-`, it trains for as long as any test looks.
+`long-`, it trains for as long as any test looks; with `chatty-`, its preflight prints 32 MiB before its verdicts.
 Pods have addresses in 127.88.0.0/16, where their ports are the real ones.
 """
 
@@ -34,6 +34,8 @@ NODE = "fake"
 MAX_STEPS = 3
 _LONG_STEPS = 600
 _STEP_SECONDS = 1.0
+_LINE = "🗒".encode() * 4095 + b"...\n"  # 16 KiB, as runtimes store them; four bytes a character once it is text
+_CHATTY_LINES = 2048
 
 type Object = dict[str, Any]
 
@@ -184,13 +186,17 @@ class FakeNode:
         await self._call("PATCH", f"{path}/status", {"status": status})
 
     async def _logs(self, request: web.Request) -> web.Response:
+        """The log as the kubelet serves it: the last `tailLines` lines, and of these the first `limitBytes` bytes."""
         run, _, _ = request.match_info["pod"].partition("-preflight-")
         container = request.match_info["container"]
         document: wiring.Document = _VERDICTS[container]
         if container == "gym" and run.startswith("bad-"):
             finding = wiring.Finding(where="spec.gym.configPaths[0]", message="no such file")
             document = _GYM_VERDICT.model_copy(update={"findings": [finding]})
-        return web.Response(text=f"{wiring.PREFLIGHT_MARK}{document.model_dump_json()}\n")
+        verdict = f"{wiring.PREFLIGHT_MARK}{document.model_dump_json()}\n".encode()
+        lines = int(request.query.get("tailLines", "1000000"))
+        noise = _LINE * min(_CHATTY_LINES, lines - 1) if run.startswith("chatty-") else b""
+        return web.Response(body=(noise + verdict)[: int(request.query.get("limitBytes", len(noise + verdict)))])
 
 
 class _Player:

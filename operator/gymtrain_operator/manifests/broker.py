@@ -146,13 +146,15 @@ def _deployment(run: RunContext, backend: SandboxBackend, why: str) -> Object:
             {"name": wiring.ENV_SANDBOX_BACKEND, "value": backend},
         ],
         ports=[{"name": "http", "containerPort": wiring.BROKER_PORT}],
-        startupProbe=health | {"periodSeconds": 1, "failureThreshold": 120},
+        # Imports take a second of CPU, which on a node where everything starts at once may be minutes.
+        startupProbe=health | {"periodSeconds": 1, "failureThreshold": 600},
         readinessProbe={
             "httpGet": {"path": "/readyz", "port": wiring.BROKER_PORT},
             "periodSeconds": 2,
             "timeoutSeconds": 5,
         },
-        livenessProbe=health | {"periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 6},
+        # On a full node it answers late, and nobody gets a sandbox while it starts anew: five minutes of silence.
+        livenessProbe=health | {"periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 30},
     )
     pull = [{"name": secret.name} for secret in sandboxes.image_pull_secrets]
     secrets: dict[str, Any] = {"imagePullSecrets": pull} if pull else {}

@@ -34,7 +34,8 @@ def _deployment(run: RunContext) -> Object:
         requests=_REQUESTS,
         settings=gateway,
         ports=[{"name": "http", "containerPort": wiring.GATEWAY_PORT}],
-        startupProbe=health | {"periodSeconds": 1, "failureThreshold": 120},
+        # Imports take a second of CPU, which on a node where everything starts at once may be minutes.
+        startupProbe=health | {"periodSeconds": 1, "failureThreshold": 600},
         # Ready means: knows a vLLM pod with the run's weights. So the first sync comes before it, never after.
         readinessProbe={
             "httpGet": {"path": "/ready", "port": wiring.GATEWAY_PORT},
@@ -43,7 +44,8 @@ def _deployment(run: RunContext) -> Object:
             # While the weights change no pod may have them for a moment; calls wait in the gateway then.
             "failureThreshold": 3,
         },
-        livenessProbe=health | {"periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 6},
+        # On a full node it answers late, and a restart loses every rollout in flight: five minutes of silence.
+        livenessProbe=health | {"periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 30},
     )
     template = pod_template(
         run,

@@ -69,7 +69,7 @@ async def test_a_vllm_whose_openapi_has_no_end_is_refused_by_its_size(
     serve: Serve, session: aiohttp.ClientSession
 ) -> None:
     await serve({"/openapi.json": _endless})
-    with pytest.raises(OversizedAnswerError, match="openapi.json: the answer is longer than 2048 KiB"):
+    with pytest.raises(OversizedAnswerError, match=r"openapi\.json: the answer is longer than 2048 KiB"):
         await inference.server_offer(session, "127.0.0.1")
 
 

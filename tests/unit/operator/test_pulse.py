@@ -1,0 +1,52 @@
+"""A loop that hangs is told from one that is starved."""
+
+import pytest
+
+from gymtrain_operator.pulse import HUNG_SECONDS, Pulse
+
+
+class Machine:
+    """Clocks that the test moves."""
+
+    def __init__(self) -> None:
+        self.now = self.cpu = 0.0
+        self.pulse = Pulse(lambda: self.now, lambda: self.cpu)
+
+    def pass_by(self, seconds: float, *, share: float, late: float = 0.0) -> None:
+        """`seconds` in which the process gets this share of a core, its watcher woken this much too late each time."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now += 1.0 + late
+            self.cpu += (1.0 + late) * share
+            self.pulse.tick()
+
+
+@pytest.mark.parametrize(
+    ("share", "late", "hung"),
+    [
+        pytest.param(1.0, 0.0, True, id="it computes without end"),
+        pytest.param(0.001, 0.0, True, id="it waits for a lock, and nobody else wants the core"),
+        pytest.param(0.1, 0.05, False, id="a tenth of a core, all of it used"),
+        pytest.param(0.005, 0.8, False, id="a share of nothing on a full node: whoever wakes up is late"),
+    ],
+)
+def test_two_minutes_without_a_beat(share: float, late: float, hung: bool) -> None:
+    machine = Machine()
+    machine.pass_by(120, share=share, late=late)
+    assert machine.pulse.hung is hung
+
+
+def test_a_starved_loop_that_computes_without_end_is_found_in_the_end() -> None:
+    machine = Machine()
+    machine.pass_by(HUNG_SECONDS * 10 + 20, share=0.1)
+    assert machine.pulse.hung
+
+
+def test_a_beat_begins_anew() -> None:
+    machine = Machine()
+    for _ in range(10):
+        machine.pass_by(HUNG_SECONDS - 5, share=1.0)
+        assert not machine.pulse.hung
+        machine.pulse.beat()
+        machine.pass_by(1, share=1.0)
+    assert machine.pulse.had == 0.0
