@@ -124,6 +124,12 @@ bench: cluster-up images ## Run the benchmarks (benchmarks/README.md)
 	KUBECONFIG="$$(dev/run kubeconfig)" dev/install.sh >/dev/null
 	KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) python -m benchmarks
 
+BENCH_ARGS ?= --runs 300
+.PHONY: bench-operator
+bench-operator: ## ... of the operator with 300 runs that train; no cluster needed (BENCH_ARGS="--runs 100": fewer)
+	dev/run binaries
+	PYTHONPATH=operator $(RUN) python -m benchmarks.operator_load $(BENCH_ARGS)
+
 PARTS ?=
 .PHONY: bench-sandboxes
 bench-sandboxes: cluster-up ## ... of sandboxes, beside agent-sandbox and kubectl exec (PARTS="exec rate": some)

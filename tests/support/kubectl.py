@@ -13,8 +13,8 @@ from tests.support.reading import Reader
 type Objects = list[dict[str, Any]]
 
 PATIENCE = 300.0
-"""Seconds after which what a test waits for won't come any more, on a machine whose cores are all taken. It says nothing
-about how long it should take."""
+"""Seconds after which what a test waits for won't come any more, on a machine whose cores are all taken. How long it
+should take is another question."""
 
 
 class Kubectl:

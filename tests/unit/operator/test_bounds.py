@@ -240,7 +240,7 @@ def _as_served(kind: str, manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_run_that_trains_is_kept_in_little_memory() -> None:
-    """By the interpreter's own count: 70 KB now; with all that the API server says it were ten times that."""
+    """By the interpreter's own count: 35 KB now; with all that the API server says, ten times that."""
     world = World().to_training()
     served = json.dumps({k: {n: _as_served(k, o) for n, o in objects.items()} for k, objects in world.objects.items()})
     tracemalloc.start()
@@ -256,7 +256,7 @@ def test_a_run_that_trains_is_kept_in_little_memory() -> None:
         size = (tracemalloc.get_traced_memory()[0] - before) / len(kept)
     finally:
         tracemalloc.stop()
-    assert size < 120_000, f"{size / 1000:.0f} KB a run"
+    assert size < 70_000, f"{size / 1000:.0f} KB a run"
 
 
 def test_of_a_pod_template_its_images_are_kept_and_who_else_wrote_it() -> None:
