@@ -21,7 +21,7 @@ help: ## List the tasks
 
 ##@ the two commands of the README
 .PHONY: demo
-demo: ## Start a cluster, install the operator, train the quickstart, draw its reward curve
+demo: ## Start a cluster with the images that the quickstart needs, install the operator, train, draw the reward curve
 	@dev/demo.sh
 
 .PHONY: test

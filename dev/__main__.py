@@ -6,12 +6,14 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from dev import go_checks
 from dev.cluster import extras
 from dev.cluster.addons import is_up, kubectl
 from dev.cluster.down import leftovers
 from dev.host import processes
+from dev.images.dockerfiles import needed
 from dev.lock import exclusive
 from dev.providers import choose
 from dev.providers.local import Local
@@ -20,9 +22,13 @@ from dev.settings import BUILD_DAEMON, DAEMONS, EXTRA_DAEMONS, Settings
 from dev.supply import binaries
 
 
-def _cluster_up(settings: Settings, _: argparse.Namespace) -> int:
-    choose(settings).up()
-    return 0
+def _cluster_up(settings: Settings, arguments: argparse.Namespace) -> int:
+    provider = choose(settings)
+    if arguments.images_for and isinstance(provider, Local) and not _published():
+        provider.up(needed(arguments.images_for))
+        return 0
+    provider.up()
+    return _images(settings, arguments) if arguments.images_for else 0
 
 
 def _cluster_down(settings: Settings, arguments: argparse.Namespace) -> int:
@@ -33,11 +39,16 @@ def _cluster_down(settings: Settings, arguments: argparse.Namespace) -> int:
 
 
 def _images(settings: Settings, arguments: argparse.Namespace) -> int:
-    if registry := os.environ.get("IMAGE_REGISTRY"):
+    if registry := _published():
         say(f"IMAGE_REGISTRY is set: the nodes pull {registry}gymtrain/NAME, and nothing is built here")
     else:
-        choose(settings).images(arguments.names)
+        choose(settings).images(needed(arguments.images_for) if arguments.images_for else arguments.names)
     return 0
+
+
+def _published() -> str:
+    """Where the cluster gets the images that the user has pushed; empty where they are built here."""
+    return os.environ.get("IMAGE_REGISTRY", "")
 
 
 def _addon(settings: Settings, arguments: argparse.Namespace) -> int:
@@ -115,6 +126,17 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(function=function)
         if name in ("images", "binaries"):
             command.add_argument("names", nargs="*", metavar="NAME")
+        if name == "images":
+            command.add_argument(
+                "--for", type=Path, dest="images_for", metavar="EXAMPLE", help="those that this example needs, instead"
+            )
+        if name == "cluster-up":
+            command.add_argument(
+                "--images-for",
+                type=Path,
+                metavar="EXAMPLE",
+                help="build the images that this example needs, too, while the rest of the cluster is made",
+            )
         if name == "addon":
             command.add_argument("name", choices=[extra.name for extra in extras.EXTRAS])
             command.add_argument("--remove", action="store_true", help="end it, and delete what it serves")

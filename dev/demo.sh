@@ -13,8 +13,8 @@ deadline=${DEMO_TIMEOUT:-3600}
 began=$SECONDS
 step() { printf '\n==> [%4ds] %s\n' "$((SECONDS - began))" "$*"; }
 
-step "a Kubernetes cluster"
-dev/run cluster-up
+step "a Kubernetes cluster, and beside it the images that $example needs"
+dev/run cluster-up --images-for "$example"
 KUBECONFIG=$(dev/run kubeconfig)
 export KUBECONFIG
 if ! command -v kubectl >/dev/null || ! command -v helm >/dev/null; then
@@ -25,9 +25,6 @@ step "the command line"
 uv=$(dev/uv.sh)
 "$uv" sync --quiet --python "$(dev/python.sh)" --locked --extra operator --extra cli --group dev
 gymtrain=("$root/.venv/bin/gymtrain" --namespace "$namespace")
-
-step "the images"
-dev/run images
 
 step "the operator: helm upgrade --install gymtrain charts/gymtrain"
 dev/install.sh >/dev/null

@@ -148,7 +148,7 @@ def forget_untagged(settings: Settings) -> None:
 
 
 def load_images(settings: Settings, programs: dict[str, Path]) -> None:
-    """Import the images that the cluster itself runs, unless this very content is there already."""
+    """Import the images that the cluster itself runs, and the base, unless this very content is there already."""
     for program, image in PROGRAM_IMAGES.items():
         key = programs[program].parent.name
         if _has(settings, image, key):
@@ -158,6 +158,11 @@ def load_images(settings: Settings, programs: dict[str, Path]) -> None:
             write_program_layer(layer, {f"/{program}": programs[program]})
             write_image(archive, image, layer, ImageConfig(entrypoint=[f"/{program}"], user="65532:65532"))
             _import(settings, archive, image, key)
+    load_base(settings)
+
+
+def load_base(settings: Settings) -> None:
+    """Import the base of all images that are built here, unless it is there already."""
     base = rootfs.ensure(settings)
     if not _has(settings, BASE_IMAGE, rootfs.key()):
         try:

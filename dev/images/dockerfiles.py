@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import graphlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,12 @@ _LOCAL = re.compile(rf"\b{NAME}/([a-z0-9][a-z0-9-]*):dev\b")
 _NAMING = ("FROM", "ARG", "COPY", "RUN")
 """Instructions that can name another image."""
 
+
+# Read as text: `dev/run` has nothing but Python itself.
+_VALUES = REPOSITORY / "charts" / NAME / "values.yaml"
+_DEFAULT = re.compile(rf"^  \w+: {NAME}/([a-z0-9-]+)$", re.MULTILINE)
+_HAS_SANDBOXES = re.compile(r"^  sandboxes:", re.MULTILINE)
+_OF_SANDBOXES = {"broker", "sandbox"}
 
 PLACES = {REPOSITORY / "images": "", REPOSITORY / "examples" / "swe": "swe-"}
 """Folders whose subfolders with a Dockerfile are images, and what their names begin with."""
@@ -53,7 +60,7 @@ def discover(*folders: Path) -> list[Image]:
     return [images[name] for name in order]
 
 
-def select(images: list[Image], names: list[str]) -> list[Image]:
+def select(images: list[Image], names: Sequence[str]) -> list[Image]:
     """The named images with all that they need, in building order; all of them when none is named."""
     if not names:
         return images
@@ -68,6 +75,23 @@ def select(images: list[Image], names: list[str]) -> list[Image]:
             wanted.add(name)
             pending += by_name[name].needs
     return [image for image in images if image.name in wanted]
+
+
+def needed(example: Path) -> list[str]:
+    """Names of the images that the operator and an example's run take: those of the chart's values, without what only
+    sandboxes use where the run has none, and those that the example and the tasks beside it name."""
+    try:
+        text = _without_comments(example.read_text())
+    except OSError as error:
+        raise DevError(f"cannot read the example {example}: {error.strerror}") from None
+    names = set(_DEFAULT.findall(_without_comments(_VALUES.read_text()))) | set(_LOCAL.findall(text))
+    if not _HAS_SANDBOXES.search(text):
+        return sorted(names - _OF_SANDBOXES)
+    return sorted(names.union(*(_LOCAL.findall(tasks.read_text()) for tasks in example.parent.glob("*.jsonl"))))
+
+
+def _without_comments(text: str) -> str:
+    return "\n".join(line.partition(" #")[0] for line in text.splitlines() if not line.lstrip().startswith("#"))
 
 
 def _read(dockerfile: Path, prefix: str) -> Image:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -27,7 +28,7 @@ class Provider(Protocol):
         """How to reach it."""
         ...
 
-    def images(self, names: list[str]) -> None:
+    def images(self, names: Sequence[str]) -> None:
         """Build the named images, or all, and give them to the cluster's nodes."""
         ...
 

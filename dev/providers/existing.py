@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from dev import files
@@ -47,7 +48,7 @@ class Existing:
         files.write(self._own(), text, mode=0o600)
         return self._own()
 
-    def images(self, names: list[str]) -> None:
+    def images(self, names: Sequence[str]) -> None:
         """We can't know how its nodes get images."""
         raise DevError(
             f"cannot bring images to the cluster of {self._name}",

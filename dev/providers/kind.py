@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from dev.images.dockerfiles import Image, discover, select
@@ -43,7 +44,7 @@ class Kind:
         """In the cache: there is no state folder."""
         return self._settings.cache / "kind.kubeconfig"
 
-    def images(self, names: list[str]) -> None:
+    def images(self, names: Sequence[str]) -> None:
         """Build with Docker, then copy each image to the node."""
         images = select(discover(), names)
         if not images:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from pathlib import Path
 
 from dev.cluster import containerd
 from dev.cluster.down import down
 from dev.cluster.up import up
 from dev.images import buildkit
-from dev.images.dockerfiles import discover, select
+from dev.images.dockerfiles import Image, discover, select
 from dev.images.order import build_all
 from dev.images.secrets import build_secrets
 from dev.lock import exclusive
@@ -22,10 +24,11 @@ class Local:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
-    def up(self) -> None:
-        """Start it, repair it, or see that it works."""
+    def up(self, names: Sequence[str] = ()) -> None:
+        """Start it, repair it, or see that it works; with the named images, built beside what the cluster waits for."""
+        images = select(discover(), names) if names else []
         with exclusive(self._settings):
-            up(self._settings)
+            up(self._settings, functools.partial(self._build, images) if images else None)
 
     def down(self) -> None:
         """Remove everything but the cache."""
@@ -38,13 +41,17 @@ class Local:
             raise DevError("there is no cluster", fix="dev/run cluster-up")
         return self._settings.kubeconfig
 
-    def images(self, names: list[str]) -> None:
+    def images(self, names: Sequence[str]) -> None:
         """Build into the kubelet's own store; a broken one does not hold up the rest."""
         images = select(discover(), names)
         if not images:
             raise DevError("there is no images/*/Dockerfile")
         with exclusive(self._settings):
             buildkit.start(self._settings)
+        self._build(images)
+
+    def _build(self, images: list[Image]) -> None:
+        """With buildkitd running."""
         with build_secrets() as secrets:
             failed = build_all(images, lambda image: buildkit.build(self._settings, image, secrets))
         containerd.forget_untagged(self._settings)

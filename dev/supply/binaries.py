@@ -10,7 +10,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from dev.report import DevError, say, step
@@ -23,8 +24,13 @@ from dev.supply.toolchain import Go, find
 _MANIFEST = "checksums.json"
 
 
-def ensure(settings: Settings, names: Sequence[str] = ()) -> dict[str, Path]:
-    """Build what the cache lacks, of the sets that a cluster needs or the named ones; returns each file's path."""
+def ensure(
+    settings: Settings, names: Sequence[str] = (), when_ready: Mapping[str, Callable[[], None]] | None = None
+) -> dict[str, Path]:
+    """Build what the cache lacks, of the sets that a cluster needs or the named ones; returns each file's path.
+
+    `when_ready`: by set, what to do as soon as its programs are there, before the next set is built.
+    """
     sets = {binaries.name: binaries for binaries in SETS}
     if unknown := sorted(set(names) - sets.keys()):
         raise DevError(f"no such set of programs: {', '.join(unknown)}", fix=f"one of: {', '.join(sets)}")
@@ -32,22 +38,24 @@ def ensure(settings: Settings, names: Sequence[str] = ()) -> dict[str, Path]:
         (binaries, _folder(settings, binaries))
         for binaries in [sets[name] for name in names] or [one for one in SETS if not one.lazy]
     ]
-    missing = [(binaries, folder) for binaries, folder in wanted if not _is_whole(folder)]
-    if missing:
-        go = find(settings)
-        later: dict[Path, list[str]] = {}
-        for binaries, _ in missing[1:]:
-            later.setdefault(binaries.folder, []).extend(binaries.packages.values())
-        with fetched_ahead(go, later, settings.cache / "logs" / "modules.log"):
-            for binaries, folder in missing:
+    missing = [binaries for binaries, folder in wanted if not _is_whole(folder)]
+    with ExitStack() as ahead:
+        if missing:
+            go = find(settings)
+            later: dict[Path, list[str]] = {}
+            for binaries in missing[1:]:
+                later.setdefault(binaries.folder, []).extend(binaries.packages.values())
+            ahead.enter_context(fetched_ahead(go, later, settings.cache / "logs" / "modules.log"))
+        for binaries, folder in wanted:
+            if binaries in missing:
                 if folder.exists():
                     say(f"{folder} is damaged: building it anew")
                 _build(settings, go, binaries, folder)
-    programs = {name: folder / name for binaries, folder in wanted for name in binaries.packages}
-    _link(
-        settings, {name: programs[name] for binaries, _ in wanted if not binaries.apart for name in binaries.packages}
-    )
-    return programs | {name: folder / name for binaries, folder in wanted for name in binaries.documents}
+            _link(settings, {name: folder / name for name in binaries.packages if not binaries.apart})
+            if when_ready and binaries.name in when_ready:
+                when_ready[binaries.name]()
+    files = ((folder, name) for binaries, folder in wanted for name in (*binaries.packages, *binaries.documents))
+    return {name: folder / name for folder, name in files}
 
 
 def existing(settings: Settings, program: str) -> Path:

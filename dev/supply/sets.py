@@ -56,10 +56,16 @@ class BinarySet:
         return digest.hexdigest()[:12]
 
 
+IMAGE_BUILDER = "buildkit"
 _CLUSTER = "cluster"
 _CONTAINERD = "containerd"
 _PEERS = "peers"
 SETS = (
+    # First, so that images can be built while the rest is compiled.
+    BinarySet(
+        IMAGE_BUILDER,
+        {"buildkitd": "github.com/moby/buildkit/cmd/buildkitd", "buildctl": "github.com/moby/buildkit/cmd/buildctl"},
+    ),
     BinarySet(
         "kubernetes",
         {
@@ -85,10 +91,6 @@ SETS = (
     ),
     BinarySet("helm", {"helm": "helm.sh/helm/v3/cmd/helm"}, module=_CLUSTER),
     BinarySet("pause", {"pause": "."}),
-    BinarySet(
-        "buildkit",
-        {"buildkitd": "github.com/moby/buildkit/cmd/buildkitd", "buildctl": "github.com/moby/buildkit/cmd/buildctl"},
-    ),
     BinarySet(
         _CONTAINERD,
         {

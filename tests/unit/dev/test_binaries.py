@@ -115,3 +115,13 @@ def test_documents_of_a_module_are_kept_beside_its_programs(
 
     assert files["all.yaml"].read_text() == "kind: a\n---\nkind: b"
     assert not (settings.programs / "all.yaml").exists()
+
+
+def test_a_set_is_ready_before_the_next_one_is_built(settings: Settings, builds: list[str]) -> None:
+    def note() -> None:
+        assert (settings.programs / "pause").exists()
+        builds.append("ready")
+
+    binaries.ensure(settings, ["pause", "buildkit"], {"pause": note})
+    binaries.ensure(settings, ["pause"], {"pause": note})
+    assert builds == ["pause", "ready", "buildkitd", "buildctl", "ready"]

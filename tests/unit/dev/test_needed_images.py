@@ -1,0 +1,32 @@
+"""Which images an example's run takes."""
+
+import pytest
+
+from dev.images.dockerfiles import discover, needed, select
+from dev.report import DevError
+from dev.settings import REPOSITORY
+
+OPERATOR_AND_RUN = {"operator", "gateway", "gym", "inference", "trainer"}
+
+
+def _built(example: str) -> set[str]:
+    return {image.name for image in select(discover(), needed(REPOSITORY / example))}
+
+
+def test_the_quickstart_needs_no_sandbox_and_no_task() -> None:
+    assert _built("examples/quickstart.yaml") == OPERATOR_AND_RUN | {"runtime", "model-smollm2"}
+
+
+def test_an_example_with_sandboxes_needs_broker_daemon_and_its_tasks() -> None:
+    built = _built("examples/swe/swe.yaml")
+    assert {"broker", "sandbox", "swe-base"} | OPERATOR_AND_RUN <= built
+    assert any(name.startswith("swe-requests") for name in built)
+
+
+def test_a_model_from_a_hub_needs_no_image() -> None:
+    assert _built("examples/gpu-single-node.yaml") == OPERATOR_AND_RUN | {"runtime"}
+
+
+def test_an_example_that_is_not_there_is_refused() -> None:
+    with pytest.raises(DevError, match=r"nothing\.yaml"):
+        needed(REPOSITORY / "examples/nothing.yaml")
