@@ -9,7 +9,8 @@ PYTHON = $(shell dev/python.sh)
 RUN = $(UV) run --python "$(PYTHON)" --locked --extra operator --extra cli --group dev
 # NeMo Gym pins libraries that the rest can't live with, so its tests run in an environment of their own.
 RUN_GYM = UV_PROJECT_ENVIRONMENT=.venv-gym $(UV) run --python "$(PYTHON)" --locked --extra gym --group dev
-E2E = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m "e2e and not faults"
+E2E = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m "e2e and not faults and not gpu_images"
+GPU_IMAGES = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m gpu_images
 FAULTS = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m faults
 PYTEST_ARGS ?=
 # Side by side; a make of its own, not a part of the one that calls it.
@@ -17,7 +18,7 @@ LANES = MAKEFLAGS= $(MAKE) --no-print-directory --jobs=2 PYTEST_ARGS="$(PYTEST_A
 
 .PHONY: help
 help: ## List the tasks
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
 
 ##@ the two commands of the README
 .PHONY: demo
@@ -84,6 +85,11 @@ test-agent-sandbox: cluster-up images ## The same with agent-sandbox's controlle
 	dev/run addon agent-sandbox
 	@GYMTRAIN_TEST_SANDBOX_BACKEND=AgentSandbox $(E2E) tests/e2e/sandboxes $(PYTEST_ARGS); \
 	result=$$?; dev/run addon agent-sandbox --remove; exit $$result
+
+.PHONY: test-gpu-images
+test-gpu-images: cluster-up ## The images for GPUs, as far as they can be tried without one: 8 GB; not part of `make test`
+	dev/run images inference-gpu trainer-gpu
+	$(GPU_IMAGES) tests/e2e/gpu_images --capture=no $(PYTEST_ARGS)
 
 .PHONY: test-containerd-2
 test-containerd-2: ## All tests of sandboxes on containerd 2, with user namespaces and image volumes; ends the cluster before and after

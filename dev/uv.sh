@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Prints the path of uv: the one on the PATH, else one installed from PyPI into a small venv of its own in the
+# Prints the path of uv: the one on the PATH if it is new enough, else one installed from PyPI into a small venv of its own in the
 # cache. Callers must name the interpreter (`uv sync --python "$(dev/python.sh)"`): pyenv's shims mislead uv.
 set -euo pipefail
 
 version=0.13.8
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-if path=$(command -v uv) && "$path" --version >/dev/null 2>&1; then
+# An older one can't read pyproject.toml (exclusions of one package's dependencies).
+if path=$(command -v uv) && found=$("$path" --version 2>/dev/null | awk '{print $2}') &&
+    [ "$(printf '%s\n' "$version" "$found" | sort -V | head -n 1)" = "$version" ]; then
     echo "$path"
     exit 0
 fi

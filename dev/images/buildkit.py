@@ -104,6 +104,7 @@ def build(settings: Settings, image: Image, secrets: Mapping[str, Path]) -> None
         "--opt=image-resolve-mode=local",
         f"--output=type=image,name={image.reference},compression=uncompressed,unpack=true",
     ]
+    argv += arguments(image)
     argv += [f"--secret=id={name},src={path}" for name, path in secrets.items()]
     say(f"building {image.tag} …")
     started = time.monotonic()
@@ -116,6 +117,11 @@ def build(settings: Settings, image: Image, secrets: Mapping[str, Path]) -> None
     )
     size = _size(settings, image)
     say(f"building {image.tag}: {time.monotonic() - started:.1f} s, {size}")
+
+
+def arguments(image: Image) -> list[str]:
+    """The image's build arguments, as BuildKit takes them."""
+    return [f"--opt=build-arg:{name}={value}" for name, value in image.arguments.items()]
 
 
 def _size(settings: Settings, image: Image) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import graphlib
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dev.report import DevError
@@ -15,6 +15,13 @@ _LOCAL = re.compile(rf"\b{NAME}/([a-z0-9][a-z0-9-]*):dev\b")
 _NAMING = ("FROM", "ARG", "COPY", "RUN")
 """Instructions that can name another image."""
 
+
+FOR_GPUS = {
+    "runtime": {"EXTRA": "inference-gpu"},
+    "inference": {"RUNTIME_IMAGE": f"{NAME}/runtime-gpu:dev"},
+    "trainer": {"RUNTIME_IMAGE": f"{NAME}/runtime-gpu:dev"},
+}
+"""Images that are built a second time, as NAME-gpu, with these build arguments: 8 GB, so by name only."""
 
 # Read as text: `dev/run` has nothing but Python itself.
 _VALUES = REPOSITORY / "charts" / NAME / "values.yaml"
@@ -28,11 +35,15 @@ PLACES = {REPOSITORY / "images": "", REPOSITORY / "examples" / "swe": "swe-"}
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """One folder that has a Dockerfile."""
+    """One folder that has a Dockerfile, or a variant of it."""
 
     name: str
     dockerfile: Path
     needs: frozenset[str]
+    arguments: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Build arguments."""
+    by_name_only: bool = False
+    """Built only when it is asked for, or needed by one that is."""
 
     @property
     def reference(self) -> str:
@@ -49,6 +60,7 @@ def discover(*folders: Path) -> list[Image]:
     """All images, each after those that its Dockerfile names. `folders` stand in for PLACES."""
     places = dict.fromkeys(folders, "") or PLACES
     found = [_read(path, prefix) for folder, prefix in places.items() for path in sorted(folder.glob("*/Dockerfile"))]
+    found += [_for_gpus(image) for image in found if not folders and image.name in FOR_GPUS]
     images = {image.name: image for image in found}
     for image in found:
         for missing in sorted(image.needs - images.keys()):
@@ -61,9 +73,9 @@ def discover(*folders: Path) -> list[Image]:
 
 
 def select(images: list[Image], names: Sequence[str]) -> list[Image]:
-    """The named images with all that they need, in building order; all of them when none is named."""
+    """The named images with all that they need, in building order; when none is named, all but those for GPUs."""
     if not names:
-        return images
+        return [image for image in images if not image.by_name_only]
     by_name = {image.name: image for image in images}
     wanted: set[str] = set()
     pending = list(names)
@@ -101,3 +113,9 @@ def _read(dockerfile: Path, prefix: str) -> Image:
         if line.strip().upper().startswith(_NAMING):
             needs.update(_LOCAL.findall(line))
     return Image(name, dockerfile, frozenset(needs - {name}))
+
+
+def _for_gpus(image: Image) -> Image:
+    arguments = FOR_GPUS[image.name]
+    needs = frozenset(name for value in arguments.values() for name in _LOCAL.findall(value))
+    return Image(f"{image.name}-gpu", image.dockerfile, needs, arguments, by_name_only=True)

@@ -64,6 +64,7 @@ def docker_build(settings: Settings, image: Image) -> None:
     log = settings.cache / "logs" / f"image-{image.name}.log"
     with build_secrets() as secrets:
         argv: list[str | Path] = ["docker", "build", "--progress=plain", "-t", image.tag, "-f", "-"]
+        argv += [f"--build-arg={name}={value}" for name, value in image.arguments.items()]
         argv += [f"--secret=id={name},src={path}" for name, path in secrets.items()]
         what = f"building {image.tag}"
         say(f"{what} …")
