@@ -1,13 +1,16 @@
 """Every example fits the types; the api ring applies them to a real API server."""
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from gymtrain_api.spec import GymTrainingRunSpec
 
-EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yaml"))
+README = Path(__file__).parents[3] / "README.md"
+EXAMPLES = sorted((README.parent / "examples").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
@@ -31,3 +34,43 @@ def test_a_batch_holds_whole_groups(path: Path) -> None:
             config = trainer["config"]
             batch = config["per_device_train_batch_size"] * trainer.get("nodes", 1) * trainer.get("processesPerNode", 1)
             assert batch % config["num_generations"] == 0
+
+
+def _readmes_run() -> dict[str, Any]:
+    (block,) = re.findall(r"```yaml\n(.*?)```", README.read_text(), re.DOTALL)
+    run: dict[str, Any] = yaml.safe_load(block)
+    return run
+
+
+def test_the_readmes_run_keeps_its_model_and_sees_tool_calls() -> None:
+    spec = GymTrainingRunSpec.model_validate(_readmes_run()["spec"])
+    assert spec.trainer.checkpoint is not None
+    assert "save_steps" in spec.trainer.config
+    # Its environment is that of examples/workplace-assistant.yaml, which says what these are for.
+    assert {"--enable-auto-tool-choice", "--tool-call-parser=hermes"} <= set(spec.inference.args)
+
+
+def test_the_readme_builds_before_it_installs_and_installs_before_it_applies() -> None:
+    text = README.read_text()
+    places = [text.index(word) for word in ("](images/README.md) has the commands", "helm install", "kubectl apply -f")]
+    assert places == sorted(places)
+    assert "--set imageRegistry=" in text
+
+
+def test_the_readme_links_every_page() -> None:
+    text = README.read_text()
+    assert [page.name for page in (README.parent / "docs").glob("*.md") if f"(docs/{page.name})" not in text] == []
+    assert "gtr/NAME" not in text
+
+
+def _gigabytes_in_each_process(spec: GymTrainingRunSpec, billions: float) -> float:
+    """GB of weights, gradients and AdamW's moments in float32."""
+    processes = spec.trainer.nodes * spec.trainer.processes_per_node if spec.trainer.config.get("fsdp") else 1
+    return billions * 16 / processes
+
+
+def test_the_four_nodes_hold_their_model() -> None:
+    document = yaml.safe_load((README.parent / "examples/slurm-4-nodes.yaml").read_text())
+    spec = GymTrainingRunSpec.model_validate(document["spec"])
+    assert "Qwen3-4B" in spec.model.source
+    assert _gigabytes_in_each_process(spec, 4) < 80 / 2, "an H100 has 80 GB, and activations want half of it"
