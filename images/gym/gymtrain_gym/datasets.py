@@ -20,6 +20,7 @@ from gymtrain_gym import generated, jsonl, workspace
 from gymtrain_gym.agents import AgentDirectory
 from gymtrain_gym.errors import DatasetError
 from gymtrain_gym.findings import Findings, nearest
+from gymtrain_gym.policy import Policy, warn
 from gymtrain_gym.rows import RowReader, Schema
 
 CHECKED_GENERATED_ROWS = 64
@@ -34,7 +35,13 @@ class Folders:
 
 
 def prepare(
-    data: Data, agents: AgentDirectory, folders: Folders, findings: Findings, schema: Schema | None, sample: bool
+    data: Data,
+    agents: AgentDirectory,
+    folders: Folders,
+    findings: Findings,
+    schema: Schema | None,
+    sample: bool,
+    policy: Policy | None = None,
 ) -> DataIndex:
     """Makes every dataset readable by row and returns the index; `findings` say what can't be used.
 
@@ -45,13 +52,14 @@ def prepare(
         findings: what is wrong is added here.
         schema: check of each row's request; None trusts the rows (preflight has seen them).
         sample: generate only the first rows of reasoningGym sets, enough to check them.
+        policy: what the rows are compared with, for warnings; None gives none.
     """
     folders.data.mkdir(parents=True, exist_ok=True)
     files = []
     for number, dataset in enumerate(data.train):
         where = f"spec.data.train[{number}]"
         try:
-            files.append(_prepare_one(number, dataset, agents, folders, findings, schema, sample))
+            files.append(_prepare_one(number, dataset, agents, folders, findings, schema, sample, policy))
         except DatasetError as error:
             place = "reasoningGym" if dataset.reasoning_gym else "source"
             findings.add(f"{where}.{place}", f"{dataset.source}: {error}" if dataset.source else str(error))
@@ -75,6 +83,7 @@ def _prepare_one(
     findings: Findings,
     schema: Schema | None,
     sample: bool,
+    policy: Policy | None,
 ) -> DataFile:
     where = f"spec.data.train[{number}]"
     copy = folders.data / f"train-{number}.jsonl"
@@ -111,6 +120,8 @@ def _prepare_one(
     if found.problem_count > len(found.problems):
         rest = found.problem_count - len(found.problems)
         findings.add(dataset.source or where, f"{rest} more of {found.rows} rows can't be used")
+    if policy is not None:
+        warn(policy, reader.facts, dataset.source or where, findings)
     rows = task.size if task else found.rows
     counts = {default: rows} if task and default else dict(found.agents)
     return DataFile(

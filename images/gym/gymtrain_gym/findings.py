@@ -9,13 +9,17 @@ MAX_LISTED = 8
 
 
 class Findings:
-    """The findings of one preflight."""
+    """The findings of one preflight, and its warnings, which make no finding."""
 
     def __init__(self) -> None:
         self.items: list[Finding] = []
+        self.warnings: list[Finding] = []
 
     def add(self, where: str, message: str) -> None:
         self.items.append(Finding(where=where, message=message))
+
+    def warn(self, where: str, message: str) -> None:
+        self.warnings.append(Finding(where=where, message=message))
 
     def __bool__(self) -> bool:
         return bool(self.items)

@@ -29,7 +29,7 @@ class FileIndex:
             self.problems.append((line, message))
 
 
-def index(file: Path, offsets_file: Path, agent_of: Callable[[bytes], str]) -> FileIndex:
+def index(file: Path, offsets_file: Path, agent_of: Callable[[bytes, int], str]) -> FileIndex:
     """Writes the byte offsets of all rows and the end of the file to `offsets_file`; empty lines are no rows.
 
     A row reaches from its offset to the next one. The offsets appear complete or not at all.
@@ -37,7 +37,7 @@ def index(file: Path, offsets_file: Path, agent_of: Callable[[bytes], str]) -> F
     Args:
         file: the JSONL file.
         offsets_file: (rows + 1) little-endian uint64.
-        agent_of: the agent of a row; raises DatasetError for a row that can't be used.
+        agent_of: the agent of a row, from its bytes and its line; raises DatasetError for a row that can't be used.
 
     Raises:
         DatasetError: the file can't be read, or is no JSONL at all.
@@ -58,7 +58,7 @@ def index(file: Path, offsets_file: Path, agent_of: Callable[[bytes], str]) -> F
                     offsets.write(struct.pack("<Q", position))
                     found.rows += 1
                     try:
-                        found.agents[agent_of(line)] += 1
+                        found.agents[agent_of(line, number)] += 1
                     except DatasetError as error:
                         found.add_problem(number, str(error))
                 position += len(line)

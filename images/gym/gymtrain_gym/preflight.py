@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from gymtrain_api.runs import parse_run_config
 from gymtrain_api.wiring import DATA_DIR, PREFLIGHT_MARK, RUN_CONFIG_FILE, DataIndex, GymPreflight, RunConfig
-from gymtrain_gym import datasets, resolve, rows, servers, verify
+from gymtrain_gym import datasets, policy, resolve, rows, servers, verify
 from gymtrain_gym.datasets import Folders
 from gymtrain_gym.findings import Findings
 
@@ -39,7 +39,13 @@ def check(run: RunConfig, folders: Folders) -> GymPreflight:
             infos = servers.describe(config, run.spec.gym, findings)
             where = "spec.data"
             index = datasets.prepare(
-                run.spec.data, servers.directory(infos), folders, findings, rows.responses_schema(), sample=True
+                run.spec.data,
+                servers.directory(infos),
+                folders,
+                findings,
+                rows.responses_schema(),
+                sample=True,
+                policy=policy.of(run.spec),
             )
             if run.spec.rollout.mode == "Verify":
                 verify.check(OmegaConf.to_container(config), infos, index, findings)
@@ -52,7 +58,9 @@ def check(run: RunConfig, folders: Folders) -> GymPreflight:
         traceback.print_exc()
         findings.add(where, f"preflight stopped at {type(error).__name__}: {error}")
     seconds = round(time.monotonic() - started, 3)
-    return verdict.model_copy(update={"findings": findings.items, "seconds": seconds})
+    return verdict.model_copy(
+        update={"findings": findings.items, "warnings": findings.warnings, "seconds": seconds}
+    )
 
 
 def main(run_file: Path = Path(RUN_CONFIG_FILE)) -> int:
@@ -65,7 +73,7 @@ def main(run_file: Path = Path(RUN_CONFIG_FILE)) -> int:
     with tempfile.TemporaryDirectory(prefix="gymtrain-") as scratch:
         data = Path(DATA_DIR)
         verdict = check(run, Folders(data=data if os.access(data, os.W_OK) else Path(scratch)))
-    for finding in verdict.findings:
+    for finding in [*verdict.findings, *verdict.warnings]:
         print(f"{finding.where}: {finding.message}", file=sys.stderr)
     # Libraries may have left the line unfinished.
     print(f"\n{PREFLIGHT_MARK}{verdict.model_dump_json()}", flush=True)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import yaml
 from nemo_gym.config_types import ConfigError, ServerInstanceConfig
 from nemo_gym.global_config import GlobalConfigDictParser, GlobalConfigDictParserConfig, format_almost_server_warning
 from omegaconf import DictConfig, OmegaConf
@@ -52,6 +53,32 @@ class _Parser(GlobalConfigDictParser):  # type: ignore[misc]  # nemo_gym is not 
     def __init__(self, findings: Findings) -> None:
         super().__init__()
         self._findings = findings
+
+    def load_extra_config_paths(self, config_paths: list[str]) -> tuple[list[str], list[DictConfig]]:
+        """Upstream's, with the same roots for the files that a file names in its own `config_paths`.
+
+        Upstream reads all of them in one call: so the named ones are looked at before, file by file.
+        """
+        roots, seen = workspace.roots(), set(config_paths)
+        waiting = list(config_paths)
+        while waiting:
+            named = waiting.pop()
+            if not workspace.is_inside(Path(named), roots):
+                self._findings.add(f"config_paths of a config file, {named!r}", _outside(roots))
+                raise _InvalidConfigError
+            file = workspace.find(Path(named), roots)
+            if file is None:
+                continue  # upstream says where it looked
+            try:
+                inner = yaml.safe_load(file.read_bytes())
+            except yaml.YAMLError:
+                continue  # upstream says where it is broken
+            more = inner.get("config_paths") if isinstance(inner, dict) else None
+            fresh = [str(path) for path in more or [] if path not in seen]
+            seen.update(fresh)
+            waiting += fresh
+        paths, configs = super().load_extra_config_paths(config_paths)
+        return list(paths), list(configs)
 
     def raise_on_missing_values(self, global_config_dict: DictConfig) -> None:
         paths = self.collect_missing_value_paths(global_config_dict)
@@ -136,6 +163,9 @@ def resolve(
     except ConfigError as error:
         findings.add("spec.gym.configPaths", str(error))
         return None
+    except OSError as error:
+        findings.add("spec.gym.configPaths", f"{error.filename} can't be read: {error.strerror}")
+        return None
     except InterpolationResolutionError as error:
         findings.add(f"config key {error.full_key}", f"does not resolve: {_one_line(error)}")
         return None
@@ -176,11 +206,23 @@ def _paths_exist(paths: list[str], findings: Findings) -> bool:
     roots = workspace.roots()
     fine = True
     for position, path in enumerate(paths):
-        if workspace.find(Path(path), roots) is None:
-            hint = nearest(path, _config_files(roots))
-            findings.add(f"spec.gym.configPaths[{position}]", f"no config file {path!r} in the Gym image: {hint}")
-            fine = False
+        where = f"spec.gym.configPaths[{position}]"
+        if not workspace.is_inside(Path(path), roots):
+            findings.add(where, f"{path!r} {_outside(roots)}")
+        elif workspace.find(Path(path), roots) is None:
+            findings.add(where, f"no config file {path!r} in the Gym image: {nearest(path, _config_files(roots))}")
+        else:
+            continue
+        fine = False
     return fine
+
+
+def _outside(roots: list[Path]) -> str:
+    """Why a path is not read. Nothing of the file that it leads to, not even whether there is one, is said."""
+    return (
+        f"leads out of the folders that NeMo Gym's configs are read from, {' and '.join(map(str, roots))}: put your "
+        "environment's files into the first (images/gym/README.md), and name them relative to it"
+    )
 
 
 def _config_files(roots: list[Path]) -> list[str]:

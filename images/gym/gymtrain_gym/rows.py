@@ -1,6 +1,7 @@
 """One row of a dataset: is it a request that an agent's /run accepts, and which agent is it for?"""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -12,7 +13,20 @@ from gymtrain_gym.findings import nearest
 AGENT_TYPE = "responses_api_agents"
 MAX_TEXT = 300  # characters of a library's error message
 
+# Parts of a message that are no text; of the Responses API, and of Chat Completions.
+_NO_TEXT = {"input_image", "image", "image_url", "input_audio", "input_video", "video_url", "input_file"}
+
 type Schema = Callable[[Any], object]  # raises ValueError
+
+
+@dataclass
+class RowFacts:
+    """What preflight wants to know of a dataset as a whole; lines count from 1, 0 is none."""
+
+    with_tools: int = 0  # rows
+    first_with_tools: int = 0  # line
+    longest: int = 0  # characters of the longest prompt
+    longest_line: int = 0
 
 
 class RowReader:
@@ -28,9 +42,10 @@ class RowReader:
         self._agents = agents
         self._default = default_agent
         self._schema = schema
+        self.facts = RowFacts()
 
-    def agent_of(self, line: bytes) -> str:
-        """The agent that the row in `line` is for.
+    def agent_of(self, line: bytes, number: int) -> str:
+        """The agent that the row in `line`, the file's line `number`, is for. Rows with a schema also count in `facts`.
 
         Raises:
             DatasetError: the row can't be used.
@@ -48,11 +63,25 @@ class RowReader:
             )
         agent = self._named_agent(row.get("agent_ref"))
         if self._schema is not None:
+            if kind := _no_text(row["responses_create_params"].get("input")):
+                raise DatasetError(
+                    f"responses_create_params.input has a part of type {kind}: only text can be trained, since samples are "
+                    "token ids and the trainer's model neither sees nor hears"
+                )
             try:
                 self._schema(without_nulls(row["responses_create_params"]))  # as the trainer sends it
             except ValueError as error:
                 raise DatasetError(f"responses_create_params: {describe(error)}") from error
+            self._note(row["responses_create_params"], number)
         return agent
+
+    def _note(self, request: dict[str, Any], number: int) -> None:
+        if request.get("tools"):
+            self.facts.with_tools += 1
+            self.facts.first_with_tools = self.facts.first_with_tools or number
+        length = sum(map(len, _texts(request.get("input")))) + len(request.get("instructions") or "")
+        if length > self.facts.longest:
+            self.facts.longest, self.facts.longest_line = length, number
 
     def _named_agent(self, reference: object) -> str:
         if reference is None:
@@ -69,6 +98,32 @@ class RowReader:
         if name not in self._agents:
             raise DatasetError(f"agent_ref names no agent of the Gym config, {name!r}: {nearest(name, self._agents)}")
         return name
+
+
+def _parts(messages: Any) -> Iterator[Any]:
+    """Parts of all messages' contents; a text instead of a list of parts is one."""
+    if isinstance(messages, str):
+        yield messages
+    for message in messages if isinstance(messages, list) else []:
+        if not isinstance(message, dict):
+            continue
+        yield message
+        for key in ("content", "output", "summary"):
+            content = message.get(key)
+            yield from content if isinstance(content, list) else [content]
+
+
+def _no_text(messages: Any) -> str | None:
+    """The type of the first part that is no text."""
+    kinds = (part.get("type") for part in _parts(messages) if isinstance(part, dict))
+    return next((kind for kind in kinds if isinstance(kind, str) and kind in _NO_TEXT), None)
+
+
+def _texts(messages: Any) -> Iterator[str]:
+    for part in _parts(messages):
+        text = part.get("text") if isinstance(part, dict) else part
+        if isinstance(text, str):
+            yield text
 
 
 def responses_schema() -> Schema:

@@ -26,6 +26,14 @@ def find(relative: Path, search: list[Path]) -> Path | None:
     return next((root / relative for root in search if (root / relative).exists()), None)
 
 
+def is_inside(path: Path, search: list[Path]) -> bool:
+    """Whether `path` stays in one of `search`, wherever its symbolic links and its `..` lead; it needn't exist."""
+    places = [root.resolve() for root in search]
+    found = find(path, search)
+    candidates = [found] if found is not None else [root / path for root in search]
+    return any(candidate.resolve().is_relative_to(place) for candidate in candidates for place in places)
+
+
 def mirror(source: Path, target: Path) -> Path:
     """Rebuilds the folder `source` at `target` with links to its files; files written there stay."""
     for folder, subfolders, files in os.walk(source):

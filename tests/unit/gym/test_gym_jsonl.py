@@ -17,7 +17,7 @@ def index(file: Path, content: bytes) -> tuple[jsonl.FileIndex, list[bytes]]:
     """The index, and the rows as a reader of the offsets sees them."""
     file.write_bytes(content)
     offsets_file = file.with_suffix(".offsets")
-    found = jsonl.index(file, offsets_file, lambda line: "agent")
+    found = jsonl.index(file, offsets_file, lambda line, number: "agent")
     raw = offsets_file.read_bytes()
     offsets = struct.unpack(f"<{len(raw) // 8}Q", raw)
     return found, [content[a:b] for a, b in pairwise(offsets)]
@@ -47,7 +47,7 @@ def test_rows_are_counted_by_agent(file: Path) -> None:
 
 
 def test_problems_carry_line_numbers_and_are_limited(file: Path) -> None:
-    def refuse(line: bytes) -> str:
+    def refuse(line: bytes, number: int) -> str:
         raise DatasetError("no")
 
     file.write_bytes(b"\n" + b"x\n" * 100)
@@ -80,13 +80,13 @@ def test_endless_line_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="can't be read: No such file"):
-        jsonl.index(tmp_path / "none", tmp_path / "offsets", lambda line: "agent")
+        jsonl.index(tmp_path / "none", tmp_path / "offsets", lambda line, number: "agent")
 
 
 def test_offsets_appear_only_when_complete(file: Path) -> None:
     file.write_bytes(b"\n")
     with pytest.raises(DatasetError):
-        jsonl.index(file, file.with_suffix(".offsets"), lambda line: "agent")
+        jsonl.index(file, file.with_suffix(".offsets"), lambda line, number: "agent")
     assert not file.with_suffix(".offsets").exists()
 
 
@@ -95,7 +95,7 @@ def test_memory_does_not_grow_with_the_file(file: Path) -> None:
         for number in range(100_000):
             output.write(b'{"responses_create_params":{"input":"%0500d"}}\n' % number)
     tracemalloc.start()
-    found = jsonl.index(file, file.with_suffix(".offsets"), lambda line: "agent")
+    found = jsonl.index(file, file.with_suffix(".offsets"), lambda line, number: "agent")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert found.rows == 100_000

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.wiring import PREFLIGHT_MARK, DataIndex, GymPreflight, RunConfig
 from gymtrain_gym import data, preflight, resolve
 from gymtrain_gym.datasets import Folders
@@ -84,6 +85,46 @@ def test_row_problems_name_file_and_line(make_run: MakeRun, folders: Folders) ->
     put(folders, 0, "rows.jsonl", ROW, "{broken", {**ROW, "agent_ref": {"name": "nobody"}})
     found = problems(make_run([{"source": "pvc://claim/rows.jsonl"}]), folders)
     assert [line.split(": ")[0] for line in found] == ["pvc://claim/rows.jsonl:2", "pvc://claim/rows.jsonl:3"]
+
+
+IMAGE = {"role": "user", "content": [{"type": "input_image", "image_url": "data:x", "detail": "auto"}]}
+TOOL = {"type": "function", "name": "f", "description": "d", "parameters": {"type": "object"}, "strict": False}
+
+
+def test_a_row_with_an_image_is_named_with_file_and_line(make_run: MakeRun, folders: Folders) -> None:
+    put(folders, 0, "rows.jsonl", ROW, {"responses_create_params": {"input": [IMAGE]}})
+    (found,) = problems(make_run([{"source": "pvc://claim/rows.jsonl"}]), folders)
+    assert found.startswith("pvc://claim/rows.jsonl:2: responses_create_params.input has a part of type input_image")
+
+
+def warnings(run: RunConfig, folders: Folders, *arguments: str, **config: Any) -> list[str]:
+    """What preflight warns of, where vLLM is started with these arguments."""
+    spec = json.loads(run.spec.model_dump_json(by_alias=True))
+    spec["inference"]["args"] = list(arguments)
+    spec["trainer"]["config"] = config
+    verdict = preflight.check(run.model_copy(update={"spec": GymTrainingRunSpec.model_validate(spec)}), folders)
+    assert verdict.findings == []
+    return [f"{warning.where}: {warning.message}" for warning in verdict.warnings]
+
+
+def test_tools_without_a_tool_parser_are_a_warning_that_names_the_first_row(
+    make_run: MakeRun, folders: Folders
+) -> None:
+    put(folders, 0, "rows.jsonl", ROW, {"responses_create_params": {"input": "x", "tools": [TOOL]}})
+    run = make_run([{"source": "pvc://claim/rows.jsonl"}])
+    (warning,) = warnings(run, folders)
+    assert warning.startswith("pvc://claim/rows.jsonl:2: 1 rows have tools, and vLLM answers none of them")
+    assert "--tool-call-parser" in warning
+    assert warnings(run, folders, "--enable-auto-tool-choice", "--tool-call-parser=hermes") == []
+
+
+def test_a_prompt_that_can_not_fit_is_a_warning_that_names_its_row(make_run: MakeRun, folders: Folders) -> None:
+    put(folders, 0, "rows.jsonl", ROW, {"responses_create_params": {"input": "word " * 1200}}, ROW)
+    run = make_run([{"source": "pvc://claim/rows.jsonl"}])
+    (warning,) = warnings(run, folders, "--max-model-len=1024", max_completion_length=64)
+    assert warning.startswith("pvc://claim/rows.jsonl:2: has a prompt of 6000 characters, 1000 tokens or more")
+    assert warnings(run, folders, "--max-model-len=2048", max_completion_length=64) == []
+    assert warnings(run, folders) == []
 
 
 def test_many_row_problems_are_counted(make_run: MakeRun, folders: Folders) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gymtrain_gym.errors import DatasetError
-from gymtrain_gym.rows import RowReader, responses_schema
+from gymtrain_gym.rows import RowFacts, RowReader, responses_schema
 
 pytestmark = pytest.mark.gym
 
@@ -15,7 +15,7 @@ AGENTS = {"math_agent", "mail_agent"}
 
 def read(row: Any, default: str | None = "math_agent") -> str:
     line = row if isinstance(row, bytes) else json.dumps(row).encode()
-    return RowReader(AGENTS, default, responses_schema()).agent_of(line)
+    return RowReader(AGENTS, default, responses_schema()).agent_of(line, 1)
 
 
 def row(**fields: Any) -> dict[str, Any]:
@@ -75,3 +75,38 @@ def test_null_is_what_is_left_out_as_the_trainer_sends_no_nulls() -> None:
 def test_null_where_something_is_needed_is_refused() -> None:
     with pytest.raises(DatasetError, match="input: Field required"):
         read({"responses_create_params": {"input": None}})
+
+
+
+def with_parts(*parts: dict[str, Any]) -> dict[str, Any]:
+    return {"responses_create_params": {"input": [{"role": "user", "content": list(parts)}]}}
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "input_image", "image_url": "data:image/png;base64,AA==", "detail": "auto"},
+        {"type": "image_url", "image_url": {"url": "http://x/y.png"}},
+        {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}},
+    ],
+)
+def test_rows_with_more_than_text_are_refused_with_the_reason(part: dict[str, Any]) -> None:
+    with pytest.raises(DatasetError, match=f"has a part of type {part['type']}: only text can be trained"):
+        read(with_parts({"type": "input_text", "text": "What is this?"}, part))
+
+
+def test_rows_whose_tools_give_images_are_refused() -> None:
+    output = {"type": "function_call_output", "call_id": "1", "output": [{"type": "input_image", "image_url": "x"}]}
+    with pytest.raises(DatasetError, match="input_image"):
+        read({"responses_create_params": {"input": [output]}})
+
+
+def test_text_in_parts_is_fine_and_counted() -> None:
+    reader = RowReader(AGENTS, "math_agent", responses_schema())
+    reader.agent_of(json.dumps(row()).encode(), 1)
+    longest = with_parts({"type": "input_text", "text": "12345"}, {"type": "input_text", "text": "67890"})
+    tool = {"type": "function", "name": "f", "description": "d", "parameters": {"type": "object"}, "strict": False}
+    longest["responses_create_params"]["tools"] = [tool]
+    reader.agent_of(json.dumps(longest).encode(), 4)
+    reader.agent_of(json.dumps(row()).encode(), 5)
+    assert reader.facts == RowFacts(with_tools=1, first_with_tools=4, longest=10, longest_line=4)
