@@ -1,6 +1,7 @@
-"""`python -m gymtrain_trainer.fetch`: fetches an hf:// model into /gymtrain/model, once.
+"""`python -m gymtrain_trainer.fetch [--without-weights]`: fetches an hf:// model into /gymtrain/model, once.
 
-The init container of pods whose model comes from the hub. HF_TOKEN holds the token of a gated repository.
+The init container of pods whose model comes from the hub. HF_TOKEN holds the token of a gated repository. Preflight looks
+at config and tokenizer alone: where no volume keeps the model, it leaves the weights to the pods that load them.
 """
 
 import logging
@@ -8,7 +9,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gymtrain_api.sources import HuggingFace, parse_model_source
@@ -19,6 +20,8 @@ from gymtrain_trainer.errors import FetchError, ModelFolderError, TrainerError
 log = logging.getLogger("gymtrain_trainer.fetch")
 
 _MARK = ".gymtrain-model"  # written last: repository and revision of a whole copy
+_WEIGHTS = ["*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.pt"]
+WITHOUT_WEIGHTS = "--without-weights"
 _TRIES = 5
 _BACKOFF_SECONDS = 5.0
 _REPORT_SECONDS = 10.0
@@ -26,14 +29,23 @@ _REPORT_SECONDS = 10.0
 _IGNORED = ["*.gguf", "*.onnx", "onnx/*", "*.h5", "*.msgpack", "*.ot", "*.pth", "original/*", "*.tflite", "*.mlmodel"]
 
 
-def fetch(repo_id: str, revision: str | None, folder: Path, token: str | None) -> None:
+def lacks_weights(folder: Path) -> bool:
+    """Whether `folder` was filled without weights, on purpose."""
+    try:
+        return (folder / _MARK).read_text().endswith(WITHOUT_WEIGHTS)
+    except OSError:
+        return False
+
+
+def fetch(repo_id: str, revision: str | None, folder: Path, token: str | None, *, weights: bool = True) -> None:
     """Copies a repository of the hub into `folder`. A whole copy of the same revision is left as it is.
 
     Raises:
         ModelFolderError: the repository or revision doesn't exist, or the token doesn't open it.
         FetchError: the hub couldn't be reached, or the volume is full.
     """
-    mark, wanted = folder / _MARK, f"{repo_id}@{revision or 'main'}"
+    mark, wanted = folder / _MARK, f"{repo_id}@{revision or 'main'}" + ("" if weights else f" {WITHOUT_WEIGHTS}")
+    ignored = _IGNORED if weights else [*_IGNORED, *_WEIGHTS]
     if mark.exists() and mark.read_text() == wanted:
         log.info("%s is already in %s", wanted, folder)
         return
@@ -53,7 +65,7 @@ def fetch(repo_id: str, revision: str | None, folder: Path, token: str | None) -
         for attempt in range(1, _TRIES + 1):
             try:
                 snapshot_download(
-                    repo_id, revision=revision, local_dir=folder, token=token or False, ignore_patterns=_IGNORED
+                    repo_id, revision=revision, local_dir=folder, token=token or False, ignore_patterns=ignored
                 )
                 break
             except GatedRepoError as error:
@@ -99,7 +111,7 @@ def _report(folder: Path, ended: threading.Event) -> None:
         log.info("%.1f MB so far", _size(folder) / 1e6)
 
 
-def main(environ: Mapping[str, str] = os.environ) -> int:
+def main(environ: Mapping[str, str] = os.environ, arguments: Sequence[str] = ()) -> int:
     """Fetches the model of run.json; the message of a failure also goes to the termination log."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stdout)
     paths = read_paths(environ)
@@ -109,7 +121,8 @@ def main(environ: Mapping[str, str] = os.environ) -> int:
         if not isinstance(source, HuggingFace):
             raise ModelFolderError(f"{model.source} needs no fetching; only hf:// does")
         paths.model.mkdir(parents=True, exist_ok=True)
-        fetch(source.repo_id, model.revision, paths.model, environ.get("HF_TOKEN"))
+        weights = WITHOUT_WEIGHTS not in arguments
+        fetch(source.repo_id, model.revision, paths.model, environ.get("HF_TOKEN"), weights=weights)
     except TrainerError as error:
         log.error("%s", error)
         try:
@@ -121,4 +134,4 @@ def main(environ: Mapping[str, str] = os.environ) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(arguments=sys.argv[1:]))

@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from gymtrain_api.wiring import Finding
+from gymtrain_trainer.fetch import lacks_weights
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
+# Parts of config.json of models that take images, video or sound, in transformers 5.19.
+_SENSES = ("vision_config", "vision_tower_config", "vit_config", "image_token_id", "audio_config", "speech_config")
 _HEADER_LIMIT = 200_000_000  # bytes; safetensors' own limit of the header is 100 MB
 
 
@@ -30,7 +33,9 @@ def check_model_folder(folder: Path, source: str) -> list[Finding]:
     config = _json(folder / "config.json", add, f"there is no config.json (found: {listing})")
     if config is not None and not config.get("architectures"):
         add("config.json names no architectures, so neither vLLM nor transformers knows the model's class")
-    if not present & set(_WEIGHTS):
+    if config is not None and (problem := _kind_problem(config)):
+        add(problem)
+    if not present & set(_WEIGHTS) and not lacks_weights(folder):
         gguf = sorted(name for name in present if name.endswith(".gguf"))
         found = f"found: {listing}"
         if gguf:
@@ -53,6 +58,21 @@ def check_model_folder(folder: Path, source: str) -> list[Finding]:
                 "the tokenizer has no chat template, which agents need: add chat_template.jinja; base models bring none"
             )
     return findings
+
+
+def _kind_problem(config: dict[str, Any]) -> str | None:
+    """What in the model's kind keeps it from being trained: samples are token ids, from first to last."""
+    name = next(iter(config.get("architectures") or []), "the model")
+    senses = sorted(key for key in _SENSES if config.get(key))
+    if senses:
+        return (
+            f"{name} takes more than text ({', '.join(senses)} in config.json). Samples carry no images and no sound, "
+            "and TRL sends vLLM none of the weights that see or hear: use a text-only model, such as one whose "
+            "architecture ends in ForCausalLM"
+        )
+    if config.get("is_encoder_decoder"):
+        return f"{name} is an encoder with a decoder (is_encoder_decoder in config.json); TRL trains causal models"
+    return None
 
 
 def _json(path: Path, add: Any, missing: str) -> dict[str, Any] | None:

@@ -26,9 +26,11 @@ from gymtrain_api.wiring import PREFLIGHT_MARK, Finding, TrainerPreflight
 from gymtrain_trainer import settings
 from gymtrain_trainer.algorithm.resume import check_resume
 from gymtrain_trainer.context import read_paths, read_run_config
-from gymtrain_trainer.context_length import check_context_length
+from gymtrain_trainer.context_length import check_lengths
 from gymtrain_trainer.lora_settings import check_lora
 from gymtrain_trainer.model_folder import check_model_folder
+from gymtrain_trainer.refusals import one_line, place_of
+from gymtrain_trainer.trl_config import leave_out_vllm
 
 _WHERE = "spec.trainer.config"
 
@@ -125,14 +127,13 @@ def check_types(config: Mapping[str, Any], hints: Mapping[str, Any]) -> list[Fin
 
 def check_config(spec: GymTrainingRunSpec) -> list[Finding]:
     """All checks of `trainer.config`, the last by making TRL's config of it. Imports torch and transformers."""
-    from gymtrain_trainer.trl_config import quick_config_class
+    from trl.experimental.async_grpo import AsyncGRPOConfig
 
-    config_class = quick_config_class()
-    fields = {field.name for field in dataclasses.fields(config_class) if field.init}
+    fields = {field.name for field in dataclasses.fields(AsyncGRPOConfig) if field.init}
     config = spec.trainer.config
     findings = check_keys(config, fields) + check_batch(spec)
     with contextlib.suppress(NameError, TypeError):  # annotations that only type checkers can resolve
-        findings += check_types(config, typing.get_type_hints(config_class))
+        findings += check_types(config, typing.get_type_hints(AsyncGRPOConfig))
     if findings:
         return findings
     with tempfile.TemporaryDirectory() as folder:
@@ -140,12 +141,9 @@ def check_config(spec: GymTrainingRunSpec) -> list[Finding]:
         # Preflight has no GPU; what needs one is left to the trainer.
         arguments |= {"use_cpu": True, "tf32": None, "report_to": []}
         try:
-            config_class(**arguments)
+            AsyncGRPOConfig(**arguments)
         except Exception as error:
-            text = " ".join(str(error).split())
-            named = [key for key in config if key in text]
-            named += [key for key, value in config.items() if isinstance(value, str) and value in text]
-            return [Finding(where=f"{_WHERE}.{named[0]}" if named else _WHERE, message=f"TRL refuses it: {text[:600]}")]
+            return [Finding(where=place_of(error, spec), message=f"TRL refuses it: {one_line(error)}")]
     return findings
 
 
@@ -154,16 +152,25 @@ def preflight(environ: Mapping[str, str] = os.environ) -> TrainerPreflight:
     started = time.monotonic()
     spec, paths = read_run_config(environ).spec, read_paths(environ)
     model = paths.model
-    findings = check_model_folder(model, spec.model.source) + check_context_length(model, spec.inference.args)
+    findings = check_model_folder(model, spec.model.source) + check_lengths(model, spec)
     findings += check_config(spec) + check_lora(spec)
     findings += check_resume(spec, paths.resume, model, settings.max_steps(spec, None))
+    warnings: list[Finding] = []
+    if not findings:  # what is known to be wrong would only be said again, in a library's words
+        from gymtrain_trainer.algorithm.rehearsal import rehearse
+
+        findings, warnings = rehearse(spec, model)
     return TrainerPreflight(
-        findings=findings, max_steps=settings.max_steps(spec, None), seconds=round(time.monotonic() - started, 3)
+        findings=findings,
+        warnings=warnings,
+        max_steps=settings.max_steps(spec, None),
+        seconds=round(time.monotonic() - started, 3),
     )
 
 
 def main() -> int:
     """Prints the verdict; 0 whenever it could be made."""
+    leave_out_vllm()
     gc.disable()  # torch and transformers make millions of objects while they load, and none of them goes
     verdict = preflight()
     print(PREFLIGHT_MARK + verdict.model_dump_json(), flush=True)

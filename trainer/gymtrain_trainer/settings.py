@@ -44,6 +44,7 @@ NEUTRAL_SAMPLING: dict[str, tuple[Any, ...]] = {
 
 _TRL_DEFAULT_GENERATIONS = 8
 _TRL_DEFAULT_BATCH = 8
+_TRL_DEFAULT_COMPLETION = 2048  # tokens
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,12 @@ def max_steps(spec: GymTrainingRunSpec, rows: int | None) -> int | None:
         return None
     batch = Batch.of(spec)
     return max(1, -(-int(epochs * rows * batch.num_generations) // batch.samples_per_step))
+
+
+def max_completion_length(spec: GymTrainingRunSpec) -> int:
+    """Tokens that the policy may write in one call. A value of a wrong type counts as TRL's default: preflight reports it."""
+    value = spec.trainer.config.get("max_completion_length")
+    return value if isinstance(value, int) and not isinstance(value, bool) else _TRL_DEFAULT_COMPLETION
 
 
 def trl_arguments(spec: GymTrainingRunSpec, *, folder: Path, steps: int | None) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from gymtrain_trainer.context import Context
 from gymtrain_trainer.data.rows import read_index
 from gymtrain_trainer.errors import InterruptedBySignal, SettingsError
 from gymtrain_trainer.progress import ProgressBoard
+from gymtrain_trainer.refusals import refusals_named
 from gymtrain_trainer.serve import HttpServer, make_app
 from gymtrain_trainer.servers import start_waiting
 from gymtrain_trainer.stopping import StopSignal
@@ -87,14 +88,15 @@ def _train(
     from gymtrain_trainer.algorithm.adapter import agree_on_adapter
     from gymtrain_trainer.algorithm.build import build_trainer
 
-    trainer = build_trainer(
-        arguments,
-        context.paths.model,
-        lora=settings.lora_arguments(spec),
-        callbacks=callbacks,
-        rollout_worker=lead.worker if lead else None,
-        weight_transfer=lead.transfer if lead else ELSEWHERE,
-    )
+    with refusals_named(spec):
+        trainer = build_trainer(
+            arguments,
+            context.paths.model,
+            lora=settings.lora_arguments(spec),
+            callbacks=callbacks,
+            rollout_worker=lead.worker if lead else None,
+            weight_transfer=lead.transfer if lead else ELSEWHERE,
+        )
     holder.append(trainer)
     # Behind TRL's own callbacks: a signal that comes while weights are synced ends this step, not the next.
     trainer.add_callback(StopCallback(stop, spec.trainer.checkpoint is not None, agree_among_ranks))

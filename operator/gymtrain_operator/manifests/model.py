@@ -34,13 +34,13 @@ def model_in_server_pods(run: RunContext) -> ModelMount:
 
 
 def model_in_preflight(run: RunContext) -> ModelMount:
-    """The model in the preflight pod, which fills the shared volume. A hub's model that isn't shared isn't
-    fetched there: preflight asks the hub, and the folder is empty."""
+    """The model in the preflight pod, which fills the shared volume. Of a hub's model that isn't shared only config and
+    tokenizer are fetched there: the pods that load the weights fetch them themselves."""
     source = parse_model_source(run.spec.model.source)
     if run.spec.model.storage:
         return ModelMount(_claim(names.model_volume(run.name)), _mount(), (_fetch(run, source),))
     if isinstance(source, HuggingFace):
-        return ModelMount(_empty(), _mount(), ())
+        return ModelMount(_empty(), _mount(), (_fetch(run, source, "--without-weights"),))
     return _own_copy(run)
 
 
@@ -57,14 +57,14 @@ def _own_copy(run: RunContext) -> ModelMount:
     return ModelMount(_empty(), _mount(), (_fetch(run, source),))
 
 
-def _fetch(run: RunContext, source: HuggingFace | ModelImage | VolumeClaim) -> Object:
+def _fetch(run: RunContext, source: HuggingFace | ModelImage | VolumeClaim, *arguments: str) -> Object:
     mounts: list[Object] = [{"name": _VOLUME, "mountPath": wiring.MODEL_DIR}]
     requests = {"cpu": "50m", "memory": "128Mi"}
     if isinstance(source, ModelImage):
         # KServe's modelcar layout; L since such images link into their own layers.
         command = ["cp", "-rL", f"{wiring.MODEL_IMAGE_DIR}/.", f"{wiring.MODEL_DIR}/"]
         return container(run, "model", source.image, command, mounts=mounts, requests=requests)
-    command = ["python", "-m", "gymtrain_trainer.fetch"]
+    command = ["python", "-m", "gymtrain_trainer.fetch", *arguments]
     return container(run, "model", run.trainer_image, command, mounts=mounts, env=token_env(run), requests=requests)
 
 

@@ -1,4 +1,4 @@
-"""Which images a run has used so far: one release from preflight to the last attempt (decision 19).
+"""Which images a run has used so far: one release from preflight to the last attempt (decision 21).
 
 preflight starts     they follow from the spec and the operator's defaults; its pod keeps note of all of them
 preflight passes     they are recorded in the status, and hold from then on

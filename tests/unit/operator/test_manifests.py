@@ -284,3 +284,14 @@ def test_a_server_name_too_long_for_a_label_still_gets_pods() -> None:
     for manifest in objects:
         assert len(manifest["metadata"]["name"]) <= 63
         assert all(len(value) <= 63 for value in manifest["metadata"]["labels"].values())
+
+
+def test_preflight_fetches_a_hubs_config_and_tokenizer_where_no_volume_keeps_the_model() -> None:
+    world = World(model={"source": "hf://org/model"})
+    world.reconcile()
+    (init,) = world.preflight_pod["spec"]["initContainers"]
+    assert init["command"][-2:] == ["gymtrain_trainer.fetch", "--without-weights"]
+    shared = World(model={"source": "hf://org/model", "storage": {"size": "1Gi"}})
+    shared.reconcile()
+    (init,) = shared.preflight_pod["spec"]["initContainers"]
+    assert init["command"][-1] == "gymtrain_trainer.fetch"

@@ -1,4 +1,4 @@
-"""One release a run: an operator that is upgraded in the middle changes no image of it (decision 19)."""
+"""One release a run: an operator that is upgraded in the middle changes no image of it (decision 21)."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,13 +1,16 @@
 """Preflight's findings, as a user reads them. TRL's class itself is asked in test_trainer_trl.py."""
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from gymtrain_api.wiring import Finding
 from gymtrain_trainer import settings
+from gymtrain_trainer.fetch import fetch
 from gymtrain_trainer.model_folder import check_model_folder
 from gymtrain_trainer.preflight import check_batch, check_keys, check_types
 from tests.unit.trainer.test_trainer_settings import spec
@@ -140,9 +143,49 @@ def test_a_missing_config_is_named(model: Path) -> None:
     assert "there is no config.json (found: model.safetensors" in problem(model)
 
 
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"architectures": ["Qwen2_5_VLForConditionalGeneration"], "vision_config": {"depth": 32}}, "vision_config"),
+        ({"architectures": ["Qwen2AudioForConditionalGeneration"], "audio_config": {"d_model": 8}}, "audio_config"),
+        ({"architectures": ["T5ForConditionalGeneration"], "is_encoder_decoder": True}, "is_encoder_decoder"),
+    ],
+)
+def test_a_model_of_more_than_text_is_refused_with_the_reason(model: Path, config: dict[str, Any], said: str) -> None:
+    (model / "config.json").write_text(json.dumps(config))
+    assert said in problem(model)
+
+
+def test_an_empty_part_for_images_is_no_vision_model(model: Path) -> None:
+    (model / "config.json").write_text('{"architectures": ["Qwen3ForCausalLM"], "vision_config": null}')
+    assert check_model_folder(model, "x") == []
+
+
 def test_missing_weights_are_named(model: Path) -> None:
     (model / "model.safetensors").unlink()
     assert "no weights" in problem(model)
+
+
+def test_a_hubs_model_that_each_pod_fetches_by_itself_needs_no_weights_in_preflight(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its init container leaves them out, on purpose and with a mark."""
+    asked: list[dict[str, Any]] = []
+    hub = SimpleNamespace(snapshot_download=lambda repo_id, **more: asked.append(more))
+    errors = SimpleNamespace(
+        **dict.fromkeys(
+            ("GatedRepoError", "HFValidationError", "RepositoryNotFoundError", "RevisionNotFoundError"), OSError
+        )
+    )
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+    monkeypatch.setitem(sys.modules, "huggingface_hub.errors", errors)
+    (model / "model.safetensors").unlink()
+    fetch("org/name", None, model, None, weights=False)
+    assert "*.safetensors" in asked[0]["ignore_patterns"]
+    assert check_model_folder(model, "hf://org/name") == []
+    fetch("org/name", None, model, None)  # the same folder, for pods that load it
+    assert "*.safetensors" not in asked[1]["ignore_patterns"]
+    assert "no weights" in only(check_model_folder(model, "hf://org/name")).message
 
 
 def test_gguf_weights_are_told_how_to_convert(model: Path) -> None:

@@ -243,6 +243,7 @@ def test_trls_own_class_judges_the_config() -> None:
     assert "save_steps" in typed.where
     (broken,) = check_config(spec(good | {"optim": "adamm"}))
     assert broken.message.startswith("TRL refuses it")
+    assert broken.where == "spec.trainer.config.optim"
 
 
 def test_a_gpu_runs_config_can_be_judged_without_a_gpu() -> None:

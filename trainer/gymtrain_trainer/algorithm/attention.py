@@ -15,7 +15,37 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers.integrations.flash_attention import get_target_dtype
 
 TREE_ATTENTION = "tree_fa3"  # the name under which TRL asks for it
+_VARLEN_WIDTH = 256  # widest head of torch's FlashAttention (torch 2.13, aten/native/transformers/cuda/flash_attn)
 _DENSE_LIMIT = 2048  # tokens of a row up to which the whole mask is cheaper than a loop over segments
+
+
+class UnsupportedAttentionError(NotImplementedError):
+    """The model's attention has something that isn't computed here."""
+
+
+def check_supported(query: torch.Tensor, value: torch.Tensor, softcap: float | None, *, varlen: bool) -> None:
+    """Refuses an attention that would come out wrong or not at all; preflight asks the same of the model's shapes.
+
+    Args:
+        query: any tensor of the width of a head, as is `value`.
+        value: the values, whose heads may have another width (multi-head latent attention).
+        softcap: of the scores, where the model has one.
+        varlen: torch's variable-length FlashAttention will be used, which takes less than SDPA.
+
+    Raises:
+        UnsupportedAttentionError: with the reason.
+    """
+    if softcap:
+        raise UnsupportedAttentionError(f"attention whose scores are soft-capped ({softcap}) needs TRL's own kernel")
+    if varlen and query.shape[-1] > _VARLEN_WIDTH:
+        raise UnsupportedAttentionError(
+            f"heads of width {query.shape[-1]}: torch's FlashAttention takes {_VARLEN_WIDTH} at most"
+        )
+    if varlen and query.shape[-1] != value.shape[-1]:
+        raise UnsupportedAttentionError(
+            f"queries of width {query.shape[-1]} and values of width {value.shape[-1]}: torch's FlashAttention takes "
+            "one width"
+        )
 
 
 class TreeAttention:
@@ -45,11 +75,11 @@ class TreeAttention:
         **_: Any,
     ) -> tuple[torch.Tensor, None]:
         """query [1, heads, tokens, width], key and value [1, kv heads, tokens, width] -> [1, tokens, heads, width]."""
-        if softcap:
-            raise NotImplementedError("attention with soft-capped logits needs TRL's own kernel")
+        check_supported(query, value, softcap, varlen=False)
         if query.is_cuda:
             dtype = get_target_dtype(query, module) or query.dtype  # of autocast, as TRL's own kernel gets it
             if dtype in (torch.bfloat16, torch.float16):
+                check_supported(query, value, softcap, varlen=True)
                 lengths = (tree_cu_seqlens_q, tree_cu_seqlens_k, tree_max_seqlen_q, tree_max_seqlen_k)
                 q, k, v = (part.transpose(1, 2)[0].to(dtype) for part in (query, key, value))
                 return _varlen(q, k, v, tree_kv_index, lengths, scaling, sliding_window), None

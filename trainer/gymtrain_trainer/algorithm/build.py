@@ -43,13 +43,14 @@ def build_trainer(
     lora: Mapping[str, Any] | None = None,
     rollout_worker: Any = None,
     weight_transfer: Any = None,
+    config_class: type[AsyncGRPOConfig] = AsyncGRPOConfig,
 ) -> AsyncGRPOTrainer:
     """The trainer with its model loaded. `rollout_worker` and `weight_transfer` count on rank 0 only.
 
-    `arguments`: from settings.trl_arguments; `lora`: from settings.lora_arguments.
+    `arguments`: from settings.trl_arguments; `lora`: from settings.lora_arguments; `config_class` makes TRL's config.
     """
     disable_progress_bar()  # a pod's log shows each redraw as text
-    config = AsyncGRPOConfig(**arguments)
+    config = config_class(**arguments)
     with _no_peak_flops_on_cpu():
         trainer = AsyncGRPOTrainer(
             model=str(model),
