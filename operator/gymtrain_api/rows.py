@@ -8,16 +8,21 @@ wherever the Responses API knows an unset field, and preflight judges rows as th
 from collections.abc import Mapping
 from typing import Any
 
-# Below these keys stand JSON schemas, where null is a value: {"default": null}, {"enum": ["a", null]}.
-_SCHEMAS = frozenset({"parameters", "schema"})
+# Left as they are. Below `parameters` and `schema` stand JSON schemas, where null is a value: {"default": null},
+# {"enum": ["a", null]}. And a tool must have `parameters` and `strict`, even as null.
+_KEPT = frozenset({"parameters", "schema", "strict"})
 
 
 def without_nulls(params: Mapping[str, Any]) -> dict[str, Any]:
-    """`responses_create_params` without the fields that are null, at any depth but inside JSON schemas.
+    """`responses_create_params` without the fields that are null, at any depth but in JSON schemas.
 
     Null as an item of a list stays: it stands for no field, so the servers' schema has to judge it.
     """
-    return {name: value if name in _SCHEMAS else _clean(value) for name, value in params.items() if value is not None}
+    return {
+        name: value if name in _KEPT else _clean(value)
+        for name, value in params.items()
+        if value is not None or name in _KEPT
+    }
 
 
 def _clean(value: Any) -> Any:

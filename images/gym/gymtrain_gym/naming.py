@@ -11,7 +11,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 ROUTES = frozenset({"/run", "/v1/responses", "/v1/chat/completions", "/seed_session", "/verify", "/reset", "/step"})
-MAX_BYTES = 256 * 1024  # of an error that is looked at; larger ones go out as they are
+MAX_BYTES = 8 * 1024 * 1024  # of an error that is looked at; larger ones go out as they are
 _PASSED_ON = "Hit an exception in "  # NeMo Gym's own words: somebody else's error
 
 
@@ -37,10 +37,12 @@ class NamedErrors:
                 await send(message)
                 return
             held.append(message)
-            if not message.get("more_body") or _size(held) > MAX_BYTES:
-                whole, held = held, []
-                for one in whole if message.get("more_body") else named(whole, self._name):
-                    await send(one)
+            too_large = _size(held) > MAX_BYTES
+            if message.get("more_body") and not too_large:
+                return
+            answer, held = held, []
+            for one in answer if too_large else named(answer, self._name):
+                await send(one)
 
         await self._app(scope, receive, send_named)
 
@@ -55,7 +57,7 @@ def named(answer: list[Message], name: str) -> list[Message]:
     if isinstance(body, str) and not body.startswith(_PASSED_ON):
         changed = f"{_PASSED_ON}{name}: {body}"
     elif isinstance(body, dict) and "detail" in body:
-        changed = {**body, "server": name}
+        changed = {"server": name, **body, "detail": _short(body["detail"])}
     else:
         return answer
     text = json.dumps(changed).encode()
@@ -63,6 +65,16 @@ def named(answer: list[Message], name: str) -> list[Message]:
     headers = [(key, value) for key, value in start["headers"] if key.lower() != b"content-length"]
     start = {**start, "headers": [*headers, (b"content-length", str(len(text)).encode())]}
     return [start, {"type": "http.response.body", "body": text}]
+
+
+def _short(detail: Any) -> Any:
+    """FastAPI's account of a refused body, without the body. That is the whole row, and each server that passes the
+    error on escapes it once more: what matters would be cut off."""
+    if not isinstance(detail, list):
+        return detail
+    return [
+        {key: value for key, value in one.items() if key != "input"} if isinstance(one, dict) else one for one in detail
+    ]
 
 
 def _size(answer: list[Message]) -> int:

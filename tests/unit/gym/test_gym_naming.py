@@ -46,7 +46,8 @@ async def test_an_error_says_whose_it_is() -> None:
 
 async def test_a_refusal_says_whose_it_is_and_keeps_its_status() -> None:
     detail = [{"loc": ["body", "id"], "msg": "Field required"}]
-    assert await answered({"detail": detail}, status=422) == (422, {"detail": detail, "server": "math"})
+    answer = {"detail": [detail[0] | {"input": {"the": "whole row"}}]}
+    assert await answered(answer, status=422) == (422, {"detail": detail, "server": "math"})
 
 
 @pytest.mark.parametrize(
@@ -56,6 +57,7 @@ async def test_a_refusal_says_whose_it_is_and_keeps_its_status() -> None:
         ({"error": {"message": "vLLM's"}}, {}),
         (b"no JSON", {}),
         ({"detail": "x" * MAX_BYTES}, {"parts": 8}),
+        ({"detail": "x" * 2 * MAX_BYTES}, {"parts": 8}),
         ("a tool's answer, which the model gets", {"path": "/search"}),
         ({"reward": 1.0, "detail": "of a reward"}, {"status": 200}),
     ],

@@ -1,7 +1,6 @@
 """The innermost error of NeMo Gym's nested answers."""
 
 import json
-from typing import Any
 
 import pytest
 
@@ -47,6 +46,12 @@ ERROR = """AttributeError("'NoneType' object has no attribute 'get'")"""
             "math, called by b_c: body.id: Field required",
         ),
         (b'{"detail": "Not Found"}', "Not Found"),
+        (
+            passed_on(
+                b'{"detail":[{"type":"missing","loc":["body","id"],"msg":"Field required","input":{"a":', "A___b"
+            ),
+            "a server that b called: body.id: Field required",
+        ),
         (b'{"object": "error", "message": "too long"}', "too long"),
         (
             passed_on(raised("Fehler: \u00fc \u2192 'a' \"b\" \\ \n c"), *["A___b"] * 3),

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from gymtrain_api.sampling import temperature_of
+from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_trainer import settings
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.data.rows import Tasks, read_index
@@ -112,16 +113,16 @@ def make_worker(
                 fork_threshold=fork_threshold,
                 mask_truncated=spec.mask_truncated,
             ),
-            report=RolloutReport(board, _sampling(arguments), masks_truncated=spec.mask_truncated),
+            report=RolloutReport(board, _sampling(run.spec, arguments), masks_truncated=spec.mask_truncated),
             announcer=(lambda: Announcer(run.broker_url, tasks, batch.num_generations)) if run.broker_url else None,
         ),
     )
 
 
-def _sampling(arguments: dict[str, Any]) -> Sampling:
+def _sampling(spec: GymTrainingRunSpec, arguments: dict[str, Any]) -> Sampling:
     return Sampling(
         temperature=temperature_of(arguments),
-        max_output_tokens=int(arguments.get("max_completion_length", 2048)),
+        max_output_tokens=settings.max_completion_length(spec),
     )
 
 
@@ -130,7 +131,7 @@ def _source(context: Context, arguments: dict[str, Any]) -> Callable[[Callable[[
     limits = RolloutLimits(
         spec.max_concurrent, spec.timeout_seconds, spec.max_attempts, float(spec.verify_timeout_seconds)
     )
-    sampling = _sampling(arguments)
+    sampling = _sampling(run.spec, arguments)
 
     def make(on_failure: Callable[[RolloutError], None]) -> RolloutSource:
         if spec.mode == "Verify":

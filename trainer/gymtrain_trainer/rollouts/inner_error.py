@@ -6,7 +6,7 @@ that answer (nemo_gym/server_utils.py, exception_handling_middleware), and both 
     "Hit an exception in SimpleAgent___sums calling an inner server: b'\\"Hit an exception in ... b\\\\'...\\\\'\\"'"
 
 So each server on the way adds a JSON string and a Python bytes literal around the last, and escapes of escapes. The
-message names who called, not who failed; our launcher has the server that failed add its own name (gymtrain_gym.naming).
+message names who called, not who failed; our launcher has the server that failed add its name (gymtrain_gym.naming).
 Newer releases may write another form: what doesn't look like this is shown as it is.
 """
 
@@ -24,6 +24,7 @@ _CALLED = re.compile(r"Hit an exception in (?:\w+?___)?(?P<server>\S+) calling a
 _RAISED = re.compile(r"Hit an exception in (?P<server>\S+): ")
 # A literal's content up to its end, or to where the text was cut; possessive, as nothing is to be tried twice.
 _JSON_STRING = re.compile(r'"((?:[^"\\]|\\u[0-9a-fA-F]{4}|\\[^u])*+)')
+_REFUSED = re.compile(r'"loc":\s*\[([^\]]*)\],\s*"msg":\s*("(?:[^"\\]|\\.)*+")')  # FastAPI's, before its `input`
 _BYTES = {quote: re.compile(rf"b{quote}((?:[^{quote}\\]|\\x[0-9a-fA-F]{{2}}|\\[^x])*+)", re.DOTALL) for quote in "'\""}
 
 
@@ -104,7 +105,10 @@ def _document(text: str) -> tuple[str | None, str]:
     try:
         body = json.loads(text)
     except (ValueError, RecursionError):
-        return None, text
+        places = [
+            f"{re.sub(r'[\s"]', '', loc).replace(',', '.')}: {_plain(msg)}" for loc, msg in _REFUSED.findall(text)
+        ]
+        return None, "; ".join(places) or text
     if not isinstance(body, Mapping):
         return None, text
     server = body.get("server")
