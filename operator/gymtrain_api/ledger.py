@@ -59,3 +59,5 @@ class LedgerAnswer(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     entries: dict[str, LedgerEntry] = Field(default_factory=dict)
+    forgotten: int = 0  # calls that this pod had no more room for before they were asked for
+    age_seconds: float | None = None  # since this pod's ledger began; it knows of no call before

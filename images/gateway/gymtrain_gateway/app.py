@@ -16,12 +16,13 @@ from gymtrain_gateway.deadline import Deadline
 from gymtrain_gateway.dispatch import Dispatcher
 from gymtrain_gateway.drain import Drain
 from gymtrain_gateway.errors import BadCallError, CallError
-from gymtrain_gateway.memory import Ledger, Prompts
+from gymtrain_gateway.ledger import Ledger
+from gymtrain_gateway.memory import Prompts
 from gymtrain_gateway.metrics import Metrics
 from gymtrain_gateway.passing import Passing
 from gymtrain_gateway.pods import Pods
 from gymtrain_gateway.sampling import Sampling
-from gymtrain_gateway.settings import BODY_BYTES, LEDGER_ENTRIES, PROMPT_TOKENS, Settings
+from gymtrain_gateway.settings import BODY_BYTES, PROMPT_TOKENS, Settings
 from gymtrain_gateway.upstream import Upstream
 
 logger = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ class Gateway:
         self._pods = pods
         self._drain = drain
         self.metrics = Metrics()
-        self.ledger = Ledger(LEDGER_ENTRIES)
+        self.ledger = Ledger(settings.ledger)
         self._prompts = Prompts(PROMPT_TOKENS)
         self._dispatcher = Dispatcher(pods, settings.max_in_flight)
         calls = Calls(pods, self._dispatcher, self.metrics)

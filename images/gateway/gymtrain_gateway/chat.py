@@ -14,7 +14,8 @@ from gymtrain_gateway.deadline import Deadline
 from gymtrain_gateway.dispatch import Lease
 from gymtrain_gateway.errors import BadCallError
 from gymtrain_gateway.history import turns
-from gymtrain_gateway.memory import Ledger, Prompts
+from gymtrain_gateway.ledger import Ledger
+from gymtrain_gateway.memory import Prompts
 from gymtrain_gateway.metrics import Metrics
 from gymtrain_gateway.pods import Pods
 from gymtrain_gateway.prompts import DERENDER, Prompt, Prompter, derender_request, plain_request

@@ -3,11 +3,12 @@
 from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from gymtrain_gateway.dispatch import Dispatcher
-from gymtrain_gateway.memory import Ledger, Prompts
+from gymtrain_gateway.ledger import Ledger
+from gymtrain_gateway.memory import Prompts
 from gymtrain_gateway.pods import Pods
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -87,6 +88,12 @@ class _State(Collector):
         yield _gauge("queued_requests", "Requests that wait for a vLLM pod.", self._dispatcher.queued)
         yield _gauge("admissible_pods", "vLLM pods that get requests.", len(self._pods.admissible()))
         yield _gauge("ledger_entries", "Model calls in the ledger.", len(self._ledger))
+        yield _gauge("ledger_unasked_entries", "Those that the trainer has not asked for yet.", self._ledger.unasked)
+        yield CounterMetricFamily(
+            "gymtrain_gateway_ledger_forgotten",
+            "Model calls that the ledger had no more room for before the trainer asked for them.",
+            value=self._ledger.forgotten,
+        )
         yield _gauge("prompt_cache_tokens", "Tokens of recent prompts kept.", self._prompts.held)
         flights = GaugeMetricFamily(
             "gymtrain_gateway_in_flight_requests", "Requests that a vLLM pod works on.", labels=["pod"]

@@ -13,7 +13,7 @@ from gymtrain_gateway.calls import Calls
 from gymtrain_gateway.chat import Chat
 from gymtrain_gateway.deadline import Deadline
 from gymtrain_gateway.dispatch import Lease
-from gymtrain_gateway.memory import Ledger
+from gymtrain_gateway.ledger import Ledger
 from gymtrain_gateway.pods import Pods
 from gymtrain_gateway.sampling import Sampled, Sampling, grammar_asked
 from gymtrain_gateway.upstream import CONNECT_SECONDS, Upstream, refusal, translated

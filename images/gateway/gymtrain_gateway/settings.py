@@ -7,14 +7,20 @@ from pydantic import ValidationError
 
 from gymtrain_api.runs import parse_run_config
 from gymtrain_api.sampling import temperature_of
+from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.wiring import RunConfig
 from gymtrain_gateway import place
 from gymtrain_gateway.errors import StartError
+from gymtrain_gateway.ledger import LedgerLimits
 from gymtrain_gateway.versions import Rules
 
 BODY_BYTES = 64 * 1024 * 1024  # of one request: a long conversation carries each turn's token ids
-LEDGER_ENTRIES = 131_072  # some 96 MiB; the oldest calls are forgotten
+LEDGER_CALLS = 131_072  # at least; 21 MiB, if so many are open
+LEDGER_CALLS_PER_ROLLOUT = 512  # twice what agents with many turns make: 250 steps, and a try that failed
 PROMPT_TOKENS = 4_194_304  # of recent prompts kept for /tokenize: 16 MiB
+_TRL_GENERATIONS = 8  # TRL's default of num_generations
+_PAUSE_SECONDS = 30.0  # between two tries of the trainer, at most
+_QUESTION_SECONDS = 120.0  # in which the trainer asks the ledger
 TRIES = 3  # of one call, over all pods: few, for a call may be what kills them
 
 
@@ -32,6 +38,7 @@ class Settings:
     max_in_flight: int  # calls that this gateway pod gives one vLLM pod at once
     rollouts: int  # that the trainer keeps open at once
     temperature: float  # at which the policy is sampled
+    ledger: LedgerLimits
 
 
 def from_run(run: RunConfig) -> Settings:
@@ -54,6 +61,23 @@ def from_run(run: RunConfig) -> Settings:
         max_in_flight=-(-spec.gateway.max_in_flight // spec.gateway.replicas),
         rollouts=spec.rollout.max_concurrent,
         temperature=temperature_of(spec.trainer.config),
+        ledger=ledger_limits(spec),
+    )
+
+
+def ledger_limits(spec: GymTrainingRunSpec) -> LedgerLimits:
+    """What the ledger of one pod keeps. Not shared between the pods: connections, and so calls, spread unevenly.
+
+    The time is that of the slowest group: each rollout of it needs all its tries, and waits for a slot before each one.
+    """
+    rollout = spec.rollout
+    one_try = rollout.timeout_seconds + (2 * rollout.verify_timeout_seconds if rollout.mode == "Verify" else 0)
+    generations = spec.trainer.config.get("num_generations")
+    generations = generations if isinstance(generations, int) else _TRL_GENERATIONS
+    waits = -(-generations // rollout.max_concurrent)  # a group is begun whole, where a slot is free
+    return LedgerLimits(
+        calls=max(LEDGER_CALLS, LEDGER_CALLS_PER_ROLLOUT * rollout.max_concurrent),
+        seconds=rollout.max_attempts * ((1 + waits) * one_try + _PAUSE_SECONDS) + _QUESTION_SECONDS,
     )
 
 

@@ -12,6 +12,7 @@ from aiohttp.test_utils import TestServer
 
 from gymtrain_gateway.app import Gateway
 from gymtrain_gateway.drain import Drain
+from gymtrain_gateway.ledger import LedgerLimits
 from gymtrain_gateway.pods import Pods
 from gymtrain_gateway.settings import Settings
 from gymtrain_gateway.upstream import Upstream, session
@@ -29,6 +30,7 @@ SETTINGS = Settings(
     max_in_flight=8,
     rollouts=8,
     temperature=0.9,
+    ledger=LedgerLimits(calls=1_000_000, seconds=3600.0),
 )
 
 

@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from gymtrain_api.ledger import LedgerEntry, LedgerQuestion, token_digest
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.wiring import RunConfig
 from gymtrain_gateway import settings
 from gymtrain_gateway.errors import StartError
 from gymtrain_gateway.limits import derive
 from gymtrain_gateway.lru import LRU
-from gymtrain_gateway.memory import Ledger, Prompts
+from gymtrain_gateway.memory import Prompts
 from tests.support.specs import of_a_later_release
 
 
@@ -33,22 +32,6 @@ def test_the_weight_of_values_is_bounded() -> None:
     assert kept.held == 10
     kept.put("c", "too much for all")
     assert (kept.held, len(kept)) == (0, 0)
-
-
-def test_the_ledger_tells_only_what_it_knows() -> None:
-    ledger = Ledger(1)
-    ledger.note([1], [2], LedgerEntry(versions=["run:1:1"]))
-    ledger.note([1], [3], LedgerEntry(versions=["run:1:2"]))
-    answer = ledger.answer(LedgerQuestion(digests=[token_digest([1], [2]), token_digest([1], [3])]))
-    assert [entry.versions for entry in answer.entries.values()] == [["run:1:2"]]
-
-
-def test_calls_with_equal_tokens_name_every_version_that_sampled_them() -> None:
-    ledger = Ledger(8)
-    for label in ("run:1:9", "run:2:1", "run:2:1", "run:2:2"):
-        ledger.note([1], [2], LedgerEntry(versions=[label]))
-    (entry,) = ledger.answer(LedgerQuestion(digests=[token_digest([1], [2])])).entries.values()
-    assert entry.versions == ["run:2:1", "run:2:2"]
 
 
 def test_prompts_are_found_by_all_that_makes_them() -> None:
