@@ -58,6 +58,8 @@ class Reason(StrEnum):
     PARITY_OFF = "ParityOff"
     STALLED = "Stalled"
     CHECKPOINT_FAILED = "CheckpointFailed"
+    ENVIRONMENT_FAILING = "EnvironmentFailing"
+    NO_LEDGER_ENTRY = "NoLedgerEntry"
     # Suspended
     SUSPENDED = "Suspended"
     RESUMED = "Resumed"

@@ -187,7 +187,9 @@ class TrainerPreflight(Document):
 class Alarm(Document):
     """Something that makes the run's samples or its pace doubtful."""
 
-    reason: Literal["KLHigh", "RatioOff", "ParityOff", "Stalled", "CheckpointFailed"]
+    reason: Literal[
+        "KLHigh", "RatioOff", "ParityOff", "Stalled", "CheckpointFailed", "EnvironmentFailing", "NoLedgerEntry"
+    ]
     message: str
     since: float  # seconds since the epoch
 

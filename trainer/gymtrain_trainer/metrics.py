@@ -18,7 +18,9 @@
 | gymtrain_trainer_groups_in_flight | gauge | groups whose rollouts run now |
 | gymtrain_trainer_oldest_group_seconds | gauge | age of the oldest of them |
 | gymtrain_trainer_parity | gauge | mean difference of log-probabilities, trainer and vLLM, when last checked |
-| gymtrain_trainer_alarm | gauge | 1 while the alarm of label `reason` stands: KLHigh, RatioOff, ParityOff, Stalled |
+| gymtrain_trainer_failed_groups_total | counter | groups dropped because a rollout failed for good, by label `agent` |
+| gymtrain_trainer_rows_given_up_total | counter | rows drawn as often as they may be, by label `reason` |
+| gymtrain_trainer_alarm | gauge | 1 while the alarm of label `reason` stands (gymtrain_api.wiring.Alarm) |
 | gymtrain_trainer_alarms_total | counter | alarms raised in this attempt, by label `reason` |
 | gymtrain_trainer_checked_samples_total | counter | by label `verdict`: right, wrong (GYMTRAIN_CHECK_SAMPLES) |
 | gymtrain_trainer_step_value | gauge | other numbers of the last step, by label `name` (kl, ratio, staleness) |
@@ -81,6 +83,8 @@ class BoardCollector:
         yield self._by_label(
             "replaced_sampling", "Asked for, and replaced by the run's.", "setting", "replaced_sampling"
         )
+        yield self._by_label("failed_groups", "Groups of which a rollout failed, by agent.", "agent", "failed_groups")
+        yield self._by_label("rows_given_up", "Rows given up, by reason.", "reason", "rows_given_up")
         yield self._by_label("alarms", "Alarms raised.", "reason", "alarms")
         yield self._by_label("checked_samples", "Samples checked.", "verdict", "checked_samples")
         alarms = GaugeMetricFamily("gymtrain_trainer_alarm", "1 while the alarm stands.", labels=["reason"])

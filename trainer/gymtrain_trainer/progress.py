@@ -10,7 +10,9 @@ from typing import Any, Literal
 
 from gymtrain_api.wiring import Alarm, Notice, TrainerProgress
 
-type AlarmReason = Literal["KLHigh", "RatioOff", "ParityOff", "Stalled", "CheckpointFailed"]
+type AlarmReason = Literal[
+    "KLHigh", "RatioOff", "ParityOff", "Stalled", "CheckpointFailed", "EnvironmentFailing", "NoLedgerEntry"
+]
 
 KEPT_SAMPLES = 64
 _TERMINATION_LIMIT = 4096  # bytes that the kubelet takes of a termination message

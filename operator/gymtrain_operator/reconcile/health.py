@@ -9,6 +9,8 @@ NOTHING_MEASURED = unknown(
     ConditionType.HEALTHY, Reason.WAITING_FOR_ROLLOUTS, "nothing is measured before a first step"
 )
 
+# What may stand for a whole run, as an environment of several that never works: it must not hide what comes later.
+_LAST = {Reason.ENVIRONMENT_FAILING, Reason.NO_LEDGER_ENTRY}
 _MEASURES = {"waiting_for_rollouts", "training", "complete"}
 _NOT_YET = {"starting", "waiting_for_servers"}
 
@@ -16,8 +18,9 @@ _NOT_YET = {"starting", "waiting_for_servers"}
 def claim(report: TrainerProgress | None, before: GymTrainingRunStatus) -> Claim:
     """False while an alarm stands; what the trainer said last where it says nothing now."""
     if report is not None and report.alarms:
-        messages = "; ".join(alarm.message for alarm in report.alarms)
-        return lacks(ConditionType.HEALTHY, Reason(report.alarms[0].reason), messages)
+        alarms = sorted(report.alarms, key=lambda alarm: alarm.reason in _LAST)  # the others in the order they came
+        messages = "; ".join(alarm.message for alarm in alarms)
+        return lacks(ConditionType.HEALTHY, Reason(alarms[0].reason), messages)
     if report is not None and report.phase in _MEASURES and (report.step > 0 or report.phase == "complete"):
         return holds(ConditionType.HEALTHY, Reason.NO_ALARM, "; ".join(report.notes))
     old = find(before, ConditionType.HEALTHY)

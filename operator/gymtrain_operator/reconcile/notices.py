@@ -6,10 +6,8 @@ from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_api.wiring import TrainerProgress
 from gymtrain_operator.reconcile.conditions import Claim, find, shorten
-from gymtrain_operator.reconcile.events import MAX_NOTE, Event
+from gymtrain_operator.reconcile.events import MAX_NOTE, POSTED, Event
 from gymtrain_operator.reconcile.steps import Changes
-
-_WARNINGS = {Reason.CHECKPOINTS_SET_ASIDE}
 
 
 def with_notices(changes: Changes, report: TrainerProgress | None) -> Changes:
@@ -32,7 +30,7 @@ def notice_events(before: GymTrainingRunStatus, report: TrainerProgress | None) 
     old = find(before, ConditionType.PROGRESSING)
     shown = old.message if old else ""
     return tuple(
-        Event("Warning" if reason in _WARNINGS else "Normal", reason, text)
+        Event(POSTED[reason] or "Normal", reason, text)
         for reason, text in _texts(report).items()
         if text not in shown
     )

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from gymtrain_api.conditions import ConditionType, Reason
 from tests.support.world import START, World
 
@@ -88,3 +90,25 @@ def test_what_the_trainer_wants_known_stands_beside_a_healthy_run_and_is_no_even
     healthy = world.condition(ConditionType.HEALTHY)
     assert (healthy.status, healthy.message) == ("True", "rows ask for another temperature than the run's")
     assert _events(world) == []
+
+
+@pytest.mark.parametrize("reason", [Reason.ENVIRONMENT_FAILING, Reason.NO_LEDGER_ENTRY])
+def test_lost_rollouts_are_named_and_are_a_warning(reason: Reason) -> None:
+    world = World().to_training()
+    world.trainer_reports("training", 2, alarms=[_alarm(reason, "agent sums: gone")])
+    world.reconcile(5)
+    healthy = world.condition(ConditionType.HEALTHY)
+    assert (healthy.status, healthy.reason, healthy.message) == ("False", reason, "agent sums: gone")
+    assert _events(world) == [("Warning", reason)]
+
+
+def test_an_environment_that_never_works_hides_no_other_alarm() -> None:
+    world = World().to_training()
+    alarms = [_alarm("EnvironmentFailing", "agent sums: gone")]
+    world.trainer_reports("training", 2, alarms=alarms)
+    world.reconcile(5)
+    world.trainer_reports("training", 3, alarms=[*alarms, _alarm("KLHigh", "KL 0.9")])
+    world.reconcile(5)
+    healthy = world.condition(ConditionType.HEALTHY)
+    assert (healthy.reason, healthy.message) == (Reason.KL_HIGH, "KL 0.9; agent sums: gone")
+    assert _events(world) == [("Warning", Reason.KL_HIGH)]

@@ -76,6 +76,7 @@ GOOD = {
     Reason.TRAINING,
     Reason.FINISHED,
     Reason.NO_ALARM,
+    Reason.RESUMED_FROM_CHECKPOINT,
     Reason.SUSPENDED,
     Reason.RESUMED,
     Reason.NOT_SUSPENDED,

@@ -4,6 +4,7 @@ import asyncio
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,9 +12,11 @@ from typing import Any, ClassVar
 
 import pytest
 
+from gymtrain_api.ledger import LedgerEntry
 from gymtrain_trainer.data.rows import Task, Tasks, read_index
 from gymtrain_trainer.errors import DataError, DropReason, GroupDroppedError, RolloutsStalledError
 from gymtrain_trainer.progress import ProgressBoard
+from gymtrain_trainer.rollouts import alarms as alarms_module
 from gymtrain_trainer.rollouts import http as http_module
 from gymtrain_trainer.rollouts import worker as worker_module
 from gymtrain_trainer.rollouts.buffer import Row
@@ -120,18 +123,23 @@ def make_worker(
     made: list[RolloutWorker] = []
 
     def make(rows: int = 50, **changes: Any) -> RolloutWorker:
-        index = read_index(write_index(tmp_path, write_dataset(tmp_path, [question(n) for n in range(rows)])))
-        rules = GroupRules(GENERATIONS, changes.pop("max_staleness", 4), Numbering("run", 1))
+        other = changes.pop("other_agent", None)  # of every second row
+        questions = [question(n, other if n % 2 else None) for n in range(rows)]
+        index = read_index(write_index(tmp_path, write_dataset(tmp_path, questions)))
+        numbering = Numbering("run", 1)
+        numbering.sent("run:1:1")
+        rules = GroupRules(GENERATIONS, changes.pop("max_staleness", 4), numbering)
         announcer = changes.pop("announcer", None)
+        ledger = changes.pop("ledger", None)
         settings: dict[str, Any] = {"rules": rules, "ahead": 8, "max_concurrent": 16, "stall_timeout_seconds": 60.0}
         limits, sampling = RolloutLimits(16, 5.0, 2), Sampling(1.0, 8)
         worker = RolloutWorker(
             WorkerSettings(**(settings | changes)),
-            Tasks(index, {"adder": served.agent.url}, seed=0),
+            Tasks(index, {"adder": served.agent.url, "other": served.agent.url}, seed=0),
             WorkerParts(
                 source=lambda on_failure: AgentSource(limits, sampling, on_failure),
                 guard=lambda: WeightGuard(servers, lambda before, after: untrusted(before, after, "run", 1)),
-                ledger=None,
+                ledger=ledger,
                 make_samples=plain_samples,
                 report=RolloutReport(board, sampling, masks_truncated=False),
                 announcer=announcer,
@@ -419,3 +427,67 @@ async def test_a_group_that_is_drawn_again_at_once_is_not_taken_for_the_one_befo
     go_on.set()
     await asyncio.sleep(0.01)
     assert worker.in_flight().groups == 0
+
+
+def test_of_two_environments_the_one_that_always_fails_is_named_while_the_other_one_trains(
+    make_worker: Callable[..., RolloutWorker],
+    served: AgentThread,
+    board: ProgressBoard,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(alarms_module, "_SECONDS", 0.0)
+    broken = threading.Event()
+    broken.set()
+    served.agent.behaviour = lambda row, number: (
+        inner_server_died() if row["number"] % 2 and broken.is_set() else good_answer(row)
+    )
+    worker = make_worker(other_agent="other")
+    worker.start()
+    samples = take(worker, 12 * GENERATIONS)
+    assert {sample.number % 2 for sample in samples} == {0}
+    (alarm,) = board.snapshot().alarms
+    assert alarm.reason == "EnvironmentFailing"
+    assert "agent other" in alarm.message
+    assert "a server that adder called: gone" in alarm.message
+    assert "agent adder" not in alarm.message
+    broken.clear()
+    while board.snapshot().alarms:
+        take(worker, GENERATIONS)
+
+
+class NoLedger:
+    """A ledger that knows no call of some rows."""
+
+    def __init__(self, unknown: Callable[[], bool]) -> None:
+        self._unknown = unknown
+
+    async def __aenter__(self) -> "NoLedger":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return
+
+    async def entries(self, digests: Sequence[str], since: float | None = None) -> dict[str, list[LedgerEntry]]:
+        if self._unknown():
+            raise GroupDroppedError(DropReason.NO_LEDGER_ENTRY, "set spec.gateway.replicas")
+        return {digest: [LedgerEntry(versions=["run:1:1"])] for digest in digests}
+
+
+def test_a_row_whose_calls_nobody_knows_is_drawn_again_up_to_a_limit_and_the_alarm_says_what_to_set(
+    make_worker: Callable[..., RolloutWorker], served: AgentThread, board: ProgressBoard
+) -> None:
+    lost = threading.Event()
+    lost.set()
+    worker = make_worker(rows=8, ahead=GENERATIONS, ledger=lambda: NoLedger(lost.is_set))
+    worker.start()
+    wait_until(lambda: bool(board.snapshot().alarms))
+    drawn = Counter(row["number"] for row in served.agent.requests)
+    assert max(drawn.values()) == 6 * GENERATIONS, "once, and five times again"
+    (alarm,) = board.snapshot().alarms
+    assert alarm.reason == "NoLedgerEntry"
+    assert "set spec.gateway.replicas" in alarm.message
+    assert board.tallies("rows_given_up")["no_ledger_entry"] >= 1
+    assert worker.dropped[DropReason.NO_LEDGER_ENTRY] >= 6
+    lost.clear()
+    while board.snapshot().alarms:
+        take(worker, GENERATIONS)

@@ -76,7 +76,7 @@ class GroupRunner:
         try:
             before = await self._guard.before()
             answers = await self._answers(task)
-            rollouts = await self._origins(answers, version)
+            rollouts = await self._origins(answers, version, began)
             if reason := await self._guard.reason_to_discard(before):
                 raise GroupDroppedError(DropReason.FOREIGN_WEIGHTS, reason)
             self._check_age(rollouts)
@@ -95,13 +95,13 @@ class GroupRunner:
                 rollout.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
-    async def _origins(self, answers: list[Answer], version: int) -> list[Rollout]:
+    async def _origins(self, answers: list[Answer], version: int, began: float) -> list[Rollout]:
         if self._ledger is None:
             # Any version from the group's start until now, and the one that may be on its way to the pods: the guard
             # sees to it that there were no others.
             versions = tuple(range(version, max(version, self._version()) + 2))
             return [Rollout(answer, versions) for answer in answers]
-        entries = await self._ledger.entries(list(digests_of(answers)))
+        entries = await self._ledger.entries(list(digests_of(answers)), began)
         return rollouts_of(answers, entries, self._rules.numbering, version - self._rules.max_staleness)
 
     def _check_age(self, rollouts: list[Rollout]) -> None:

@@ -10,8 +10,10 @@ pod knows stays unknown, and its group is drawn again.
 """
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -57,8 +59,10 @@ class Ledger:
         assert self._session is not None
         await self._session.close()
 
-    async def entries(self, digests: Sequence[str]) -> Entries:
+    async def entries(self, digests: Sequence[str], since: float | None = None) -> Entries:
         """What is known of each digest; every digest has at least one entry.
+
+        `since`: time.monotonic() at which the first of the calls may have begun, None where that isn't known.
 
         Raises:
             GroupDroppedError: no pod that could be asked knows one of them.
@@ -66,48 +70,87 @@ class Ledger:
         wanted = list(dict.fromkeys(digests))
         pause = _AGAIN_SECONDS
         for number in range(1, _TRIES + 1):
-            found, pods, trouble = await self._round(wanted)
-            missing = [digest for digest in wanted if digest not in found]
+            heard = await self._round(wanted)
+            missing = [digest for digest in wanted if digest not in heard.found]
             if not missing:
-                return found
-            if number == (_TRIES if trouble else _UNKNOWN_TRIES):
+                return heard.found
+            if number == (_TRIES if heard.trouble else _UNKNOWN_TRIES):
                 break
             await asyncio.sleep(pause)
             pause = min(2 * pause, _AGAIN_LIMIT_SECONDS)
         raise GroupDroppedError(
             DropReason.NO_LEDGER_ENTRY,
             f"{len(missing)} of {len(wanted)} model calls are in no gateway's ledger, so nobody knows which weights "
-            f"sampled them ({pods} gateway pods answered{'; ' + '; '.join(trouble) if trouble else ''})",
+            f"sampled them ({len(heard.ages)} gateway pods answered"
+            f"{'; ' + '; '.join(heard.trouble) if heard.trouble else ''}). {_what_to_do(heard, since)}",
         )
 
-    async def _round(self, digests: list[str]) -> tuple[dict[str, list[LedgerEntry]], int, list[str]]:
-        """Entries by digest, the number of pods that answered, and the trouble with the others."""
+    async def _round(self, digests: list[str]) -> "_Heard":
         pods = await self._find(self._host, self._port)
         if not pods:
-            return {}, 0, [f"{self._host} has no address"]
+            return _Heard({}, [], 0, [f"{self._host} has no address"])
         answers = await asyncio.gather(*(self._ask(pod, digests) for pod in pods))
+        told = [answer for answer in answers if isinstance(answer, LedgerAnswer)]
         found: dict[str, list[LedgerEntry]] = defaultdict(list)
-        for answer in answers:
-            for digest, entry in answer.items() if isinstance(answer, dict) else ():
+        for answer in told:
+            for digest, entry in answer.entries.items():
                 found[digest].append(entry)
-        trouble = [answer for answer in answers if isinstance(answer, str)]
-        return found, len(pods) - len(trouble), trouble
+        return _Heard(
+            found,
+            [answer.age_seconds for answer in told],
+            sum(answer.forgotten for answer in told),
+            [answer for answer in answers if isinstance(answer, str)],
+        )
 
-    async def _ask(self, pod: Pod, digests: list[str]) -> dict[str, LedgerEntry] | str:
-        """Entries of one pod, or why it gave none."""
+    async def _ask(self, pod: Pod, digests: list[str]) -> LedgerAnswer | str:
+        """What one pod says, or why it said nothing."""
         assert self._session is not None
         found: dict[str, LedgerEntry] = {}
+        answer = LedgerAnswer()
         try:
             for start in range(0, len(digests), MAX_DIGESTS):
                 question = LedgerQuestion(digests=digests[start : start + MAX_DIGESTS])
                 async with self._session.post(pod.url + LEDGER_PATH, json=question.model_dump()) as response:
                     if response.status != 200:
                         return f"{pod.url} answered {response.status}"
-                    found |= LedgerAnswer.model_validate_json(await response.read()).entries
+                    answer = LedgerAnswer.model_validate_json(await response.read())
+                    found |= answer.entries
         except TimeoutError:
             return f"{pod.url} didn't answer within {_ASK_SECONDS:g} s"
         except (aiohttp.ClientError, OSError) as error:
             return f"{pod.url}: {type(error).__name__}"
         except ValidationError as error:
             return f"{pod.url} answered nonsense: {error.error_count()} errors"
-        return found
+        return answer.model_copy(update={"entries": found})
+
+
+@dataclass(frozen=True)
+class _Heard:
+    """What all pods say."""
+
+    found: dict[str, list[LedgerEntry]]
+    ages: list[float | None]  # of the ledgers of those that answered, in seconds
+    forgotten: int
+    trouble: list[str]  # with the others
+
+
+def _what_to_do(heard: _Heard, since: float | None) -> str:
+    """Why calls are missing, as far as the pods tell, and what to set."""
+    if heard.forgotten:
+        return (
+            f"The ledgers had no more room for {heard.forgotten} calls that are still waited for: add gateway pods "
+            "(spec.gateway.replicas), each of which keeps the calls that it served, or let rollouts make fewer calls "
+            "(max_steps of the agent)"
+        )
+    known = [age for age in heard.ages if age is not None]
+    if known and since is not None and min(known) < time.monotonic() - since:
+        return (
+            f"A gateway pod began {min(known):.0f} s ago, and knows nothing from before: if they restart again and "
+            "again, see why (kubectl get pods, kubectl describe pod), and give them more memory (spec.gateway.template)"
+        )
+    if heard.trouble or not heard.ages:
+        return "See why gateway pods don't answer (kubectl get pods, kubectl logs)"
+    return (
+        "Calls that don't go through the gateway are in no ledger: the model server's base_url, which the run sets, "
+        "must stay as it is, and agents must call that server"
+    )

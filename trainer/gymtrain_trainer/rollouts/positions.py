@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from gymtrain_trainer.progress import InFlight
 
-_REDRAWS = 5  # of a row whose groups grow stale: one that always takes too long would take the place of others for ever
+# Of a row whose groups are dropped for the row's own sake: one that always takes too long, or makes more calls than the
+# ledger holds, would take the place of others for ever.
+REDRAWS = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +30,7 @@ class Positions:
         self._lock = threading.Lock()
         self._next = start
         self._again: deque[int] = deque()
-        self._stale: Counter[int] = Counter()
+        self._redraws: Counter[int] = Counter()
         self._open: set[Draw] = set()
 
     def draw(self) -> int:
@@ -63,11 +65,11 @@ class Positions:
             self._again.append(position)
 
     def again_unless_hopeless(self, position: int) -> bool:
-        """The same after a group that grew stale, up to a limit; False beyond it."""
+        """The same, up to a limit; False beyond it."""
         with self._lock:
-            self._stale[position] += 1
-            if self._stale[position] > _REDRAWS:
-                del self._stale[position]
+            self._redraws[position] += 1
+            if self._redraws[position] > REDRAWS:
+                del self._redraws[position]
                 return False
             self._again.append(position)
             return True

@@ -8,7 +8,8 @@ from collections import Counter
 from typing import Any
 
 from gymtrain_trainer.errors import DropReason, GroupDroppedError, RolloutError
-from gymtrain_trainer.progress import ProgressBoard
+from gymtrain_trainer.progress import AlarmReason, ProgressBoard
+from gymtrain_trainer.rollouts.alarms import Environments, KnownCalls
 from gymtrain_trainer.rollouts.answer import prompt_text
 from gymtrain_trainer.rollouts.group import Group
 from gymtrain_trainer.rollouts.source import Sampling, replaced_by_run
@@ -20,6 +21,8 @@ FORKS = "forks"
 MASKED = "masked_rollouts"
 CONSTRAINED = "constrained_turns"
 REPLACED = "replaced_sampling"
+FAILED_GROUPS = "failed_groups"
+GIVEN_UP = "rows_given_up"
 _SHOWN = 2  # rollouts of each group that /samples shows
 
 
@@ -35,6 +38,8 @@ class RolloutReport:
         self._masks_truncated = masks_truncated
         self._lock = threading.Lock()
         self._dropped: Counter[DropReason] = Counter()
+        self._environments = Environments()
+        self._known_calls = KnownCalls()
         self.unusable = 0  # groups in a row
         self.last_error = "no rollout has finished yet"
         self.last_usable = time.monotonic()
@@ -49,8 +54,8 @@ class RolloutReport:
         self.last_error = str(error)
         self._board.count("failed_rollouts")
 
-    def group_dropped(self, error: GroupDroppedError) -> None:
-        """Dropped, never rewarded with 0."""
+    def group_dropped(self, agent: str, error: GroupDroppedError) -> None:
+        """A group of the agent is dropped, never rewarded with 0."""
         self.unusable += 1
         self.last_error = str(error)
         self._count_drop(error.reason)
@@ -59,6 +64,21 @@ class RolloutReport:
         if self.unusable == 1:
             fields["rollouts_failing_since"] = time.time()
         self._board.update(**fields)
+        if error.reason is DropReason.FAILED:
+            self._board.tally(FAILED_GROUPS, agent)
+            self._environments.failed(agent, str(error))
+        else:
+            self._environments.worked(agent)
+            self._known_calls.group(known=error.reason is not DropReason.NO_LEDGER_ENTRY)
+        self._look()
+
+    def row_given_up(self, position: int, reason: DropReason, why: str) -> None:
+        """A row was drawn as often as it may be; the next one takes its place."""
+        self._board.tally(GIVEN_UP, str(reason))
+        log.warning("the row at position %d is given up (%s): %s", position, reason, why)
+        if reason is DropReason.NO_LEDGER_ENTRY:
+            self._known_calls.given_up(why)
+            self._look()
 
     def group_grew_stale(self, staleness: int) -> None:
         """A group was too old when the trainer came to it."""
@@ -71,6 +91,9 @@ class RolloutReport:
         if self.unusable:
             self.unusable = 0
             self._board.update(rollouts_failing_since=None, message="")
+        self._environments.worked(group.task.agent)
+        self._known_calls.group(known=True)
+        self._look()
         rollouts, rows = group.rollouts, group.rows
         count = len(rollouts)
         forks = sum(rollout.forks for rollout in rollouts)
@@ -121,6 +144,18 @@ class RolloutReport:
         )
         log.warning("%s", note)
         self._board.update(notes=[note])
+
+    def _look(self) -> None:
+        """Raises and clears the alarms about rollouts."""
+        messages: dict[AlarmReason, str | None] = {
+            "EnvironmentFailing": self._environments.message(),
+            "NoLedgerEntry": self._known_calls.message(),
+        }
+        for reason, message in messages.items():
+            if message is None:
+                self._board.clear_alarm(reason)
+            else:
+                self._board.set_alarm(reason, message)
 
     def _count_drop(self, reason: DropReason) -> None:
         with self._lock:

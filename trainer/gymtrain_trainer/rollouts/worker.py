@@ -21,7 +21,7 @@ from gymtrain_trainer.rollouts.buffer import SampleBuffer
 from gymtrain_trainer.rollouts.group import GroupRunner
 from gymtrain_trainer.rollouts.pace import bound, failure_pause, may_start
 from gymtrain_trainer.rollouts.parts import WorkerParts, WorkerSettings
-from gymtrain_trainer.rollouts.positions import Draw, Positions
+from gymtrain_trainer.rollouts.positions import REDRAWS, Draw, Positions
 
 log = logging.getLogger(__name__)
 
@@ -188,13 +188,14 @@ class RolloutWorker:
         try:
             group = await runner.run(task)
         except GroupDroppedError as error:
-            self._report.group_dropped(error)
-            if error.reason is DropReason.STALE:
-                self._positions.again_unless_hopeless(task.position)
-            elif (
-                error.reason is not DropReason.FAILED
-            ):  # a row that fails would fail again: the next one takes its place
-                self._positions.again(task.position)
+            self._report.group_dropped(task.agent, error)
+            match error.reason:
+                case DropReason.FAILED:
+                    pass  # it would fail again: the next row takes its place
+                case DropReason.STALE | DropReason.NO_LEDGER_ENTRY:
+                    self._again_or_never(task.position, error.reason, str(error))
+                case DropReason.FOREIGN_WEIGHTS:
+                    self._positions.again(task.position)
             return
         self._waiting_since = None
         self._report.group_usable(group)
@@ -203,4 +204,8 @@ class RolloutWorker:
     def _grew_stale(self, position: int, staleness: int) -> None:
         """In the trainer's thread: a waiting group is too old."""
         self._report.group_grew_stale(staleness)
-        self._positions.again_unless_hopeless(position)
+        self._again_or_never(position, DropReason.STALE, f"it was {staleness} weight versions old")
+
+    def _again_or_never(self, position: int, reason: DropReason, why: str) -> None:
+        if not self._positions.again_unless_hopeless(position):
+            self._report.row_given_up(position, reason, f"drawn {REDRAWS + 1} times; the last: {why}")
