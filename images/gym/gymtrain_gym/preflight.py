@@ -58,9 +58,7 @@ def check(run: RunConfig, folders: Folders) -> GymPreflight:
         traceback.print_exc()
         findings.add(where, f"preflight stopped at {type(error).__name__}: {error}")
     seconds = round(time.monotonic() - started, 3)
-    return verdict.model_copy(
-        update={"findings": findings.items, "warnings": findings.warnings, "seconds": seconds}
-    )
+    return verdict.model_copy(update={"findings": findings.items, "warnings": findings.warnings, "seconds": seconds})
 
 
 def main(run_file: Path = Path(RUN_CONFIG_FILE)) -> int:

@@ -30,9 +30,7 @@ def notice_events(before: GymTrainingRunStatus, report: TrainerProgress | None) 
     old = find(before, ConditionType.PROGRESSING)
     shown = old.message if old else ""
     return tuple(
-        Event(POSTED[reason] or "Normal", reason, text)
-        for reason, text in _texts(report).items()
-        if text not in shown
+        Event(POSTED[reason] or "Normal", reason, text) for reason, text in _texts(report).items() if text not in shown
     )
 
 

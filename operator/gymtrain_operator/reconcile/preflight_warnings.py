@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.wiring import Finding
 
-
 _MARK = "\nwarning: "
 
 

@@ -56,9 +56,19 @@ def triton_launcher() -> None:
     source = (home / "driver.c").read_text()
     with tempfile.TemporaryDirectory() as folder:
         stub = Path(folder) / "libcuda.so.1"
-        functions = "".join(f"int {name}(void) {{ return 999; }}\n" for name in sorted(set(re.findall(r"\bcu[A-Z]\w+(?=\()", source))))
+        functions = "".join(
+            f"int {name}(void) {{ return 999; }}\n" for name in sorted(set(re.findall(r"\bcu[A-Z]\w+(?=\()", source)))
+        )
         (Path(folder) / "stub.c").write_text(functions)
-        command = [_compiler("gcc"), "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", str(stub), f"{folder}/stub.c"]
+        command = [
+            _compiler("gcc"),
+            "-shared",
+            "-fPIC",
+            "-Wl,-soname,libcuda.so.1",
+            "-o",
+            str(stub),
+            f"{folder}/stub.c",
+        ]
         subprocess.run(command, check=True)
         ctypes.CDLL(str(stub), mode=ctypes.RTLD_GLOBAL)
         compile_module_from_src(

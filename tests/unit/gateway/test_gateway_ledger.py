@@ -132,3 +132,11 @@ def test_an_entry_may_live_as_long_as_the_slowest_group(
 def test_the_room_grows_with_the_rollouts_that_are_open_at_once() -> None:
     assert limits().calls == 131_072
     assert limits(rollout={"maxConcurrent": 16_384}).calls == 512 * 16_384
+
+
+def test_calls_with_equal_tokens_keep_what_any_of_them_was_sampled_with() -> None:
+    ledger = Ledger(LedgerLimits(calls=10, seconds=60.0))
+    ledger.note([1], [2], LedgerEntry(versions=["run:1:1"], constrained=True, replaced=("seed",)))
+    ledger.note([1], [2], LedgerEntry(versions=["run:1:2"], replaced=("top_k",)))
+    (entry,) = ledger.answer(LedgerQuestion(digests=[token_digest([1], [2])])).entries.values()
+    assert (entry.constrained, entry.replaced) == (True, ("seed", "top_k"))

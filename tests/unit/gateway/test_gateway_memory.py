@@ -91,11 +91,3 @@ def test_connections_fit_the_open_files_that_the_kernel_grants() -> None:
     tight = derive(1024, 16_384)
     assert tight.upstream == 448
     assert "LimitNOFILE" in str(tight.shortage(16_384))
-
-
-def test_calls_with_equal_tokens_keep_what_any_of_them_was_sampled_with() -> None:
-    ledger = Ledger(10)
-    ledger.note([1], [2], LedgerEntry(versions=["run:1:1"], constrained=True, replaced=("seed",)))
-    ledger.note([1], [2], LedgerEntry(versions=["run:1:2"], replaced=("top_k",)))
-    (entry,) = ledger.answer(LedgerQuestion(digests=[token_digest([1], [2])])).entries.values()
-    assert (entry.constrained, entry.replaced) == (True, ("seed", "top_k"))

@@ -77,7 +77,6 @@ def test_null_where_something_is_needed_is_refused() -> None:
         read({"responses_create_params": {"input": None}})
 
 
-
 def with_parts(*parts: dict[str, Any]) -> dict[str, Any]:
     return {"responses_create_params": {"input": [{"role": "user", "content": list(parts)}]}}
 

@@ -77,7 +77,11 @@ def model_of(kind: str, tokenizer: Path, folder: Path, **config: Any) -> Path:
     ],
 )
 def test_what_a_constructor_refuses_is_a_finding_at_its_setting(
-    config: dict[str, Any], trainer: dict[str, Any], where: str, said: str, tiny_model: Path  # noqa: F811
+    config: dict[str, Any],
+    trainer: dict[str, Any],
+    where: str,
+    said: str,
+    tiny_model: Path,  # noqa: F811
 ) -> None:
     (finding,) = refused(tiny_model, config, **trainer)
     assert finding.where.startswith(f"spec.trainer.config{'.' if where else ''}{where}")
@@ -109,7 +113,10 @@ def test_an_adapter_of_modules_that_the_model_lacks_is_refused(tiny_model: Path)
     ],
 )
 def test_what_the_pods_take_passes(
-    config: dict[str, Any], lora: dict[str, Any] | None, trainer: dict[str, Any], tiny_model: Path  # noqa: F811
+    config: dict[str, Any],
+    lora: dict[str, Any] | None,
+    trainer: dict[str, Any],
+    tiny_model: Path,  # noqa: F811
 ) -> None:
     assert refused(tiny_model, config, lora, **trainer) == []
 
@@ -125,7 +132,11 @@ def test_what_the_pods_take_passes(
     ],
 )
 def test_a_model_whose_attention_can_not_be_trained_is_refused(
-    kind: str, config: dict[str, Any], said: str, tiny_model: Path, tmp_path: Path  # noqa: F811
+    kind: str,
+    config: dict[str, Any],
+    said: str,
+    tiny_model: Path,
+    tmp_path: Path,
 ) -> None:
     folder = model_of(kind, tiny_model, tmp_path / "model", **config)
     (finding,) = refused(folder, gpus=1)
@@ -147,7 +158,8 @@ def test_usual_models_pass(kind: str, config: dict[str, Any], tiny_model: Path, 
 
 
 def test_heads_wider_than_the_gpus_kernel_takes_are_refused_on_gpus_alone(
-    tiny_model: Path, tmp_path: Path  # noqa: F811
+    tiny_model: Path,
+    tmp_path: Path,
 ) -> None:
     folder = model_of("llama", tiny_model, tmp_path / "model", head_dim=512)
     (finding,) = refused(folder, gpus=1)
@@ -163,7 +175,10 @@ def test_an_attempt_that_gets_there_is_refused_for_good(tiny_model: Path, tmp_pa
     from gymtrain_trainer.settings import trl_arguments
 
     run = spec(CONFIG | {"report_to": ["wandb"]})
-    with pytest.raises(SettingsError, match=r"spec\.trainer\.config\.report_to: .* requires wandb"), refusals_named(run):
+    with (
+        pytest.raises(SettingsError, match=r"spec\.trainer\.config\.report_to: .* requires wandb"),
+        refusals_named(run),
+    ):
         build_trainer(trl_arguments(run, folder=tmp_path, steps=1), tiny_model, callbacks=[])
 
 
