@@ -56,10 +56,8 @@ def triton_launcher() -> None:
     source = (home / "driver.c").read_text()
     with tempfile.TemporaryDirectory() as folder:
         stub = Path(folder) / "libcuda.so.1"
-        functions = "".join(
-            f"int {name}(void) {{ return 999; }}\n" for name in sorted(set(re.findall(r"\bcu[A-Z]\w+(?=\()", source)))
-        )
-        (Path(folder) / "stub.c").write_text(functions)
+        names = sorted(set(re.findall(r"\bcu[A-Z]\w+(?=\()", source)))
+        (Path(folder) / "stub.c").write_text("".join(f"int {name}(void) {{ return 999; }}\n" for name in names))
         command = [
             _compiler("gcc"),
             "-shared",
@@ -118,7 +116,7 @@ def serve_help() -> None:
         env={**os.environ, "VLLM_TARGET_DEVICE": "cpu"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     if done.returncode != 0 or "--max-model-len" not in done.stdout:
