@@ -72,7 +72,11 @@ def operator_kubeconfig(cluster: ApiServer) -> Path:
     admin.run("create", "namespace", OPERATOR_NAMESPACE)
     command = [binary("helm"), "template", "gymtrain", str(ROOT / "charts/gymtrain"), "--kube-version", "1.34"]
     rendered = subprocess.run(
-        [*command, "--namespace", OPERATOR_NAMESPACE], check=True, capture_output=True, text=True, timeout=60
+        [*command, "--namespace", OPERATOR_NAMESPACE, "--set", "imageRegistry=r.example.com/"],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     kinds = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
     admin.apply(*(m for m in yaml.safe_load_all(rendered.stdout) if m and m["kind"] in kinds))
