@@ -9,6 +9,7 @@ from gymtrain_operator import kinds
 from gymtrain_operator.cluster import Cluster
 from gymtrain_operator.errors import ConflictError, ForeignObjectError, NotFoundError, RejectedError
 from gymtrain_operator.kinds import Kind
+from gymtrain_operator.log import logger
 from gymtrain_operator.manifests.volumes import is_kept
 from gymtrain_operator.reconcile.observation import Object, Observation, Rejection, labels_of, name_of, uid_of
 from gymtrain_operator.reconcile.ownership import Ownership
@@ -61,10 +62,12 @@ async def _try(cluster: Cluster, seen: Observation, manifest: Object, refusals: 
     if standing is not None:
         return standing
     rejection = await _write(cluster, seen, manifest)
-    if rejection is not None:
-        return refusals.note(manifest, rejection, seen.now)
-    refusals.forget(manifest)
-    return None
+    if rejection is None:
+        refusals.forget(manifest)
+        return None
+    what = f"{rejection.kind}/{rejection.name}"
+    logger().warning("refused by the API server", object=what, message=rejection.message)
+    return refusals.note(manifest, rejection, seen.now)
 
 
 async def _own(cluster: Cluster, change: Ownership) -> Rejection | None:

@@ -167,7 +167,6 @@ class Reconciler:
         wanted = plan(seen, self._defaults)
         rejections = await carry_out(self._cluster, seen, wanted, self._memories[key].refusals)
         if rejections:
-            logger().warning("refused by the API server", rejections=[str(r) for r in rejections])
             # The refusal belongs into the status; the plan says how.
             wanted = plan(replace(seen, rejections=rejections), self._defaults)
         if wanted.delete_run:

@@ -43,6 +43,14 @@ def test_a_run_completes(runs: Kubectl, operator: OperatorProcess) -> None:
     assert "completionTime" in status
 
 
+def test_runs_whose_names_go_into_each_other_complete(runs: Kubectl, operator: OperatorProcess) -> None:
+    """Each is called as an object of the first is."""
+    pair = ("pair", "pair-training", "pair-gym")
+    runs.apply(*(_run(name) for name in pair))
+    for name in pair:
+        runs.wait_condition(name, "Complete", 180)
+
+
 def test_a_run_without_agents_completes(runs: Kubectl, operator: OperatorProcess) -> None:
     runs.apply(_run("direct", rollout={"mode": "Verify"}))
     runs.wait_condition("direct", "Complete", PATIENCE)
