@@ -99,8 +99,8 @@ class GymTrainingRunStatus(Status):
     disrupted_attempts: list[int] = Field(
         default_factory=list,
         max_length=MAX_DISRUPTED_ATTEMPTS,
-        description="Attempts that the cluster ended (eviction, preemption, node shutdown). They don't count against "
-        "backoffLimit.",
+        description="Attempts that the cluster ended (eviction, preemption, node shutdown), or whose servers it took "
+        "and had no room for. They don't count against backoffLimit.",
     )
     preflight_hash: str | None = Field(None, description="Hash of the inputs that preflight passed.")
     images: Images | None = Field(

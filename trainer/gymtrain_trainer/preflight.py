@@ -150,11 +150,11 @@ def check_config(spec: GymTrainingRunSpec) -> list[Finding]:
 def preflight(environ: Mapping[str, str] = os.environ) -> TrainerPreflight:
     """The verdict on the run that run.json describes."""
     started = time.monotonic()
-    spec, paths = read_run_config(environ).spec, read_paths(environ)
-    model = paths.model
+    run, paths = read_run_config(environ), read_paths(environ)
+    spec, model = run.spec, paths.model
     findings = check_model_folder(model, spec.model.source) + check_lengths(model, spec)
     findings += check_config(spec) + check_lora(spec)
-    findings += check_resume(spec, paths.resume, model, settings.max_steps(spec, None))
+    findings += check_resume(run, paths.resume, model, settings.max_steps(spec, None))
     warnings: list[Finding] = []
     if not findings:  # what is known to be wrong would only be said again, in a library's words
         from gymtrain_trainer.algorithm.rehearsal import rehearse

@@ -55,6 +55,17 @@ async def test_a_creation_asks_to_be_refused_where_a_field_is_unknown() -> None:
     assert (requests[0].method, requests[0].url.params["fieldValidation"]) == ("POST", "Strict")
 
 
+async def test_metadata_is_changed_of_that_very_object_as_it_was_seen() -> None:
+    cluster, requests = _recorded()
+    live = {"metadata": {"name": "c", "namespace": "ns", "uid": "u1", "resourceVersion": "7", "labels": {"a": "b"}}}
+    await cluster.change_metadata(kinds.CLAIM, live, {"ownerReferences": None})
+    (request,) = requests
+    assert (request.method, request.url.path) == ("PATCH", "/api/v1/namespaces/ns/persistentvolumeclaims/c")
+    assert request.headers["Content-Type"] == "application/merge-patch+json"
+    sent = {"metadata": {"ownerReferences": None, "uid": "u1", "resourceVersion": "7"}}
+    assert json.loads(request.content) == sent
+
+
 async def test_deletion_is_of_that_very_object() -> None:
     cluster, requests = _recorded()
     await cluster.delete(kinds.JOB, "ns", "j", "u1", foreground=True)

@@ -189,7 +189,7 @@ def test_what_a_run_can_not_go_on_from_is_refused_with_what_is_there(
     (found.paths.model / "config.json").write_text(json.dumps(CONFIG | {k: v for k, v in more.items() if k in CONFIG}))
     steps = more.get("steps", 500)
     if where == "preflight":
-        (finding,) = check_resume(found.run.spec, found.paths.resume, found.paths.model, steps)
+        (finding,) = check_resume(found.run, found.paths.resume, found.paths.model, steps)
         assert finding.where == "spec.resumeFrom"
         assert words in finding.message
     else:
@@ -203,9 +203,17 @@ def test_what_a_run_can_not_go_on_from_is_refused_with_what_is_there(
 def test_preflight_has_nothing_against_a_checkpoint_that_fits(tmp_path: Path) -> None:
     found = made(tmp_path, "workplace")
     save(found.paths.resume / "workplace", 100, config=CONFIG)
-    assert check_resume(found.run.spec, found.paths.resume, found.paths.model, None) == []
+    assert check_resume(found.run, found.paths.resume, found.paths.model, None) == []
     without = made(tmp_path)
-    assert check_resume(without.run.spec, without.paths.resume, without.paths.model, None) == []
+    assert check_resume(without.run, without.paths.resume, without.paths.model, None) == []
+
+
+def test_preflight_of_a_restored_run_that_has_gone_on_asks_no_more_for_where_it_began(tmp_path: Path) -> None:
+    found = made(tmp_path, "math/checkpoint-100")  # TRL has deleted it since, as it keeps the newest
+    restored = found.run.model_copy(update={"lineage": EARLIER})
+    save(found.paths.resume / "math", 300)
+    assert check_resume(restored, found.paths.resume, found.paths.model, 300) == []
+    assert check_resume(found.run, found.paths.resume, found.paths.model, 300) != []
 
 
 def _digest(folder: Path, rows: range = range(9), weight: int = 1, **config: Any) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from gymtrain_api import names
 from gymtrain_api.resume import ResumeFrom
 from gymtrain_api.spec import GymTrainingRunSpec
-from gymtrain_api.wiring import Finding
+from gymtrain_api.wiring import Finding, RunConfig
 from gymtrain_trainer.algorithm.checkpoints import Checkpoint, SetAside, last_checkpoint, whole_checkpoints
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.errors import ResumeError
@@ -59,11 +59,14 @@ def resume_from(spec: GymTrainingRunSpec) -> ResumeFrom | None:
     return ResumeFrom.parse(spec.resume_from) if spec.resume_from else None
 
 
-def check_resume(spec: GymTrainingRunSpec, runs: Path, model: Path, steps: int | None) -> list[Finding]:
+def check_resume(run: RunConfig, runs: Path, model: Path, steps: int | None) -> list[Finding]:
     """Preflight's look at spec.resumeFrom. `runs`: folders of checkpoints, by run."""
+    spec = run.spec
     source = resume_from(spec)
     if source is None or spec.trainer.checkpoint is None:
         return []
+    if last_checkpoint(runs / run.name, run.lineage or run.uid):
+        return []  # it has gone on already (it was restored from a backup), and the other checkpoint may be gone
     try:
         problem = misfit(find(runs / source.run, source, volume_of(spec, source)), spec, model, steps)
     except ResumeError as error:
