@@ -1,8 +1,13 @@
 """A loop that hangs is told from one that is starved."""
 
+import urllib.error
+import urllib.request
+
 import pytest
 
+from gymtrain_operator.health import Health, served
 from gymtrain_operator.pulse import HUNG_SECONDS, Pulse
+from tests.support.apiserver import free_port
 
 
 class Machine:
@@ -50,3 +55,24 @@ def test_a_beat_begins_anew() -> None:
         machine.pulse.beat()
         machine.pass_by(1, share=1.0)
     assert machine.pulse.had == 0.0
+
+
+def _healthz(port: int) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=30) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_health_is_answered_while_the_event_loop_stands_still() -> None:
+    """There is none here at all; the answer comes from a thread of its own."""
+    health, port = Health.fresh(), free_port()
+    with served(health, port):
+        assert _healthz(port) == (200, "ok\n")
+        health.pulse.had = HUNG_SECONDS + 1
+        status, why = _healthz(port)
+        assert status == 503
+        assert "the event loop hangs" in why
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5)
