@@ -11,11 +11,13 @@ its time, ended, as its role says:
 
 A run whose name starts with `bad-` fails preflight; with `refused-`, its trainer ends with exit code 78; with
 `long-`, it trains for as long as any test looks; with `chatty-`, its preflight prints 32 MiB before its verdicts.
-Pods have addresses in 127.88.0.0/16, where their ports are the real ones.
+Pods have addresses in a part of 127.0.0.0/8, where their ports are the real ones; each process has another part, as
+several may test on one machine.
 """
 
 import asyncio
 import json
+import os
 import ssl
 import threading
 import time
@@ -166,7 +168,7 @@ class FakeNode:
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": name, "target": target}
         await self._call("POST", f"{path}/binding", binding)
         self._addresses += 1
-        address = f"127.88.{self._addresses // 250}.{self._addresses % 250 + 1}"
+        address = f"127.{16 + os.getpid() % 200}.{self._addresses // 250}.{self._addresses % 250 + 1}"
         player = _Player(self, pod, path, address, self._run_of(meta))
         await {
             labels.Role.PREFLIGHT: player.preflight,
