@@ -69,7 +69,7 @@ def refusals(spec: GymTrainingRunSpec, line: Sequence[str], *, has_model: bool) 
     given = spec.inference.args
     parser: _Parser = make_arg_parser(_Parser())
     try:
-        if found := list(_reserved_in_file(given, parser)):
+        if found := list(_of_file(given, parser)):
             return found
         args = parser.parse_args(list(line))
         _check(args)
@@ -91,13 +91,21 @@ def _check(args: argparse.Namespace) -> None:
     validate_api_server_args(args)
 
 
-def _reserved_in_file(given: Sequence[str], parser: _Parser) -> Iterator[Finding]:
-    """Reserved arguments in the file of --config, which vLLM reads as if they stood on the command line."""
-    if _CONFIG not in given[:-1]:
+def _of_file(given: Sequence[str], parser: _Parser) -> Iterator[Finding]:
+    """Why the file of --config can't be read, or the reserved arguments in it: vLLM reads them as if they stood on the
+    command line."""
+    load = getattr(parser, "load_config_file", None)  # 0.32 has it, not every release
+    if load is None or _CONFIG not in given[:-1]:
         return
     position = list(given).index(_CONFIG)
-    for _, message in reserved(parser.load_config_file(given[position + 1])):
-        yield Finding(where=f"{_ARGS}[{position}]", message=f"{given[position + 1]}: {message}")
+    name, where = given[position + 1], f"{_ARGS}[{position}]"
+    try:
+        arguments = load(name)
+    except Exception as error:  # YAML's own, and the file system's
+        yield Finding(where=where, message=f"vLLM can't read {name}: {_line(error)}")
+        return
+    for _, message in reserved(arguments):
+        yield Finding(where=where, message=f"{name}: {message}")
 
 
 def _of_parser(message: str, given: Sequence[str], names: Sequence[str]) -> Iterator[Finding]:
@@ -178,12 +186,16 @@ def _is_quantized(model: Path) -> bool:
 
 
 def _finding(error: Exception | str, given: Sequence[str]) -> Finding:
-    text = " ".join(_text(error).split())
+    text = _line(error)
     where = next(_mentioned(text, given), None)
     if where is None:
         ours = "tensor parallel size" in text  # which follows from the GPUs of a pod
         where = "spec.inference.gpus" if ours else _ARGS if given else "spec.inference"
-    return Finding(where=where, message=f"vLLM refuses it: {text[:_LONGEST]}")
+    return Finding(where=where, message=f"vLLM refuses it: {text}")
+
+
+def _line(error: Exception | str) -> str:
+    return " ".join(_text(error).split())[:_LONGEST]
 
 
 def _text(error: Exception | str) -> str:
