@@ -8,7 +8,7 @@ AUTO_TOOL_CHOICE = "--enable-auto-tool-choice"
 TOOL_CALL_PARSER = "--tool-call-parser"
 
 _NUMBER = re.compile(r"^(\d+(?:\.\d+)?)([kKmMgGtT]?)$")
-# As vLLM's human_readable_int reads them (vLLM 0.32, utils/argparse_utils.py): small letters are decimal, large ones binary.
+# As vLLM's human_readable_int reads them (vLLM 0.32, utils/argparse_utils.py): small letters decimal, large binary.
 _FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 

@@ -120,7 +120,7 @@ class RunConfig(Document):
 
 
 class Finding(Document):
-    """One thing about the user's input: in `findings` of a verdict it keeps the run from starting, in `warnings` not."""
+    """One thing about the user's input: in a verdict's `findings` it keeps the run from starting, in `warnings` not."""
 
     where: str  # field path in the spec, file:line of a dataset, or key of a config
     message: str  # what is wrong, what was expected, the nearest valid name

@@ -1,6 +1,6 @@
 """Does what vLLM is told to serve fit the model, and what training makes of it fit into that?
 
-vLLM refuses a context that is too long only when its pod starts, and an answer that is too long with every single rollout.
+vLLM refuses a context that is too long only when its pod starts, and an answer that is too long with every rollout.
 """
 
 import json
@@ -52,8 +52,8 @@ def _budget(spec: GymTrainingRunSpec, context: int, source: str) -> list[Finding
     if not 0 < budget < context:
         return []
     message = (
-        f"is {budget} tokens, and prompt and answer may have {context} ({source}): TRL drops every sample that is longer "
-        "than the budget, so long answers would never be trained. Raise it to that, or set "
+        f"is {budget} tokens, and prompt and answer may have {context} ({source}): TRL drops every sample that is "
+        "longer than the budget, so long answers would never be trained. Raise it to that, or set "
         f"--max-model-len={budget} in spec.inference.args"
     )
     return [Finding(where=f"{_CONFIG}.token_budget", message=message)]

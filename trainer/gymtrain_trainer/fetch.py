@@ -1,7 +1,7 @@
 """`python -m gymtrain_trainer.fetch [--without-weights]`: fetches an hf:// model into /gymtrain/model, once.
 
-The init container of pods whose model comes from the hub. HF_TOKEN holds the token of a gated repository. Preflight looks
-at config and tokenizer alone: where no volume keeps the model, it leaves the weights to the pods that load them.
+The init container of pods whose model comes from the hub. HF_TOKEN holds the token of a gated repository. Preflight
+looks at config and tokenizer alone: where no volume keeps the model, it leaves the weights to the pods that load them.
 """
 
 import logging

@@ -97,7 +97,7 @@ def max_steps(spec: GymTrainingRunSpec, rows: int | None) -> int | None:
 
 
 def max_completion_length(spec: GymTrainingRunSpec) -> int:
-    """Tokens that the policy may write in one call. A value of a wrong type counts as TRL's default: preflight reports it."""
+    """Tokens that the policy may write in one call. A wrong type counts as TRL's default: preflight reports it."""
     value = spec.trainer.config.get("max_completion_length")
     return value if isinstance(value, int) and not isinstance(value, bool) else _TRL_DEFAULT_COMPLETION
 

@@ -1,6 +1,6 @@
 """TRL without vLLM beside it, for a process that neither serves nor trains.
 
-`trl.experimental.async_grpo` imports vLLM where it is installed, as it is in the trainer's image: 5 s of 25 s (CPU time, TRL
+`trl.experimental.async_grpo` imports vLLM where it is installed, as in the trainer's image: 5 s of 30 s (CPU time, TRL
 1.16 and vLLM 0.32). Preflight stands between `kubectl apply` and the first pod.
 """
 

@@ -1,4 +1,4 @@
-"""What a dataset asks of the policy, beside what the run's vLLM is set to: warnings, each with the row that it is about."""
+"""What a dataset asks of the policy, beside what the run's vLLM is set to: warnings, each with its row."""
 
 from dataclasses import dataclass
 
@@ -32,7 +32,7 @@ def of(spec: GymTrainingRunSpec) -> Policy:
 
 
 def warn(policy: Policy, facts: RowFacts, source: str, findings: Findings) -> None:
-    """Adds what the rows of `source` will run into; preflight knows no tokenizer, so of lengths only what is far too long."""
+    """Adds what the rows of `source` will run into; of lengths, without a tokenizer, only what is far too long."""
     if facts.with_tools and not policy.parses_tool_calls:
         findings.warn(
             f"{source}:{facts.first_with_tools}",
@@ -43,7 +43,7 @@ def warn(policy: Policy, facts: RowFacts, source: str, findings: Findings) -> No
     if policy.context is not None and least > policy.context - policy.answer:
         findings.warn(
             f"{source}:{facts.longest_line}",
-            f"has a prompt of {facts.longest} characters, {least} tokens or more; --max-model-len {policy.context} leaves "
-            f"{max(0, policy.context - policy.answer)} beside an answer of {policy.answer} (max_completion_length): vLLM "
-            "will refuse it",
+            f"has a prompt of {facts.longest} characters, {least} tokens or more; --max-model-len {policy.context} "
+            f"leaves {max(0, policy.context - policy.answer)} beside an answer of {policy.answer} "
+            "(max_completion_length): vLLM will refuse it",
         )

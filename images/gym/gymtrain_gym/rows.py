@@ -45,7 +45,7 @@ class RowReader:
         self.facts = RowFacts()
 
     def agent_of(self, line: bytes, number: int) -> str:
-        """The agent that the row in `line`, the file's line `number`, is for. Rows with a schema also count in `facts`.
+        """The agent that the row in `line` is for, line `number` of the file. With a schema, `facts` grow.
 
         Raises:
             DatasetError: the row can't be used.

@@ -27,7 +27,7 @@ CONDITIONS: Mapping[ConditionType, str] = {
 
 REASONS: Mapping[Reason, str] = {
     Reason.PREFLIGHT_RUNNING: "The checks are running.",
-    Reason.PREFLIGHT_PASSED: "All checks passed. What the run will cost its user stands below, a line for each warning.",
+    Reason.PREFLIGHT_PASSED: "All checks passed. The message lists warnings, of what the run may cost its user.",
     Reason.PREFLIGHT_WARNED: "Of an event alone: preflight passed, and warns.",
     Reason.PREFLIGHT_FAILED: "A check found a mistake; the message names file, line or key.",
     Reason.PREFLIGHT_ERROR: "The check itself broke: its image can't be pulled, it crashed, or ran past its deadline.",

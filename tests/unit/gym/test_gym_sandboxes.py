@@ -106,5 +106,5 @@ def test_the_swe_example_passes_preflight() -> None:
     assert findings.items == []
     assert {info.name: info.needs_ray for info in infos} == {"mini_swe_agent_2": False, "policy_model": False}
     reader = RowReader({"mini_swe_agent_2"}, "mini_swe_agent_2", responses_schema())
-    for line in (EXAMPLE / "tasks.jsonl").read_bytes().splitlines():
-        assert reader.agent_of(line) == "mini_swe_agent_2"
+    for number, line in enumerate((EXAMPLE / "tasks.jsonl").read_bytes().splitlines(), 1):
+        assert reader.agent_of(line, number) == "mini_swe_agent_2"

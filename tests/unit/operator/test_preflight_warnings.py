@@ -51,7 +51,9 @@ def test_a_run_that_costs_nothing_unexpected_has_no_warning() -> None:
 def test_a_ttl_that_deletes_the_only_copy_of_the_model_is_told(
     checkpoint: dict[str, Any], ttl: int | None, warned: bool
 ) -> None:
-    blocks = {"trainer": {"checkpoint": checkpoint}} | ({} if ttl is None else {"ttlSecondsAfterFinished": ttl})
+    blocks: dict[str, Any] = {"trainer": {"checkpoint": checkpoint}}
+    if ttl is not None:
+        blocks["ttlSecondsAfterFinished"] = ttl
     _, _, message = told(passed(World(**blocks)))
     assert ("warning: spec.ttlSecondsAfterFinished: deletes the run 3600 s after its end" in message) is warned
 

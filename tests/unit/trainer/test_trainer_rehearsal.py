@@ -135,7 +135,7 @@ def test_a_model_whose_attention_can_not_be_trained_is_refused(
     kind: str,
     config: dict[str, Any],
     said: str,
-    tiny_model: Path,
+    tiny_model: Path,  # noqa: F811
     tmp_path: Path,
 ) -> None:
     folder = model_of(kind, tiny_model, tmp_path / "model", **config)
@@ -158,7 +158,7 @@ def test_usual_models_pass(kind: str, config: dict[str, Any], tiny_model: Path, 
 
 
 def test_heads_wider_than_the_gpus_kernel_takes_are_refused_on_gpus_alone(
-    tiny_model: Path,
+    tiny_model: Path,  # noqa: F811
     tmp_path: Path,
 ) -> None:
     folder = model_of("llama", tiny_model, tmp_path / "model", head_dim=512)

@@ -1,8 +1,8 @@
 """Builds the trainer as its pods will, on torch's meta device, where tensors have shapes and no data.
 
-The same constructors of TRL, transformers, accelerate and peft see the same settings and the model's own config, all layers
-of it; so what they refuse ends in preflight. It costs half a second for a model of 8 B parameters, behind imports that the
-check of the settings' types needs anyway, and no memory to speak of. What is not as in a pod:
+The same constructors of TRL, transformers, accelerate and peft see the same settings and the model's own config, all
+layers of it; so what they refuse ends in preflight. It costs half a second for a model of 8 B parameters, after imports
+that the check of the settings' types needs anyway, and no memory to speak of. What is not as in a pod:
 
 - parameters have no data, and the CPU stands in for the GPUs;
 - where there are several processes, this one is the first of a group of one;
@@ -156,15 +156,16 @@ def _check_attention(trainer: AsyncGRPOTrainer, spec: GymTrainingRunSpec) -> lis
 def _models_on_meta() -> Iterator[None]:
     """`from_pretrained` makes the model from its config, without weights.
 
-    TRL 1.16 loads the model in its constructor and offers no other way in. transformers 5.19 refuses from_pretrained under
-    a meta device; its documented way, AutoModel.from_config, knows no class that a config names itself, and calls
-    _from_config too.
+    TRL 1.16 loads the model in its constructor and offers no other way in. transformers 5.19 refuses from_pretrained
+    under a meta device; its documented way, AutoModel.from_config, picks a class by itself instead of TRL's, and then
+    calls _from_config too.
     """
     original = PreTrainedModel.__dict__["from_pretrained"]  # as it is: bound to no class
 
     def on_meta(
         cls: type[PreTrainedModel],
         path: str,
+        /,
         *,
         dtype: Any = None,
         attn_implementation: str | None = None,
