@@ -65,8 +65,8 @@ class RowReader:
         if self._schema is not None:
             if kind := _no_text(row["responses_create_params"].get("input")):
                 raise DatasetError(
-                    f"responses_create_params.input has a part of type {kind}: only text can be trained, since samples are "
-                    "token ids and the trainer's model neither sees nor hears"
+                    f"responses_create_params.input has a part of type {kind}: only text can be trained, since samples "
+                    "are token ids and the trainer's model neither sees nor hears"
                 )
             try:
                 self._schema(without_nulls(row["responses_create_params"]))  # as the trainer sends it
