@@ -45,7 +45,6 @@ class _Memory:
         at: when it was made.
         resynced: when every object of the run was last written again.
         refusals: what the API server didn't take, and when it is tried again.
-        recorded: the record that was written last. It isn't written again where somebody takes it away.
         record_again: when to try again after the API server refused it.
     """
 
@@ -54,7 +53,6 @@ class _Memory:
     at: float
     resynced: float
     refusals: Refusals = field(default_factory=Refusals)
-    recorded: str | None = None
     record_again: float = 0.0
 
 
@@ -71,6 +69,7 @@ class Reconciler:
         self._memories: dict[Key, _Memory] = {}
         self._ended: dict[Key, str] = {}  # resourceVersion of runs about which nothing is left to do
         self._states: dict[Key, str] = {}  # for the metric
+        self._recorded: dict[Key, str] = {}  # records as written last: not again where somebody takes them away
         self._changed: set[Key] = set()  # runs with events since they were observed
         self._failing: dict[Key, float] = {}  # since when each reconcile of a run has ended in an error
 
@@ -152,7 +151,7 @@ class Reconciler:
         resync = now - resynced > _RESYNC_SECONDS
         fresh = _Memory(run, None, now, now if resync else resynced)
         if memory:
-            fresh.refusals, fresh.recorded, fresh.record_again = memory.refusals, memory.recorded, memory.record_again
+            fresh.refusals, fresh.record_again = memory.refusals, memory.record_again
         # Before anything is read: an event meanwhile is a reason to look again.
         self._ended.pop(key, None)
         self._memories[key] = fresh
@@ -203,7 +202,7 @@ class Reconciler:
     async def _record(self, key: Key, run: Object, wanted: Plan) -> Object:
         """The run with its record written. Once: a tool that keeps the object as its manifest is not fought with."""
         memory = self._memories[key]
-        if wanted.record is None or wanted.record == memory.recorded or self._clock() < memory.record_again:
+        if wanted.record in (None, self._recorded.get(key)) or self._clock() < memory.record_again:
             return run
         try:
             run = await write_record(self._cluster, run, wanted.record)
@@ -211,7 +210,7 @@ class Reconciler:
             logger().warning("the run's record is refused", error=str(error))
             memory.record_again = self._clock() + _RECORD_AGAIN_SECONDS
         else:
-            memory.recorded = wanted.record
+            self._recorded[key] = wanted.record
         return run
 
     def _remember(self, key: Key, run: Object, seen: Observation, wanted: Plan, *, quiet: bool) -> None:
@@ -220,7 +219,7 @@ class Reconciler:
         self._count(key, wanted.status.state or "")
         if not quiet or wanted.apply or wanted.delete or wanted.scale or wanted.owners:
             return
-        recorded = wanted.record is None or wanted.record == memory.recorded
+        recorded = wanted.record in (None, self._recorded.get(key))
         if recorded and has_ended(wanted.status) and key not in self._changed:
             self._ended[key] = self._version(key)
             del self._memories[key]
@@ -232,6 +231,7 @@ class Reconciler:
         self._ended.pop(key, None)
         self._changed.discard(key)
         self._failing.pop(key, None)
+        self._recorded.pop(key, None)
         self._count(key, "")
 
     def _count(self, key: Key, state: str) -> None:

@@ -1,8 +1,8 @@
 """The ledger: which weights sampled which tokens.
 
 An entry begins with its call and ends when the trainer has asked for it. Nobody says how many calls a rollout makes,
-nor that one has failed, so an entry that nobody asks for ends when its rollout's deadline is over at the latest. Until then
-only want of room can end it, the oldest first, and that is counted: the trainer's alarm tells of it.
+nor that one has failed, so an entry that nobody asks for ends when its rollout's deadline is over at the latest. Until
+then only want of room can end it, the oldest first, and that is counted: the trainer's alarm tells of it.
 
 Entries are small, some 170 bytes (benchmarks/ledger_memory.py): most calls have the same versions, history and ending,
 so those are held once. A call's own request, which carries the ids of its whole conversation, takes a thousand times as

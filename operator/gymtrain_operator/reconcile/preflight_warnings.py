@@ -40,10 +40,10 @@ def _kept_model(spec: GymTrainingRunSpec) -> list[Finding]:
 
 def _deleted_model(spec: GymTrainingRunSpec) -> list[Finding]:
     checkpoint, ttl = spec.trainer.checkpoint, spec.ttl_seconds_after_finished
-    if ttl is None or checkpoint is None or checkpoint.size is None:
+    if ttl is None or checkpoint is None or checkpoint.size is None or checkpoint.retain == "Keep":
         return []
     message = (
         f"deletes the run {ttl} s after its end, and with it the volume that spec.trainer.checkpoint.size makes: the "
-        "only copy of the trained model. Name a volume of yours (spec.trainer.checkpoint.claimName), or leave it out"
+        "only copy of the trained model. Set spec.trainer.checkpoint.retain to Keep, or leave this out"
     )
     return [Finding(where="spec.ttlSecondsAfterFinished", message=message)]

@@ -177,7 +177,7 @@ def test_a_preflight_pod_of_a_release_without_records_is_made_anew() -> None:
     done = world.reconcile(5)
     assert [name.rpartition("-")[0] for name in deleted(done)] == ["Pod/run-preflight"]
     world.reconcile(1)
-    assert _used(world) == {"gym:2", "trainer:2"}
+    assert _used(world) == {"gym:2", "inference:2", "trainer:2"}
     world.preflight_ends()
     world.reconcile(5)
     assert _used(world) == {"gym:2", "gateway:2", "inference:2", "trainer:2", "broker:2", "sandbox:2"}
@@ -194,7 +194,7 @@ def test_a_run_that_failed_preflight_is_checked_again_with_the_release_of_its_se
     world.change(rollout={"maxConcurrent": 3})
     world.reconcile(5)
     world.reconcile(5)
-    assert _used(world) == {"gym:2", "trainer:2"}
+    assert _used(world) == {"gym:2", "inference:2", "trainer:2"}
 
 
 @pytest.mark.parametrize("end", [0, 78])

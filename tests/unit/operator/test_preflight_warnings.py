@@ -43,8 +43,9 @@ def test_a_run_that_costs_nothing_unexpected_has_no_warning() -> None:
 @pytest.mark.parametrize(
     ("checkpoint", "ttl", "warned"),
     [
-        ({"size": "10Gi"}, 3600, True),
-        ({"size": "10Gi"}, None, False),
+        ({"size": "10Gi", "retain": "Delete"}, 3600, True),
+        ({"size": "10Gi", "retain": "Delete"}, None, False),
+        ({"size": "10Gi"}, 3600, False),
         ({"claimName": "models"}, 3600, False),
     ],
 )

@@ -242,7 +242,7 @@ async def test_an_api_server_that_takes_nothing_for_a_while_is_quoted_in_the_sta
     assert (progressing["status"], progressing["reason"]) == ("False", "APIServerError")
     assert str(error) in progressing["message"]
     assert since in progressing["message"]
-    assert [event["reason"] for event in bench.events("Warning")] == ["APIServerError"]
+    assert [event["reason"] for event in bench.events("Warning")] == ["PreflightWarnings", "APIServerError"]
     written = bench.run["metadata"]["resourceVersion"]
     assert not bench.reconciler.event(KEY, written), "its own write of the status is no event"
     with pytest.raises(type(error)):

@@ -7,6 +7,7 @@ from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts import alarms as alarms_module
 from gymtrain_trainer.rollouts.alarms import Environments, KnownCalls
 from gymtrain_trainer.rollouts.report import RolloutReport
+from gymtrain_trainer.rollouts.source import Sampling
 
 
 class Clock:
@@ -86,7 +87,7 @@ def drop(report: RolloutReport, agent: str, reason: DropReason) -> None:
 def test_the_board_shows_the_agent_that_fails_and_how_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alarms_module, "_SECONDS", 0.0)
     board = ProgressBoard()
-    report = RolloutReport(board, masks_truncated=False)
+    report = RolloutReport(board, Sampling(0.8, 16), masks_truncated=False)
     for _ in range(3):
         drop(report, "sums", DropReason.FAILED)
     drop(report, "mails", DropReason.FAILED)
