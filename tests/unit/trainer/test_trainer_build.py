@@ -1,12 +1,18 @@
 """The worker that a run's spec makes."""
 
+import asyncio
+import resource
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from gymtrain_api.wiring import VerifyRoute
+from gymtrain_trainer import open_files
 from gymtrain_trainer.context import Context
+from gymtrain_trainer.data.rows import Task
 from gymtrain_trainer.errors import DataError
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts.build import make_worker, read_tasks
@@ -14,6 +20,7 @@ from gymtrain_trainer.rollouts.guard import Versions
 from gymtrain_trainer.versions import Numbering
 from gymtrain_trainer.weights import SyncStats
 from tests.unit.trainer.test_trainer_entry import context
+from tests.unit.trainer.trainer_agent import Agent, good_answer
 from tests.unit.trainer.trainer_data import question, write_dataset, write_index
 
 
@@ -77,3 +84,48 @@ async def test_only_a_run_with_sandboxes_announces_its_tasks(tmp_path: Path) -> 
     assert parts(run(tmp_path)).announcer is None
     announcer = parts(run(tmp_path, broker="http://math-broker:8000")).announcer()
     assert announcer._url == "http://math-broker:8000/v1/announce"
+
+
+@pytest.fixture
+def few_files() -> Iterator[None]:
+    """The limits of a container runtime that grants many open files, but few of them at first."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("few_files")
+async def test_more_rollouts_than_the_process_may_open_files_at_first_are_in_flight_at_once(tmp_path: Path) -> None:
+    made = run(tmp_path, rollout={"maxConcurrent": 400, "maxAttempts": 1})
+    source = parts(made).source(lambda error: None)
+    everybody = asyncio.Event()
+
+    async def together(row: dict[str, Any], number: int) -> web.Response:
+        if number == 400:
+            everybody.set()
+        await everybody.wait()
+        return good_answer(row)
+
+    async with Agent(together) as agent, source, asyncio.timeout(60):
+        task = Task(0, "adder", agent.url, question(1))
+        answers = await asyncio.gather(*(source.run(task) for _ in range(400)))
+    assert {answer.reward for answer in answers} == {1.0}
+
+
+def test_rollouts_that_the_kernel_grants_no_connections_for_are_not_begun_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("gymtrain_trainer.open_files.raise_files", lambda: 1024)
+    made = run(tmp_path, rollout={"maxConcurrent": 4096})
+    worker = make_worker(made, ProgressBoard(), read_tasks(made, seed=1), Pods(), Numbering("math", 2), {}, 0)
+    assert worker._settings.max_concurrent == 256
+    assert worker._parts.source(lambda error: None)._limits.max_concurrent == 256  # type: ignore[attr-defined]
+    assert "RLIMIT_NOFILE is 1024, but 4096 rollouts at once" in caplog.text
+    assert "256 run at once" in caplog.text
+
+
+@pytest.mark.parametrize(("files", "wanted", "fit"), [(1024, 100, 100), (1024, 4096, 256), (64, 8, 1)])
+def test_connections_fit_the_open_files(files: int, wanted: int, fit: int) -> None:
+    assert open_files.rollouts_at_once(files, wanted) == fit
+    assert (open_files.shortage(files, wanted) is None) == (fit == wanted)

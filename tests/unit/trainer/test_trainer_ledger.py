@@ -1,6 +1,7 @@
 """Asking the gateway pods which weights sampled a call."""
 
 import asyncio
+import time
 
 import pytest
 
@@ -79,3 +80,22 @@ async def test_a_gateway_without_an_address_is_named() -> None:
     async with Ledger("run-gateway-pods", find=dns([])) as ledger:
         with pytest.raises(GroupDroppedError, match="run-gateway-pods has no address"):
             await ledger.entries(["a"])
+
+
+@pytest.mark.parametrize(
+    ("forgotten", "age", "advice"),
+    [
+        (7, 5.0, r"no more room for 7 calls .*spec\.gateway\.replicas"),
+        (0, 5.0, r"A gateway pod began 5 s ago.*spec\.gateway\.template"),
+        (0, 1e6, "Calls that don't go through the gateway are in no ledger"),
+        (0, None, "Calls that don't go through the gateway are in no ledger"),
+    ],
+)
+async def test_what_is_missing_is_explained_by_what_the_pods_tell(
+    forgotten: int, age: float | None, advice: str
+) -> None:
+    gateway = Gateway()
+    gateway.forgotten, gateway.age = forgotten, age
+    async with serving(gateway) as pods, Ledger("gateways", find=dns(pods)) as ledger:
+        with pytest.raises(GroupDroppedError, match=advice):
+            await ledger.entries(["a"], since=time.monotonic() - 600)

@@ -16,13 +16,16 @@ class Gateway:
         self.entries = entries or {}
         self.questions: list[LedgerQuestion] = []
         self.status = 200
+        self.forgotten = 0
+        self.age: float | None = 1e6
         self.url = ""
 
     async def answer(self, request: web.Request) -> web.Response:
         question = LedgerQuestion.model_validate_json(await request.read())
         self.questions.append(question)
         found = {digest: self.entries[digest] for digest in question.digests if digest in self.entries}
-        return web.json_response(text=LedgerAnswer(entries=found).model_dump_json(), status=self.status)
+        answer = LedgerAnswer(entries=found, forgotten=self.forgotten, age_seconds=self.age)
+        return web.json_response(text=answer.model_dump_json(), status=self.status)
 
 
 @asynccontextmanager

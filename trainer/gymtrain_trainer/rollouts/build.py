@@ -1,11 +1,12 @@
 """Makes the rollout worker of a run from its spec."""
 
+import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from gymtrain_api.sampling import temperature_of
 from gymtrain_api.spec import GymTrainingRunSpec
-from gymtrain_trainer import settings
+from gymtrain_trainer import open_files, settings
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.data.rows import Tasks, read_index
 from gymtrain_trainer.errors import RolloutError
@@ -24,6 +25,8 @@ from gymtrain_trainer.rollouts.verify import VerifySource
 from gymtrain_trainer.rollouts.worker import RolloutWorker
 from gymtrain_trainer.versions import Numbering
 from gymtrain_trainer.weights import SyncStats, untrusted
+
+log = logging.getLogger(__name__)
 
 
 class WeightPods(Protocol):
@@ -71,7 +74,7 @@ def make_worker(
     arguments: dict[str, Any],
     position: int,
 ) -> RolloutWorker:
-    """The worker, not started.
+    """The worker, not started. Takes all open files that the kernel grants this process.
 
     Args:
         context: of the run.
@@ -90,6 +93,7 @@ def make_worker(
             _GuardedWeights(pods), lambda before, after: untrusted(before, after, run.name, context.attempt)
         )
 
+    concurrent = _rollouts_at_once(spec.max_concurrent)
     fork_threshold = int(arguments.get("fork_threshold_tokens", 1024))
     return RolloutWorker(
         WorkerSettings(
@@ -97,13 +101,13 @@ def make_worker(
             ahead=samples_ahead(
                 batch.samples_per_step, int(arguments.get("weight_sync_steps", 1)), batch.num_generations
             ),
-            max_concurrent=spec.max_concurrent,
+            max_concurrent=concurrent,
             stall_timeout_seconds=spec.stall_timeout_seconds,
             start_position=position,
         ),
         tasks,
         WorkerParts(
-            source=_source(context, arguments),
+            source=_source(context, arguments, concurrent),
             guard=guard,
             ledger=(lambda: Ledger(run.gateway_pods_host)) if run.gateway_url else None,
             make_samples=lambda rollouts, task: to_samples(
@@ -126,11 +130,18 @@ def _sampling(spec: GymTrainingRunSpec, arguments: dict[str, Any]) -> Sampling:
     )
 
 
-def _source(context: Context, arguments: dict[str, Any]) -> Callable[[Callable[[RolloutError], None]], RolloutSource]:
+def _rollouts_at_once(wanted: int) -> int:
+    files = open_files.raise_files()
+    if shortage := open_files.shortage(files, wanted):
+        log.warning(shortage)
+    return open_files.rollouts_at_once(files, wanted)
+
+
+def _source(
+    context: Context, arguments: dict[str, Any], concurrent: int
+) -> Callable[[Callable[[RolloutError], None]], RolloutSource]:
     run, spec = context.run, context.run.spec.rollout
-    limits = RolloutLimits(
-        spec.max_concurrent, spec.timeout_seconds, spec.max_attempts, float(spec.verify_timeout_seconds)
-    )
+    limits = RolloutLimits(concurrent, spec.timeout_seconds, spec.max_attempts, float(spec.verify_timeout_seconds))
     sampling = _sampling(run.spec, arguments)
 
     def make(on_failure: Callable[[RolloutError], None]) -> RolloutSource:

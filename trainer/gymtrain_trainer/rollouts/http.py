@@ -45,8 +45,8 @@ class HttpSource(abc.ABC):
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
-            # No limit of its own: connections are bounded by the slots, and a queue in the pool would eat deadlines.
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=15.0),
+            # As many as there are slots: nobody ever waits for one in the pool, which would eat deadlines.
+            connector=aiohttp.TCPConnector(limit=self._limits.max_concurrent, keepalive_timeout=15.0),
             cookie_jar=aiohttp.DummyCookieJar(),
         )
         return self

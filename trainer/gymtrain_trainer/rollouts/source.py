@@ -47,7 +47,7 @@ class Sampling:
 class RolloutLimits:
     """`spec.rollout`, for one rollout."""
 
-    max_concurrent: int
+    max_concurrent: int  # that the process' open files allow (open_files)
     timeout_seconds: float  # of one POST /run, or of one generation in mode Verify
     max_attempts: int
     verify_timeout_seconds: float = 300.0  # of one POST /verify, or /seed_session, in mode Verify
