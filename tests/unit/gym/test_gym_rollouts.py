@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.gym, pytest.mark.asyncio(loop_scope="module")]
 
 COMPARISON = "single_step_tool_use_with_argument_comparison"
 LIMITS = RolloutLimits(max_concurrent=4, timeout_seconds=60.0, max_attempts=1, verify_timeout_seconds=60.0)
-SAMPLING = Sampling(temperature=1.0, top_p=1.0, max_output_tokens=64)
+SAMPLING = Sampling(temperature=1.0, max_output_tokens=64)
 
 
 def reply(messages: list[Message]) -> Message:
