@@ -51,6 +51,7 @@ class Reason(StrEnum):
     # Events alone
     CHECKPOINTS_SET_ASIDE = "CheckpointsSetAside"
     RESUMED_FROM_CHECKPOINT = "ResumedFromCheckpoint"
+    SAMPLING_REPLACED = "SamplingReplaced"
     # Healthy: what the trainer measures of its own samples and pace
     NO_ALARM = "NoAlarm"
     KL_HIGH = "KLHigh"

@@ -226,7 +226,6 @@ class TrainerProgress(Document):
     transport_reason: str = ""
     parity: float | None = None  # mean |difference| of log-probabilities, trainer and vLLM, when last checked
     alarms: list[Alarm] = Field(default_factory=list)
-    notes: list[str] = Field(default_factory=list)  # what the user should know, and nothing is wrong for
     notices: list[Notice] = Field(default_factory=list)
     servers_ready_at: float | None = None  # seconds since the epoch, for the benchmarks
     training_started_at: float | None = None

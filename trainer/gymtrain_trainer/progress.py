@@ -77,9 +77,10 @@ class ProgressBoard:
                 self._progress = self._progress.model_copy(update={"alarms": left, "updated_at": time.time()})
 
     def notice(self, reason: str, message: str) -> None:
-        """Tells something that happened once; it is told for as long as the process lives."""
+        """Tells something that happened once; it is told for as long as the process lives, one of each reason."""
         with self._lock:
-            notices = [*self._progress.notices, Notice(reason=reason, message=message)]
+            others = [told for told in self._progress.notices if told.reason != reason]
+            notices = [*others, Notice(reason=reason, message=message)]
             self._progress = self._progress.model_copy(update={"notices": notices, "updated_at": time.time()})
 
     def snapshot(self) -> TrainerProgress:

@@ -66,6 +66,7 @@ REASONS: Mapping[Reason, str] = {
     "previous-N now; the message names the folder, and the spec.resumeFrom that goes on from them.",
     Reason.RESUMED_FROM_CHECKPOINT: "An event alone: where spec.resumeFrom made the run go on, in its steps and in the "
     "data.",
+    Reason.SAMPLING_REPLACED: "An event alone: rows or agents ask for a sampling of their own, and the run's was used.",
     Reason.ENVIRONMENT_FAILING: "Every rollout group of an agent fails; the message names it and its error. The "
     "others train on.",
     Reason.NO_LEDGER_ENTRY: "Rows are given up, as no gateway pod knows which weights sampled their model calls; the "

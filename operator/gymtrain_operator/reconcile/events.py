@@ -47,6 +47,7 @@ POSTED: Mapping[str, EventType | None] = {
     Reason.NO_LEDGER_ENTRY: "Warning",
     Reason.CHECKPOINTS_SET_ASIDE: "Warning",
     Reason.RESUMED_FROM_CHECKPOINT: "Normal",
+    Reason.SAMPLING_REPLACED: "Normal",
     Reason.SUSPENDED: "Normal",
     Reason.RESUMED: "Normal",
     Reason.NOT_SUSPENDED: None,

@@ -22,7 +22,7 @@ def claim(report: TrainerProgress | None, before: GymTrainingRunStatus) -> Claim
         messages = "; ".join(alarm.message for alarm in alarms)
         return lacks(ConditionType.HEALTHY, Reason(alarms[0].reason), messages)
     if report is not None and report.phase in _MEASURES and (report.step > 0 or report.phase == "complete"):
-        return holds(ConditionType.HEALTHY, Reason.NO_ALARM, "; ".join(report.notes))
+        return holds(ConditionType.HEALTHY, Reason.NO_ALARM)
     old = find(before, ConditionType.HEALTHY)
     if old is None or (report is not None and report.phase in _NOT_YET):
         return NOTHING_MEASURED

@@ -82,16 +82,6 @@ def test_parity_stands_in_the_progress() -> None:
     assert world.status.progress.parity == "0.00123"
 
 
-def test_what_the_trainer_wants_known_stands_beside_a_healthy_run_and_is_no_event() -> None:
-    world = World().to_training()
-    world.reconcile(5)
-    world.trainer_reports("training", 2, notes=["rows ask for another temperature than the run's"])
-    world.reconcile(5)
-    healthy = world.condition(ConditionType.HEALTHY)
-    assert (healthy.status, healthy.message) == ("True", "rows ask for another temperature than the run's")
-    assert _events(world) == []
-
-
 @pytest.mark.parametrize("reason", [Reason.ENVIRONMENT_FAILING, Reason.NO_LEDGER_ENTRY])
 def test_lost_rollouts_are_named_and_are_a_warning(reason: Reason) -> None:
     world = World().to_training()

@@ -77,6 +77,7 @@ GOOD = {
     Reason.FINISHED,
     Reason.NO_ALARM,
     Reason.RESUMED_FROM_CHECKPOINT,
+    Reason.SAMPLING_REPLACED,
     Reason.SUSPENDED,
     Reason.RESUMED,
     Reason.NOT_SUSPENDED,

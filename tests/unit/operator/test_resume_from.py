@@ -117,9 +117,12 @@ def test_an_operator_that_was_away_tells_it_late() -> None:
     assert Reason.CHECKPOINTS_SET_ASIDE in [event.reason for event in done.events]
 
 
-def test_where_a_run_went_on_is_no_warning_and_a_notice_of_a_later_release_is_left_out() -> None:
+@pytest.mark.parametrize("reason", ["ResumedFromCheckpoint", "SamplingReplaced"])
+def test_what_is_only_good_to_know_is_no_warning_and_a_notice_of_a_later_release_is_left_out(
+    reason: str,
+) -> None:
     world = World().to_training(step=4)
-    notices = [{"reason": "ResumedFromCheckpoint", "message": "on"}, {"reason": "OfTomorrow", "message": "x"}]
+    notices = [{"reason": reason, "message": "on"}, {"reason": "OfTomorrow", "message": "x"}]
     world.trainer_reports("training", 5, notices=notices)
     told = [event for event in world.reconcile(5).events if event.note in {"on", "x"}]
-    assert [(event.type, event.reason) for event in told] == [("Normal", "ResumedFromCheckpoint")]
+    assert [(event.type, event.reason) for event in told] == [("Normal", reason)]

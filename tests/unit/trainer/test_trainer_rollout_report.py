@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from gymtrain_api.conditions import Reason
 from gymtrain_trainer.data.rows import Task
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts.answer import Answer, Turn
@@ -40,7 +41,7 @@ def test_rows_that_ask_for_the_runs_sampling_or_none_are_no_news(
 ) -> None:
     report.group_usable(group(params, origin()))
     assert board.tallies("replaced_sampling") == {}
-    assert board.snapshot().notes == []
+    assert board.snapshot().notices == []
 
 
 def test_sampling_that_rows_and_agents_did_not_get_is_counted_and_told_once(
@@ -49,10 +50,11 @@ def test_sampling_that_rows_and_agents_did_not_get_is_counted_and_told_once(
     for _ in range(3):
         report.group_usable(group({"temperature": 0.7}, origin(), origin(replaced=("top_k",))))
     assert board.tallies("replaced_sampling") == {"temperature": 6, "top_k": 3}
-    (note,) = board.snapshot().notes
-    assert "ask for another temperature, top_k than the run's" in note
-    assert "temperature 0.8 over the whole vocabulary" in note
-    assert [record.getMessage() for record in caplog.records].count(note) == 1
+    (notice,) = board.snapshot().notices
+    assert notice.reason == Reason.SAMPLING_REPLACED
+    assert "ask for another temperature, top_k than the run's" in notice.message
+    assert "temperature 0.8 over the whole vocabulary" in notice.message
+    assert [record.getMessage() for record in caplog.records].count(notice.message) == 1
 
 
 def test_turns_that_a_grammar_held_are_counted(board: ProgressBoard, report: RolloutReport) -> None:

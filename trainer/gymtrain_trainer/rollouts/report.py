@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from typing import Any
 
+from gymtrain_api.conditions import Reason
 from gymtrain_trainer.errors import DropReason, GroupDroppedError, RolloutError
 from gymtrain_trainer.progress import AlarmReason, ProgressBoard
 from gymtrain_trainer.rollouts.alarms import Environments, KnownCalls
@@ -143,7 +144,7 @@ class RolloutReport:
             f"as training counts on it (temperature {self._sampling.temperature:g} over the whole vocabulary)"
         )
         log.warning("%s", note)
-        self._board.update(notes=[note])
+        self._board.notice(Reason.SAMPLING_REPLACED, note)
 
     def _look(self) -> None:
         """Raises and clears the alarms about rollouts."""
