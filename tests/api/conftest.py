@@ -1,15 +1,14 @@
 """The api ring: a real kube-apiserver with the CRD, one for the session, and a namespace for each test."""
 
 import json
-import subprocess
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.support.apiserver import ApiServer, binary
+from tests.support.chart import render
 from tests.support.fakenode import FakeNode
 from tests.support.kubectl import PATIENCE, Kubectl, eventually
 
@@ -70,16 +69,8 @@ def operator_kubeconfig(cluster: ApiServer) -> Path:
     """The rights that the chart gives the operator, and no more."""
     admin = Kubectl(str(cluster.kubeconfig), OPERATOR_NAMESPACE, binary("kubectl"))
     admin.run("create", "namespace", OPERATOR_NAMESPACE)
-    command = [binary("helm"), "template", "gymtrain", str(ROOT / "charts/gymtrain"), "--kube-version", "1.34"]
-    rendered = subprocess.run(
-        [*command, "--namespace", OPERATOR_NAMESPACE, "--set", "imageRegistry=r.example.com/"],
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
     kinds = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
-    admin.apply(*(m for m in yaml.safe_load_all(rendered.stdout) if m and m["kind"] in kinds))
+    admin.apply(*(m for m in render(namespace=OPERATOR_NAMESPACE) if m["kind"] in kinds))
     token = json.loads(admin.run("create", "token", _OPERATOR, "--duration=2h", "-o", "json"))["status"]["token"]
     return cluster.kubeconfig_for("operator", token)
 

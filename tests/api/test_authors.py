@@ -2,21 +2,18 @@
 
 import json
 import re
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-import yaml
 from pydantic import BaseModel
 
 from gymtrain_api.spec import GymTrainingRunSpec
 from tests.support.apiserver import ApiServer, binary
+from tests.support.chart import render
 from tests.support.kubectl import Kubectl, KubectlError, eventually
 from tests.support.specs import smallest_run
 
-CHART = Path(__file__).parents[2] / "charts" / "gymtrain"
 WITHOUT_PODS, WITH_PODS = "without-pods", "with-pods"
 REFUSAL = "may not create pods in namespace"
 
@@ -44,16 +41,15 @@ GUARDED: dict[str, Object] = {
     "spec.trainer.checkpoint.claimName": {"trainer": {"checkpoint": {"claimName": "theirs"}}},
     "spec.gateway.image": {"gateway": {"image": "mine/gateway:1"}},
     "spec.gateway.template": {"gateway": {"template": {"spec": {"hostNetwork": True}}}},
+    "spec.resumeFrom": {"resumeFrom": "theirs", "trainer": {"checkpoint": {"size": "1Gi"}}},
     "spec.sandboxes": {"sandboxes": {}},
 }
 # Fields that carry an image, a pod's settings, or the name of something that only a pod can reach.
-_TELLING = re.compile(r"image|template|secret|service_account|claim|^env$|^source$|^sandboxes$")
+_TELLING = re.compile(r"image|template|secret|service_account|claim|resume|^env$|^source$|^sandboxes$")
 
 
 def _policy() -> list[Object]:
-    command = [binary("helm"), "template", "gymtrain", str(CHART), "--kube-version", "1.34"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    return [m for m in yaml.safe_load_all(done.stdout) if m and m["kind"].startswith("ValidatingAdmissionPolicy")]
+    return [manifest for manifest in render() if manifest["kind"].startswith("ValidatingAdmissionPolicy")]
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,6 @@
 """The chart: rendered by helm, judged by a real API server."""
 
 import json
-import subprocess
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -12,24 +9,10 @@ from gymtrain_api.runs import parse_spec
 from gymtrain_api.sandboxes import BACKENDS, SandboxBackend
 from gymtrain_operator.manifests.broker import broker_identity
 from gymtrain_operator.manifests.context import RunContext
-from tests.support.apiserver import ApiServer, binary
+from tests.support.apiserver import ApiServer
+from tests.support.chart import CHART, Manifest, helm, render
 from tests.support.kubectl import Kubectl, KubectlError
 from tests.support.specs import smallest_run
-
-CHART = Path(__file__).parents[2] / "charts" / "gymtrain"
-
-type Manifest = dict[str, Any]
-
-
-def _helm(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([binary("helm"), *arguments], capture_output=True, text=True, timeout=60, check=False)
-
-
-def _render(*sets: str, namespace: str = "system", release: str = "gymtrain") -> list[Manifest]:
-    values = [argument for value in ("imageRegistry=r.example.com/", *sets) for argument in ("--set", value)]
-    done = _helm("template", release, str(CHART), "--namespace", namespace, "--kube-version", "1.34", *values)
-    assert done.returncode == 0, done.stderr
-    return [document for document in yaml.safe_load_all(done.stdout) if document]
 
 
 def _of_kind(manifests: list[Manifest], kind: str) -> list[Manifest]:
@@ -43,13 +26,13 @@ def _pod(manifests: list[Manifest]) -> Manifest:
 
 
 def test_lint_finds_nothing() -> None:
-    done = _helm("lint", "--strict", str(CHART))
+    done = helm("lint", "--strict", str(CHART))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("value", ["replicas=1", "watchNamespaces={NAMESPACE}", "crds.install=false"])
 def test_the_api_server_accepts_the_manifests(kubectl: Kubectl, value: str) -> None:
-    manifests = _render(value.replace("NAMESPACE", kubectl.namespace), namespace=kubectl.namespace)
+    manifests = render(value.replace("NAMESPACE", kubectl.namespace), namespace=kubectl.namespace)
     kubectl.run(
         "apply", "--dry-run=server", "--validate=strict", "--force-conflicts", "--server-side", "-f", "-",
         stdin="\n---\n".join(map(json.dumps, manifests)),
@@ -58,17 +41,17 @@ def test_the_api_server_accepts_the_manifests(kubectl: Kubectl, value: str) -> N
 
 def test_the_pod_is_admitted_under_the_restricted_standard(kubectl: Kubectl) -> None:
     kubectl.run("label", "namespace", kubectl.namespace, "pod-security.kubernetes.io/enforce=restricted")
-    pod = _pod(_render(namespace=kubectl.namespace))
+    pod = _pod(render(namespace=kubectl.namespace))
     kubectl.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "operator"}, "spec": pod["spec"]})
 
 
 def test_the_root_file_system_is_read_only() -> None:
-    (container,) = _pod(_render())["spec"]["containers"]
+    (container,) = _pod(render())["spec"]["containers"]
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
 
 
 def test_namespaced_mode_has_rights_in_its_namespaces_only() -> None:
-    manifests = _render("watchNamespaces={team-a,team-b}", "rbac.aggregateToUserRoles=false")
+    manifests = render("watchNamespaces={team-a,team-b}", "rbac.aggregateToUserRoles=false")
     assert _of_kind(manifests, "ClusterRole") == []
     assert _of_kind(manifests, "ClusterRoleBinding") == []
     bindings = {b["metadata"]["namespace"]: b["roleRef"]["name"] for b in _of_kind(manifests, "RoleBinding")}
@@ -82,8 +65,8 @@ def test_namespaced_mode_has_rights_in_its_namespaces_only() -> None:
 
 
 def test_both_modes_grant_the_same_rules() -> None:
-    (cluster,) = [r for r in _of_kind(_render(), "ClusterRole") if r["metadata"]["name"] == "gymtrain-operator"]
-    roles = _of_kind(_render("watchNamespaces={team}"), "Role")
+    (cluster,) = [r for r in _of_kind(render(), "ClusterRole") if r["metadata"]["name"] == "gymtrain-operator"]
+    roles = _of_kind(render("watchNamespaces={team}"), "Role")
     (role,) = [r for r in roles if r["metadata"]["namespace"] == "team"]
     assert role["rules"] == cluster["rules"]
 
@@ -91,7 +74,7 @@ def test_both_modes_grant_the_same_rules() -> None:
 @pytest.fixture
 def account(kubectl: Kubectl, api_server: ApiServer) -> str:
     """The user name of the operator, with the chart's rights."""
-    manifests = _render(namespace=kubectl.namespace, release=kubectl.namespace)
+    manifests = render(namespace=kubectl.namespace, release=kubectl.namespace)
     kubectl.apply(*(m for m in manifests if m["kind"].endswith(("Role", "Binding", "ServiceAccount"))))
     return f"system:serviceaccount:{kubectl.namespace}:{kubectl.namespace}-gymtrain-operator"
 
@@ -147,7 +130,7 @@ def test_the_operator_can_give_each_broker_its_rights(kubectl: Kubectl, account:
 
 def test_images_take_registry_and_tag_unless_they_carry_one() -> None:
     (container,) = _pod(
-        _render(
+        render(
             "imageRegistry=r.example.com:5000/", "images.tag=v2", "image.tag=v1", "images.gym=mine/gym:3",
             "images.inferenceGpu=vllm@sha256:0", "images.trainerGpu=gymtrain/trainer-gpu",
         )
@@ -167,7 +150,7 @@ def test_images_take_registry_and_tag_unless_they_carry_one() -> None:
 
 @pytest.mark.parametrize("name", ["gymtrain/operator@sha256:0", "gymtrain/operator:v3"])
 def test_the_operators_image_can_be_named_in_full(name: str) -> None:
-    (container,) = _pod(_render(f"image.repository={name}", "image.tag=v1"))["spec"]["containers"]
+    (container,) = _pod(render(f"image.repository={name}", "image.tag=v1"))["spec"]["containers"]
     assert container["image"] == f"r.example.com/{name}"
 
 
@@ -184,7 +167,7 @@ _NAMES = [f"images.{part}" for part in ("gym", "gateway", "inference", "trainer"
 )
 def test_images_that_somebody_has_are_accepted(values: list[str]) -> None:
     sets = [argument for value in values for argument in ("--set", value)]
-    done = _helm("template", "gymtrain", str(CHART), "--kube-version", "1.34", *sets)
+    done = helm("template", "gymtrain", str(CHART), "--kube-version", "1.34", *sets)
     assert done.returncode == 0, done.stderr
 
 
@@ -198,7 +181,7 @@ def test_images_that_somebody_has_are_accepted(values: list[str]) -> None:
 )
 def test_images_that_nobody_publishes_are_refused_with_what_to_set(values: list[str], image: str) -> None:
     sets = [argument for value in values for argument in ("--set", value)]
-    done = _helm("template", "gymtrain", str(CHART), "--kube-version", "1.34", *sets)
+    done = helm("template", "gymtrain", str(CHART), "--kube-version", "1.34", *sets)
     assert done.returncode != 0
     assert f"{image} names no registry" in done.stderr
     assert "imageRegistry" in done.stderr
@@ -209,7 +192,7 @@ def test_images_that_nobody_publishes_are_refused_with_what_to_set(values: list[
 )
 def test_the_operator_is_told_what_the_cluster_has(value: str, argument: str) -> None:
     def arguments(*sets: str) -> list[str]:
-        found: list[str] = _pod(_render(*sets))["spec"]["containers"][0]["args"]
+        found: list[str] = _pod(render(*sets))["spec"]["containers"][0]["args"]
         return found
 
     assert argument not in arguments()
@@ -218,13 +201,13 @@ def test_the_operator_is_told_what_the_cluster_has(value: str, argument: str) ->
 
 def test_the_labels_are_those_that_runs_let_in() -> None:
     """Each run's NetworkPolicy admits pods with these two labels."""
-    labels = _pod(_render(release="other"))["metadata"]["labels"]
+    labels = _pod(render(release="other"))["metadata"]["labels"]
     assert labels["app.kubernetes.io/name"] == "gymtrain"
     assert labels["app.kubernetes.io/component"] == "operator"
 
 
 def test_uninstall_keeps_the_crd() -> None:
-    (crd,) = _of_kind(_render(), "CustomResourceDefinition")
+    (crd,) = _of_kind(render(), "CustomResourceDefinition")
     assert crd["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
 
 
@@ -240,7 +223,7 @@ def test_uninstall_keeps_the_crd() -> None:
     ],
 )
 def test_a_wrong_value_is_refused_by_name(value: str, complaint: str) -> None:
-    done = _helm("template", "gymtrain", str(CHART), "--kube-version", "1.34", "--set", value)
+    done = helm("template", "gymtrain", str(CHART), "--kube-version", "1.34", "--set", value)
     assert done.returncode != 0
     assert complaint in done.stderr
 

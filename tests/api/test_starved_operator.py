@@ -1,16 +1,14 @@
 """The operator on a node without a core to spare: it takes its time, and is not restarted."""
 
 import signal
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from tests.api.conftest import OPERATOR_NAMESPACE, ROOT
-from tests.support.apiserver import binary
+from tests.api.conftest import OPERATOR_NAMESPACE
 from tests.support.cgroups import share_of_a_core
+from tests.support.chart import render
 from tests.support.kubectl import PATIENCE, Kubectl, eventually
 from tests.support.operator import OperatorProcess
 from tests.support.probes import Probes
@@ -23,11 +21,7 @@ _READY_SECONDS = 120
 @pytest.fixture(scope="module")
 def container() -> dict[str, Any]:
     """The operator's container as the chart has it."""
-    command = [binary("helm"), "template", "gymtrain", str(ROOT / "charts/gymtrain"), "--kube-version", "1.34"]
-    done = subprocess.run(
-        [*command, "--namespace", OPERATOR_NAMESPACE], check=True, capture_output=True, text=True, timeout=60
-    )
-    (deployment,) = [m for m in yaml.safe_load_all(done.stdout) if m and m["kind"] == "Deployment"]
+    (deployment,) = [m for m in render(namespace=OPERATOR_NAMESPACE) if m["kind"] == "Deployment"]
     found: dict[str, Any] = deployment["spec"]["template"]["spec"]["containers"][0]
     return found
 
