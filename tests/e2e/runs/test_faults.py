@@ -39,7 +39,8 @@ def test_a_killed_gym_server_and_a_killed_vllm_pod_cost_time_but_no_wrong_sample
 def test_a_run_can_be_suspended_and_resumed_and_goes_on_from_its_checkpoint(
     operator: Kubectl, kubectl: Kubectl
 ) -> None:
-    kubectl.apply(tiny_run("pausing", max_steps=24, save_steps=2))
+    # Long enough for an operator that another test ends meanwhile: its successor leads half a minute later.
+    kubectl.apply(tiny_run("pausing", max_steps=150, save_steps=2))
     eventually(lambda: step(kubectl, "pausing") >= 4, "four steps are done", 8 * MINUTES)
     kubectl.run("patch", "gtr", "pausing", "--type=merge", "-p", '{"spec":{"suspend":true}}')
     kubectl.wait_condition("pausing", "Suspended", 60)
@@ -72,6 +73,7 @@ def test_the_checkpoints_of_a_deleted_run_stay_and_the_next_of_its_name_goes_on_
 
     again["spec"]["resumeFrom"] = "kept"
     kubectl.apply(again)
+    eventually(lambda: kubectl.condition("kept", "Failed")["status"] == "False", "it is checked again", 120)
     kubectl.wait_condition("kept", "Complete", 8 * MINUTES)
     assert [line["step"] for line in trainer_events(kubectl, "kept", "step")] == [5, 6, 7, 8]
     reasons = {event["reason"] for event in kubectl.list("events") if event["involvedObject"].get("name") == "kept"}
