@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.kubectl import Kubectl, eventually
+from tests.support.kubectl import PATIENCE, Kubectl, eventually
 from tests.support.sandboxes import IMAGE, Sandboxes, running
 
 # Tries to reach each address from inside. Something listens at most of them; a fence may refuse or stay silent.
@@ -110,7 +110,8 @@ def test_hostile_code_gets_an_answer_in_time_and_harms_no_other_sandbox(
     victim = running(boxes.create(IMAGE, task="attack"))
     done = boxes.run(victim, attack, seconds=seconds)
     assert done.get("t") in ("exit", "error", "lost"), done
-    assert done["seconds"] < seconds + 30
+    # The daemon shares its pod's CPU with the attack, and on a full node the pod has a tenth of a core.
+    assert done["seconds"] < seconds + PATIENCE
     assert _out(boxes.run(box, "echo works")) == "works"
 
     def settled() -> bool:
