@@ -95,17 +95,24 @@ def _build(settings: Settings, go: Go, binaries: BinarySet, folder: Path) -> Non
     # off the compiler's time.
     command: list[str | Path] = ["nice", go.program, "build", "-p", "2", "-trimpath", "-buildvcs=false"]
     command += ["-gcflags=all=-dwarf=false", "-tags", binaries.tags]
-    for name, package in binaries.packages.items():
-        with step(f"building {name}"):
-            run_logged(
-                [*command, "-ldflags", binaries.ldflags, "-o", temporary / name, package],
-                log=log,
-                deadline=3600,
-                what=f"building {name}",
-                fix="see the log; the Go module proxy must be reachable (`go env GOPROXY`)",
-                env=go.env | {"CGO_ENABLED": "1" if binaries.static_c else "0", "GOGC": "400"},
-                cwd=binaries.folder,
-            )
+    # All in one: while one program is linked, which takes one processor, the next is compiled.
+    packages = list(binaries.packages.values())
+    built = temporary / "built"
+    with step(f"building {', '.join(binaries.packages)}"):
+        run_logged(
+            [*command, "-ldflags", binaries.ldflags, "-o", f"{built}/", *packages],
+            log=log,
+            deadline=3600,
+            what=f"building {', '.join(binaries.packages)}",
+            fix="see the log; the Go module proxy must be reachable (`go env GOPROXY`)",
+            env=go.env | {"CGO_ENABLED": "1" if binaries.static_c else "0", "GOGC": "400"},
+            cwd=binaries.folder,
+        )
+    # Go calls a program as its package, which is not always its own name.
+    targets = run([go.program, "list", "-f", "{{.Target}}", *packages], env=go.env, cwd=binaries.folder).stdout.split()
+    for name, target in zip(binaries.packages, targets, strict=True):
+        (built / Path(target).name).rename(temporary / name)
+    built.rmdir()
     for name, patterns in binaries.documents.items():
         (temporary / name).write_text("\n---\n".join(_texts(go, binaries, patterns)))
     names = [*binaries.packages, *binaries.documents]

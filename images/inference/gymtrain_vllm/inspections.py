@@ -31,8 +31,11 @@ def provide(cache: Path, source: Path = _IMAGE_CACHE) -> None:
 
 def make() -> None:
     """Looks at the classes; VLLM_CACHE_ROOT says where to. A class that this vLLM lacks is left out."""
+    from vllm.model_executor.models import registry
     from vllm.model_executor.models.registry import ModelRegistry
 
+    # Each look is a process that imports vLLM, lest it initialize CUDA in vLLM's own. Here there is none to initialize.
+    registry._run_in_subprocess = lambda look: look()
     for architecture in _ARCHITECTURES:
         model = ModelRegistry.models.get(architecture)
         if model is None:

@@ -12,17 +12,30 @@ from dev.supply.sets import CONTAINER_RUNTIME, BinarySet
 from dev.supply.toolchain import Go
 
 
+def _programs(argv: Sequence[str | Path], cwd: Path) -> list[str]:
+    """What Go calls the programs of the packages at the end of a command: by their last elements."""
+    packages = [str(word) for word in argv[list(argv).index("-o" if "-o" in argv else "-f") + 2 :]]
+    return [cwd.name if package == "." else package.removesuffix("/v3").split("/")[-1] for package in packages]
+
+
+def _targets(argv: Sequence[str | Path], *, cwd: Path, **_: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.CompletedProcess([], 0, "".join(f"/root/go/bin/{name}\n" for name in _programs(argv, cwd)), "")
+
+
 @pytest.fixture
 def builds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Go stood in for by a note of what it was asked to build."""
     asked: list[str] = []
 
-    def build(argv: Sequence[str | Path], **_: object) -> None:
-        target = Path(argv[list(argv).index("-o") + 1])
-        asked.append(target.name)
-        target.write_text(f"program {target.name}")
+    def build(argv: Sequence[str | Path], *, cwd: Path, **_: object) -> None:
+        folder = Path(argv[list(argv).index("-o") + 1])
+        folder.mkdir()
+        for name in _programs(argv, cwd):
+            asked.append(name)
+            (folder / name).write_text(f"program {name}")
 
     monkeypatch.setattr(binaries, "run_logged", build)
+    monkeypatch.setattr(binaries, "run", _targets)
     monkeypatch.setattr(binaries, "find", lambda _: Go(Path("/bin/go")))
     return asked
 
@@ -50,7 +63,9 @@ def test_a_build_that_was_cut_off_leaves_nothing_that_is_used(
     settings: Settings, builds: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(argv: Sequence[str | Path], **_: object) -> None:
-        Path(argv[list(argv).index("-o") + 1]).write_text("half")
+        folder = Path(argv[list(argv).index("-o") + 1])
+        folder.mkdir()
+        (folder / "pause").write_text("half")
         raise DevError("cut off")
 
     with monkeypatch.context() as broken:
@@ -72,6 +87,13 @@ def test_the_key_follows_versions_sums_and_flags(tmp_path: Path, monkeypatch: py
         keys.add(BinarySet("set", {"p": "."}, ldflags=flags).key())
 
     assert len(keys) == 4
+
+
+def test_a_program_has_its_own_name_where_go_names_it_after_a_folder(settings: Settings, builds: list[str]) -> None:
+    files = binaries.ensure(settings, ["kubernetes"])
+    assert "server" in builds
+    assert files["etcd"].read_text() == "program server"
+    assert files["kubectl"].read_text() == "program kubectl"
 
 
 def test_programs_named_like_debians_stay_off_the_path(settings: Settings, builds: list[str]) -> None:
@@ -105,8 +127,11 @@ def test_documents_of_a_module_are_kept_beside_its_programs(
 ) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.yaml").write_text(f"kind: {name}")
-    told = subprocess.CompletedProcess[str]([], 0, f"{tmp_path}\n", "")
-    monkeypatch.setattr(binaries, "run", lambda *_, **__: told)
+
+    def run(argv: Sequence[str | Path], *, cwd: Path, **_: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess([], 0, f"{tmp_path}\n", "") if "-m" in argv else _targets(argv, cwd=cwd)
+
+    monkeypatch.setattr(binaries, "run", run)
     one = BinarySet("one", {"one": "."}, documents={"all.yaml": ["example.org/module//*.yaml"]})
     monkeypatch.setattr(sets, "GO_FOLDER", tmp_path)
     monkeypatch.setattr(binaries, "SETS", (one,))
