@@ -72,7 +72,16 @@ def build_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
     )
     torch.manual_seed(0)
     model = Qwen3ForCausalLM(config)
-    model.generation_config = GenerationConfig(eos_token_id=config.eos_token_id, pad_token_id=config.pad_token_id)
+    # The settings that Qwen's own models bring: a run samples with its own, so these must not count.
+    model.generation_config = GenerationConfig(
+        do_sample=True,
+        temperature=0.7,
+        top_k=20,
+        top_p=0.8,
+        repetition_penalty=1.05,
+        eos_token_id=config.eos_token_id,
+        pad_token_id=config.pad_token_id,
+    )
     return model
 
 

@@ -3,6 +3,7 @@
 from gymtrain_api import names
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.status import GymTrainingRunStatus
+from gymtrain_operator.reconcile.capacity import has_trained
 from gymtrain_operator.reconcile.conditions import Claim, lacks
 from gymtrain_operator.reconcile.observation import Observation, Rejection
 from gymtrain_operator.reconcile.steps import Failure
@@ -18,7 +19,7 @@ def refusal_that_ends(seen: Observation, before: GymTrainingRunStatus) -> Failur
     than an early answer.
     """
     first = names.trainer_job(seen.run.name, 1)
-    trained = (before.attempt or 1) > 1 or (before.progress is not None and before.progress.step > 0)
+    trained = (before.attempt or 1) > 1 or has_trained(seen, before)
     for refused in seen.rejections:
         later_attempt = refused.kind == _KIND and refused.name != first
         if refused.final and not trained and not later_attempt:

@@ -6,14 +6,16 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import aiohttp
 import yaml
 
 from gymtrain_gym.server_config import SERVER_TYPES
+from tests.support.fake_policy import FakePolicy, Reply
 
 START_SECONDS = 300
 
@@ -125,3 +127,28 @@ def simple_agent(resources: str, **settings: Any) -> dict[str, Any]:
         "model_server": {"type": "responses_api_models", "name": "policy_model"},
     }
     return {"responses_api_agents": {"simple_agent": {"entrypoint": "app.py", **references, **settings}}}
+
+
+class PolicyCluster(GymCluster):
+    """With a policy that a function plays."""
+
+    policy: FakePolicy
+
+    @classmethod
+    @asynccontextmanager
+    async def started(
+        cls, folder: Path, reply: Reply, config: dict[str, Any], names: Sequence[str]
+    ) -> AsyncIterator[Self]:
+        """The named servers and `policy_model`, ready; all is stopped at the end."""
+        policy = FakePolicy(reply)
+        await policy.start()
+        common = {"head_server": {}, "dry_run": False, "policy_model": model_server(policy.base_url)}
+        cluster = cls(folder, common | config)
+        cluster.policy = policy
+        try:
+            cluster.start("policy_model", *names)
+            await cluster.ready("policy_model", *names)
+            yield cluster
+        finally:
+            cluster.stop()
+            await policy.stop()

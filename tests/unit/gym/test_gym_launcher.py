@@ -14,8 +14,8 @@ import pytest_asyncio
 
 from gymtrain_api.spec import ReasoningGymTask
 from gymtrain_gym import generated, workspace
-from tests.support.fake_policy import FakePolicy, Message
-from tests.unit.gym.gym_cluster import GymCluster, model_server, resources_server, simple_agent
+from tests.support.fake_policy import Message
+from tests.unit.gym.gym_cluster import GymCluster, PolicyCluster, resources_server, simple_agent
 
 pytestmark = [pytest.mark.gym, pytest.mark.asyncio(loop_scope="module")]
 
@@ -46,10 +46,8 @@ def mail_row() -> dict[str, Any]:
     return row
 
 
-class Servers(GymCluster):
-    """The cluster of this module, and its policy."""
-
-    policy: FakePolicy
+class Servers(PolicyCluster):
+    """The cluster of this module."""
 
     async def post(self, name: str, path: str, body: Any, **kwargs: Any) -> tuple[int, Any]:
         timeout = aiohttp.ClientTimeout(total=60)
@@ -62,13 +60,7 @@ class Servers(GymCluster):
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Servers]:
-    policy = FakePolicy(reply)
-    await policy.start()
-    names = ["head_server", "policy_model", "reasoning_gym", "sums", "workplace_assistant", "mails"]
     config = {
-        "head_server": {},
-        "dry_run": False,
-        "policy_model": model_server(policy.base_url),
         "reasoning_gym": resources_server("reasoning_gym"),
         "sums": simple_agent("reasoning_gym"),
         "workplace_assistant": resources_server("workplace_assistant"),
@@ -77,15 +69,9 @@ async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ser
         "other_sums": simple_agent("reasoning_gym"),
         "notes": "x" * 200_000,  # more than one environment variable can hold at exec()
     }
-    cluster = Servers(tmp_path_factory.mktemp("servers"), config)
-    cluster.policy = policy
-    cluster.start(*names)
-    try:
-        await cluster.ready(*names)
-        yield cluster
-    finally:
-        cluster.stop()
-        await policy.stop()
+    names = ["head_server", "reasoning_gym", "sums", "workplace_assistant", "mails"]
+    async with Servers.started(tmp_path_factory.mktemp("servers"), reply, config, names) as servers:
+        yield servers
 
 
 async def test_right_answer_earns_its_reward_with_token_ids(servers: Servers) -> None:

@@ -17,8 +17,8 @@ from gymtrain_trainer.rollouts.client import AgentSource
 from gymtrain_trainer.rollouts.http import HttpSource
 from gymtrain_trainer.rollouts.source import RolloutLimits, Sampling
 from gymtrain_trainer.rollouts.verify import VerifySource
-from tests.support.fake_policy import FakePolicy, Message
-from tests.unit.gym.gym_cluster import GymCluster, model_server, resources_server, simple_agent
+from tests.support.fake_policy import Message
+from tests.unit.gym.gym_cluster import PolicyCluster, resources_server, simple_agent
 
 pytestmark = [pytest.mark.gym, pytest.mark.asyncio(loop_scope="module")]
 
@@ -35,10 +35,8 @@ def _call(name: str, arguments: str) -> dict[str, Any]:
     return {"id": "call_1", "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-class Servers(GymCluster):
-    """The cluster of this module, and its policy."""
-
-    policy: FakePolicy
+class Servers(PolicyCluster):
+    """The cluster of this module."""
 
     def source(self, mode: Literal["Agent", "Verify"]) -> HttpSource:
         if mode == "Agent":
@@ -55,31 +53,19 @@ class Servers(GymCluster):
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Servers]:
-    policy = FakePolicy(reply)
-    await policy.start()
     settings = simple_agent("comparison")["responses_api_agents"]["simple_agent"]
     comparison = resources_server(COMPARISON)
     comparison["resources_servers"][COMPARISON]["tool_call_comparator_config"] = {
         "word_count_similarity_threshold": 0.0
     }
     config = {
-        "head_server": {},
-        "dry_run": False,
-        "policy_model": model_server(policy.base_url),
         "comparison": comparison,
         "steps": {"responses_api_agents": {"tool_simulation_agent": settings}},
         "turns": simple_agent("comparison"),
     }
-    cluster = Servers(tmp_path_factory.mktemp("servers"), config)
-    cluster.policy = policy
-    names = ["policy_model", "comparison", "steps", "turns"]
-    cluster.start(*names)
-    try:
-        await cluster.ready(*names)
-        yield cluster
-    finally:
-        cluster.stop()
-        await policy.stop()
+    folder = tmp_path_factory.mktemp("servers")
+    async with Servers.started(folder, reply, config, ["comparison", "steps", "turns"]) as servers:
+        yield servers
 
 
 def example_rows() -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ NEXT = Defaults(
     inference="inference:2",
     inference_gpu="inference-gpu:2",
     trainer="trainer:2",
+    trainer_gpu="trainer-gpu:2",
     broker="broker:2",
     sandbox="sandbox:2",
     operator_namespace="gymtrain-system",

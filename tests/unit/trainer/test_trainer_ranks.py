@@ -18,7 +18,6 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
 from gymtrain_trainer.algorithm.checkpoints import last_checkpoint  # noqa: E402
-from tests.unit.trainer.test_trainer_trl import tiny_model  # noqa: E402, F401
 from tests.unit.trainer.trainer_vllm import make_context  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
@@ -65,7 +64,7 @@ def _train(
 
 
 @pytest.fixture(params=WAYS)
-def train(request: pytest.FixtureRequest, tmp_path: Path, tiny_model: Path) -> Callable[..., Any]:  # noqa: F811
+def train(request: pytest.FixtureRequest, tmp_path: Path, tiny_model: Path) -> Callable[..., Any]:
     """Runs both processes, each way that this machine can: see `_train`."""
     return partial(_train, tmp_path, tiny_model, **request.param)
 

@@ -19,7 +19,6 @@ from gymtrain_api.wiring import Finding  # noqa: E402
 from gymtrain_trainer.algorithm.attention import TREE_ATTENTION  # noqa: E402
 from gymtrain_trainer.algorithm.rehearsal import rehearse  # noqa: E402
 from tests.unit.trainer.test_trainer_settings import spec  # noqa: E402
-from tests.unit.trainer.test_trainer_trl import tiny_model  # noqa: E402, F401
 
 pytestmark = pytest.mark.torch
 
@@ -81,14 +80,14 @@ def test_what_a_constructor_refuses_is_a_finding_at_its_setting(
     trainer: dict[str, Any],
     where: str,
     said: str,
-    tiny_model: Path,  # noqa: F811
+    tiny_model: Path,
 ) -> None:
     (finding,) = refused(tiny_model, config, **trainer)
     assert finding.where.startswith(f"spec.trainer.config{'.' if where else ''}{where}")
     assert said in finding.message
 
 
-def test_an_adapter_of_modules_that_the_model_lacks_is_refused(tiny_model: Path) -> None:  # noqa: F811
+def test_an_adapter_of_modules_that_the_model_lacks_is_refused(tiny_model: Path) -> None:
     (finding,) = refused(tiny_model, lora={"r": 4, "target_modules": ["query_key_value"]})
     assert finding.where == "spec.model.lora.target_modules"
     assert "'query_key_value'} not found in the base model" in finding.message
@@ -116,7 +115,7 @@ def test_what_the_pods_take_passes(
     config: dict[str, Any],
     lora: dict[str, Any] | None,
     trainer: dict[str, Any],
-    tiny_model: Path,  # noqa: F811
+    tiny_model: Path,
 ) -> None:
     assert refused(tiny_model, config, lora, **trainer) == []
 
@@ -135,7 +134,7 @@ def test_a_model_whose_attention_can_not_be_trained_is_refused(
     kind: str,
     config: dict[str, Any],
     said: str,
-    tiny_model: Path,  # noqa: F811
+    tiny_model: Path,
     tmp_path: Path,
 ) -> None:
     folder = model_of(kind, tiny_model, tmp_path / "model", **config)
@@ -153,12 +152,12 @@ def test_a_model_whose_attention_can_not_be_trained_is_refused(
         ("qwen3_moe", {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "head_dim": 16}),
     ],
 )
-def test_usual_models_pass(kind: str, config: dict[str, Any], tiny_model: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_usual_models_pass(kind: str, config: dict[str, Any], tiny_model: Path, tmp_path: Path) -> None:
     assert refused(model_of(kind, tiny_model, tmp_path / "model", **config), gpus=1) == []
 
 
 def test_heads_wider_than_the_gpus_kernel_takes_are_refused_on_gpus_alone(
-    tiny_model: Path,  # noqa: F811
+    tiny_model: Path,
     tmp_path: Path,
 ) -> None:
     folder = model_of("llama", tiny_model, tmp_path / "model", head_dim=512)
@@ -168,7 +167,7 @@ def test_heads_wider_than_the_gpus_kernel_takes_are_refused_on_gpus_alone(
     assert refused(folder, {"bf16": False}, gpus=1) == []
 
 
-def test_an_attempt_that_gets_there_is_refused_for_good(tiny_model: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_an_attempt_that_gets_there_is_refused_for_good(tiny_model: Path, tmp_path: Path) -> None:
     from gymtrain_trainer.algorithm.build import build_trainer
     from gymtrain_trainer.errors import SettingsError
     from gymtrain_trainer.refusals import refusals_named
@@ -182,7 +181,7 @@ def test_an_attempt_that_gets_there_is_refused_for_good(tiny_model: Path, tmp_pa
         build_trainer(trl_arguments(run, folder=tmp_path, steps=1), tiny_model, callbacks=[])
 
 
-def test_the_model_folder_needs_no_weights(tiny_model: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_the_model_folder_needs_no_weights(tiny_model: Path, tmp_path: Path) -> None:
     folder = model_of("qwen3", tiny_model, tmp_path / "model", head_dim=16)
     assert not list(folder.glob("*.safetensors"))
     assert json.loads((folder / "config.json").read_text())["architectures"] == ["Qwen3ForCausalLM"]

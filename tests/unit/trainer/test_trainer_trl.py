@@ -342,34 +342,6 @@ class Logs(TrainerCallback):  # type: ignore[misc]
         self.rows.append(dict(logs or {}))
 
 
-@pytest.fixture(scope="module")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two layers, 64 tokens."""
-    from tokenizers import Tokenizer, models
-    from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
-
-    folder = tmp_path_factory.mktemp("model")
-    vocabulary = {f"t{number}": number for number in range(64)}
-    PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(models.WordLevel(vocabulary, unk_token="t0")), eos_token="t1", pad_token="t2"
-    ).save_pretrained(folder)
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-        tie_word_embeddings=True,
-        eos_token_id=1,
-        pad_token_id=2,
-    )
-    Qwen3ForCausalLM(config).save_pretrained(folder)
-    return folder
-
-
 def run(
     tiny_model: Path,
     folder: Path,

@@ -24,7 +24,6 @@ from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.stopping import StopSignal
 from gymtrain_trainer.versions import SyncNumbers
 from tests.unit.trainer.test_trainer_entry import context
-from tests.unit.trainer.test_trainer_trl import tiny_model  # noqa: F401
 from tests.unit.trainer.test_trainer_worker import AgentThread
 from tests.unit.trainer.trainer_vllm import VLLM, make_context, run_process
 
@@ -41,7 +40,7 @@ def served() -> Iterator[AgentThread]:
 @pytest.fixture
 def process(
     tmp_path: Path,
-    tiny_model: Path,  # noqa: F811
+    tiny_model: Path,
     served: AgentThread,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[..., tuple[VLLM, ProgressBoard, Context]]:
