@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -78,9 +79,12 @@ async def test_tries_end_at_their_limit_with_what_the_agent_said() -> None:
     assert len(agent.requests) == 3
 
 
-async def test_an_error_without_end_is_read_up_to_a_bound() -> None:
+@contextlib.asynccontextmanager
+async def endless(status: int) -> AsyncIterator[str]:
+    """The URL of an agent whose answers never end."""
+
     async def answer(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(status=500)
+        response = web.StreamResponse(status=status)
         await response.prepare(request)
         with contextlib.suppress(ConnectionError):
             while True:
@@ -89,10 +93,22 @@ async def test_an_error_without_end_is_read_up_to_a_bound() -> None:
 
     app = web.Application()
     app.add_routes([web.post("/run", answer)])
-    async with TestServer(app) as server, AgentSource(limits(timeout_seconds=60, max_attempts=1), SAMPLING) as client:
+    async with TestServer(app) as server:
+        yield str(server.make_url("")).rstrip("/")
+
+
+async def test_an_error_without_end_is_read_up_to_a_bound() -> None:
+    async with endless(500) as url, AgentSource(limits(timeout_seconds=60, max_attempts=1), SAMPLING) as client:
         with pytest.raises(AgentError, match=r"answered 500: out of disk") as failed:
-            await client.run(task(str(server.make_url("")).rstrip("/"), question(1)))
+            await client.run(task(url, question(1)))
     assert len(str(failed.value)) < 500
+
+
+async def test_an_answer_without_end_is_read_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_module, "_ANSWER_BYTES", 2 << 20)
+    async with endless(200) as url, AgentSource(limits(timeout_seconds=20, max_attempts=1), SAMPLING) as client:
+        with pytest.raises(AgentError, match=r"/run answered more than 2 MiB$"):
+            await client.run(task(url, question(1)))
 
 
 async def test_a_row_that_the_agent_refuses_is_not_tried_again() -> None:

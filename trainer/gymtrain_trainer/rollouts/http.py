@@ -2,6 +2,7 @@
 
 import abc
 import asyncio
+import json
 import random
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -18,6 +19,8 @@ from gymtrain_trainer.rollouts.source import RolloutLimits, Sampling
 _BACKOFF_SECONDS = 1.0  # doubled at each try
 _BACKOFF_LIMIT_SECONDS = 30.0
 _CONNECT_SECONDS = 30.0
+# The answer of a rollout of 128k tokens with their log-probabilities takes some 10 MiB.
+_ANSWER_BYTES = 64 << 20
 
 type Cookies = dict[str, str]
 
@@ -89,9 +92,10 @@ class HttpSource(abc.ABC):
             async with self._session.post(url, json=body, timeout=timeout, cookies=cookies) as response:
                 if response.status == 200:
                     found = {name: morsel.value for name, morsel in response.cookies.items()}
-                    return await response.json(content_type=None), found
+                    return json.loads(await _whole_body(response, url)), found
                 kind = {404: NoRouteError, 405: NoRouteError, 422: RowRefusedError}.get(response.status, AgentError)
-                raise kind(f"{url} answered {response.status}: {inner_error(await _error_body(response))}")
+                error_text = (await _start_of_body(response, ERROR_BYTES)).decode(errors="replace")
+                raise kind(f"{url} answered {response.status}: {inner_error(error_text)}")
         except TimeoutError:
             raise AgentError(f"{url} didn't answer within {seconds:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
@@ -100,9 +104,17 @@ class HttpSource(abc.ABC):
             raise AgentError(clipped(f"{url} answered no JSON: {error}")) from error
 
 
-async def _error_body(response: aiohttp.ClientResponse) -> str:
-    """As much of it as matters."""
+async def _whole_body(response: aiohttp.ClientResponse, url: str) -> bytes:
+    """Raises AgentError where there is more of it than an answer can have."""
+    body = await _start_of_body(response, _ANSWER_BYTES + 1)
+    if len(body) > _ANSWER_BYTES:
+        raise AgentError(f"{url} answered more than {_ANSWER_BYTES >> 20} MiB")
+    return body
+
+
+async def _start_of_body(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    """As much of it as `limit` bytes."""
     body = bytearray()
-    while len(body) < ERROR_BYTES and (part := await response.content.read(ERROR_BYTES - len(body))):
+    while len(body) < limit and (part := await response.content.read(limit - len(body))):
         body += part
-    return body.decode(errors="replace")
+    return bytes(body)
