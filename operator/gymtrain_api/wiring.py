@@ -221,7 +221,7 @@ class TrainerProgress(Document):
     failed_rollouts: int = 0
     dropped_groups: int = 0
     rollouts_failing_since: float | None = None  # seconds since the epoch; None while groups arrive
-    weight_version: str | None = None  # run:attempt:step
+    weight_version: str | None = None  # label of a WeightVersion
     transport: str | None = None
     transport_reason: str = ""
     parity: float | None = None  # mean |difference| of log-probabilities, trainer and vLLM, when last checked
@@ -231,8 +231,3 @@ class TrainerProgress(Document):
     training_started_at: float | None = None
     first_step_at: float | None = None
     updated_at: float = 0.0
-
-
-def weight_version(run: str, attempt: int, step: int) -> str:
-    """The version label that vLLM carries: `run:attempt:step`."""
-    return f"{run}:{attempt}:{step}"

@@ -30,6 +30,7 @@ import aiohttp
 from aiohttp import web
 
 from gymtrain_api import labels, transports, wiring
+from gymtrain_api.weight_version import WeightVersion
 from tests.support.apiserver import ApiServer
 
 NODE = "fake"
@@ -248,7 +249,7 @@ class _Player:
             self._run.weights.set()
             steps = self._node.long_steps if self._run.name.startswith("long-") else MAX_STEPS
             for step in range(steps + 1):
-                version = wiring.weight_version(self._run.name, self._attempt, step + 1)
+                version = str(WeightVersion(self._run.name, self._attempt, step + 1))
                 self._say(phase="training", step=step, reward=step / 10, weight_version=version, transport="HTTPFull")
                 await asyncio.sleep(_STEP_SECONDS)
             self._say(phase="complete")

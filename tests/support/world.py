@@ -13,6 +13,7 @@ from gymtrain_api.record import read_record
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.status import Condition, GymTrainingRunStatus
 from gymtrain_api.transports import PULL_BACKEND, ServerOffer
+from gymtrain_api.weight_version import WeightVersion
 from gymtrain_operator import kinds
 from gymtrain_operator.manifests.context import Defaults
 from gymtrain_operator.reconcile.observation import Children, Observation, PreflightOutput, Run
@@ -221,7 +222,7 @@ class World:
                 "step": step,
                 "max_steps": 10,
                 "updated_at": self.now,
-                "weight_version": wiring.weight_version(self.name, attempt, step) if phase == "training" else None,
+                "weight_version": str(WeightVersion(self.name, attempt, step)) if phase == "training" else None,
                 **more,
             }
         )

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
+from gymtrain_api.weight_version import WeightVersion
 from gymtrain_trainer.activity import Activity, Doing
 from gymtrain_trainer.errors import InterruptedBySignal
 from gymtrain_trainer.progress import ProgressBoard
@@ -115,11 +116,11 @@ class WatchedTransfer:
             for _ in iterator:
                 pass
             return
-        label = self._transfer.current_version
-        assert label is not None, "the transport sent weights and names no version"
-        self._numbering.sent(label)
-        self._version, self._last_number = version, int(label.rpartition(":")[2])
-        self._board.update(weight_version=label)
+        sent = WeightVersion.parse(self._transfer.current_version)
+        assert sent is not None, "the transport sent weights and names no version"
+        self._numbering.sent(str(sent))
+        self._version, self._last_number = version, sent.number
+        self._board.update(weight_version=str(sent))
 
     def resume(self) -> None:
         """As the transport does."""

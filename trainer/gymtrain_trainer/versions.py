@@ -17,7 +17,7 @@ import logging
 import threading
 from pathlib import Path
 
-from gymtrain_api.wiring import weight_version
+from gymtrain_api.weight_version import WeightVersion
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class Numbering:
         with self._lock:
             known = 1 <= model_version <= len(self._numbers)
             number = self._numbers[model_version - 1] if known else self.start + model_version
-        return weight_version(self.run, self.attempt, number)
+        return str(WeightVersion(self.run, self.attempt, number))
 
     def model_version(self, label: str) -> int | None:
         """TRL's version of a label; None for another run, another attempt, or anything else.
@@ -71,8 +71,8 @@ class Numbering:
             return bisect.bisect_left(self._numbers, number) + 1
 
     def _number(self, label: str) -> int | None:
-        prefix, _, number = label.rpartition(":")
-        return int(number) if prefix == f"{self.run}:{self.attempt}" and number.isdecimal() else None
+        version = WeightVersion.parse(label)
+        return version.number if version is not None and version.is_of(self.run, self.attempt) else None
 
 
 class SyncNumbers:

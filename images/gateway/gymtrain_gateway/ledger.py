@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gymtrain_api.ledger import LedgerAnswer, LedgerEntry, LedgerQuestion, token_digest
+from gymtrain_api.weight_version import WeightVersion
 from gymtrain_gateway.lru import LRU
 
 ASKED = 65_536  # entries that are kept after the trainer has asked for them
@@ -105,12 +106,16 @@ class Ledger:
             self._open.popitem(last=False)
 
 
+def _same_attempt(label: str, other: str) -> bool:
+    one, two = WeightVersion.parse(label), WeightVersion.parse(other)
+    return one is not None and two is not None and one.is_of(two.run, two.attempt)
+
+
 def _merged(old: LedgerEntry | None, new: LedgerEntry) -> LedgerEntry:
     """Versions of another attempt than the new entry's are forgotten: no trainer asks for them any more."""
     if old is None:
         return new
-    attempt = new.versions[-1].rpartition(":")[0]
-    earlier = [label for label in old.versions if label.rpartition(":")[0] == attempt and label not in new.versions]
+    earlier = [label for label in old.versions if label not in new.versions and _same_attempt(label, new.versions[-1])]
     history = "forked" if "forked" in (old.history, new.history) else new.history
     versions = [*earlier, *new.versions][-_VERSIONS_KEPT:]
     constrained = old.constrained or new.constrained

@@ -138,7 +138,7 @@ class Pods:
         )
         if said:
             latest = newest((one.version for one in said), self._settings.rules.run)
-            label = latest.label(self._settings.rules.run) if latest else None
+            label = str(latest) if latest else None
             self._statement = next((one for one in said if one.version == label), said[0])
             self._stated = time.monotonic()
             return self._statement

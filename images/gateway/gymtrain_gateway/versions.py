@@ -1,26 +1,16 @@
 """Which vLLM pods may answer: pure decisions over what the pods and the trainer say.
 
-A version is `run:attempt:step`. With adapters (LoRA) it is the name under which vLLM serves one; else it is the label
-of the weights that the pod holds.
+With adapters (LoRA) a weight version's label is the name under which vLLM serves one; else it is the label of the
+weights that the pod holds.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from gymtrain_api.weight_version import WeightVersion
+
 DEFAULT = "default"  # vLLM's label for the weights that it started with
 UNKNOWN = "unknown"  # stands for a version that nobody could name: the trainer uses no such sample
-
-
-@dataclass(frozen=True, order=True)
-class Version:
-    """A weight version of a run; later ones are greater."""
-
-    attempt: int
-    step: int
-
-    def label(self, run: str) -> str:
-        """As vLLM carries it."""
-        return f"{run}:{self.attempt}:{self.step}"
 
 
 @dataclass(frozen=True)
@@ -65,16 +55,13 @@ class Verdict:
         return not self.reason
 
 
-def parse(label: str | None, run: str) -> Version | None:
+def parse(label: str | None, run: str) -> WeightVersion | None:
     """The version that `label` names; None if it is no version of `run`."""
-    name, _, numbers = (label or "").partition(":")
-    attempt, _, step = numbers.partition(":")
-    if name != run or not (attempt.isdecimal() and step.isdecimal()):
-        return None
-    return Version(int(attempt), int(step))
+    version = WeightVersion.parse(label)
+    return version if version is not None and version.run == run else None
 
 
-def newest(labels: Iterable[str | None], run: str) -> Version | None:
+def newest(labels: Iterable[str | None], run: str) -> WeightVersion | None:
     """The latest version of the run among `labels`."""
     return max((version for label in labels if (version := parse(label, run))), default=None)
 
@@ -104,9 +91,9 @@ def _held(url: str, facts: PodFacts, statement: Statement | None, rules: Rules) 
     return () if label is None else (label,)
 
 
-def _judge_pod(facts: PodFacts, labels: tuple[str, ...], current: Version | None, rules: Rules) -> Verdict:
+def _judge_pod(facts: PodFacts, labels: tuple[str, ...], current: WeightVersion | None, rules: Rules) -> Verdict:
     best = newest(labels, rules.run)
-    label = best.label(rules.run) if best else (labels[0] if labels else None)
+    label = str(best) if best else (labels[0] if labels else None)
     if not facts.answers:
         return Verdict(label, facts.trouble or "doesn't answer")
     if facts.paused:
@@ -118,7 +105,7 @@ def _judge_pod(facts: PodFacts, labels: tuple[str, ...], current: Version | None
     if best is None:
         return Verdict(label, f"holds {label or 'unknown weights'}, not of run {rules.run}")
     if best.attempt != current.attempt:
-        return Verdict(label, f"holds {label}, of another attempt than {current.label(rules.run)}")
-    if best.step < current.step - rules.max_staleness:
-        return Verdict(label, f"holds {label}, more than {rules.max_staleness} behind {current.label(rules.run)}")
+        return Verdict(label, f"holds {label}, of another attempt than {current}")
+    if best.number < current.number - rules.max_staleness:
+        return Verdict(label, f"holds {label}, more than {rules.max_staleness} behind {current}")
     return Verdict(label)

@@ -15,6 +15,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from gymtrain_api.manifest import WeightPart
+from gymtrain_api.weight_version import WeightVersion
 from gymtrain_vllm.errors import FetchError
 
 _PREFIX = "gymtrain-kept-"
@@ -104,5 +105,6 @@ def sweep(base: Path | None = None, *, but: str = "") -> None:
 
 
 def _folder_name(version: str) -> str:
-    attempt = version.rpartition(":")[0]
+    known = WeightVersion.parse(version)
+    attempt = f"{known.run}:{known.attempt}" if known else version
     return _PREFIX + hashlib.sha256(attempt.encode()).hexdigest()[:16]

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
-from gymtrain_api import transports, wiring
+from gymtrain_api import transports
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.status import GymTrainingRunStatus, WeightSyncStatus
+from gymtrain_api.weight_version import WeightVersion
 from gymtrain_api.wiring import TrainerProgress
 from gymtrain_operator.manifests.context import RunContext
 from gymtrain_operator.reconcile.conditions import Claim, holds, lacks
@@ -87,5 +88,5 @@ def with_version(sync: WeightSyncStatus | None, report: TrainerProgress | None) 
 
 def has_weights_of(sync: WeightSyncStatus | None, run: str, attempt: int) -> bool:
     """Whether the servers got weights in this attempt: only possible once they were up."""
-    prefix = wiring.weight_version(run, attempt, 0).removesuffix("0")
-    return bool(sync and sync.version and sync.version.startswith(prefix))
+    version = WeightVersion.parse(sync.version) if sync else None
+    return version is not None and version.is_of(run, attempt)

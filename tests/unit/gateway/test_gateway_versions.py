@@ -2,7 +2,8 @@
 
 import pytest
 
-from gymtrain_gateway.versions import PodFacts, Rules, Statement, Version, judge, parse
+from gymtrain_api.weight_version import WeightVersion
+from gymtrain_gateway.versions import PodFacts, Rules, Statement, judge, parse
 
 RULES = Rules(run="run", max_staleness=2, synced=True, adapters=False)
 
@@ -18,7 +19,7 @@ def reasons(pods: dict[str, PodFacts], statement: Statement | None, rules: Rules
 @pytest.mark.parametrize(
     ("label", "version"),
     [
-        ("run:1:20", Version(1, 20)),
+        ("run:1:20", WeightVersion("run", 1, 20)),
         ("other:1:20", None),
         ("default", None),
         ("run:1", None),
@@ -26,7 +27,7 @@ def reasons(pods: dict[str, PodFacts], statement: Statement | None, rules: Rules
         (None, None),
     ],
 )
-def test_only_labels_of_the_run_are_versions(label: str | None, version: Version | None) -> None:
+def test_only_labels_of_the_run_are_versions(label: str | None, version: WeightVersion | None) -> None:
     assert parse(label, "run") == version
 
 

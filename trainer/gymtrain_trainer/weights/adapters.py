@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gymtrain_api.weight_version import WeightVersion
 from gymtrain_trainer.weights.errors import PodRefusedError
 from gymtrain_trainer.weights.pod_client import PodClient
 from gymtrain_trainer.weights.push import UNSYNCED, Version
@@ -48,5 +49,5 @@ class AdapterCarrier:
 
     def number(self, name: str) -> int | None:
         """Of a version of this attempt; None for any other name."""
-        prefix, _, number = name.rpartition(":")
-        return int(number) if prefix == f"{self.run}:{self.attempt}" and number.isdecimal() else None
+        version = WeightVersion.parse(name)
+        return version.number if version is not None and version.is_of(self.run, self.attempt) else None

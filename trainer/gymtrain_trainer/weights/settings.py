@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from gymtrain_api.manifest import MANIFEST_FILE
-from gymtrain_api.wiring import INFERENCE_PORT, weight_version
+from gymtrain_api.weight_version import WeightVersion
+from gymtrain_api.wiring import INFERENCE_PORT
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class SyncSettings:
 
     def version(self, number: int) -> str:
         """Label of sync `number` of this attempt."""
-        return weight_version(self.run, self.attempt, number)
+        return str(WeightVersion(self.run, self.attempt, number))
 
     def manifest_url(self, number: int) -> str:
         """Where vLLM finds sync `number`."""

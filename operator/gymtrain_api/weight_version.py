@@ -1,0 +1,37 @@
+"""The name of a set of weights: `run:attempt:number`, the label that vLLM carries and every token is counted under."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, order=True)
+class WeightVersion:
+    """One set of weights. Of versions of one run the later is the greater.
+
+    Attributes:
+        run: name of the run.
+        attempt: of the run, from 1.
+        number: of the sync within the attempt, from 1; 0 for what the attempt started with.
+    """
+
+    run: str
+    attempt: int
+    number: int
+
+    def __str__(self) -> str:
+        """The label."""
+        return f"{self.run}:{self.attempt}:{self.number}"
+
+    @classmethod
+    def parse(cls, label: str | None) -> WeightVersion | None:
+        """The version that a label names; None for anything that is no such label, as vLLM's own `default`."""
+        run, _, numbers = (label or "").partition(":")
+        attempt, _, number = numbers.partition(":")
+        if not run or not (attempt.isdecimal() and number.isdecimal()):
+            return None
+        return cls(run, int(attempt), int(number))
+
+    def is_of(self, run: str, attempt: int) -> bool:
+        """Whether it is of this attempt of this run."""
+        return (self.run, self.attempt) == (run, attempt)
