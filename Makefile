@@ -39,7 +39,7 @@ lint: ## Format, lint, types, import contracts, generated files
 	$(RUN) ruff check .
 	dev/run go-format
 	$(RUN) mypy
-	PYTHONPATH=operator:trainer:images/gateway:images/broker $(RUN) lint-imports
+	PYTHONPATH=api:operator:cli:trainer:gateway:broker $(RUN) lint-imports
 	$(MAKE) --no-print-directory verify
 
 .PHONY: format
@@ -50,11 +50,11 @@ format: ## Format and mend what lint can mend
 
 .PHONY: generate
 generate: ## Regenerate the CRD, the chart's copy of it and the reference
-	PYTHONPATH=operator $(RUN) python -m gymtrain_api.crd
+	PYTHONPATH=api $(RUN) python -m gymtrain_api.crd
 
 .PHONY: verify
 verify: ## Compare the generated files with what the types say
-	PYTHONPATH=operator $(RUN) python -m gymtrain_api.crd --check
+	PYTHONPATH=api $(RUN) python -m gymtrain_api.crd --check
 
 .PHONY: test-unit
 test-unit: ## Unit tests: no cluster, seconds
@@ -135,7 +135,7 @@ BENCH_ARGS ?= --runs 300
 .PHONY: bench-operator
 bench-operator: ## ... of the operator with 300 runs that train; no cluster needed (BENCH_ARGS="--runs 100": fewer)
 	dev/run binaries
-	PYTHONPATH=operator $(RUN) python -m benchmarks.operator_load $(BENCH_ARGS)
+	PYTHONPATH=api $(RUN) python -m benchmarks.operator_load $(BENCH_ARGS)
 
 PARTS ?=
 .PHONY: bench-sandboxes
@@ -144,4 +144,4 @@ bench-sandboxes: cluster-up ## ... of sandboxes, beside agent-sandbox and kubect
 	dev/run addon agent-sandbox
 	dev/run addon kwok
 	KUBECONFIG="$$(dev/run kubeconfig)" dev/install.sh >/dev/null
-	KUBECONFIG="$$(dev/run kubeconfig)" PYTHONPATH=operator:trainer:images/broker $(RUN) python -m benchmarks.sandboxes $(PARTS)
+	KUBECONFIG="$$(dev/run kubeconfig)" PYTHONPATH=api:trainer:broker $(RUN) python -m benchmarks.sandboxes $(PARTS)

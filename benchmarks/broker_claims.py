@@ -1,7 +1,7 @@
 """How long a claim of a sandbox takes, and how many writes to the API server it costs.
 
-    PYTHONPATH=images/broker python -m benchmarks.broker_claims
-    PYTHONPATH=images/broker python -m benchmarks.broker_claims --broker URL --token-file TOKEN --image IMAGE
+    PYTHONPATH=broker python -m benchmarks.broker_claims
+    PYTHONPATH=broker python -m benchmarks.broker_claims --broker URL --token-file TOKEN --image IMAGE
 
 Without --broker, a broker with an API server, a kubelet and daemons that answer at once, all in this process: what is
 measured is the broker's own part. With it, a broker on a cluster, whose run keeps a warm pool of the image.

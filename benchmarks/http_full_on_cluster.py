@@ -10,7 +10,7 @@ from tests.support.trainer_tests import run_to_its_end
 
 _DEADLINE = 1200.0
 _COMMAND = ["python", "-m", "benchmarks.http_full", "--sizes", "0.1", "0.6"]
-_PATHS = "/opt/tests:/opt/gymtrain:/opt/tests/images/inference"
+_PATHS = "/opt/tests:/opt/gymtrain:/opt/tests/inference"
 _MEMORY = {"name": "memory", "emptyDir": {"medium": "Memory"}}
 _MOUNT = {"name": "memory", "mountPath": "/dev/shm"}  # noqa: S108 - in the pod
 

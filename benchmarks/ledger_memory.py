@@ -1,6 +1,6 @@
 """How much memory an entry of the gateway's ledger takes.
 
-    PYTHONPATH=operator:images/gateway python -m benchmarks.ledger_memory [calls]
+    PYTHONPATH=api:gateway python -m benchmarks.ledger_memory [calls]
 
 Each call has tokens of its own; versions change as in a run. Nothing is asked for, as in groups that are open.
 """

@@ -113,8 +113,8 @@ _COMMANDS: dict[str, tuple[Callable[[Settings, argparse.Namespace], int], str]] 
     "status": (_status, "show the daemons and pods"),
     "leftovers": (_leftovers, "print what of the cluster is on the machine; nothing and status 0 when clean"),
     "binaries": (_binaries, "build the programs (all, or the sets named) without a cluster; print their folder"),
-    "go-format": (_go_format, "check the format of the Go programs of images/"),
-    "go-test": (_go_test, "vet and test the Go programs of images/"),
+    "go-format": (_go_format, "check the format of the Go programs that are deployed"),
+    "go-test": (_go_test, "vet and test the Go programs that are deployed"),
 }
 
 

@@ -1,4 +1,4 @@
-"""Checking the Go programs of images/: their format, `go vet` and their tests, with the Go that builds the cluster."""
+"""Checking the Go programs that are deployed: format, `go vet` and tests, with the Go that builds the cluster."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def test(settings: Settings) -> None:
 
 
 def modules() -> list[Path]:
-    """The folders of images/ that hold a Go module."""
-    return sorted(path.parent for path in (REPOSITORY / "images").glob("*/go.mod"))
+    """The parts that are a Go module."""
+    return sorted(path.parent for path in REPOSITORY.glob("*/go.mod"))
 
 
 def _gofmt(go: Go) -> Path:

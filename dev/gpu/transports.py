@@ -1,6 +1,6 @@
 """Weight transports side by side on a machine with two GPUs or more: vLLM on the first, this process on the second.
 
-    PYTHONPATH=operator:trainer:images/inference python3 -m dev.gpu.transports [--syncs 20] [--only nccl ...]
+    PYTHONPATH=api:trainer:inference python3 -m dev.gpu.transports [--syncs 20] [--only nccl ...]
 
 Needs torch, transformers, vLLM 0.25 or later and TRL 1.16. Ends in time with what it has, and prints one line of JSON:
 seconds of a sync (pause to resume), medians over the syncs, for TRL's own NCCL transport and for each of ours, and the

@@ -221,7 +221,7 @@ def _outside(roots: list[Path]) -> str:
     """Why a path is not read. Nothing of the file that it leads to, not even whether there is one, is said."""
     return (
         f"leads out of the folders that NeMo Gym's configs are read from, {' and '.join(map(str, roots))}: put your "
-        "environment's files into the first (images/gym/README.md), and name them relative to it"
+        "environment's files into the first (gym/README.md), and name them relative to it"
     )
 
 

@@ -49,7 +49,7 @@ class Server:
     def start(self) -> None:
         """Returns once it is healthy."""
         # Ours first, so that the entry point is found in a checkout as it is in the image.
-        path = os.pathsep.join([str(ROOT / "images" / "inference"), *filter(None, sys.path)])
+        path = os.pathsep.join([str(ROOT / "inference"), *filter(None, sys.path)])
         environment = {**os.environ, **self.place, "PYTHONPATH": path}
         environment.pop("HOME", None)
         with (self.folder / "vllm.log").open("ab") as log:
@@ -105,7 +105,7 @@ class Server:
 
     def ready(self) -> tuple[int, str]:
         """What the readiness probe says."""
-        probe = ROOT / "images" / "inference" / "gymtrain_vllm" / "ready.py"
+        probe = ROOT / "inference" / "gymtrain_vllm" / "ready.py"
         done = subprocess.run(
             [sys.executable, "-I", "-S", str(probe)], env=self.place, capture_output=True, text=True, timeout=30
         )

@@ -60,7 +60,7 @@ func New(options Options) *Server {
 	server.routes.HandleFunc("POST /v1/reset", server.reset)
 	server.routes.HandleFunc("/", func(response http.ResponseWriter, request *http.Request) {
 		problem{http.StatusNotFound, "no_such_call", request.Method + " " + request.URL.Path +
-			": see the README of images/sandbox for the calls there are"}.send(response)
+			": see the README of sandboxd for the calls there are"}.send(response)
 	})
 	return server
 }

@@ -2,7 +2,7 @@
 
     UV_PROJECT_ENVIRONMENT=.venv-gym $(dev/uv.sh) sync --python "$(dev/python.sh)" --locked --extra gym
     UV_PROJECT_ENVIRONMENT=.venv-inference $(dev/uv.sh) sync --python "$(dev/python.sh)" --locked --extra inference
-    PYTHONPATH=images/gym python -m tests.exactness.gym \\
+    PYTHONPATH=gym python -m tests.exactness.gym \\
         --vllm-python .venv-inference/bin/python --gym-python .venv-gym/bin/python
 
 Starts on this machine's loopback, for each chat template: a real vLLM on the CPU with a random model, the gateway in

@@ -66,7 +66,7 @@ class Pythons:
     def gym_path(self) -> str:
         """PYTHONPATH of Gym servers."""
         checkout = [self.gym_checkout] if self.gym_checkout else []
-        return os.pathsep.join(map(str, [*checkout, ROOT / "operator", ROOT / "images" / "gym"]))
+        return os.pathsep.join(map(str, [*checkout, ROOT / "api", ROOT / "gym"]))
 
     def gym_root(self) -> Path:
         """The folder above NeMo Gym's servers."""
@@ -160,9 +160,9 @@ def agent_name(environment: str, model: str) -> str:
     return f"{environment}_with_{model}"
 
 
-def _start(python: Path, module: str, image: str, log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _start(python: Path, module: str, part: str, log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     # Ours first, so that vLLM's plugin is found in a checkout as it is in the image.
-    path = os.pathsep.join(str(ROOT / part) for part in (f"images/{image}", "operator"))
+    path = os.pathsep.join(str(ROOT / folder) for folder in (part, "api"))
     inherited = {name: value for name, value in os.environ.items() if name != "HOME"}
     with log.open("wb") as output:
         return subprocess.Popen(

@@ -7,7 +7,7 @@ from pathlib import Path
 from gymtrain_trainer.settings import NEUTRAL_SAMPLING, OWNED_KEYS
 
 ROOT = Path(__file__).parents[3]
-CODE = ["trainer/gymtrain_trainer", "images/gym/gymtrain_gym", "images/inference/gymtrain_vllm"]
+CODE = ["trainer/gymtrain_trainer", "gym/gymtrain_gym", "inference/gymtrain_vllm"]
 UPSTREAM = ("trl", "vllm", "nemo_gym", "ray", "uvicorn", "minisweagent", "responses_api_agents")
 # What our code calls TRL's trainer.
 TRAINERS = {"trainer", "self._trainer()"}

@@ -25,7 +25,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     run = {"name": "demo", "namespace": "x", **hosts, "spec": smallest_run()["spec"]}
     (tmp_path / "run.json").write_text(json.dumps(run))
     (tmp_path / "scratch").mkdir()
-    ours = [ROOT / "images" / "inference", ROOT / "operator", tmp_path]
+    ours = [ROOT / "inference", ROOT / "api", tmp_path]
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(map(str, ours)),
