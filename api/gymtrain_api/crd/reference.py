@@ -1,12 +1,13 @@
 """The reference page: every field of the CRD, the conditions, reasons and labels, as Markdown."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from gymtrain_api import labels
+from gymtrain_api.condition_table import CONDITIONS, REASONS, ConditionRow, ReasonRow
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.crd.definition import run_schema
-from gymtrain_api.crd.meanings import CONDITIONS, LABELS, REASONS
+from gymtrain_api.crd.meanings import LABELS
 from gymtrain_api.crd.structural import Schema
 from gymtrain_api.errors import SchemaError
 from gymtrain_api.validations import FIXED_AFTER_PREFLIGHT, RULES
@@ -30,7 +31,7 @@ def reference_page() -> str:
     """The page's text.
 
     Raises:
-        SchemaError: a condition type or reason has no meaning in `meanings`.
+        SchemaError: a condition type or reason has no row in `condition_table`.
     """
     schema = run_schema()["properties"]
     sections = [
@@ -114,12 +115,13 @@ def _default(schema: Schema, required: bool) -> str:
     return "" if default is None or isinstance(default, dict) else f"`{json.dumps(default)}`"
 
 
-def _meanings[E: (ConditionType, Reason)](title: str, members: type[E], meanings: object) -> Iterator[str]:
-    assert isinstance(meanings, dict)
-    missing = [str(member) for member in members if member not in meanings]
+def _meanings[E: (ConditionType, Reason)](
+    title: str, members: type[E], table: Mapping[E, ConditionRow] | Mapping[E, ReasonRow]
+) -> Iterator[str]:
+    missing = [str(member) for member in members if member not in table]
     if missing:
-        raise SchemaError(f"{title} {', '.join(missing)}: say in crd/meanings.py what it means")
-    return _rows((title, "Meaning"), ((f"`{member}`", meanings[member]) for member in members))
+        raise SchemaError(f"{title} {', '.join(missing)}: say in condition_table.py what it means")
+    return _rows((title, "Meaning"), ((f"`{member}`", table[member].meaning) for member in members))
 
 
 def _rows(head: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> Iterator[str]:
