@@ -2,12 +2,10 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
 
+from gymtrain_api.condition_table import ConditionStatus, Words
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.status import Condition, GymTrainingRunStatus
-
-type ConditionStatus = Literal["True", "False", "Unknown"]
 
 MAX_MESSAGE = 3000  # characters
 
@@ -35,6 +33,11 @@ def lacks(kind: ConditionType, reason: Reason, message: str = "") -> Claim:
 def unknown(kind: ConditionType, reason: Reason, message: str = "") -> Claim:
     """It isn't known yet whether the condition holds."""
     return Claim(kind, "Unknown", reason, message)
+
+
+def says(kind: ConditionType, words: Words) -> Claim:
+    """The condition says what the table has it say."""
+    return Claim(kind, words.status, words.reason, words.message)
 
 
 def find(status: GymTrainingRunStatus, kind: ConditionType) -> Condition | None:

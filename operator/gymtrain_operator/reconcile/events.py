@@ -1,63 +1,14 @@
 """Events: what changed between two statuses, for `kubectl describe` and `kubectl get events`."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
+from gymtrain_api.condition_table import EventType, reason_row
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.status import Condition, GymTrainingRunStatus
 from gymtrain_operator.reconcile.conditions import shorten
 from gymtrain_operator.reconcile.preflight_warnings import split_message
 
 MAX_NOTE = 1000  # the API server takes 1024 bytes
-
-type EventType = Literal["Normal", "Warning"]
-
-# What each reason posts when it is new; None where a run goes that way in any case, which is no news.
-POSTED: Mapping[str, EventType | None] = {
-    Reason.PREFLIGHT_RUNNING: "Normal",
-    Reason.PREFLIGHT_PASSED: "Normal",
-    Reason.PREFLIGHT_WARNED: "Warning",
-    Reason.PREFLIGHT_FAILED: "Warning",
-    Reason.PREFLIGHT_ERROR: "Warning",
-    Reason.INVALID_SPEC: "Warning",
-    Reason.WAITING_FOR_PREFLIGHT: None,
-    Reason.PODS_STARTING: None,
-    Reason.ALL_READY: "Normal",
-    Reason.PODS_NOT_READY: "Warning",
-    Reason.WAITING_FOR_INFERENCE: None,
-    Reason.TRANSPORT_CHOSEN: "Normal",
-    Reason.TRANSPORT_UNAVAILABLE: "Warning",
-    Reason.WAITING_FOR_SERVERS: None,
-    Reason.TRAINER_STARTING: None,
-    Reason.WAITING_FOR_ROLLOUTS: None,
-    Reason.TRAINING: "Normal",
-    Reason.API_SERVER_ERROR: "Warning",
-    Reason.ROLLOUTS_FAILING: "Warning",
-    Reason.RETRYING: "Warning",
-    Reason.WAITING_FOR_CAPACITY: "Warning",
-    Reason.FINISHED: None,
-    Reason.NO_ALARM: "Normal",
-    Reason.KL_HIGH: "Warning",
-    Reason.RATIO_OFF: "Warning",
-    Reason.PARITY_OFF: "Warning",
-    Reason.STALLED: "Warning",
-    Reason.CHECKPOINT_FAILED: "Warning",
-    Reason.ENVIRONMENT_FAILING: "Warning",
-    Reason.NO_LEDGER_ENTRY: "Warning",
-    Reason.CHECKPOINTS_SET_ASIDE: "Warning",
-    Reason.RESUMED_FROM_CHECKPOINT: "Normal",
-    Reason.SAMPLING_REPLACED: "Normal",
-    Reason.SUSPENDED: "Normal",
-    Reason.RESUMED: "Normal",
-    Reason.NOT_SUSPENDED: None,
-    Reason.TRAINING_COMPLETED: "Normal",
-    Reason.RUNNING: None,
-    Reason.BACKOFF_LIMIT_EXCEEDED: "Warning",
-    Reason.TRAINER_REFUSED: "Warning",
-    Reason.DEADLINE_EXCEEDED: "Warning",
-    Reason.STARTUP_DEADLINE_EXCEEDED: "Warning",
-}
 
 
 @dataclass(frozen=True)
@@ -77,7 +28,7 @@ def events_between(before: GymTrainingRunStatus, after: GymTrainingRunStatus) ->
     events: dict[str, Event] = {}
     for condition in after.conditions:
         reason = condition.reason
-        kind = POSTED.get(reason, "Normal")  # one of another release is in a status that can't be read yet
+        kind = reason_row(reason).event
         if kind is None or old.get(condition.type) == _news(condition) or reason in events:
             continue
         if reason == Reason.NO_ALARM and not alarmed:

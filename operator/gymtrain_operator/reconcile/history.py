@@ -1,10 +1,12 @@
 """Runs that come with a record and without a status: restored from a backup, or exported and applied again."""
 
+from gymtrain_api.condition_table import CONDITIONS
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.labels import RECORD
 from gymtrain_api.record import MAX_MESSAGE, Ended, Record
 from gymtrain_api.status import MAX_DISRUPTED_ATTEMPTS, GymTrainingRunStatus
-from gymtrain_operator.reconcile.conditions import Claim, find, holds, lacks, settle, shorten
+from gymtrain_operator.reconcile.conditions import Claim, find, holds, lacks, says, settle, shorten
+from gymtrain_operator.reconcile.lifecycle import ENDS
 from gymtrain_operator.reconcile.observation import Run
 from gymtrain_operator.reconcile.status import state_of
 from gymtrain_operator.reconcile.times import to_text
@@ -57,7 +59,7 @@ def _record(run: Run, status: GymTrainingRunStatus) -> Record | None:
 
 
 def _ended(status: GymTrainingRunStatus) -> Ended | None:
-    for kind in (ConditionType.COMPLETE, ConditionType.FAILED):
+    for kind in ENDS:
         found = find(status, kind)
         if found is not None and found.status == "True":
             time = status.completion_time or found.last_transition_time
@@ -78,9 +80,8 @@ def _claims(ended: Ended) -> list[Claim]:
         f"{words}. So says annotation {RECORD}, with which this object was made, as a restored backup is: nothing is "
         f"trained again. To train it anew, delete the run and apply it without annotation {RECORD}"
     )
-    failed = ended.condition == "Failed"
     return [
         lacks(ConditionType.PROGRESSING, Reason.FINISHED, "the run has ended"),
-        lacks(ConditionType.COMPLETE, Reason.RUNNING) if failed else holds(ConditionType.COMPLETE, reason, text),
-        holds(ConditionType.FAILED, reason, text) if failed else lacks(ConditionType.FAILED, Reason.RUNNING),
+        *(says(kind, other) for kind in ENDS if (other := CONDITIONS[kind].waits)),
+        holds(ConditionType(ended.condition), reason, text),  # of two claims about one condition the last counts
     ]

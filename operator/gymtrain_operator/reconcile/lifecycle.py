@@ -3,19 +3,18 @@
 from dataclasses import dataclass, replace
 
 from gymtrain_api import agent_sandbox, labels
+from gymtrain_api.condition_table import CONDITIONS, reason_row
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_operator.manifests.context import RunContext
-from gymtrain_operator.reconcile.conditions import Claim, find, holds, is_true, lacks
+from gymtrain_operator.reconcile.conditions import Claim, find, is_true, lacks, says
 from gymtrain_operator.reconcile.observation import Object, Observation, is_deleting
 from gymtrain_operator.reconcile.pods import condition, is_over
 from gymtrain_operator.reconcile.steps import Changes, Deletion, Failure
 from gymtrain_operator.reconcile.times import to_seconds, to_text
 
 SWEEP_SECONDS = 2.0
-_ENDS = {ConditionType.COMPLETE, ConditionType.FAILED}
-# Failures that another spec can mend before anything has run.
-_MENDABLE = {Reason.PREFLIGHT_FAILED, Reason.PREFLIGHT_ERROR, Reason.INVALID_SPEC}
+ENDS = (ConditionType.COMPLETE, ConditionType.FAILED)
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Clock:
 def reopened(status: GymTrainingRunStatus, generation: int) -> GymTrainingRunStatus:
     """The status to go on from: a run that failed before it trained starts afresh when its spec changes."""
     failed = find(status, ConditionType.FAILED)
-    if not failed or failed.status != "True" or failed.reason not in _MENDABLE:
+    if not failed or failed.status != "True" or not reason_row(failed.reason).mendable:
         return status
     if failed.observed_generation is not None and failed.observed_generation >= generation:
         return status
@@ -40,7 +39,7 @@ def reopened(status: GymTrainingRunStatus, generation: int) -> GymTrainingRunSta
 
 def has_ended(status: GymTrainingRunStatus) -> bool:
     """Whether the run is Complete or Failed."""
-    return is_true(status, ConditionType.COMPLETE) or is_true(status, ConditionType.FAILED)
+    return any(is_true(status, kind) for kind in ENDS)
 
 
 def clock(seen: Observation, before: GymTrainingRunStatus, *, suspend: bool) -> Clock:
@@ -68,10 +67,17 @@ def deadline_failure(run: RunContext, before: GymTrainingRunStatus) -> Failure:
     return Failure(Reason.DEADLINE_EXCEEDED, text)
 
 
-def suspension_claim(before: GymTrainingRunStatus, *, suspend: bool) -> Claim:
-    """The Suspended condition."""
-    if suspend:
-        return holds(ConditionType.SUSPENDED, Reason.SUSPENDED, "spec.suspend is true: the pods of the run are stopped")
+def suspended_claims(seen: Observation) -> list[Claim]:
+    """What a suspended run says, but for parts that its spec leaves out."""
+    return [
+        says(kind, row.suspended)
+        for kind, row in CONDITIONS.items()
+        if row.suspended and (row.block is None or getattr(seen.run.spec, row.block, None) is not None)
+    ]
+
+
+def not_suspended(before: GymTrainingRunStatus) -> Claim:
+    """The Suspended condition of a run that isn't."""
     old = find(before, ConditionType.SUSPENDED)
     resumed = old is not None and (old.status == "True" or old.reason == Reason.RESUMED)
     return lacks(ConditionType.SUSPENDED, Reason.RESUMED if resumed else Reason.NOT_SUSPENDED)
@@ -104,7 +110,7 @@ def seconds_to_live(seen: Observation, before: GymTrainingRunStatus) -> float | 
 
     They count from its end, or from when the status said so first: who restores an ended run wants to have it.
     """
-    told = [c.last_transition_time for c in before.conditions if c.type in _ENDS and c.status == "True"]
+    told = [c.last_transition_time for c in before.conditions if c.type in ENDS and c.status == "True"]
     times = [time for text in (before.completion_time, *told) if (time := to_seconds(text)) is not None]
     ttl = seen.run.spec.ttl_seconds_after_finished if seen.run.spec else None
     return None if ttl is None or not times else ttl - (seen.now - max(times))

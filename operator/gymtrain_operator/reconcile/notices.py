@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 
+from gymtrain_api.condition_table import REASONS
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_api.wiring import TrainerProgress
 from gymtrain_operator.reconcile.conditions import Claim, find, shorten
-from gymtrain_operator.reconcile.events import MAX_NOTE, POSTED, Event
+from gymtrain_operator.reconcile.events import MAX_NOTE, Event
 from gymtrain_operator.reconcile.steps import Changes
 
 
@@ -30,7 +31,9 @@ def notice_events(before: GymTrainingRunStatus, report: TrainerProgress | None) 
     old = find(before, ConditionType.PROGRESSING)
     shown = old.message if old else ""
     return tuple(
-        Event(POSTED[reason] or "Normal", reason, text) for reason, text in _texts(report).items() if text not in shown
+        Event(REASONS[reason].event or "Normal", reason, text)
+        for reason, text in _texts(report).items()
+        if text not in shown
     )
 
 

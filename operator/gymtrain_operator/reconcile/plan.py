@@ -111,18 +111,8 @@ def _after_the_end(seen: Observation, before: GymTrainingRunStatus) -> Plan:
 
 
 def _suspended(seen: Observation, before: GymTrainingRunStatus, images: Images | None) -> Plan:
-    waiting = "the run is suspended"
     passed = find(before, ConditionType.PREFLIGHT_PASSED)
-    claims = [
-        lifecycle.suspension_claim(before, suspend=True),
-        lacks(ConditionType.GYM_READY, Reason.SUSPENDED, waiting),
-        lacks(ConditionType.INFERENCE_READY, Reason.SUSPENDED, waiting),
-        lacks(ConditionType.GATEWAY_READY, Reason.SUSPENDED, waiting),
-        lacks(ConditionType.WEIGHT_SYNC_READY, Reason.SUSPENDED, waiting),
-        lacks(ConditionType.PROGRESSING, Reason.SUSPENDED, waiting),
-    ]
-    if seen.run.spec and seen.run.spec.sandboxes:
-        claims.append(lacks(ConditionType.SANDBOXES_READY, Reason.SUSPENDED, waiting))
+    claims = lifecycle.suspended_claims(seen)
     if passed is not None and passed.status == "True":
         claims.append(Claim(ConditionType.PREFLIGHT_PASSED, "True", Reason(passed.reason), passed.message))
     facts = Facts(
@@ -138,7 +128,7 @@ def _suspended(seen: Observation, before: GymTrainingRunStatus, images: Images |
 
 def _active(seen: Observation, run: RunContext, before: GymTrainingRunStatus, ignored: tuple[str, ...]) -> Plan:
     times = lifecycle.clock(seen, before, suspend=False)
-    suspension = (lifecycle.suspension_claim(before, suspend=False),)
+    suspension = (lifecycle.not_suspended(before),)
     facts = Facts(clock=times, claims=suspension, attempt=before.attempt, progress=before.progress)
     remaining = lifecycle.remaining_seconds(seen, run, times)
     if mistake := refusal_that_ends(seen, before):
@@ -159,7 +149,7 @@ def _active(seen: Observation, run: RunContext, before: GymTrainingRunStatus, ig
     changes = changes.and_then(up.changes).and_then(trained.changes)
     facts = Facts(
         clock=times,
-        claims=(*suspension, *changes.claims, health.claim(trained.report, before)),
+        claims=(*suspension, *changes.claims, *health.claims(trained.report, before)),
         attempt=trained.attempt,
         disrupted_attempts=trained.disrupted,
         preflight_hash=check.verdict.hash,

@@ -3,25 +3,13 @@
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from gymtrain_api.condition_table import CONDITIONS, reason_row
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.status import Condition, GymTrainingRunStatus, Images, Progress, ServerStatus, WeightSyncStatus
-from gymtrain_operator.reconcile.conditions import Claim, holds, is_true, lacks, settle
-from gymtrain_operator.reconcile.health import NOTHING_MEASURED
+from gymtrain_operator.reconcile.conditions import Claim, holds, is_true, says, settle
 from gymtrain_operator.reconcile.lifecycle import Clock
 from gymtrain_operator.reconcile.steps import Failure
 from gymtrain_operator.reconcile.times import to_text
-
-_WAITING = {
-    ConditionType.PREFLIGHT_PASSED: Reason.PREFLIGHT_RUNNING,
-    ConditionType.GYM_READY: Reason.WAITING_FOR_PREFLIGHT,
-    ConditionType.INFERENCE_READY: Reason.WAITING_FOR_PREFLIGHT,
-    ConditionType.GATEWAY_READY: Reason.WAITING_FOR_PREFLIGHT,
-    ConditionType.WEIGHT_SYNC_READY: Reason.WAITING_FOR_PREFLIGHT,
-    ConditionType.PROGRESSING: Reason.WAITING_FOR_PREFLIGHT,
-    ConditionType.COMPLETE: Reason.RUNNING,
-    ConditionType.FAILED: Reason.RUNNING,
-}
-_TRAINING = {Reason.WAITING_FOR_ROLLOUTS, Reason.TRAINING, Reason.ROLLOUTS_FAILING}
 
 
 @dataclass(frozen=True)
@@ -49,9 +37,7 @@ class Facts:
 
 def build(before: GymTrainingRunStatus, facts: Facts, generation: int, now: float) -> GymTrainingRunStatus:
     """The next status. The same facts give the same status, whenever they are seen."""
-    claims = {kind: Claim(kind, "False", reason) for kind, reason in _WAITING.items()}
-    claims[ConditionType.HEALTHY] = NOTHING_MEASURED
-    claims[ConditionType.PREFLIGHT_PASSED] = Claim(ConditionType.PREFLIGHT_PASSED, "Unknown", Reason.PREFLIGHT_RUNNING)
+    claims = {kind: says(kind, words) for kind, row in CONDITIONS.items() if (words := row.waits)}
     claims |= {claim.type: claim for claim in facts.claims}
     if facts.end is not None:
         claims |= {claim.type: claim for claim in _last_words(facts.end, facts.progress, claims)}
@@ -85,15 +71,7 @@ def amended(before: GymTrainingRunStatus, claim: Claim, generation: int, now: fl
 
 
 def _last_words(end: Failure | bool, progress: Progress | None, said: Collection[ConditionType]) -> list[Claim]:
-    over = "the run has ended: its servers are removed"
-    claims = [
-        lacks(ConditionType.GYM_READY, Reason.FINISHED, over),
-        lacks(ConditionType.INFERENCE_READY, Reason.FINISHED, over),
-        lacks(ConditionType.GATEWAY_READY, Reason.FINISHED, over),
-        lacks(ConditionType.PROGRESSING, Reason.FINISHED, over),
-    ]
-    if ConditionType.SANDBOXES_READY in said:
-        claims.append(lacks(ConditionType.SANDBOXES_READY, Reason.FINISHED, over))
+    claims = [says(kind, words) for kind in said if (words := CONDITIONS[kind].ended)]
     if isinstance(end, Failure):
         return [*claims, holds(ConditionType.FAILED, end.reason, end.message)]
     steps = f"{progress.step} steps" if progress else "training ended"
@@ -114,6 +92,4 @@ def state_of(conditions: list[Condition]) -> str:
             return word
     if not is_true(status, ConditionType.PREFLIGHT_PASSED):
         return "Preflight"
-    if progressing == Reason.RETRYING:
-        return "Retrying"
-    return "Training" if progressing in _TRAINING else "Starting"
+    return reason_row(progressing).state
