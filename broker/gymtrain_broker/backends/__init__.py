@@ -1,0 +1,1 @@
+"""What sandboxes are made of."""

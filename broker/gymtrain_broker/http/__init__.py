@@ -1,0 +1,1 @@
+"""What clients reach of the broker."""

@@ -1,0 +1,1 @@
+"""The Gym config of a run: resolved, checked, cut for each server."""

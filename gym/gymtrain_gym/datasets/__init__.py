@@ -1,0 +1,1 @@
+"""The datasets of a run: made, checked, indexed."""

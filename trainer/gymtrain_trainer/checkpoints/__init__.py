@@ -1,0 +1,1 @@
+"""Where a run begins, and what it leaves on its volume."""

@@ -1,0 +1,1 @@
+"""What is known of training while it goes on: progress, records of steps, alarms, metrics."""

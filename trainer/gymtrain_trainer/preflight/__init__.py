@@ -1,0 +1,1 @@
+"""What is refused before anything expensive starts: settings, model, lengths."""

@@ -1,0 +1,1 @@
+"""Do vLLM and the trainer compute the same?"""

@@ -1,0 +1,1 @@
+"""The vLLM pods of the run: who they are, what they hold, and one version into one of them."""

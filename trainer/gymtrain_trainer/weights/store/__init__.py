@@ -1,0 +1,1 @@
+"""Versions of the weights on disk, and how pods fetch them."""

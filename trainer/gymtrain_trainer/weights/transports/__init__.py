@@ -1,0 +1,1 @@
+"""The ways from the trainer's tensors to the vLLM servers."""
