@@ -25,8 +25,8 @@ import aiohttp
 from aiohttp.test_utils import TestServer
 
 from gymtrain_api.spec import Sandboxes
-from gymtrain_broker.cluster import Cluster
-from gymtrain_broker.kube import Kube
+from gymtrain_broker.backends.pods import Cluster
+from gymtrain_broker.kube.client import Kube
 from gymtrain_broker.main import Running
 from gymtrain_broker.metrics import Metrics
 from gymtrain_broker.settings import Settings

@@ -24,9 +24,9 @@ from transformers.integrations.flash_attention import get_target_dtype
 from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
 
 from benchmarks.shapes import SMOLLM2_135M
-from gymtrain_trainer.algorithm import attention
-from gymtrain_trainer.algorithm.attention import TREE_ATTENTION, TreeAttention
-from gymtrain_trainer.algorithm.build import build_trainer
+from gymtrain_trainer.trl import attention
+from gymtrain_trainer.trl.attention import TREE_ATTENTION, TreeAttention
+from gymtrain_trainer.trl.build import build_trainer
 
 _STEPS = 8
 _WARM_UP = 2  # steps left out of the median

@@ -15,24 +15,24 @@ from contextlib import suppress
 import aiohttp
 from aiohttp import web
 
-from gymtrain_broker import place, settings
-from gymtrain_broker.agent_sandboxes import AgentSandboxes
-from gymtrain_broker.api import Api
-from gymtrain_broker.backend import Backend
-from gymtrain_broker.broker import Broker
+from gymtrain_broker import environment, settings
+from gymtrain_broker.backends.agent_sandboxes import AgentSandboxes
+from gymtrain_broker.backends.backend import Backend
+from gymtrain_broker.backends.pods import Cluster
 from gymtrain_broker.clock import steady
-from gymtrain_broker.cluster import Cluster
-from gymtrain_broker.daemon import Daemons
+from gymtrain_broker.control.broker import Broker
+from gymtrain_broker.control.controller import Keeper
+from gymtrain_broker.control.daemon import Daemons
+from gymtrain_broker.control.state import State
+from gymtrain_broker.control.watching import Watching
+from gymtrain_broker.control.writes import Writes
 from gymtrain_broker.errors import PortError, StartError
-from gymtrain_broker.keeper import Keeper
-from gymtrain_broker.kube import Kube
+from gymtrain_broker.http.api import Api
+from gymtrain_broker.http.daemon_proxy import Passing
+from gymtrain_broker.kube.client import Kube
 from gymtrain_broker.metrics import Metrics
-from gymtrain_broker.passing import Passing
+from gymtrain_broker.policy.shapes import Shapes
 from gymtrain_broker.settings import Settings
-from gymtrain_broker.shapes import Shapes
-from gymtrain_broker.state import State
-from gymtrain_broker.watching import Watching
-from gymtrain_broker.writes import Writes
 
 logger = logging.getLogger(__name__)
 
@@ -138,7 +138,7 @@ def main() -> int:
     """Returns the exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        return 0 if asyncio.run(serve(settings.read(place.run_config(), place.token_file()))) else 1
+        return 0 if asyncio.run(serve(settings.read(environment.run_config(), environment.token_file()))) else 1
     except StartError as error:
         print(f"gymtrain: {error}", file=sys.stderr, flush=True)
         return 1 if isinstance(error, PortError) else _EX_CONFIG

@@ -10,7 +10,7 @@ from gymtrain_api.runs import parse_run_config
 from gymtrain_api.sandboxes import SandboxBackend
 from gymtrain_api.spec import Sandboxes
 from gymtrain_api.wiring import RunConfig
-from gymtrain_broker import place
+from gymtrain_broker import environment
 from gymtrain_broker.errors import StartError
 
 
@@ -67,14 +67,14 @@ def from_run(run: RunConfig, run_token: str) -> Settings:
         uid=run.uid,
         spec=run.spec.sandboxes,
         run_token=run_token,
-        token_secret=place.token_secret(run),
+        token_secret=environment.token_secret(run),
         service_account=run.spec.service_account_name,
-        port=place.port(),
-        daemon_image=place.sandbox_image(),
-        pull_policy=place.pull_policy(),
-        backend=place.backend(),
-        user_namespaces=place.user_namespaces(),
-        image_volumes=place.image_volumes(),
+        port=environment.port(),
+        daemon_image=environment.sandbox_image(),
+        pull_policy=environment.pull_policy(),
+        backend=environment.backend(),
+        user_namespaces=environment.user_namespaces(),
+        image_volumes=environment.image_volumes(),
     )
 
 

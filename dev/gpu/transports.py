@@ -43,7 +43,7 @@ from dev.gpu import small_model
 from dev.gpu.vllm_server import free_port, serving
 
 _NCCL = '--weight-transfer-config={"backend":"nccl"}'
-_SEVERAL = ("--tensor-parallel-size=2", "--middleware=gymtrain_vllm.out_of_step.EndsOutOfStep")
+_SEVERAL = ("--tensor-parallel-size=2", "--middleware=gymtrain_vllm.worker_desync.EndsOutOfStep")
 _PODS_HOST = "pods"
 _PROMPTS = [[5, 6, 7, 8], list(range(100, 160)), list(range(3000, 3200))]
 _RESULTS: dict[str, Any] = {}
@@ -343,9 +343,9 @@ def _difference(address: str, port: int, model: Any, subject: _Subject) -> float
 
     import aiohttp
 
-    from gymtrain_trainer.weights.hosts import Pod
-    from gymtrain_trainer.weights.parity import ParityCheck, judge, model_logprobs, sample
-    from gymtrain_trainer.weights.pod_client import PodClient
+    from gymtrain_trainer.weights.parity.check import ParityCheck, judge, model_logprobs, sample
+    from gymtrain_trainer.weights.pods.client import PodClient
+    from gymtrain_trainer.weights.pods.hosts import Pod
 
     check = ParityCheck(model_logprobs(model), _PROMPTS, threshold=1e9)
 

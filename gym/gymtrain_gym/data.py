@@ -11,10 +11,10 @@ from pydantic import ValidationError
 
 from gymtrain_api.runs import parse_run_config
 from gymtrain_api.wiring import RUN_CONFIG_FILE, RunConfig
-from gymtrain_gym import datasets
-from gymtrain_gym.agents import AgentDirectory
-from gymtrain_gym.datasets import Folders
-from gymtrain_gym.findings import Findings
+from gymtrain_gym.config.findings import Findings
+from gymtrain_gym.datasets import preparation
+from gymtrain_gym.datasets.agents import AgentDirectory
+from gymtrain_gym.datasets.preparation import Folders
 
 EX_CONFIG = 78
 
@@ -22,9 +22,9 @@ EX_CONFIG = 78
 def prepare(run: RunConfig, folders: Folders) -> Findings:
     """Writes the data folder. Preflight has checked each request, so only what the index needs is read here."""
     findings = Findings()
-    index = datasets.prepare(run.spec.data, _agents(run), folders, findings, schema=None, sample=False)
+    index = preparation.prepare(run.spec.data, _agents(run), folders, findings, schema=None, sample=False)
     if not findings:
-        datasets.write_index(index, folders)
+        preparation.write_index(index, folders)
         for file in index.train:
             print(f"{file.file}: {file.rows} rows, agents {file.agents}", flush=True)
     return findings
@@ -35,7 +35,7 @@ def _agents(run: RunConfig) -> AgentDirectory:
     names = frozenset(run.agents) | frozenset(run.verifiers)  # in mode Verify no agent has a URL
     if len(names) == 1 or (names and all(d.agent or not d.reasoning_gym for d in run.spec.data.train)):
         return AgentDirectory(names, reasoning_gym=names)
-    from gymtrain_gym import resolve, servers
+    from gymtrain_gym.config import resolve, servers
 
     said_before = Findings()  # preflight reported them
     config = resolve.resolve(run.spec.gym, run.gateway_url, said_before)

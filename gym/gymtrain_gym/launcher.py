@@ -28,9 +28,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gymtrain_api.wiring import ENV_DRAIN_SECONDS, ENV_GYM_SERVER, GYM_CONFIG_FILE, SCRATCH_DIR
-from gymtrain_gym import code_scan, mini_swe, ray_mode, ray_threads, server_config, workspace
+from gymtrain_gym.config import code_scan, server_config
+from gymtrain_gym.config.server_config import ServerConfig
 from gymtrain_gym.errors import ConfigFileError, GymImageError, ServerStartError
-from gymtrain_gym.server_config import ServerConfig
+from gymtrain_gym.server import mini_swe, ray_mode, ray_threads, workspace
 
 ENV_CONFIG_FILE = "GYMTRAIN_GYM_CONFIG"
 DRAIN_SECONDS = 25.0  # below Kubernetes' default terminationGracePeriodSeconds of 30
@@ -148,10 +149,10 @@ def _serve_from(
     """Replaces uvicorn.run, which upstream's run_webserver calls, by one that drains, on our socket."""
     import uvicorn
 
-    from gymtrain_gym.draining import Drain, DrainingServer, DrainMiddleware
-    from gymtrain_gym.masking import LossMask
-    from gymtrain_gym.naming import NamedErrors
-    from gymtrain_gym.sessions import SessionGuard
+    from gymtrain_gym.server.draining import Drain, DrainingServer, DrainMiddleware
+    from gymtrain_gym.server.masking import LossMask
+    from gymtrain_gym.server.naming import NamedErrors
+    from gymtrain_gym.server.sessions import SessionGuard
 
     def run(app: Any, **kwargs: Any) -> None:
         drain = Drain(drain_seconds, close_connections=guarded is None)

@@ -15,9 +15,10 @@ from pydantic import ValidationError
 
 from gymtrain_api.runs import parse_run_config
 from gymtrain_api.wiring import DATA_DIR, PREFLIGHT_MARK, RUN_CONFIG_FILE, DataIndex, GymPreflight, RunConfig
-from gymtrain_gym import datasets, policy, resolve, rows, servers, verify
-from gymtrain_gym.datasets import Folders
-from gymtrain_gym.findings import Findings
+from gymtrain_gym.config import resolve, servers, verify
+from gymtrain_gym.config.findings import Findings
+from gymtrain_gym.datasets import policy, preparation, rows
+from gymtrain_gym.datasets.preparation import Folders
 
 
 def check(run: RunConfig, folders: Folders) -> GymPreflight:
@@ -38,7 +39,7 @@ def check(run: RunConfig, folders: Folders) -> GymPreflight:
         if config is not None:
             infos = servers.describe(config, run.spec.gym, findings)
             where = "spec.data"
-            index = datasets.prepare(
+            index = preparation.prepare(
                 run.spec.data,
                 servers.directory(infos),
                 folders,

@@ -25,10 +25,10 @@ from vllm.distributed.weight_transfer.base import (
 )
 
 from gymtrain_api.manifest import PullUpdate
-from gymtrain_vllm import held
-from gymtrain_vllm.ahead import FetchAhead
+from gymtrain_vllm import version_note
 from gymtrain_vllm.errors import FetchError, LoadError
 from gymtrain_vllm.fetch import discard
+from gymtrain_vllm.prefetch import FetchAhead
 from gymtrain_vllm.tensors import read_tensors
 
 logger = logging.getLogger("vllm.gymtrain")  # below vLLM's own logger, so that its handlers print it
@@ -95,7 +95,7 @@ class PullEngine(WeightTransferEngine[PullInitInfo, PullUpdateInfo]):  # type: i
         try:
             self._load(files)
         except Exception as error:
-            held.forget()
+            version_note.forget()
             self._free()
             _end_process_soon()
             what = str(error) or type(error).__name__
@@ -115,7 +115,7 @@ class PullEngine(WeightTransferEngine[PullInitInfo, PullUpdateInfo]):  # type: i
         """
         self._free()
         if self._received is not None:
-            held.remember(self._received)
+            version_note.remember(self._received)
 
     def shutdown(self) -> None:
         """Ends a fetch that is under way."""

@@ -18,7 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from gymtrain_api.manifest import PullUpdate, WeightHead, WeightPart
-from gymtrain_vllm import kept
+from gymtrain_vllm import file_cache
 from gymtrain_vllm.download import Download
 from gymtrain_vllm.errors import FetchError
 
@@ -49,7 +49,7 @@ def fetch(update: PullUpdate, base: Path | None = None, stop: threading.Event | 
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder / _LOCK, deadline, stop):
-            return _fetch_parts(download, lines, folder, kept.KeptFiles(update.version, base, spare=head.bytes))
+            return _fetch_parts(download, lines, folder, file_cache.KeptFiles(update.version, base, spare=head.bytes))
     except OSError as error:
         raise FetchError(f"cannot write weights to {folder}: {error}") from error
 
@@ -73,7 +73,7 @@ def sweep(update: PullUpdate, base: Path | None = None) -> None:
                 with contextlib.suppress(OSError), (folder / _LOCK).open("w") as lock:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     shutil.rmtree(folder, ignore_errors=True)
-    kept.sweep(base, but=update.version)
+    file_cache.sweep(base, but=update.version)
 
 
 def _folder_name(update: PullUpdate) -> str:
@@ -119,7 +119,7 @@ class _File:
 
 
 def _fetch_parts(
-    download: Download, lines: Iterator[WeightHead | WeightPart], folder: Path, store: kept.KeptFiles
+    download: Download, lines: Iterator[WeightHead | WeightPart], folder: Path, store: file_cache.KeptFiles
 ) -> list[Path]:
     names: set[str] = set()
     files: dict[str, _File] = {}  # that were not complete before

@@ -16,7 +16,7 @@ from typing import Any
 from gymtrain_api.runs import parse_run_config
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.wiring import PREFLIGHT_MARK, Finding, InferencePreflight
-from gymtrain_vllm import arguments, inspections, options, place
+from gymtrain_vllm import arguments, model_class_cache, options, place
 from gymtrain_vllm.errors import ArgumentsError
 from gymtrain_vllm.judge import surely_accepted
 
@@ -81,7 +81,7 @@ def _prepare(environment: Mapping[str, str]) -> None:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     for name in ("HOME", "TMPDIR", "VLLM_CACHE_ROOT"):
         Path(os.environ[name]).mkdir(parents=True, exist_ok=True)
-    inspections.provide(Path(os.environ["VLLM_CACHE_ROOT"]))
+    model_class_cache.provide(Path(os.environ["VLLM_CACHE_ROOT"]))
 
 
 def main() -> int:

@@ -25,7 +25,7 @@ def main() -> None:
     from pathlib import Path
 
     from gymtrain_api.runs import parse_run_config
-    from gymtrain_vllm import arguments, guard, held, inspections, kept, place
+    from gymtrain_vllm import arguments, engine_watchdog, file_cache, model_class_cache, place, version_note
     from gymtrain_vllm.errors import ArgumentsError
 
     run = parse_run_config(place.run_config().read_bytes())
@@ -38,12 +38,12 @@ def main() -> None:
         sys.exit(f"gymtrain: {error}")
     for name in ("HOME", "TMPDIR", "VLLM_CACHE_ROOT"):
         Path(os.environ[name]).mkdir(parents=True, exist_ok=True)
-    held.forget()
-    kept.sweep()
-    inspections.provide(Path(os.environ["VLLM_CACHE_ROOT"]))
+    version_note.forget()
+    file_cache.sweep()
+    model_class_cache.provide(Path(os.environ["VLLM_CACHE_ROOT"]))
     print(f"gymtrain: {_SERVER} {' '.join(argv)}", flush=True)
     sys.argv = [_SERVER, *argv]
-    guard.start(place.port())
+    engine_watchdog.start(place.port())
     # __main__ stays this module, so that the engine process imports this one and not the whole server.
     runpy.run_module(_SERVER, run_name="__main__")
 

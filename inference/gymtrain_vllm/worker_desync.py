@@ -6,7 +6,7 @@ worker that fails later is noticed one call too late, when the version that it l
 outside brings the answers into step again, so the server ends. Its container is started anew, and the trainer sends it
 the weights.
 
-vLLM puts this class around its application: `--middleware gymtrain_vllm.out_of_step.EndsOutOfStep`.
+vLLM puts this class around its application: `--middleware gymtrain_vllm.worker_desync.EndsOutOfStep`.
 """
 
 import os

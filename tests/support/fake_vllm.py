@@ -15,9 +15,9 @@ from aiohttp import web
 
 from gymtrain_api.manifest import PullUpdate
 from gymtrain_api.transports import LORA_ROUTES, NCCL_ROUTES, PULL_BACKEND
-from gymtrain_vllm.ahead import FetchAhead
 from gymtrain_vllm.errors import FetchError
-from gymtrain_vllm.out_of_step import ASKS_WORKERS
+from gymtrain_vllm.prefetch import FetchAhead
+from gymtrain_vllm.worker_desync import ASKS_WORKERS
 
 
 class FakeVLLM:

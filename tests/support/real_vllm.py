@@ -20,8 +20,8 @@ import aiohttp
 import pytest
 
 from gymtrain_trainer.weights import ParityCheck, Pod
-from gymtrain_trainer.weights.parity import Sample, judge, sample
-from gymtrain_trainer.weights.pod_client import PodClient
+from gymtrain_trainer.weights.parity.check import Sample, judge, sample
+from gymtrain_trainer.weights.pods.client import PodClient
 from tests.support.fake_vllm import free_port
 from tests.support.specs import smallest_run
 

@@ -10,13 +10,14 @@ from typing import Any
 
 from gymtrain_api.sampling import temperature_of
 from gymtrain_trainer import settings
-from gymtrain_trainer.activity import Activity, Doing
-from gymtrain_trainer.algorithm.alarms import SampleAlarms
-from gymtrain_trainer.algorithm.record import REWARDS_FILE, RewardsFile
-from gymtrain_trainer.algorithm.sample_check import SampleChecker, share_to_check, tolerance_of
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.data.rows import Tasks
-from gymtrain_trainer.progress import ProgressBoard
+from gymtrain_trainer.monitoring.activity import Activity, Doing
+from gymtrain_trainer.monitoring.progress import ProgressBoard
+from gymtrain_trainer.monitoring.record import REWARDS_FILE, RewardsFile
+from gymtrain_trainer.monitoring.sample_check import SampleChecker, share_to_check, tolerance_of
+from gymtrain_trainer.monitoring.step_alarms import SampleAlarms
+from gymtrain_trainer.monitoring.watchdog import Watchdog
 from gymtrain_trainer.rollouts.build import make_worker, read_tasks
 from gymtrain_trainer.rollouts.worker import RolloutWorker
 from gymtrain_trainer.servers import sync_settings
@@ -24,7 +25,6 @@ from gymtrain_trainer.stopping import StopSignal
 from gymtrain_trainer.transfer import WatchedTransfer
 from gymtrain_trainer.transport import transport_needs
 from gymtrain_trainer.versions import Numbering, SyncNumbers
-from gymtrain_trainer.watchdog import Watchdog
 from gymtrain_trainer.weights import ChosenTransport, ParityWatch, SyncEvent, WeightStore
 from gymtrain_trainer.weights_parity import parity_check, parity_report
 
@@ -147,7 +147,7 @@ def _checker(
     share, spec = share_to_check(os.environ), context.run.spec
     if not share:
         return None
-    from gymtrain_trainer.algorithm.kept_weights import KeptWeights
+    from gymtrain_trainer.monitoring.kept_weights import KeptWeights
 
     return SampleChecker(
         KeptWeights(spec.rollout.max_staleness + 1),

@@ -15,15 +15,15 @@ from typing import Any
 
 from gymtrain_api import wiring
 from gymtrain_trainer import settings
+from gymtrain_trainer.checkpoints.volume import explained
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.data.rows import read_index
 from gymtrain_trainer.errors import InterruptedBySignal, SettingsError
-from gymtrain_trainer.progress import ProgressBoard
-from gymtrain_trainer.refusals import refusals_named
+from gymtrain_trainer.monitoring.progress import ProgressBoard
+from gymtrain_trainer.preflight.refusals import refusals_named
 from gymtrain_trainer.serve import HttpServer, make_app
 from gymtrain_trainer.servers import start_waiting
 from gymtrain_trainer.stopping import StopSignal
-from gymtrain_trainer.storage import explained
 from gymtrain_trainer.transfer import ELSEWHERE
 from gymtrain_trainer.weights import WeightStore, weight_routes
 
@@ -45,7 +45,7 @@ def train(context: Context, board: ProgressBoard | None, store: WeightStore | No
         TrainerError: and the errors of the weights package; each has its exit code (main.exit_code).
     """
     servers = start_waiting(context, board) if board is not None else None
-    from gymtrain_trainer.algorithm.saving import checkpoint_volume
+    from gymtrain_trainer.checkpoints.saving import checkpoint_volume
 
     with explained(context.run_folder, checkpoint_volume(context)):
         _train(context, board, store, stop, servers)
@@ -58,12 +58,12 @@ def _train(
     stop: StopSignal,
     servers: Future[None] | None,
 ) -> None:
-    from gymtrain_trainer.algorithm.begin import prepare_folder, starting_position
-    from gymtrain_trainer.algorithm.report import ReportCallback
-    from gymtrain_trainer.algorithm.resume import start_of
-    from gymtrain_trainer.algorithm.saving import Saves, save_on_the_way_out
-    from gymtrain_trainer.algorithm.stop import StopCallback, agree_among_ranks, end_rollouts_on_signal
-    from gymtrain_trainer.lead import Lead, make_lead
+    from gymtrain_trainer.checkpoints.begin import prepare_folder, starting_position
+    from gymtrain_trainer.checkpoints.resume import start_of
+    from gymtrain_trainer.checkpoints.saving import Saves, save_on_the_way_out
+    from gymtrain_trainer.rank_zero import Lead, make_lead
+    from gymtrain_trainer.trl.report import ReportCallback
+    from gymtrain_trainer.trl.stop import StopCallback, agree_among_ranks, end_rollouts_on_signal
     from gymtrain_trainer.weights_parity import fill_prompts
 
     spec = context.run.spec
@@ -85,8 +85,8 @@ def _train(
         callbacks.append(ReportCallback(context, lead, saves, lambda: holder[0]))
 
     began = time.monotonic()
-    from gymtrain_trainer.algorithm.adapter import agree_on_adapter
-    from gymtrain_trainer.algorithm.build import build_trainer
+    from gymtrain_trainer.trl.adapter import agree_on_adapter
+    from gymtrain_trainer.trl.build import build_trainer
 
     with refusals_named(spec):
         trainer = build_trainer(

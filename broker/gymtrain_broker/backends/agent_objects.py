@@ -22,10 +22,10 @@ from gymtrain_api.sandboxes import (
     Reason,
     SandboxRequest,
 )
-from gymtrain_broker import pods
-from gymtrain_broker.leases import Lease, MadeFor
+from gymtrain_broker.kube import sandbox_pod
+from gymtrain_broker.policy.leases import Lease, MadeFor
+from gymtrain_broker.policy.shapes import Shape, rewritten
 from gymtrain_broker.settings import Settings
-from gymtrain_broker.shapes import Shape, rewritten
 from gymtrain_broker.times import seconds
 
 type Object = dict[str, Any]
@@ -38,12 +38,12 @@ _FINAL = ("is invalid", "forbidden")
 
 def template(settings: Settings, shape: Shape) -> Object:
     """The SandboxTemplate of a shape. Its name changes with its content, and with the run."""
-    spec = pods.for_daemon(
+    spec = sandbox_pod.for_daemon(
         settings, shape.body["spec"], {"name": ENV_DAEMON_TOKEN_FILE, "value": f"{DAEMON_DIR}/{TOKEN_FILE}"}
     )
     spec["initContainers"] = [_with_key(settings, one) for one in spec["initContainers"]]
     meta = shape.body["metadata"]
-    own = pods.pod_labels(settings.run) | {labels.SANDBOX_SHAPE: shape.key}
+    own = sandbox_pod.pod_labels(settings.run) | {labels.SANDBOX_SHAPE: shape.key}
     content = {
         "podTemplate": {
             "metadata": {"labels": meta["labels"] | own, "annotations": meta["annotations"]},
@@ -82,9 +82,9 @@ def claim(
     """
     annotations = {labels.SANDBOX_IMAGE: image, labels.SANDBOX_MADE_FOR: str(made_for), labels.SANDBOX_CLAIM: ""}
     if lease is not None and request is not None:
-        annotations |= pods.lease_annotations(lease, request)
-    end = datetime.fromtimestamp(now + pods.life_seconds(settings, lease), UTC)
-    own = pods.pod_labels(settings.run) | {labels.SANDBOX_SHAPE: shape.key}
+        annotations |= sandbox_pod.lease_annotations(lease, request)
+    end = datetime.fromtimestamp(now + sandbox_pod.life_seconds(settings, lease), UTC)
+    own = sandbox_pod.pod_labels(settings.run) | {labels.SANDBOX_SHAPE: shape.key}
     spec = {
         "warmPoolRef": {"name": pool_name},
         "lifecycle": {"shutdownTime": f"{end:%Y-%m-%dT%H:%M:%SZ}", "shutdownPolicy": "Delete"},
@@ -109,7 +109,7 @@ def joined(settings: Settings, claim: Object, pod: Object | None, *, lost: bool)
     meta = dict(claim["metadata"])
     asked = (meta.get("annotations") or {}).get(labels.SANDBOX_IMAGE, "")
     image = rewritten(asked, settings.spec.image_rewrites)
-    spec: Object = {"containers": [{"name": pods.CONTAINER, "image": image}], "restartPolicy": "Never"}
+    spec: Object = {"containers": [{"name": sandbox_pod.CONTAINER, "image": image}], "restartPolicy": "Never"}
     status: Object = {}
     backing = {"name": "", "identity": ""}
     if lost:
@@ -145,7 +145,7 @@ def _refusal(claim: Object) -> Object | None:
 
 def _with_key(settings: Settings, container: Object) -> Object:
     """The init container with what it makes the token's digest from. It ends before anything of the task begins."""
-    if container["name"] != pods.INSTALLER:
+    if container["name"] != sandbox_pod.INSTALLER:
         return container
     secret = {"name": settings.token_secret, "key": _TOKEN_KEY}
     own: list[Object] = [
@@ -160,7 +160,7 @@ def _object(settings: Settings, kind: str, name: str, own_labels: Object, annota
         "name": name,
         "namespace": settings.namespace,
         "labels": own_labels,
-        "ownerReferences": [pods.owner(settings)],
+        "ownerReferences": [sandbox_pod.owner(settings)],
     }
     if annotations:
         meta["annotations"] = annotations

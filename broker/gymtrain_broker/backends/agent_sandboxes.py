@@ -12,12 +12,13 @@ from typing import Any
 
 from gymtrain_api import agent_sandbox
 from gymtrain_api.sandboxes import SandboxRequest
-from gymtrain_broker import agent_objects, pods
-from gymtrain_broker.agent_templates import AgentTemplates
-from gymtrain_broker.kube import Kube
-from gymtrain_broker.leases import Lease, MadeFor
+from gymtrain_broker.backends import agent_objects
+from gymtrain_broker.backends.agent_templates import AgentTemplates
+from gymtrain_broker.kube import sandbox_pod
+from gymtrain_broker.kube.client import Kube
+from gymtrain_broker.policy.leases import Lease, MadeFor
+from gymtrain_broker.policy.shapes import Shape
 from gymtrain_broker.settings import Settings
-from gymtrain_broker.shapes import Shape
 
 type Object = dict[str, Any]
 
@@ -38,7 +39,7 @@ class AgentSandboxes:
             _PODS: f"/api/v1/namespaces/{settings.namespace}/pods",
         }
         self._templates = AgentTemplates(kube, settings, extensions)
-        self._selector = pods.selector(settings.run)
+        self._selector = sandbox_pod.selector(settings.run)
         self._places: dict[str, str] = {}  # where each watch goes on
         self._claims: dict[str, Object] = {}
         self._pods: dict[str, Object] = {}

@@ -10,11 +10,12 @@ from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager, suppress
 
 from gymtrain_api import agent_sandbox
-from gymtrain_broker import agent_objects, pods
+from gymtrain_broker.backends import agent_objects
 from gymtrain_broker.errors import ClusterError, LostError
-from gymtrain_broker.kube import Kube
+from gymtrain_broker.kube import sandbox_pod
+from gymtrain_broker.kube.client import Kube
+from gymtrain_broker.policy.shapes import Shape
 from gymtrain_broker.settings import Settings
-from gymtrain_broker.shapes import Shape
 
 MOST_IDLE = 128  # that stay though no claim refers to them
 
@@ -40,7 +41,7 @@ class AgentTemplates:
     async def list_all(self) -> None:
         """Learns, once, what the broker before this one made. A pool is made after its template, and goes before it."""
         if not self._listed:
-            found, _ = await self._kube.list_all(self._pools, pods.selector(self._settings.run))
+            found, _ = await self._kube.list_all(self._pools, sandbox_pod.selector(self._settings.run))
             by_age = sorted(found, key=lambda one: str(one["metadata"].get("creationTimestamp")))
             self._there = dict.fromkeys(one["metadata"]["name"] for one in by_age) | self._there
             self._listed = True

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
 from gymtrain_api.sandboxes import SandboxRequest
-from gymtrain_broker.leases import Lease, MadeFor
-from gymtrain_broker.shapes import Shape
+from gymtrain_broker.policy.leases import Lease, MadeFor
+from gymtrain_broker.policy.shapes import Shape
 
 type Object = dict[str, Any]
 

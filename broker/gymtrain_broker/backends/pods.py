@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from gymtrain_api.sandboxes import SandboxRequest
-from gymtrain_broker import pods
-from gymtrain_broker.kube import Kube
-from gymtrain_broker.leases import Lease, MadeFor
+from gymtrain_broker.kube import sandbox_pod
+from gymtrain_broker.kube.client import Kube
+from gymtrain_broker.policy.leases import Lease, MadeFor
+from gymtrain_broker.policy.shapes import Shape
 from gymtrain_broker.settings import Settings
-from gymtrain_broker.shapes import Shape
 
 type Object = dict[str, Any]
 
@@ -20,7 +20,7 @@ class Cluster:
         self._kube = kube
         self._settings = settings
         self._pods = f"/api/v1/namespaces/{settings.namespace}/pods"
-        self._selector = pods.selector(settings.run)
+        self._selector = sandbox_pod.selector(settings.run)
 
     def sandbox(
         self,
@@ -33,7 +33,7 @@ class Cluster:
         request: SandboxRequest | None = None,
     ) -> Object:
         """The pod."""
-        return pods.pod(
+        return sandbox_pod.pod(
             self._settings, shape.key, image, shape.body, name, made_for=made_for, lease=lease, request=request
         )
 

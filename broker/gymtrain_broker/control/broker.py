@@ -13,8 +13,9 @@ from gymtrain_api.sandboxes import (
     SandboxRequest,
     SandboxState,
 )
-from gymtrain_broker.claims import Claim, new_id
-from gymtrain_broker.daemon import Daemons
+from gymtrain_broker.control.controller import Keeper
+from gymtrain_broker.control.daemon import Daemons
+from gymtrain_broker.control.state import Coming
 from gymtrain_broker.errors import (
     ConflictingKeyError,
     NeverError,
@@ -22,12 +23,11 @@ from gymtrain_broker.errors import (
     UnavailableError,
     UnknownError,
 )
-from gymtrain_broker.keeper import Keeper
-from gymtrain_broker.leases import Found
-from gymtrain_broker.plan import Verdict
+from gymtrain_broker.policy.claims import Claim, new_id
+from gymtrain_broker.policy.leases import Found
+from gymtrain_broker.policy.plan import Verdict
+from gymtrain_broker.policy.shapes import Shapes
 from gymtrain_broker.settings import Settings
-from gymtrain_broker.shapes import Shapes
-from gymtrain_broker.state import Coming
 from gymtrain_broker.times import rfc3339
 
 _SYNC_SECONDS = 10.0

@@ -12,20 +12,21 @@ from contextlib import suppress
 from typing import Any
 
 from gymtrain_api.sandboxes import Reason, SandboxState
-from gymtrain_broker import plan, reading
-from gymtrain_broker.claims import Claim, adopted
-from gymtrain_broker.daemon import Daemons
-from gymtrain_broker.hands import Hands
+from gymtrain_broker.control.daemon import Daemons
+from gymtrain_broker.control.daemon_probe import Pulse
+from gymtrain_broker.control.pod_operations import Hands
+from gymtrain_broker.control.state import Doing, State
+from gymtrain_broker.control.warm_pool import Stock
+from gymtrain_broker.control.writes import Writes
+from gymtrain_broker.kube import pod_view
+from gymtrain_broker.kube.pod_view import SandboxPod
 from gymtrain_broker.metrics import Metrics
-from gymtrain_broker.plan import Verdict
-from gymtrain_broker.pulls import Pulls
-from gymtrain_broker.pulse import Pulse
-from gymtrain_broker.reading import SandboxPod
+from gymtrain_broker.policy import plan
+from gymtrain_broker.policy.claims import Claim, adopted
+from gymtrain_broker.policy.plan import Verdict
+from gymtrain_broker.policy.pulls import Pulls
+from gymtrain_broker.policy.shapes import Shapes
 from gymtrain_broker.settings import Settings
-from gymtrain_broker.shapes import Shapes
-from gymtrain_broker.state import Doing, State
-from gymtrain_broker.stock import Stock
-from gymtrain_broker.writes import Writes
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +72,7 @@ class Keeper:
 
     def seen(self, pod: dict[str, Any]) -> None:
         """A pod as it is now."""
-        found = reading.read(pod)
+        found = pod_view.read(pod)
         if not self.state.put(found):
             return
         self._pulls.note(found)

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Callable
 
 from gymtrain_api.sandboxes import SandboxState
-from gymtrain_broker.claims import Claim
-from gymtrain_broker.daemon import Daemons
-from gymtrain_broker.reading import SandboxPod
+from gymtrain_broker.control.daemon import Daemons
+from gymtrain_broker.control.state import Answered, State
+from gymtrain_broker.kube.pod_view import SandboxPod
+from gymtrain_broker.policy.claims import Claim
 from gymtrain_broker.settings import Settings
-from gymtrain_broker.state import Answered, State
 
 _POLLS = 32  # daemons asked at once
 

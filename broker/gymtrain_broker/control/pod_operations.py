@@ -9,17 +9,17 @@ from typing import Any, Protocol
 
 from gymtrain_api import names
 from gymtrain_api.sandboxes import Reason, SandboxState
-from gymtrain_broker import reading
-from gymtrain_broker.claims import Claim
-from gymtrain_broker.daemon import Daemons
+from gymtrain_broker.control.daemon import Daemons
+from gymtrain_broker.control.state import Busy, Doing, State
+from gymtrain_broker.control.writes import Writes
 from gymtrain_broker.errors import ClusterError, RejectedError
-from gymtrain_broker.leases import Found, Lease, MadeFor
+from gymtrain_broker.kube import pod_view
+from gymtrain_broker.kube.pod_view import SandboxPod
 from gymtrain_broker.metrics import Metrics
-from gymtrain_broker.plan import Verdict, Want
-from gymtrain_broker.reading import SandboxPod
+from gymtrain_broker.policy.claims import Claim
+from gymtrain_broker.policy.leases import Found, Lease, MadeFor
+from gymtrain_broker.policy.plan import Verdict, Want
 from gymtrain_broker.settings import Settings
-from gymtrain_broker.state import Busy, Doing, State
-from gymtrain_broker.writes import Writes
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ class Hands:
         self._state.busy.pop(pod.name, None)
         if found is None:
             self._host.gone({"metadata": {"name": pod.name}})
-        now_is = None if found is None else reading.read(found)
+        now_is = None if found is None else pod_view.read(found)
         if now_is is None or now_is.claim != claim.id or now_is.lost:
             if now_is is not None:
                 self._state.put(now_is)

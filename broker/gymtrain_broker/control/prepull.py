@@ -12,13 +12,13 @@ from itertools import islice
 from typing import Any
 
 from gymtrain_api import labels
-from gymtrain_broker.leases import MadeFor
-from gymtrain_broker.plan import Want, starved
-from gymtrain_broker.pods import CONTAINER
-from gymtrain_broker.pulls import Pulls
-from gymtrain_broker.reading import SandboxPod
+from gymtrain_broker.kube.pod_view import SandboxPod
+from gymtrain_broker.kube.sandbox_pod import CONTAINER
+from gymtrain_broker.policy.leases import MadeFor
+from gymtrain_broker.policy.plan import Want, starved
+from gymtrain_broker.policy.pulls import Pulls
+from gymtrain_broker.policy.shapes import Shape, Shapes
 from gymtrain_broker.settings import Settings
-from gymtrain_broker.shapes import Shape, Shapes
 
 type Object = dict[str, Any]
 

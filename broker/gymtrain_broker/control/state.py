@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gymtrain_api.sandboxes import SandboxResources
-from gymtrain_broker.claims import Claim
-from gymtrain_broker.fairness import FairQueue
-from gymtrain_broker.reading import SandboxPod
+from gymtrain_broker.kube.pod_view import SandboxPod
+from gymtrain_broker.policy.claims import Claim
+from gymtrain_broker.policy.fairness import FairQueue
 
 _REMEMBERED = 1024
 

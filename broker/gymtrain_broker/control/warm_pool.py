@@ -6,18 +6,18 @@ from collections.abc import Callable
 from functools import partial
 from itertools import chain, islice
 
-from gymtrain_broker import plan
+from gymtrain_broker.control.pod_operations import Hands
+from gymtrain_broker.control.prepull import PrePulls
+from gymtrain_broker.control.state import Doing, State
 from gymtrain_broker.errors import ClusterError
-from gymtrain_broker.hands import Hands
-from gymtrain_broker.leases import MadeFor
+from gymtrain_broker.kube.pod_view import SandboxPod
 from gymtrain_broker.metrics import Metrics
-from gymtrain_broker.plan import Want
-from gymtrain_broker.prepull import PrePulls
-from gymtrain_broker.pulls import Pulls
-from gymtrain_broker.reading import SandboxPod
+from gymtrain_broker.policy import plan
+from gymtrain_broker.policy.leases import MadeFor
+from gymtrain_broker.policy.plan import Want
+from gymtrain_broker.policy.pulls import Pulls
+from gymtrain_broker.policy.shapes import Shapes
 from gymtrain_broker.settings import Settings
-from gymtrain_broker.shapes import Shapes
-from gymtrain_broker.state import Doing, State
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ import logging
 import time
 from typing import Any, Protocol
 
-from gymtrain_broker.backend import Backend
+from gymtrain_broker.backends.backend import Backend
 from gymtrain_broker.errors import ClusterError, StaleError
 from gymtrain_broker.metrics import Metrics
 

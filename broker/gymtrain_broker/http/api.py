@@ -18,12 +18,12 @@ from gymtrain_api.sandboxes import (
     SandboxRequest,
     SandboxState,
 )
-from gymtrain_broker.broker import Broker
-from gymtrain_broker.claims import Claim
+from gymtrain_broker.control.broker import Broker
 from gymtrain_broker.errors import BadRequestError, CallError, QueueFullError, UnauthorizedError, UnavailableError
+from gymtrain_broker.http.daemon_proxy import Passing
+from gymtrain_broker.http.openapi import document
 from gymtrain_broker.metrics import Metrics
-from gymtrain_broker.openapi import document
-from gymtrain_broker.passing import Passing
+from gymtrain_broker.policy.claims import Claim
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from aiohttp import web
 from yarl import URL
 
 from gymtrain_api.sandboxes import SandboxState
-from gymtrain_broker.broker import Broker
-from gymtrain_broker.daemon import Daemons
+from gymtrain_broker.control.broker import Broker
+from gymtrain_broker.control.daemon import Daemons
 from gymtrain_broker.errors import BadRequestError, DaemonError, NotRunningError
 
 _CONNECT_SECONDS = 10.0

@@ -15,7 +15,8 @@ from typing import Any, Self
 
 import aiohttp
 
-from gymtrain_broker import place
+from gymtrain_broker import environment
+from gymtrain_broker.control.write_throttle import Yielding
 from gymtrain_broker.errors import (
     ClusterError,
     LostError,
@@ -26,7 +27,6 @@ from gymtrain_broker.errors import (
     UnreachableError,
 )
 from gymtrain_broker.metrics import Metrics
-from gymtrain_broker.yielding import Yielding
 
 type Object = dict[str, Any]
 
@@ -59,15 +59,15 @@ class Kube:
         Raises:
             StartError: there is none.
         """
-        url = place.api_url()
+        url = environment.api_url()
         if not url:
             raise StartError("no API server: run in a pod with a ServiceAccount token, or set GYMTRAIN_API_URL")
         tls: ssl.SSLContext | bool = True
         token_file: Path | None = None
         if url.startswith("https://"):
             try:
-                tls = ssl.create_default_context(cafile=str(place.api_ca_file()))
-                token_file = place.api_token_file()
+                tls = ssl.create_default_context(cafile=str(environment.api_ca_file()))
+                token_file = environment.api_token_file()
                 token_file.read_text()
             except (OSError, ssl.SSLError) as error:
                 raise StartError(

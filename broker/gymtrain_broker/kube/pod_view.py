@@ -7,11 +7,11 @@ from pydantic import ValidationError
 
 from gymtrain_api import labels
 from gymtrain_api.sandboxes import SandboxRequest
-from gymtrain_broker import leases
-from gymtrain_broker.leases import Lease
-from gymtrain_broker.pods import CONTAINER
+from gymtrain_broker.kube.pod_diagnosis import Trouble, condition, disruption, last_end, last_state, named, trouble
+from gymtrain_broker.kube.sandbox_pod import CONTAINER
+from gymtrain_broker.policy import leases
+from gymtrain_broker.policy.leases import Lease
 from gymtrain_broker.times import seconds
-from gymtrain_broker.troubles import Trouble, condition, disruption, last_end, last_state, named, trouble
 
 type Object = dict[str, Any]
 

@@ -15,8 +15,8 @@ from gymtrain_api.sandboxes import (
     sandbox_token,
     token_digest,
 )
-from gymtrain_broker import outliving, quantities
-from gymtrain_broker.leases import Lease, MadeFor
+from gymtrain_broker.kube import quantities, volume_wipe
+from gymtrain_broker.policy.leases import Lease, MadeFor
 from gymtrain_broker.settings import Settings
 from gymtrain_broker.times import rfc3339
 
@@ -99,7 +99,7 @@ def for_daemon(settings: Settings, pod_spec: Object, token: Object) -> Object:
     own_env = [
         token,
         {"name": ENV_DAEMON_PORT, "value": str(settings.daemon_port)},
-        *outliving.variables(spec, task),
+        *volume_wipe.variables(spec, task),
     ]
     taken = {ENV_DAEMON_TOKEN_SHA256, ENV_DAEMON_TOKEN_FILE, *(one["name"] for one in own_env)}
     task["env"] = [one for one in task.get("env") or [] if one.get("name") not in taken] + own_env
@@ -226,6 +226,6 @@ def _kept(spec: Object, *, reuse: bool) -> Object:
     task = next(one for one in containers if one["name"] == CONTAINER)
     task["command"] = [f"{DAEMON_DIR}/{DAEMON}", "serve"]
     task.pop("args", None)
-    reuse = reuse and outliving.all_emptied(spec, task)
+    reuse = reuse and volume_wipe.all_emptied(spec, task)
     kept = {"automountServiceAccountToken": False, "restartPolicy": "Always" if reuse else "Never"}
     return spec | kept | {"containers": containers}

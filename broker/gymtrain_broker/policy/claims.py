@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gymtrain_api.sandboxes import SandboxRequest, SandboxState
-from gymtrain_broker.leases import Found
-from gymtrain_broker.reading import SandboxPod
-from gymtrain_broker.shapes import Shape
+from gymtrain_broker.kube.pod_view import SandboxPod
+from gymtrain_broker.policy.leases import Found
+from gymtrain_broker.policy.shapes import Shape
 
 _WAITING = (SandboxState.QUEUED, SandboxState.STARTING)
 _FINAL = (SandboxState.CLOSED, SandboxState.FAILED)

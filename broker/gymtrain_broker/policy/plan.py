@@ -5,13 +5,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 
 from gymtrain_api.sandboxes import ABANDONED_SECONDS, Reason, SandboxState
-from gymtrain_broker.claims import Claim
-from gymtrain_broker.leases import MadeFor
-from gymtrain_broker.pulls import Pulls
-from gymtrain_broker.reading import SandboxPod
+from gymtrain_broker.kube.pod_diagnosis import Trouble
+from gymtrain_broker.kube.pod_view import SandboxPod
+from gymtrain_broker.policy.claims import Claim
+from gymtrain_broker.policy.leases import MadeFor
+from gymtrain_broker.policy.pulls import Pulls
+from gymtrain_broker.policy.shapes import Shape
 from gymtrain_broker.settings import Settings
-from gymtrain_broker.shapes import Shape
-from gymtrain_broker.troubles import Trouble
 
 # The kubelet starts a container anew at once if it is the first time, or if the container ran for longer than twice its
 # longest back-off (5 min). Else it waits for 10 s and more, and a new pod is faster.

@@ -8,8 +8,8 @@ those.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gymtrain_broker.reading import SandboxPod
-from gymtrain_broker.shapes import registry
+from gymtrain_broker.kube.pod_view import SandboxPod
+from gymtrain_broker.policy.shapes import registry
 
 _FIRST_SECONDS = 10.0
 _MOST_SECONDS = 600.0

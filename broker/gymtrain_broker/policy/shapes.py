@@ -8,7 +8,7 @@ from typing import Any
 
 from gymtrain_api.sandboxes import SandboxResources
 from gymtrain_api.spec import ImageRewrite
-from gymtrain_broker import pods, quantities
+from gymtrain_broker.kube import quantities, sandbox_pod
 from gymtrain_broker.settings import Settings
 
 _CACHED = 4096
@@ -91,7 +91,7 @@ class Shapes:
         return self._made[key]
 
     def _make(self, pulled: str, asked: str, resources: SandboxResources | None, *, reuse: bool) -> Shape:
-        body = pods.body(self._settings, pulled, resources, reuse=reuse)
+        body = sandbox_pod.body(self._settings, pulled, resources, reuse=reuse)
         restarts = body["spec"]["restartPolicy"] == "Always"
         text = json.dumps(body, sort_keys=True, separators=(",", ":"))
         return Shape(hashlib.sha256(text.encode()).hexdigest()[:16], pulled, asked, restarts, body)

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from gymtrain_api.spec import Gym
-from gymtrain_gym.findings import Findings, nearest
+from gymtrain_gym.config.findings import Findings, nearest
 
 # ${oc.env:NAME} or ${oc.env:NAME,default}
 ENV_REFERENCE = re.compile(r"\$\{\s*oc\.env\s*:\s*([A-Za-z_][A-Za-z0-9_]*)\s*(,|\})")

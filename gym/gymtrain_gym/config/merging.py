@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gymtrain_gym.findings import Findings, nearest
+from gymtrain_gym.config.findings import Findings, nearest
 
 WHERE = "spec.gym.overrides"
 SERVER_TYPES = ("responses_api_agents", "resources_servers", "responses_api_models")

@@ -20,8 +20,9 @@ from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseExceptio
 
 from gymtrain_api.spec import Gym
 from gymtrain_api.wiring import GYM_PORT, HEAD_SERVER, POLICY_MODEL_SERVER, SERVED_MODEL_NAME
-from gymtrain_gym import environment, merging, sandboxes, workspace
-from gymtrain_gym.findings import Findings, nearest
+from gymtrain_gym.config import environment, merging, sandboxes
+from gymtrain_gym.config.findings import Findings, nearest
+from gymtrain_gym.server import workspace
 
 TRAINING_MODEL_CONFIG = "responses_api_models/vllm_model/configs/vllm_model_for_training.yaml"
 POLICY_KEYS = ("policy_base_url", "policy_model_name", "policy_api_key")

@@ -10,7 +10,7 @@ from typing import Any
 from nemo_gym.global_config import GlobalConfigDictParser
 from omegaconf import DictConfig, OmegaConf
 
-from gymtrain_gym.findings import Findings, nearest
+from gymtrain_gym.config.findings import Findings, nearest
 
 BLOCK = "sandbox"
 PROVIDER = "gymtrain"

@@ -7,7 +7,7 @@ the resources server. So each agent that a row is for must name both servers, an
 from typing import Any
 
 from gymtrain_api.wiring import DataIndex, GymServerInfo
-from gymtrain_gym.findings import Findings, nearest
+from gymtrain_gym.config.findings import Findings, nearest
 
 _NEEDED = {"model_server": "model", "resources_server": "resources"}
 

@@ -14,8 +14,8 @@ from typing import Any
 import orjson
 
 from gymtrain_api.spec import ReasoningGymTask
+from gymtrain_gym.config.findings import nearest
 from gymtrain_gym.errors import DatasetError
-from gymtrain_gym.findings import nearest
 
 SCORED_ROWS = 8
 JSON_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.vllm_arguments import AUTO_TOOL_CHOICE, TOOL_CALL_PARSER, max_model_len, parses_tool_calls
-from gymtrain_gym.findings import Findings
-from gymtrain_gym.rows import RowFacts
+from gymtrain_gym.config.findings import Findings
+from gymtrain_gym.datasets.rows import RowFacts
 
 _CHARACTERS_PER_TOKEN = 6  # no usual tokenizer needs less tokens for a long text: prose takes 4 characters a token
 _TRL_DEFAULT_COMPLETION = 2048  # tokens, TRL 1.16

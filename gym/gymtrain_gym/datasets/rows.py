@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 
 from gymtrain_api.rows import without_nulls
+from gymtrain_gym.config.findings import nearest
 from gymtrain_gym.errors import DatasetError
-from gymtrain_gym.findings import nearest
 
 AGENT_TYPE = "responses_api_agents"
 MAX_TEXT = 300  # characters of a library's error message

@@ -13,7 +13,7 @@ from typing import Any
 
 from nemo_gym.sandbox import SandboxExecResult, SandboxHandle, SandboxSpec, SandboxStatus
 
-from gymtrain_gym.sandbox import daemon, files, leftovers, losses, settings
+from gymtrain_gym.sandbox import daemon, exit_cleanup, files, lost_sandboxes, settings
 from gymtrain_gym.sandbox.broker import NOT_FOUND, Broker
 from gymtrain_gym.sandbox.daemon import Finished
 from gymtrain_gym.sandbox.errors import BrokerRefusedError, SandboxFileError, SandboxLostError, SandboxUnavailableError
@@ -65,12 +65,12 @@ class GymtrainProvider:
             SandboxUnavailableError: there is none to be had.
         """
         try:
-            with losses.noted(*_LOSSES):
+            with lost_sandboxes.noted(*_LOSSES):
                 lease = await self._broker.create(spec, key=uuid.uuid4().hex)
         except BaseException:
             await self._sessions.close()  # callers close only what they got a sandbox from
             raise
-        leftovers.opened(lease.id, self._settings)
+        exit_cleanup.opened(lease.id, self._settings)
         return self._handle(lease)
 
     async def exec(
@@ -90,7 +90,7 @@ class GymtrainProvider:
             SandboxLostError: the sandbox went away.
         """
         lease: Lease = handle.raw
-        with losses.noted(*_LOSSES):
+        with lost_sandboxes.noted(*_LOSSES):
             if len(command.encode()) > _MAX_ARGUMENT_BYTES:
                 command = await self._as_file(lease, command)
             body = {
@@ -115,7 +115,7 @@ class GymtrainProvider:
         """
         lease: Lease = handle.raw
         mode = source_path.stat().st_mode  # noqa: ASYNC240 - a local disk
-        with losses.noted(*_LOSSES):
+        with lost_sandboxes.noted(*_LOSSES):
             if await files.put(self._sessions, lease, target_path, source_path, mode):
                 return
             folder = str(PurePosixPath(target_path).parent)
@@ -132,7 +132,7 @@ class GymtrainProvider:
             SandboxLostError: the sandbox went away.
         """
         target_path.parent.mkdir(parents=True, exist_ok=True)
-        with losses.noted(*_LOSSES):
+        with lost_sandboxes.noted(*_LOSSES):
             await files.get(self._sessions, handle.raw, source_path, target_path)
 
     async def status(self, handle: SandboxHandle) -> SandboxStatus:
@@ -148,7 +148,7 @@ class GymtrainProvider:
         by its idle limit."""
         try:
             await self._broker.close(handle.sandbox_id)
-            leftovers.closed(handle.sandbox_id)
+            exit_cleanup.closed(handle.sandbox_id)
         except BrokerRefusedError as error:
             log.warning("sandbox %s is left to its idle limit: %s", handle.sandbox_id, error)
 
@@ -166,7 +166,7 @@ class GymtrainProvider:
     async def serialize_handle(self, handle: SandboxHandle, *, scope: str | None = None) -> dict[str, Any]:
         """What another process needs to `connect`; no secrets: it has the run's token itself."""
         lease: Lease = handle.raw
-        leftovers.closed(handle.sandbox_id)  # it may outlive this process now
+        exit_cleanup.closed(handle.sandbox_id)  # it may outlive this process now
         return {"sandbox_id": handle.sandbox_id, "workdir": lease.workdir}
 
     async def connect(self, descriptor: Mapping[str, Any]) -> SandboxHandle:

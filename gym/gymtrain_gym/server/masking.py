@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gymtrain_gym.sandbox import losses
+from gymtrain_gym.sandbox import lost_sandboxes
 
 SCORING_PATHS = ("/run", "/verify")
 
@@ -29,7 +29,7 @@ class LossMask:
         async def hold(message: Message) -> None:
             held.append(message)
 
-        with losses.collecting() as lost:
+        with lost_sandboxes.collecting() as lost:
             try:
                 await self._app(scope, receive, hold)
             finally:  # an error has been answered before it is raised

@@ -11,10 +11,10 @@ from aiohttp.test_utils import TestServer
 
 from gymtrain_api.sandboxes import SandboxBackend, SandboxState
 from gymtrain_api.spec import Sandboxes
-from gymtrain_broker.agent_sandboxes import AgentSandboxes
-from gymtrain_broker.backend import Backend
-from gymtrain_broker.cluster import Cluster
-from gymtrain_broker.kube import Kube
+from gymtrain_broker.backends.agent_sandboxes import AgentSandboxes
+from gymtrain_broker.backends.backend import Backend
+from gymtrain_broker.backends.pods import Cluster
+from gymtrain_broker.kube.client import Kube
 from gymtrain_broker.main import Running
 from gymtrain_broker.metrics import Metrics
 from gymtrain_broker.settings import Rhythm, Settings

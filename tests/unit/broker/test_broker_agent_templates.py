@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 
 from gymtrain_api import agent_sandbox
-from gymtrain_broker import agent_templates
-from gymtrain_broker.agent_templates import AgentTemplates
+from gymtrain_broker.backends import agent_templates
+from gymtrain_broker.backends.agent_templates import AgentTemplates
 from gymtrain_broker.errors import LostError, UnreachableError
-from gymtrain_broker.shapes import Shapes
+from gymtrain_broker.policy.shapes import Shapes
 from tests.unit.broker.conftest import settings
 
 EXTENSIONS = "/apis"

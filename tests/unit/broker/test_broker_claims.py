@@ -10,7 +10,7 @@ import pytest
 
 from gymtrain_api import labels, sandboxes
 from gymtrain_api.sandboxes import SandboxState
-from gymtrain_broker import plan
+from gymtrain_broker.policy import plan
 from tests.support.fake_pods import FakeCluster
 from tests.unit.broker.conftest import RHYTHM, TOKEN, Start
 

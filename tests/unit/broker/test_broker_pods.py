@@ -15,9 +15,9 @@ import yaml
 
 from gymtrain_api import labels
 from gymtrain_api.sandboxes import SandboxRequest, SandboxResources, sandbox_token, token_digest
-from gymtrain_broker import pods
-from gymtrain_broker.leases import Found, Lease, MadeFor
-from gymtrain_broker.shapes import Shapes
+from gymtrain_broker.kube import sandbox_pod
+from gymtrain_broker.policy.leases import Found, Lease, MadeFor
+from gymtrain_broker.policy.shapes import Shapes
 from tests.unit.broker.conftest import TOKEN, settings
 
 _FOLDER = Path(__file__).parent / "golden"
@@ -43,7 +43,7 @@ CASES: dict[str, dict[str, Any]] = {
 def _pod(*, lease: bool = True, image: str = "task:1", **spec: Any) -> dict[str, Any]:
     config = settings(**spec)
     shape = Shapes(config).of(image, REQUEST.resources if lease else None)
-    return pods.pod(
+    return sandbox_pod.pod(
         config,
         shape.key,
         image,
@@ -209,7 +209,7 @@ def test_a_pod_whose_state_outlives_the_container_never_restarts(spec: dict[str,
 
 
 def test_a_lease_is_one_patch_that_fails_where_another_was_faster() -> None:
-    test, *adds = pods.lease_patch("before", LEASE, REQUEST)
+    test, *adds = sandbox_pod.lease_patch("before", LEASE, REQUEST)
     assert test == {"op": "test", "path": "/metadata/annotations/gymtrain.dev~1sandbox-claim", "value": "before"}
     assert {one["op"] for one in adds} == {"add"}
     assert adds[0]["value"] == "sb-1"

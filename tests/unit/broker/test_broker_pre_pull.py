@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from gymtrain_api import labels
-from gymtrain_broker import pulls
-from gymtrain_broker.prepull import pulling
-from gymtrain_broker.shapes import Shapes
+from gymtrain_broker.control.prepull import pulling
+from gymtrain_broker.policy import pulls
+from gymtrain_broker.policy.shapes import Shapes
 from tests.support.fake_pods import FakeCluster
 from tests.unit.broker.conftest import Bench, Start, settings
 

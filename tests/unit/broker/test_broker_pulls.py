@@ -1,14 +1,14 @@
 """How fast images are pulled ahead."""
 
-from gymtrain_broker import reading
-from gymtrain_broker.pulls import Pulls
-from gymtrain_broker.reading import SandboxPod
+from gymtrain_broker.kube import pod_view
+from gymtrain_broker.kube.pod_view import SandboxPod
+from gymtrain_broker.policy.pulls import Pulls
 
 
 def _pod(image: str, *, pulled: bool = False) -> SandboxPod:
     status = {"containerStatuses": [{"name": "sandbox", "imageID": "sha256:1" if pulled else ""}]}
     spec = {"containers": [{"name": "sandbox", "image": image}]}
-    return reading.read({"metadata": {"name": image}, "spec": spec, "status": status})
+    return pod_view.read({"metadata": {"name": image}, "spec": spec, "status": status})
 
 
 def test_pulls_are_counted_by_registry_and_image() -> None:

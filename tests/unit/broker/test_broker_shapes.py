@@ -3,8 +3,8 @@
 import pytest
 
 from gymtrain_api.sandboxes import SandboxResources
-from gymtrain_broker import quantities
-from gymtrain_broker.shapes import Shapes, registry
+from gymtrain_broker.kube import quantities
+from gymtrain_broker.policy.shapes import Shapes, registry
 from tests.unit.broker.conftest import settings
 
 

@@ -19,7 +19,7 @@ from gymtrain_broker.errors import (
     StartError,
     UnreachableError,
 )
-from gymtrain_broker.kube import Kube
+from gymtrain_broker.kube.client import Kube
 from gymtrain_broker.metrics import Metrics
 from tests.support.specs import of_a_later_release, smallest_run
 

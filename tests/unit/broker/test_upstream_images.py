@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from gymtrain_api.sandboxes import SandboxRequest
-from gymtrain_broker.shapes import Shapes
+from gymtrain_broker.policy.shapes import Shapes
 from gymtrain_trainer.rollouts.upcoming import of_row
 from tests.unit.broker.conftest import settings
 

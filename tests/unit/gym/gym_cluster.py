@@ -14,7 +14,7 @@ from typing import Any, Self
 import aiohttp
 import yaml
 
-from gymtrain_gym.server_config import SERVER_TYPES
+from gymtrain_gym.config.server_config import SERVER_TYPES
 from tests.support.fake_policy import FakePolicy, Reply
 
 START_SECONDS = 300

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gymtrain_gym import code_scan, workspace
+from gymtrain_gym.config import code_scan
+from gymtrain_gym.server import workspace
 
 pytestmark = pytest.mark.gym
 

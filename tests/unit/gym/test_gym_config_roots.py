@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from gymtrain_api.spec import Gym
-from gymtrain_gym.findings import Findings
-from gymtrain_gym.resolve import resolve
+from gymtrain_gym.config.findings import Findings
+from gymtrain_gym.config.resolve import resolve
 
 pytestmark = pytest.mark.gym
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gymtrain_gym.draining import MIN_SECONDS, QUIET_SECONDS, Drain, DrainMiddleware
+from gymtrain_gym.server.draining import MIN_SECONDS, QUIET_SECONDS, Drain, DrainMiddleware
 
 pytestmark = pytest.mark.gym
 

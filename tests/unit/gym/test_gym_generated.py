@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gymtrain_api.spec import PromptMessage, ReasoningGymTask
-from gymtrain_gym import generated
+from gymtrain_gym.datasets import generated
 from gymtrain_gym.errors import DatasetError
 
 pytestmark = pytest.mark.gym

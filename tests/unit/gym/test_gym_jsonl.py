@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gymtrain_gym import jsonl
+from gymtrain_gym.datasets import jsonl
 from gymtrain_gym.errors import DatasetError
 
 pytestmark = pytest.mark.gym

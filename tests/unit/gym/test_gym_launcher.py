@@ -13,7 +13,8 @@ import pytest
 import pytest_asyncio
 
 from gymtrain_api.spec import ReasoningGymTask
-from gymtrain_gym import generated, workspace
+from gymtrain_gym.datasets import generated
+from gymtrain_gym.server import workspace
 from tests.support.fake_policy import Message
 from tests.unit.gym.gym_cluster import GymCluster, PolicyCluster, resources_server, simple_agent
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from gymtrain_gym.masking import LossMask
-from gymtrain_gym.sandbox import losses
+from gymtrain_gym.sandbox import lost_sandboxes
+from gymtrain_gym.server.masking import LossMask
 from gymtrain_trainer.errors import AnswerError
 from gymtrain_trainer.rollouts.answer import parse_answer
 
@@ -28,7 +28,7 @@ async def answered(path: str, *, lose: bool, body: bytes | None = None, crash: b
         text = json.dumps(ANSWER).encode() if body is None else body
         if lose:
             try:
-                with losses.noted(GoneError):
+                with lost_sandboxes.noted(GoneError):
                     raise GoneError("sandbox 7 is lost")
             except GoneError:
                 pass

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from gymtrain_gym.naming import MAX_BYTES, NamedErrors
+from gymtrain_gym.server.naming import MAX_BYTES, NamedErrors
 from gymtrain_trainer.rollouts.inner_error import inner_error
 
 pytestmark = pytest.mark.gym

@@ -14,8 +14,9 @@ import pytest
 
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.wiring import PREFLIGHT_MARK, DataIndex, GymPreflight, RunConfig
-from gymtrain_gym import data, preflight, resolve
-from gymtrain_gym.datasets import Folders
+from gymtrain_gym import data, preflight
+from gymtrain_gym.config import resolve
+from gymtrain_gym.datasets.preparation import Folders
 from tests.support.specs import of_a_later_release
 
 pytestmark = pytest.mark.gym

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from gymtrain_gym import ray_threads
+from gymtrain_gym.server import ray_threads
 
 pytestmark = pytest.mark.gym
 

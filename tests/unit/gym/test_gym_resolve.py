@@ -6,9 +6,9 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from gymtrain_api.spec import Gym
-from gymtrain_gym import servers
-from gymtrain_gym.findings import Findings
-from gymtrain_gym.resolve import TRAINING_MODEL_CONFIG, resolve
+from gymtrain_gym.config import servers
+from gymtrain_gym.config.findings import Findings
+from gymtrain_gym.config.resolve import TRAINING_MODEL_CONFIG, resolve
 
 pytestmark = pytest.mark.gym
 

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from gymtrain_api.wiring import VerifyRoute
-from gymtrain_gym import workspace
+from gymtrain_gym.server import workspace
 from gymtrain_trainer.data.rows import Task
 from gymtrain_trainer.errors import AgentError
 from gymtrain_trainer.rollouts.answer import Answer

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from gymtrain_gym.datasets.rows import RowFacts, RowReader, responses_schema
 from gymtrain_gym.errors import DatasetError
-from gymtrain_gym.rows import RowFacts, RowReader, responses_schema
 
 pytestmark = pytest.mark.gym
 

@@ -17,7 +17,7 @@ from nemo_gym.sandbox import AsyncSandbox, Sandbox, SandboxCreateError, SandboxS
 from gymtrain_gym.sandbox import broker as broker_module
 from gymtrain_gym.sandbox import daemon as daemon_module
 from gymtrain_gym.sandbox import files as files_module
-from gymtrain_gym.sandbox import losses
+from gymtrain_gym.sandbox import lost_sandboxes
 from gymtrain_gym.sandbox import provider as provider_module
 from gymtrain_gym.sandbox.errors import (
     SandboxFileError,
@@ -303,7 +303,7 @@ async def test_a_sandbox_that_is_gone_is_an_error_that_says_why(sandboxes: FakeS
 
 async def test_a_lost_sandbox_is_noted_with_the_request_that_lost_it(sandboxes: FakeSandboxes) -> None:
     async def request(lose: bool) -> list[str]:
-        with losses.collecting() as lost:
+        with lost_sandboxes.collecting() as lost:
             async with await started() as sandbox:
                 if lose:
                     sandboxes.boxes[sandbox._handle.sandbox_id].state = "Failed"
@@ -318,16 +318,16 @@ async def test_a_lost_sandbox_is_noted_with_the_request_that_lost_it(sandboxes: 
 
 async def test_a_sandbox_that_never_came_is_noted_too_and_in_the_blocking_way(sandboxes: FakeSandboxes) -> None:
     sandboxes.answer_first = [422]
-    with losses.collecting() as other:
+    with lost_sandboxes.collecting() as other:
         pass
-    with losses.collecting() as lost:
+    with lost_sandboxes.collecting() as lost:
         await asyncio.to_thread(_lose)
     assert (len(lost), other) == (1, [])
 
 
 async def test_a_loss_of_nobodys_thread_counts_for_all_that_is_under_way(sandboxes: FakeSandboxes) -> None:
     sandboxes.answer_first = [422]
-    with losses.collecting() as first, losses.collecting() as second:
+    with lost_sandboxes.collecting() as first, lost_sandboxes.collecting() as second:
         thread = threading.Thread(target=contextvars.Context().run, args=(_lose,))
         thread.start()
         await asyncio.to_thread(thread.join)

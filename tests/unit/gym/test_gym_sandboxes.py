@@ -8,10 +8,10 @@ import yaml
 from omegaconf import DictConfig
 
 from gymtrain_api.spec import Gym
-from gymtrain_gym import servers
-from gymtrain_gym.findings import Findings
-from gymtrain_gym.resolve import resolve
-from gymtrain_gym.rows import RowReader, responses_schema
+from gymtrain_gym.config import servers
+from gymtrain_gym.config.findings import Findings
+from gymtrain_gym.config.resolve import resolve
+from gymtrain_gym.datasets.rows import RowReader, responses_schema
 
 pytestmark = pytest.mark.gym
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gymtrain_gym import server_config
+from gymtrain_gym.config import server_config
 from gymtrain_gym.errors import ConfigFileError
 
 pytestmark = pytest.mark.gym

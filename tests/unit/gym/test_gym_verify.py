@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from gymtrain_api.wiring import DataFile, DataIndex, GymServerInfo
-from gymtrain_gym import verify
-from gymtrain_gym.findings import Findings
+from gymtrain_gym.config import verify
+from gymtrain_gym.config.findings import Findings
 
 pytestmark = pytest.mark.gym
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gymtrain_gym import workspace
 from gymtrain_gym.errors import ConfigFileError
+from gymtrain_gym.server import workspace
 
 pytestmark = pytest.mark.gym
 

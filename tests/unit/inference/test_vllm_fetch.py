@@ -14,7 +14,7 @@ from blake3 import blake3
 from gymtrain_api.manifest import MANIFEST_FILE, PullUpdate, WeightEnd, WeightHead, WeightPart
 from gymtrain_vllm.errors import FetchError
 from gymtrain_vllm.fetch import discard, fetch
-from gymtrain_vllm.kept import sweep
+from gymtrain_vllm.file_cache import sweep
 from tests.support.fake_vllm import free_port, serving
 
 
@@ -193,7 +193,7 @@ async def test_without_room_nothing_is_kept(source: Source, tmp_path: Path, monk
     source.kept = {"1.safetensors"}
     with monkeypatch.context() as patch:
         usage = shutil.disk_usage(tmp_path)._replace(free=6999)  # a version and the file need 7000
-        patch.setattr("gymtrain_vllm.kept.shutil.disk_usage", lambda _: usage)
+        patch.setattr("gymtrain_vllm.file_cache.shutil.disk_usage", lambda _: usage)
         await loaded(source, tmp_path)
     source.requests.clear()
     assert await loaded(source, tmp_path) == list(source.files.values())

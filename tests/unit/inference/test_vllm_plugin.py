@@ -6,7 +6,7 @@ from pathlib import Path
 
 import gymtrain_vllm
 from gymtrain_vllm.arguments import PLUGIN
-from gymtrain_vllm.inspections import provide
+from gymtrain_vllm.model_class_cache import provide
 
 FOLDER = Path(gymtrain_vllm.__file__).parent.parent
 

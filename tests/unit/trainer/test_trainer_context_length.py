@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gymtrain_api.wiring import Finding
-from gymtrain_trainer.context_length import check_lengths
+from gymtrain_trainer.preflight.context_length import check_lengths
 from tests.unit.trainer.test_trainer_settings import spec
 
 

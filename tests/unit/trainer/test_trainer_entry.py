@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 
 from gymtrain_api.wiring import ExitCode, RunConfig, TrainerProgress, VerifyRoute
-from gymtrain_trainer.algorithm.checkpoints import (
+from gymtrain_trainer.checkpoints.folder import (
     WorkerState,
     checkpoint_folder,
     claim_folder,
     last_checkpoint,
     write_state,
 )
-from gymtrain_trainer.algorithm.record import RewardsFile, step_record
 from gymtrain_trainer.context import Context, read_context, read_paths
 from gymtrain_trainer.cpus import usable_cpus
 from gymtrain_trainer.errors import (
@@ -29,7 +28,8 @@ from gymtrain_trainer.errors import (
 )
 from gymtrain_trainer.launch import torchrun_arguments, wait_for_name
 from gymtrain_trainer.main import exit_code, main
-from gymtrain_trainer.progress import write_termination_message
+from gymtrain_trainer.monitoring.progress import write_termination_message
+from gymtrain_trainer.monitoring.record import RewardsFile, step_record
 from gymtrain_trainer.rollouts.buffer import Taken
 from gymtrain_trainer.servers import gym_servers, wait_for_gym
 from gymtrain_trainer.stopping import StopSignal

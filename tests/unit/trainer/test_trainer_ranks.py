@@ -17,7 +17,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
-from gymtrain_trainer.algorithm.checkpoints import last_checkpoint  # noqa: E402
+from gymtrain_trainer.checkpoints.folder import last_checkpoint  # noqa: E402
 from tests.unit.trainer.trainer_vllm import make_context  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]

@@ -2,7 +2,7 @@
 
 import json
 
-from gymtrain_trainer.algorithm.record import step_line, step_record
+from gymtrain_trainer.monitoring.record import step_line, step_record
 from gymtrain_trainer.rollouts.buffer import Taken
 
 

@@ -16,8 +16,8 @@ pytest.importorskip("trl")
 from transformers import CONFIG_MAPPING, AttentionInterface  # noqa: E402
 
 from gymtrain_api.wiring import Finding  # noqa: E402
-from gymtrain_trainer.algorithm.attention import TREE_ATTENTION  # noqa: E402
-from gymtrain_trainer.algorithm.rehearsal import rehearse  # noqa: E402
+from gymtrain_trainer.trl.attention import TREE_ATTENTION  # noqa: E402
+from gymtrain_trainer.trl.rehearsal import rehearse  # noqa: E402
 from tests.unit.trainer.test_trainer_settings import spec  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -168,10 +168,10 @@ def test_heads_wider_than_the_gpus_kernel_takes_are_refused_on_gpus_alone(
 
 
 def test_an_attempt_that_gets_there_is_refused_for_good(tiny_model: Path, tmp_path: Path) -> None:
-    from gymtrain_trainer.algorithm.build import build_trainer
     from gymtrain_trainer.errors import SettingsError
-    from gymtrain_trainer.refusals import refusals_named
+    from gymtrain_trainer.preflight.refusals import refusals_named
     from gymtrain_trainer.settings import trl_arguments
+    from gymtrain_trainer.trl.build import build_trainer
 
     run = spec(CONFIG | {"report_to": ["wandb"]})
     with (

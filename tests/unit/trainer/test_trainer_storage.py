@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from gymtrain_api.wiring import ExitCode
-from gymtrain_trainer.algorithm.checkpoints import checkpoint_folder, drop_cut_off, last_checkpoint
-from gymtrain_trainer.algorithm.saving import checkpoint_volume
+from gymtrain_trainer.checkpoints.folder import checkpoint_folder, drop_cut_off, last_checkpoint
+from gymtrain_trainer.checkpoints.saving import checkpoint_volume
+from gymtrain_trainer.checkpoints.volume import explained
 from gymtrain_trainer.errors import RolloutsStalledError, StorageError
-from gymtrain_trainer.storage import explained
 from tests.unit.trainer.test_trainer_entry import context, save
 
 

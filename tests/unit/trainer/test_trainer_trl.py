@@ -17,13 +17,13 @@ pytest.importorskip("trl")
 import numpy as np  # noqa: E402
 from transformers import TrainerCallback  # noqa: E402
 
-from gymtrain_trainer.algorithm.attention import TreeAttention  # noqa: E402
-from gymtrain_trainer.algorithm.kept_weights import KeptWeights  # noqa: E402
-from gymtrain_trainer.algorithm.sample_check import SampleChecker  # noqa: E402
+from gymtrain_trainer.monitoring.kept_weights import KeptWeights  # noqa: E402
+from gymtrain_trainer.monitoring.sample_check import SampleChecker  # noqa: E402
 from gymtrain_trainer.rollouts.answer import Answer, Turn  # noqa: E402
 from gymtrain_trainer.rollouts.buffer import Row  # noqa: E402
 from gymtrain_trainer.rollouts.origins import Origin, Rollout  # noqa: E402
 from gymtrain_trainer.rollouts.samples import to_samples  # noqa: E402
+from gymtrain_trainer.trl.attention import TreeAttention  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -230,7 +230,7 @@ def test_a_truncated_rollout_is_masked_but_its_reward_counts_for_the_group() -> 
 
 
 def test_trls_own_class_judges_the_config() -> None:
-    from gymtrain_trainer.preflight import check_config
+    from gymtrain_trainer.preflight.main import check_config
     from tests.unit.trainer.test_trainer_settings import spec
 
     good = {"learning_rate": 1e-5, "max_steps": 4, "num_generations": 4, "per_device_train_batch_size": 4}
@@ -247,7 +247,7 @@ def test_trls_own_class_judges_the_config() -> None:
 
 
 def test_a_gpu_runs_config_can_be_judged_without_a_gpu() -> None:
-    from gymtrain_trainer.preflight import check_config
+    from gymtrain_trainer.preflight.main import check_config
     from tests.unit.trainer.test_trainer_settings import spec
 
     config = {"max_steps": 4, "num_generations": 8, "bf16": True, "tf32": True, "gradient_checkpointing": True}
@@ -352,8 +352,8 @@ def run(
     kept: KeptWeights | None = None,
 ) -> tuple[Rollouts, Transfer, Logs]:
     """Trains with TRL's trainer as the image does; sampling is on-policy."""
-    from gymtrain_trainer.algorithm.build import build_trainer
     from gymtrain_trainer.settings import trl_arguments
+    from gymtrain_trainer.trl.build import build_trainer
     from tests.unit.trainer.test_trainer_settings import spec
 
     config = {
@@ -415,7 +415,7 @@ def test_the_checker_tells_right_samples_from_ones_with_another_versions_label(
 ) -> None:
     from transformers import AutoConfig
 
-    from gymtrain_trainer.progress import ProgressBoard
+    from gymtrain_trainer.monitoring.progress import ProgressBoard
 
     kept = KeptWeights(4)
     worker, _, _ = run(tiny_model, tmp_path, 2, kept=kept)

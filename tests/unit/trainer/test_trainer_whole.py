@@ -15,13 +15,13 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("trl")
 
-from gymtrain_trainer.algorithm import checkpoints
-from gymtrain_trainer.algorithm.checkpoints import last_checkpoint
-from gymtrain_trainer.algorithm.report import ReportCallback
+from gymtrain_trainer.checkpoints import folder
+from gymtrain_trainer.checkpoints.folder import last_checkpoint
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.errors import InterruptedBySignal
-from gymtrain_trainer.progress import ProgressBoard
+from gymtrain_trainer.monitoring.progress import ProgressBoard
 from gymtrain_trainer.stopping import StopSignal
+from gymtrain_trainer.trl.report import ReportCallback
 from gymtrain_trainer.versions import SyncNumbers
 from tests.unit.trainer.test_trainer_entry import context
 from tests.unit.trainer.test_trainer_worker import AgentThread
@@ -109,14 +109,14 @@ def test_a_process_that_goes_on_with_an_attempt_uses_labels_of_its_own(process: 
 def test_a_full_disk_at_a_checkpoint_costs_that_checkpoint_alone(
     process: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = checkpoints.write_state
+    real = folder.write_state
 
     def full(folder: Path, state: Any) -> None:
         if state.step == 4:
             raise OSError(errno.ENOSPC, "No space left on device", str(folder / "gymtrain.json"))
         real(folder, state)
 
-    monkeypatch.setattr("gymtrain_trainer.algorithm.saving.write_state", full)
+    monkeypatch.setattr("gymtrain_trainer.checkpoints.saving.write_state", full)
     _, board, made = process()
     assert board.snapshot().step == 4
     (alarm,) = [alarm for alarm in board.snapshot().alarms if alarm.reason == "CheckpointFailed"]
@@ -125,7 +125,7 @@ def test_a_full_disk_at_a_checkpoint_costs_that_checkpoint_alone(
     assert found is not None
     assert found.state.step == 2
 
-    monkeypatch.setattr("gymtrain_trainer.algorithm.saving.write_state", real)
+    monkeypatch.setattr("gymtrain_trainer.checkpoints.saving.write_state", real)
     _, board, _ = process(max_steps=6)
     assert board.snapshot().step == 6
     assert "CheckpointFailed" not in [alarm.reason for alarm in board.snapshot().alarms]

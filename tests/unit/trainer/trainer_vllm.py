@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from aiohttp import web
 
-from gymtrain_trainer import lead, train
+from gymtrain_trainer import rank_zero, train
 from gymtrain_trainer.context import Context
-from gymtrain_trainer.progress import ProgressBoard
+from gymtrain_trainer.monitoring.progress import ProgressBoard
 from gymtrain_trainer.rollouts.guard import Versions
 from gymtrain_trainer.stopping import StopSignal
 from gymtrain_trainer.weights import SyncSettings, SyncStats, TransportNeeds, WeightStore
@@ -134,7 +134,7 @@ def run_process(
     ready: Future[None] = Future()
     ready.set_result(None)
     patch(train, "start_waiting", lambda context, board: ready)
-    patch(lead, "ChosenTransport", vllm.transport)
+    patch(rank_zero, "ChosenTransport", vllm.transport)
     board = train.starting_board(made)
     train.train(made, board, WeightStore(made.paths.scratch / "weights"), stop)
     return board

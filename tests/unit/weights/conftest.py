@@ -12,9 +12,9 @@ from blake3 import blake3
 
 from gymtrain_api.manifest import WeightPart
 from gymtrain_trainer.weights import SyncSettings, WeightStore, weight_routes
-from gymtrain_trainer.weights.fleet import Fleet
-from gymtrain_trainer.weights.push import Version
-from gymtrain_trainer.weights.store import Draft
+from gymtrain_trainer.weights.pods.fleet import Fleet
+from gymtrain_trainer.weights.pods.push import Version
+from gymtrain_trainer.weights.store.versions import Draft
 from tests.support.fake_vllm import FakeVLLM, free_port, name_addresses, serving
 
 NAME = "demo-inference-pods"
@@ -60,7 +60,7 @@ class Cluster:
 @pytest.fixture
 async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
     """No pods yet."""
-    monkeypatch.setattr("gymtrain_trainer.weights.fleet._AGAIN_SECONDS", 0.02)
+    monkeypatch.setattr("gymtrain_trainer.weights.pods.fleet._AGAIN_SECONDS", 0.02)
     addresses: list[str] = []
     name_addresses(monkeypatch, NAME, addresses)
     trainer_port = free_port()

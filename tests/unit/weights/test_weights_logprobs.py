@@ -9,8 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gymtrain_trainer.weights import WeightStore, model_logprobs  # noqa: E402
-from gymtrain_trainer.weights.parity import ShardedModelError, staged_logprobs  # noqa: E402
-from gymtrain_trainer.weights.staging import stage  # noqa: E402
+from gymtrain_trainer.weights.parity.check import ShardedModelError, staged_logprobs  # noqa: E402
+from gymtrain_trainer.weights.store.staging import stage  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

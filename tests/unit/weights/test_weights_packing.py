@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gymtrain_trainer.weights.packing import Packer, describe, messages  # noqa: E402
+from gymtrain_trainer.weights.transports.nccl.packing import Packer, describe, messages  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

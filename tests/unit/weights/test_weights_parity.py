@@ -7,8 +7,8 @@ import aiohttp
 import pytest
 
 from gymtrain_trainer.weights import ParityCheck, Pod, WeightParityError
-from gymtrain_trainer.weights.parity import Sample, judge, sample
-from gymtrain_trainer.weights.pod_client import PodClient
+from gymtrain_trainer.weights.parity.check import Sample, judge, sample
+from gymtrain_trainer.weights.pods.client import PodClient
 
 SAMPLES = [Sample([1], [2, 3], [-1.0, -2.0]), Sample([4], [5, 6], [-3.0, -4.0])]
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gymtrain_trainer.weights import ParityCheck, ParityResult, ParityWatch, WeightParityError, WeightSyncError
-from gymtrain_trainer.weights.hosts import Pod
+from gymtrain_trainer.weights.pods.hosts import Pod
 
 
 def watch(shift: float = 0.0, threshold: float | None = None, **more: Any) -> ParityWatch:

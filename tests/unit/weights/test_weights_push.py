@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from gymtrain_trainer.weights.errors import PodRefusedError, PodUnreachableError
-from gymtrain_trainer.weights.hosts import Pod
-from gymtrain_trainer.weights.push import PullCarrier, push
-from gymtrain_vllm.ahead import FetchAhead
+from gymtrain_trainer.weights.pods.hosts import Pod
+from gymtrain_trainer.weights.pods.push import PullCarrier, push
+from gymtrain_vllm.prefetch import FetchAhead
 
 ADDRESS = "127.0.0.1"
 

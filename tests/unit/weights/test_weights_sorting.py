@@ -9,9 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gymtrain_trainer.weights.file_writer import FileWriter  # noqa: E402
-from gymtrain_trainer.weights.layout import Earlier, Layout, Place  # noqa: E402
-from gymtrain_trainer.weights.sorting import Sorting  # noqa: E402
+from gymtrain_trainer.weights.store.file_writer import FileWriter  # noqa: E402
+from gymtrain_trainer.weights.store.layout import Earlier, Layout, Place  # noqa: E402
+from gymtrain_trainer.weights.store.sorting import Sorting  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

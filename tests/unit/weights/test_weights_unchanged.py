@@ -15,7 +15,7 @@ from safetensors.torch import load_file  # noqa: E402
 
 from gymtrain_api.manifest import WeightPart  # noqa: E402
 from gymtrain_trainer.weights import HTTPFull, WeightStore, WeightSyncError  # noqa: E402
-from gymtrain_trainer.weights.staging import stage  # noqa: E402
+from gymtrain_trainer.weights.store.staging import stage  # noqa: E402
 from gymtrain_vllm.download import Download  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -51,7 +51,7 @@ class Run:
 
     def __init__(self, cluster: Any, monkeypatch: pytest.MonkeyPatch, dtype: str | None = None) -> None:
         small = partial(stage, shard_bytes=3 * SIZE)
-        monkeypatch.setattr("gymtrain_trainer.weights.httpfull.stage", small)
+        monkeypatch.setattr("gymtrain_trainer.weights.transports.http_full.stage", small)
         self.cluster, self.model, self.dtype = cluster, Model(), dtype
         self.transfer = HTTPFull(cluster.settings, cluster.store, dtype=dtype)
         self.fetched = 0

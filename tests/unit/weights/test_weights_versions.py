@@ -3,7 +3,7 @@
 import pytest
 
 from gymtrain_trainer.weights import Pod, untrusted
-from gymtrain_trainer.weights.hosts import resolve
+from gymtrain_trainer.weights.pods.hosts import resolve
 
 POD = "http://10.0.0.5:8000"
 

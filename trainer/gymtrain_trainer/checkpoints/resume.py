@@ -14,7 +14,7 @@ from gymtrain_api import names
 from gymtrain_api.resume import ResumeFrom
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.wiring import Finding, RunConfig
-from gymtrain_trainer.algorithm.checkpoints import Checkpoint, SetAside, last_checkpoint, whole_checkpoints
+from gymtrain_trainer.checkpoints.folder import Checkpoint, SetAside, last_checkpoint, whole_checkpoints
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.errors import ResumeError
 

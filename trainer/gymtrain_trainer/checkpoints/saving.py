@@ -7,13 +7,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from gymtrain_trainer.algorithm.checkpoints import WorkerState, checkpoint_folder, last_checkpoint, write_state
+from gymtrain_trainer.checkpoints.folder import WorkerState, checkpoint_folder, last_checkpoint, write_state
+from gymtrain_trainer.checkpoints.volume import trouble_of
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.data.rows import data_digest, read_index
 from gymtrain_trainer.errors import DataError
-from gymtrain_trainer.progress import ProgressBoard
+from gymtrain_trainer.monitoring.progress import ProgressBoard
 from gymtrain_trainer.rollouts.worker import RolloutWorker
-from gymtrain_trainer.storage import trouble_of
 
 log = logging.getLogger(__name__)
 

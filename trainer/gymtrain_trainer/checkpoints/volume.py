@@ -1,7 +1,7 @@
 """A checkpoint volume that is full or broken: found behind whatever error it ends in, and said so that people can act.
 
 The attempt ends with StorageError; the operator's next attempt goes on from the last whole checkpoint, in which a write
-that was cut off is passed over (algorithm/checkpoints.py).
+that was cut off is passed over (folder.py).
 """
 
 import errno

@@ -9,7 +9,6 @@ import difflib
 import gc
 import json
 import os
-import sys
 import tempfile
 import time
 import typing
@@ -24,13 +23,13 @@ from gymtrain_api.sampling import TEMPERATURES
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.wiring import PREFLIGHT_MARK, Finding, TrainerPreflight
 from gymtrain_trainer import settings
-from gymtrain_trainer.algorithm.resume import check_resume
+from gymtrain_trainer.checkpoints.resume import check_resume
 from gymtrain_trainer.context import read_paths, read_run_config
-from gymtrain_trainer.context_length import check_lengths
-from gymtrain_trainer.lora_settings import check_lora
-from gymtrain_trainer.model_folder import check_model_folder
-from gymtrain_trainer.refusals import one_line, place_of
-from gymtrain_trainer.trl_config import leave_out_vllm
+from gymtrain_trainer.preflight.context_length import check_lengths
+from gymtrain_trainer.preflight.lora_settings import check_lora
+from gymtrain_trainer.preflight.model_folder import check_model_folder
+from gymtrain_trainer.preflight.refusals import one_line, place_of
+from gymtrain_trainer.trl.config import leave_out_vllm
 
 _WHERE = "spec.trainer.config"
 
@@ -157,7 +156,7 @@ def preflight(environ: Mapping[str, str] = os.environ) -> TrainerPreflight:
     findings += check_resume(run, paths.resume, model, settings.max_steps(spec, None))
     warnings: list[Finding] = []
     if not findings:  # what is known to be wrong would only be said again, in a library's words
-        from gymtrain_trainer.algorithm.rehearsal import rehearse
+        from gymtrain_trainer.trl.rehearsal import rehearse
 
         findings, warnings = rehearse(spec, model)
     return TrainerPreflight(
@@ -175,9 +174,3 @@ def main() -> int:
     verdict = preflight()
     print(PREFLIGHT_MARK + verdict.model_dump_json(), flush=True)
     return 0
-
-
-if __name__ == "__main__":
-    code = main()
-    sys.stdout.flush()
-    os._exit(code)  # torch's teardown costs a second and has nothing to save

@@ -1,6 +1,6 @@
 """Which errors of TRL's, peft's and transformers' constructors are a refusal of the settings, and of which one.
 
-The same settings are refused in every attempt, so preflight says it before any GPU is taken (algorithm/rehearsal.py),
+The same settings are refused in every attempt, so preflight says it before any GPU is taken (trl/rehearsal.py),
 and a trainer that still gets there ends with the exit code that makes no further attempt (train.py).
 """
 

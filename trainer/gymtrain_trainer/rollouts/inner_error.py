@@ -6,7 +6,7 @@ that answer (nemo_gym/server_utils.py, exception_handling_middleware), and both 
     "Hit an exception in SimpleAgent___sums calling an inner server: b'\\"Hit an exception in ... b\\\\'...\\\\'\\"'"
 
 So each server on the way adds a JSON string and a Python bytes literal around the last, and escapes of escapes. The
-message names who called, not who failed; our launcher has the server that failed add its name (gymtrain_gym.naming).
+message names who called, not who failed; our launcher has the server that failed add its name (its module `naming`).
 Newer releases may write another form: what doesn't look like this is shown as it is.
 """
 

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from gymtrain_api.ledger import LEDGER_PATH, MAX_DIGESTS, LedgerAnswer, LedgerEntry, LedgerQuestion
 from gymtrain_api.wiring import GATEWAY_PORT
 from gymtrain_trainer.errors import DropReason, GroupDroppedError
-from gymtrain_trainer.weights.hosts import Pod, resolve
+from gymtrain_trainer.weights.pods.hosts import Pod, resolve
 
 _TRIES = 8
 _UNKNOWN_TRIES = 4

@@ -15,7 +15,7 @@ from transformers import AttentionInterface, PrinterCallback, TrainerCallback
 from transformers.utils.logging import disable_progress_bar
 from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer, async_grpo_trainer
 
-from gymtrain_trainer.algorithm.attention import TREE_ATTENTION, TreeAttention
+from gymtrain_trainer.trl.attention import TREE_ATTENTION, TreeAttention
 
 log = logging.getLogger(__name__)
 

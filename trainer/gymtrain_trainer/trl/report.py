@@ -7,11 +7,11 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from gymtrain_trainer.algorithm.alarms import Numbers
-from gymtrain_trainer.algorithm.record import StepRecord, step_line, step_record
-from gymtrain_trainer.algorithm.saving import Saves
+from gymtrain_trainer.checkpoints.saving import Saves
 from gymtrain_trainer.context import Context
-from gymtrain_trainer.lead import Lead, samples_per_step
+from gymtrain_trainer.monitoring.record import StepRecord, step_line, step_record
+from gymtrain_trainer.monitoring.step_alarms import Numbers
+from gymtrain_trainer.rank_zero import Lead, samples_per_step
 from gymtrain_trainer.rollouts.buffer import Taken
 
 log = logging.getLogger(__name__)

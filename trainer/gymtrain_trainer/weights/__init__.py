@@ -4,7 +4,6 @@
 Nothing here imports torch before tensors arrive.
 """
 
-from gymtrain_trainer.weights.chosen import ChosenTransport
 from gymtrain_trainer.weights.errors import (
     NoServersError,
     StagingError,
@@ -13,20 +12,21 @@ from gymtrain_trainer.weights.errors import (
     WeightsError,
     WeightSyncError,
 )
-from gymtrain_trainer.weights.hosts import Pod
-from gymtrain_trainer.weights.httpfull import HTTPFull
-from gymtrain_trainer.weights.lora_filesystem import LoRAFilesystem
-from gymtrain_trainer.weights.make import ADAPTER_FOLDER, TransportNeeds, make_transport
-from gymtrain_trainer.weights.nccl import NCCL
-from gymtrain_trainer.weights.none import NoTransport
-from gymtrain_trainer.weights.parity import ParityCheck, model_logprobs
-from gymtrain_trainer.weights.parity_watch import ParityResult, ParityWatch
-from gymtrain_trainer.weights.probe import ServerReport, probe_servers, wait_for_servers
-from gymtrain_trainer.weights.protocol import WeightTransport
-from gymtrain_trainer.weights.routes import weight_routes
+from gymtrain_trainer.weights.parity.check import ParityCheck, model_logprobs
+from gymtrain_trainer.weights.parity.watch import ParityResult, ParityWatch
+from gymtrain_trainer.weights.pods.hosts import Pod
+from gymtrain_trainer.weights.pods.probe import ServerReport, probe_servers, wait_for_servers
 from gymtrain_trainer.weights.settings import SyncSettings
 from gymtrain_trainer.weights.stats import SyncEvent, SyncStats
-from gymtrain_trainer.weights.store import WeightStore
+from gymtrain_trainer.weights.store.routes import weight_routes
+from gymtrain_trainer.weights.store.versions import WeightStore
+from gymtrain_trainer.weights.transports.chosen import ChosenTransport
+from gymtrain_trainer.weights.transports.http_full import HTTPFull
+from gymtrain_trainer.weights.transports.lora_filesystem import LoRAFilesystem
+from gymtrain_trainer.weights.transports.make import ADAPTER_FOLDER, TransportNeeds, make_transport
+from gymtrain_trainer.weights.transports.nccl.transport import NCCL
+from gymtrain_trainer.weights.transports.none import NoTransport
+from gymtrain_trainer.weights.transports.protocol import WeightTransport
 from gymtrain_trainer.weights.versions import untrusted
 
 __all__ = [

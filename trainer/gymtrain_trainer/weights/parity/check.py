@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gymtrain_api.sampling import in_full
 from gymtrain_api.wiring import SERVED_MODEL_NAME
 from gymtrain_trainer.weights.errors import PodRefusedError, WeightParityError
-from gymtrain_trainer.weights.pod_client import PodClient
+from gymtrain_trainer.weights.pods.client import PodClient
 
 if TYPE_CHECKING:
     import torch

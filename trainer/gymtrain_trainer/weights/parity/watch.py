@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gymtrain_trainer.weights.errors import PodRefusedError, PodUnreachableError, WeightSyncError
-from gymtrain_trainer.weights.parity import (
+from gymtrain_trainer.weights.parity.check import (
     LogProbs,
     ParityCheck,
     Sample,
@@ -18,7 +18,7 @@ from gymtrain_trainer.weights.parity import (
     judge,
     sample,
 )
-from gymtrain_trainer.weights.pod_client import PodClient
+from gymtrain_trainer.weights.pods.client import PodClient
 
 logger = logging.getLogger(__name__)
 

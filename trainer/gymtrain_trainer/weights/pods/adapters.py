@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from gymtrain_api.weight_version import WeightVersion
 from gymtrain_trainer.weights.errors import PodRefusedError
-from gymtrain_trainer.weights.pod_client import PodClient
-from gymtrain_trainer.weights.push import UNSYNCED, Version
+from gymtrain_trainer.weights.pods.client import PodClient
+from gymtrain_trainer.weights.pods.push import UNSYNCED, Version
 
 _BAD_REQUEST = 400
 _LOADED = "already been loaded"  # of vLLM's answer

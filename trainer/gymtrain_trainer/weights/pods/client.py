@@ -5,7 +5,7 @@ from typing import Any
 import aiohttp
 
 from gymtrain_trainer.weights.errors import PodRefusedError, PodUnreachableError
-from gymtrain_trainer.weights.hosts import Pod
+from gymtrain_trainer.weights.pods.hosts import Pod
 
 _ASK_SECONDS = 10.0
 _CONTROL_SECONDS = 120.0  # pausing waits for the engine's step, which is slow on CPUs

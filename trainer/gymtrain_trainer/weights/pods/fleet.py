@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 import aiohttp
 
 from gymtrain_trainer.weights.errors import PodError, PodRefusedError, PodUnreachableError, WeightSyncError
-from gymtrain_trainer.weights.hosts import Pod, resolve
-from gymtrain_trainer.weights.outcome import Outcome, too_late
-from gymtrain_trainer.weights.pod_client import PodClient
-from gymtrain_trainer.weights.push import UNSYNCED, Carrier, PullCarrier, Version
+from gymtrain_trainer.weights.pods.client import PodClient
+from gymtrain_trainer.weights.pods.hosts import Pod, resolve
+from gymtrain_trainer.weights.pods.outcome import Outcome, too_late
+from gymtrain_trainer.weights.pods.push import UNSYNCED, Carrier, PullCarrier, Version
 from gymtrain_trainer.weights.settings import SyncSettings
 
 _TRIES = 3  # of a pod that answers with errors

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from gymtrain_trainer.weights.errors import NoServersError, WeightSyncError
-from gymtrain_trainer.weights.hosts import Pod
+from gymtrain_trainer.weights.pods.hosts import Pod
 from gymtrain_trainer.weights.settings import SyncSettings
 
 

@@ -10,8 +10,8 @@ import aiohttp
 
 from gymtrain_api.transports import ServerOffer, read_offer
 from gymtrain_trainer.weights.errors import NoServersError, PodError
-from gymtrain_trainer.weights.hosts import Pod, resolve
-from gymtrain_trainer.weights.pod_client import PodClient
+from gymtrain_trainer.weights.pods.client import PodClient
+from gymtrain_trainer.weights.pods.hosts import Pod, resolve
 from gymtrain_trainer.weights.settings import SyncSettings
 
 _LOOK_SECONDS = 0.5

@@ -12,8 +12,8 @@ from typing import Any, Literal, Protocol
 
 from gymtrain_api.manifest import PullUpdate
 from gymtrain_trainer.weights.errors import PodError, PodRefusedError
-from gymtrain_trainer.weights.hosts import Pod
-from gymtrain_trainer.weights.pod_client import PodClient
+from gymtrain_trainer.weights.pods.client import PodClient
+from gymtrain_trainer.weights.pods.hosts import Pod
 
 _NOT_FOUND = 404
 UNSYNCED = "default"  # what vLLM calls the weights that it started with

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 
 from gymtrain_api.manifest import WeightEnd, WeightHead, WeightPart
-from gymtrain_trainer.weights.layout import Layout
+from gymtrain_trainer.weights.store.layout import Layout
 
 _ALIVE_SECONDS = 5.0  # without a line: then an empty one, so that the reader can tell slow from gone
 

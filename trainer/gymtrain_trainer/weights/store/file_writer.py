@@ -11,10 +11,10 @@ from concurrent.futures import Executor, Future
 from typing import TYPE_CHECKING
 
 from gymtrain_api.manifest import WeightPart
-from gymtrain_trainer.weights.layout import Layout, Place, dtype_of
-from gymtrain_trainer.weights.safetensors_file import encode
-from gymtrain_trainer.weights.shard_file import ShardFile
-from gymtrain_trainer.weights.store import Draft
+from gymtrain_trainer.weights.store.layout import Layout, Place, dtype_of
+from gymtrain_trainer.weights.store.safetensors_file import encode
+from gymtrain_trainer.weights.store.shard_file import ShardFile
+from gymtrain_trainer.weights.store.versions import Draft
 
 if TYPE_CHECKING:
     import torch

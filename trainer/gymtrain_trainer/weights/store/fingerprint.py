@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gymtrain_trainer.weights.protocol import NamedTensors
+    from gymtrain_trainer.weights.transports.protocol import NamedTensors
 
 
 @dataclass(frozen=True)

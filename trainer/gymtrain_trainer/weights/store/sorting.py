@@ -16,8 +16,8 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gymtrain_trainer.weights.file_writer import FileWriter
-from gymtrain_trainer.weights.layout import Earlier, Layout, group
+from gymtrain_trainer.weights.store.file_writer import FileWriter
+from gymtrain_trainer.weights.store.layout import Earlier, Layout, group
 
 if TYPE_CHECKING:
     import torch

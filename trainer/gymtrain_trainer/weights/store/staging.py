@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from gymtrain_trainer.cpus import usable_cpus
 from gymtrain_trainer.weights.errors import StagingError
-from gymtrain_trainer.weights.file_writer import FileWriter
-from gymtrain_trainer.weights.layout import Layout
-from gymtrain_trainer.weights.sorting import Sorting
-from gymtrain_trainer.weights.store import Draft
+from gymtrain_trainer.weights.store.file_writer import FileWriter
+from gymtrain_trainer.weights.store.layout import Layout
+from gymtrain_trainer.weights.store.sorting import Sorting
+from gymtrain_trainer.weights.store.versions import Draft
 
 if TYPE_CHECKING:  # torch takes seconds to import, and only the trainer's process has it
     import torch

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gymtrain_api.wiring import WeightsHeld
-from gymtrain_trainer.weights.announced import AnnouncedManifest
 from gymtrain_trainer.weights.errors import StagingError
-from gymtrain_trainer.weights.layout import Layout
+from gymtrain_trainer.weights.store.announced import AnnouncedManifest
+from gymtrain_trainer.weights.store.layout import Layout
 
 _FILE_NAME = re.compile(r"[\w][\w.-]*")
 

@@ -15,12 +15,12 @@ from gymtrain_api.transports import Transport
 from gymtrain_api.wiring import WeightsHeld
 from gymtrain_trainer.weights.background import Background
 from gymtrain_trainer.weights.errors import WeightSyncError
-from gymtrain_trainer.weights.fleet import Fleet
-from gymtrain_trainer.weights.hosts import Pod
 from gymtrain_trainer.weights.numbers import Numbers
-from gymtrain_trainer.weights.parity import LogProbs
-from gymtrain_trainer.weights.parity_watch import ParityWatch
-from gymtrain_trainer.weights.push import Carrier, Version
+from gymtrain_trainer.weights.parity.check import LogProbs
+from gymtrain_trainer.weights.parity.watch import ParityWatch
+from gymtrain_trainer.weights.pods.fleet import Fleet
+from gymtrain_trainer.weights.pods.hosts import Pod
+from gymtrain_trainer.weights.pods.push import Carrier, Version
 from gymtrain_trainer.weights.settings import SyncSettings
 from gymtrain_trainer.weights.stats import SyncEvent, SyncStats
 

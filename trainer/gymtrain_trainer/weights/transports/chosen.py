@@ -6,12 +6,12 @@ import threading
 from typing import TYPE_CHECKING
 
 from gymtrain_api.wiring import WeightsHeld
-from gymtrain_trainer.weights.make import TransportNeeds, make_transport
 from gymtrain_trainer.weights.settings import SyncSettings
 from gymtrain_trainer.weights.stats import SyncStats
+from gymtrain_trainer.weights.transports.make import TransportNeeds, make_transport
 
 if TYPE_CHECKING:
-    from gymtrain_trainer.weights.protocol import NamedTensors, WeightTransport
+    from gymtrain_trainer.weights.transports.protocol import NamedTensors, WeightTransport
 
 
 class ChosenTransport:

@@ -23,19 +23,19 @@ from typing import TYPE_CHECKING
 
 from gymtrain_api.transports import Transport
 from gymtrain_api.wiring import SERVED_MODEL_NAME
-from gymtrain_trainer.weights.hosts import Pod
-from gymtrain_trainer.weights.outcome import Outcome
-from gymtrain_trainer.weights.parity import staged_logprobs
-from gymtrain_trainer.weights.parity_watch import ParityWatch
-from gymtrain_trainer.weights.push import PullCarrier, Version
-from gymtrain_trainer.weights.pushing import PushTransport
+from gymtrain_trainer.weights.parity.check import staged_logprobs
+from gymtrain_trainer.weights.parity.watch import ParityWatch
+from gymtrain_trainer.weights.pods.hosts import Pod
+from gymtrain_trainer.weights.pods.outcome import Outcome
+from gymtrain_trainer.weights.pods.push import PullCarrier, Version
 from gymtrain_trainer.weights.settings import SyncSettings
-from gymtrain_trainer.weights.staging import stage
 from gymtrain_trainer.weights.stats import SyncEvent
-from gymtrain_trainer.weights.store import Draft, WeightStore
+from gymtrain_trainer.weights.store.staging import stage
+from gymtrain_trainer.weights.store.versions import Draft, WeightStore
+from gymtrain_trainer.weights.transports.pushing import PushTransport
 
 if TYPE_CHECKING:
-    from gymtrain_trainer.weights.protocol import NamedTensors
+    from gymtrain_trainer.weights.transports.protocol import NamedTensors
 
 
 class HTTPFull(PushTransport):

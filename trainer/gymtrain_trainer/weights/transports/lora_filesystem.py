@@ -17,20 +17,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gymtrain_api.transports import Transport
-from gymtrain_trainer.weights.adapters import AdapterCarrier
 from gymtrain_trainer.weights.errors import StagingError
-from gymtrain_trainer.weights.outcome import Outcome
-from gymtrain_trainer.weights.parity_watch import ParityWatch
-from gymtrain_trainer.weights.push import Version
-from gymtrain_trainer.weights.pushing import PushTransport
-from gymtrain_trainer.weights.safetensors_file import write_file
+from gymtrain_trainer.weights.parity.watch import ParityWatch
+from gymtrain_trainer.weights.pods.adapters import AdapterCarrier
+from gymtrain_trainer.weights.pods.outcome import Outcome
+from gymtrain_trainer.weights.pods.push import Version
 from gymtrain_trainer.weights.settings import SyncSettings
 from gymtrain_trainer.weights.stats import SyncEvent
+from gymtrain_trainer.weights.store.safetensors_file import write_file
+from gymtrain_trainer.weights.transports.pushing import PushTransport
 
 if TYPE_CHECKING:
     import torch
 
-    from gymtrain_trainer.weights.protocol import NamedTensors
+    from gymtrain_trainer.weights.transports.protocol import NamedTensors
 
 CONFIG_FILE, TENSORS_FILE = "adapter_config.json", "adapter_model.safetensors"  # peft's names
 

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from gymtrain_api.transports import choose
 from gymtrain_trainer.weights.errors import TransportRefusedError
-from gymtrain_trainer.weights.httpfull import HTTPFull
-from gymtrain_trainer.weights.lora_filesystem import LoRAFilesystem
-from gymtrain_trainer.weights.nccl import NCCL
-from gymtrain_trainer.weights.none import NoTransport
-from gymtrain_trainer.weights.parity_watch import ParityWatch
-from gymtrain_trainer.weights.probe import ServerReport, probe_servers, wait_for_servers
+from gymtrain_trainer.weights.parity.watch import ParityWatch
+from gymtrain_trainer.weights.pods.probe import ServerReport, probe_servers, wait_for_servers
 from gymtrain_trainer.weights.settings import SyncSettings
 from gymtrain_trainer.weights.stats import SyncEvent
-from gymtrain_trainer.weights.store import WeightStore
+from gymtrain_trainer.weights.store.versions import WeightStore
+from gymtrain_trainer.weights.transports.http_full import HTTPFull
+from gymtrain_trainer.weights.transports.lora_filesystem import LoRAFilesystem
+from gymtrain_trainer.weights.transports.nccl.transport import NCCL
+from gymtrain_trainer.weights.transports.none import NoTransport
 
 if TYPE_CHECKING:
-    from gymtrain_trainer.weights.protocol import Parameters, WeightTransport
+    from gymtrain_trainer.weights.transports.protocol import Parameters, WeightTransport
 
 logger = logging.getLogger(__name__)
 

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gymtrain_api.transports import Transport
-from gymtrain_trainer.weights.base import PodTransport
-from gymtrain_trainer.weights.pod_client import PodClient
-from gymtrain_trainer.weights.push import Version
+from gymtrain_trainer.weights.pods.client import PodClient
+from gymtrain_trainer.weights.pods.push import Version
 from gymtrain_trainer.weights.settings import SyncSettings
 from gymtrain_trainer.weights.stats import SyncEvent
+from gymtrain_trainer.weights.transports.base import PodTransport
 
 if TYPE_CHECKING:
-    from gymtrain_trainer.weights.protocol import NamedTensors
+    from gymtrain_trainer.weights.transports.protocol import NamedTensors
 
 
 class NoTransport(PodTransport):

@@ -7,11 +7,11 @@ import time
 from abc import abstractmethod
 from collections.abc import Mapping
 
-from gymtrain_trainer.weights.base import PodTransport
-from gymtrain_trainer.weights.hosts import Pod
-from gymtrain_trainer.weights.outcome import Outcome
-from gymtrain_trainer.weights.push import Version
+from gymtrain_trainer.weights.pods.hosts import Pod
+from gymtrain_trainer.weights.pods.outcome import Outcome
+from gymtrain_trainer.weights.pods.push import Version
 from gymtrain_trainer.weights.stats import SyncEvent
+from gymtrain_trainer.weights.transports.base import PodTransport
 
 
 class PushTransport(PodTransport):

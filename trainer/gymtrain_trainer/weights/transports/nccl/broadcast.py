@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from gymtrain_trainer.weights.background import Background
 from gymtrain_trainer.weights.errors import PodError, WeightSyncError
-from gymtrain_trainer.weights.nccl_group import Group
-from gymtrain_trainer.weights.nccl_watchdog import deadline
-from gymtrain_trainer.weights.packing import Packer
-from gymtrain_trainer.weights.pod_client import PodClient
-from gymtrain_trainer.weights.push import UNSYNCED, forget_caches, open_update, resume_quietly
+from gymtrain_trainer.weights.pods.client import PodClient
+from gymtrain_trainer.weights.pods.push import UNSYNCED, forget_caches, open_update, resume_quietly
+from gymtrain_trainer.weights.transports.nccl.group import Group
+from gymtrain_trainer.weights.transports.nccl.packing import Packer
+from gymtrain_trainer.weights.transports.nccl.watchdog import deadline
 
 if TYPE_CHECKING:
     import torch
 
-    from gymtrain_trainer.weights.protocol import NamedTensors
+    from gymtrain_trainer.weights.transports.protocol import NamedTensors
 
 _DISOWN_SECONDS = 10.0
 

@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from gymtrain_api.transports import release_at_least
-from gymtrain_trainer.weights import nccl_library, nccl_rendezvous
 from gymtrain_trainer.weights.background import Background
 from gymtrain_trainer.weights.errors import PodError, PodRefusedError, WeightSyncError
-from gymtrain_trainer.weights.fleet import Fleet
-from gymtrain_trainer.weights.hosts import Pod
-from gymtrain_trainer.weights.packing import BUFFERS, MESSAGE_BYTES, TensorInfo
-from gymtrain_trainer.weights.pod_client import PodClient
-from gymtrain_trainer.weights.probe import ServerReport, probe_servers
+from gymtrain_trainer.weights.pods.client import PodClient
+from gymtrain_trainer.weights.pods.fleet import Fleet
+from gymtrain_trainer.weights.pods.hosts import Pod
+from gymtrain_trainer.weights.pods.probe import ServerReport, probe_servers
+from gymtrain_trainer.weights.transports.nccl import library as nccl_library
+from gymtrain_trainer.weights.transports.nccl import rendezvous
+from gymtrain_trainer.weights.transports.nccl.packing import BUFFERS, MESSAGE_BYTES, TensorInfo
 
 _POLL_SECONDS = 0.02
 # What both sides must agree on: with the handshake from 0.28 on, with each update before.
@@ -87,9 +88,9 @@ def connect(fleet: Fleet, pods: list[Pod], background: Background, seconds: floa
     world_size = 1 + sum(member.workers for member in members)
     unique_id = nccl_library.new_id(library)
     host, _, port = pods[0].url.removeprefix("http://").rpartition(":")
-    address = nccl_rendezvous.address_towards(host, int(port))
-    store = nccl_rendezvous.by_store(unique_id, address, world_size, seconds)
-    direct = nccl_rendezvous.by_id(unique_id)
+    address = rendezvous.address_towards(host, int(port))
+    store = rendezvous.by_store(unique_id, address, world_size, seconds)
+    direct = rendezvous.by_id(unique_id)
     joining = [
         background.submit(
             member.client.init_transfer(member.init_info(direct.init_info, store.init_info, world_size), seconds)
@@ -155,7 +156,7 @@ async def _prepare(fleet: Fleet, pods: list[Pod]) -> list[Member]:
 async def _leave(client: PodClient, report: ServerReport, workers: int) -> None:
     """Clears what an earlier group or a killed trainer left in the pod."""
     # The usual answer is an error, that no update is active. A server of several workers doesn't outlive one
-    # (gymtrain_vllm/out_of_step.py); there an update that was left makes the next call fail, and so starts it anew.
+    # (gymtrain_vllm/worker_desync.py); there an update that was left makes the next call fail, and so starts it anew.
     if workers == 1:
         with contextlib.suppress(PodRefusedError):
             await client.finish_update()

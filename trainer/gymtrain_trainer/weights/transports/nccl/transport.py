@@ -21,21 +21,21 @@ from typing import TYPE_CHECKING
 
 from gymtrain_api.transports import Transport
 from gymtrain_api.wiring import SERVED_MODEL_NAME
-from gymtrain_trainer.weights import nccl_group
-from gymtrain_trainer.weights.base import PodTransport
 from gymtrain_trainer.weights.errors import PodError, WeightsError, WeightSyncError
-from gymtrain_trainer.weights.fingerprint import Fingerprint
-from gymtrain_trainer.weights.hosts import Pod
-from gymtrain_trainer.weights.nccl_broadcast import Broadcast, on_all
-from gymtrain_trainer.weights.packing import Packer, describe
-from gymtrain_trainer.weights.parity_watch import ParityWatch
-from gymtrain_trainer.weights.probe import wait_for_servers
-from gymtrain_trainer.weights.push import UNSYNCED, PullCarrier, resume_quietly
+from gymtrain_trainer.weights.parity.watch import ParityWatch
+from gymtrain_trainer.weights.pods.hosts import Pod
+from gymtrain_trainer.weights.pods.probe import wait_for_servers
+from gymtrain_trainer.weights.pods.push import UNSYNCED, PullCarrier, resume_quietly
 from gymtrain_trainer.weights.settings import SyncSettings
 from gymtrain_trainer.weights.stats import SyncEvent
+from gymtrain_trainer.weights.store.fingerprint import Fingerprint
+from gymtrain_trainer.weights.transports.base import PodTransport
+from gymtrain_trainer.weights.transports.nccl import group as nccl_group
+from gymtrain_trainer.weights.transports.nccl.broadcast import Broadcast, on_all
+from gymtrain_trainer.weights.transports.nccl.packing import Packer, describe
 
 if TYPE_CHECKING:
-    from gymtrain_trainer.weights.protocol import NamedTensors, Parameters
+    from gymtrain_trainer.weights.transports.protocol import NamedTensors, Parameters
 
 logger = logging.getLogger(__name__)
 
