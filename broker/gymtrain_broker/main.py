@@ -21,7 +21,7 @@ from gymtrain_broker.backends.backend import Backend
 from gymtrain_broker.backends.pods import Cluster
 from gymtrain_broker.clock import steady
 from gymtrain_broker.control.broker import Broker
-from gymtrain_broker.control.controller import Keeper
+from gymtrain_broker.control.controller import Controller
 from gymtrain_broker.control.daemon import Daemons
 from gymtrain_broker.control.state import State
 from gymtrain_broker.control.watching import Watching
@@ -50,23 +50,23 @@ class Running:
         metrics.watch(state)
         daemons = Daemons(http, config)
         clock = steady()
-        self.keeper = Keeper(config, state, shapes, Writes(backend), daemons, metrics, clock)
-        self.broker = Broker(config, shapes, self.keeper, daemons, clock)
-        self.watching = Watching(backend, self.keeper, metrics)
+        self.controller = Controller(config, state, shapes, Writes(backend), daemons, metrics, clock)
+        self.broker = Broker(config, shapes, self.controller, daemons, clock)
+        self.watching = Watching(backend, self.controller, metrics)
         self.api = Api(self.broker, Passing(self.broker, daemons), metrics, config.run_token, self.why_not_ready)
         self.failed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         """Begins to work."""
-        for work in (self.watching.run(), self.keeper.run(), self.keeper.pulse.poll()):
+        for work in (self.watching.run(), self.controller.run(), self.controller.probe.poll()):
             task = asyncio.create_task(work)
             task.add_done_callback(self._ended)
             self._tasks.append(task)
 
     async def stop(self) -> None:
         """Ends what has begun."""
-        await self.keeper.hands.settle(_SETTLE_SECONDS)
+        await self.controller.operations.settle(_SETTLE_SECONDS)
         for task in self._tasks:
             task.cancel()
         for task in self._tasks:
@@ -75,7 +75,7 @@ class Running:
 
     def why_not_ready(self) -> str:
         """Why requests should not come now; empty where they should."""
-        if not self.keeper.synced.is_set():
+        if not self.controller.synced.is_set():
             return "the pods have not been listed yet"
         silent = time.monotonic() - self.watching.heard_at
         return f"the API server has said nothing for {silent:.0f} s" if silent > _CURRENT_SECONDS else ""

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from gymtrain_gateway.deadline import Deadline
-from gymtrain_gateway.dispatch import Dispatcher, Lease
+from gymtrain_gateway.dispatch import Assignment, Dispatcher
 from gymtrain_gateway.errors import NoPodError, PodFailedError
 from gymtrain_gateway.metrics import Metrics
 from gymtrain_gateway.pods import Pods
@@ -21,7 +21,9 @@ class Calls:
         self._dispatcher = dispatcher
         self._metrics = metrics
 
-    async def run[Answer](self, key: str, deadline: Deadline, work: Callable[[Lease], Awaitable[Answer]]) -> Answer:
+    async def run[Answer](
+        self, key: str, deadline: Deadline, work: Callable[[Assignment], Awaitable[Answer]]
+    ) -> Answer:
         """What `work` returns on the first pod that does it.
 
         Raises:
@@ -33,15 +35,15 @@ class Calls:
             if failure is not None:
                 await asyncio.sleep(min(_AGAIN_SECONDS * tried, deadline.left()))
             try:
-                async with self._dispatcher.pod(key, avoid, deadline) as lease:
+                async with self._dispatcher.pod(key, avoid, deadline) as assignment:
                     try:
-                        return await work(lease)
+                        return await work(assignment)
                     except PodFailedError as error:
                         failure = error
                         self._metrics.retries.labels(error.reason).inc()
-                        avoid.add(lease.pod)
+                        avoid.add(assignment.pod)
                         if error.reason == "connection":
-                            self._pods.failed(lease.pod, str(error))
+                            self._pods.failed(assignment.pod, str(error))
             except NoPodError as error:
                 if failure is None:
                     raise

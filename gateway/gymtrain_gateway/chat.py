@@ -11,7 +11,7 @@ from gymtrain_gateway.balance import conversation
 from gymtrain_gateway.calls import Calls
 from gymtrain_gateway.completion import Generated
 from gymtrain_gateway.deadline import Deadline
-from gymtrain_gateway.dispatch import Lease
+from gymtrain_gateway.dispatch import Assignment
 from gymtrain_gateway.errors import BadCallError
 from gymtrain_gateway.history import turns
 from gymtrain_gateway.ledger import Ledger
@@ -68,29 +68,33 @@ class Chat:
         """
         _check(body)
         sampled = self._sampling.of(body)
-        return await self._calls.run(conversation(body), deadline, lambda lease: self._on_pod(lease, sampled, deadline))
+        return await self._calls.run(
+            conversation(body), deadline, lambda assignment: self._on_pod(assignment, sampled, deadline)
+        )
 
-    async def prompt_of(self, body: dict[str, Any], lease: Lease, deadline: Deadline) -> list[int] | None:
+    async def prompt_of(self, body: dict[str, Any], assignment: Assignment, deadline: Deadline) -> list[int] | None:
         """Tokens of the prompt that a chat completion of these messages uses; None where vLLM's template has them."""
         found = self._prompts.find(body)
         if found is None and turns(body["messages"]):
             found = (
                 await self._prompter.prepare(
-                    lease.pod, self._pods.request_for(lease.pod, lease.version, body), deadline
+                    assignment.pod, self._pods.request_for(assignment.pod, assignment.version, body), deadline
                 )
             ).tokens
         return found
 
-    async def _on_pod(self, lease: Lease, sampled: Sampled, deadline: Deadline) -> ChatAnswer:
+    async def _on_pod(self, assignment: Assignment, sampled: Sampled, deadline: Deadline) -> ChatAnswer:
         body = sampled.body
-        request = self._pods.request_for(lease.pod, lease.version, body)
-        prompt = await self._prompter.prepare(lease.pod, request, deadline)
-        raw = await self._upstream.post(lease.pod, GENERATE, self._generate_request(lease, prompt, body), deadline)
+        request = self._pods.request_for(assignment.pod, assignment.version, body)
+        prompt = await self._prompter.prepare(assignment.pod, request, deadline)
+        raw = await self._upstream.post(
+            assignment.pod, GENERATE, self._generate_request(assignment, prompt, body), deadline
+        )
         generated = completion.read(raw, body)
-        answer = await self._derender(lease, request, prompt, generated, deadline)
+        answer = await self._derender(assignment, request, prompt, generated, deadline)
         answer = completion.finish(answer, generated, prompt.tokens, body, with_ids=sampled.trained)
         entry = LedgerEntry(
-            versions=await self._versions(lease, generated),
+            versions=await self._versions(assignment, generated),
             history=prompt.history,
             finish_reason=generated.finish_reason,
             constrained=self._sampling.constrained(sampled, grammar_of(prompt.request["sampling_params"])),
@@ -99,8 +103,8 @@ class Chat:
         self._note(body, prompt, generated, entry)
         return ChatAnswer(answer, entry, prompt.fork.reason if prompt.fork else "")
 
-    def _generate_request(self, lease: Lease, prompt: Prompt, body: Mapping[str, Any]) -> dict[str, Any]:
-        facts = self._pods.facts(lease.pod)
+    def _generate_request(self, assignment: Assignment, prompt: Prompt, body: Mapping[str, Any]) -> dict[str, Any]:
+        facts = self._pods.facts(assignment.pod)
         length = facts.max_model_len if facts else None
         if length is not None and len(prompt.tokens) >= length:
             # In vLLM's words, by which model servers know that a conversation is at its end.
@@ -122,22 +126,22 @@ class Chat:
         return request
 
     async def _derender(
-        self, lease: Lease, request: dict[str, Any], prompt: Prompt, generated: Generated, deadline: Deadline
+        self, assignment: Assignment, request: dict[str, Any], prompt: Prompt, generated: Generated, deadline: Deadline
     ) -> dict[str, Any]:
         if not generated.text_tokens:
             return completion.empty(generated, request.get("model"), int(time.time()))
         decoded = bool(request.get("logprobs")) and not request.get("return_tokens_as_token_ids")
         response = completion.to_derender(generated, prompt.tokens, decoded)
         body = derender_request(plain_request(request), response, prompt.tokens)
-        return await self._upstream.ask(lease.pod, DERENDER, body, deadline)
+        return await self._upstream.ask(assignment.pod, DERENDER, body, deadline)
 
-    async def _versions(self, lease: Lease, generated: Generated) -> list[str]:
+    async def _versions(self, assignment: Assignment, generated: Generated) -> list[str]:
         """Weights that sampled the answer, oldest first."""
-        if lease.version and self._pods.serves(lease.pod, lease.version):
-            return [lease.version]  # an adapter; vLLM's spans tell of the weights below it
+        if assignment.version and self._pods.serves(assignment.pod, assignment.version):
+            return [assignment.version]  # an adapter; vLLM's spans tell of the weights below it
         if generated.versions:
             return generated.versions
-        return await self._pods.versions_since(lease.pod, lease.version)
+        return await self._pods.versions_since(assignment.pod, assignment.version)
 
     def _note(self, body: dict[str, Any], prompt: Prompt, generated: Generated, entry: LedgerEntry) -> None:
         self._ledger.note(prompt.tokens, generated.tokens, entry)

@@ -14,7 +14,7 @@ from gymtrain_gateway.pods import Pods
 
 
 @dataclass(frozen=True)
-class Lease:
+class Assignment:
     """A pod that works on a call."""
 
     pod: str
@@ -25,7 +25,7 @@ class Lease:
 class _Waiter:
     key: str
     avoid: AbstractSet[str]
-    lease: asyncio.Future[Lease] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    assignment: asyncio.Future[Assignment] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
 class Dispatcher:
@@ -41,10 +41,10 @@ class Dispatcher:
     @property
     def queued(self) -> int:
         """Calls that wait."""
-        return sum(not waiter.lease.done() for waiter in self._waiting)
+        return sum(not waiter.assignment.done() for waiter in self._waiting)
 
     @asynccontextmanager
-    async def pod(self, key: str, avoid: AbstractSet[str], deadline: Deadline) -> AsyncIterator[Lease]:
+    async def pod(self, key: str, avoid: AbstractSet[str], deadline: Deadline) -> AsyncIterator[Assignment]:
         """A pod for the call `key` belongs to, while the block runs.
 
         Raises:
@@ -55,7 +55,7 @@ class Dispatcher:
         self.wake()
         try:
             async with asyncio.timeout(deadline.left()):
-                lease = await waiter.lease
+                assignment = await waiter.assignment
         except (TimeoutError, TooLateError):
             self._give_back(waiter)
             raise NoPodError(self._why(deadline)) from None
@@ -63,9 +63,9 @@ class Dispatcher:
             self._give_back(waiter)
             raise
         try:
-            yield lease
+            yield assignment
         finally:
-            self._release(lease.pod)
+            self._release(assignment.pod)
 
     def wake(self) -> None:
         """Gives waiting calls the pods that have room."""
@@ -75,7 +75,7 @@ class Dispatcher:
         skipped: list[_Waiter] = []
         while self._waiting and room > 0:
             waiter = self._waiting.popleft()
-            if waiter.lease.done():
+            if waiter.assignment.done():
                 continue
             picked = choose(waiter.key, loads, self._limit, waiter.avoid)
             if picked is None:  # it avoids the pods that have room
@@ -84,13 +84,13 @@ class Dispatcher:
             loads[picked] += 1
             room -= 1
             self.in_flight[picked] = loads[picked]
-            waiter.lease.set_result(Lease(picked, self._pods.verdicts[picked].version))
+            waiter.assignment.set_result(Assignment(picked, self._pods.verdicts[picked].version))
         self._waiting.extendleft(reversed(skipped))
 
     def _give_back(self, waiter: _Waiter) -> None:
-        if waiter.lease.done() and not waiter.lease.cancelled():
-            self._release(waiter.lease.result().pod)
-        waiter.lease.cancel()
+        if waiter.assignment.done() and not waiter.assignment.cancelled():
+            self._release(waiter.assignment.result().pod)
+        waiter.assignment.cancel()
         if waiter in self._waiting:
             self._waiting.remove(waiter)
 

@@ -12,7 +12,7 @@ from gymtrain_gateway.balance import conversation
 from gymtrain_gateway.calls import Calls
 from gymtrain_gateway.chat import Chat
 from gymtrain_gateway.deadline import Deadline
-from gymtrain_gateway.dispatch import Lease
+from gymtrain_gateway.dispatch import Assignment
 from gymtrain_gateway.ledger import Ledger
 from gymtrain_gateway.pods import Pods
 from gymtrain_gateway.sampling import Sampled, Sampling, grammar_asked
@@ -37,11 +37,11 @@ class Passing:
     async def plain(self, request: web.Request, body: dict[str, Any] | None, deadline: Deadline) -> web.StreamResponse:
         """The pod's answer, piece by piece. Tried on another pod only before its first byte."""
 
-        async def work(lease: Lease) -> web.StreamResponse:
+        async def work(assignment: Assignment) -> web.StreamResponse:
             return await self._stream(
                 request,
-                body if body is None else self._pods.request_for(lease.pod, lease.version, body),
-                lease,
+                body if body is None else self._pods.request_for(assignment.pod, assignment.version, body),
+                assignment,
                 deadline,
             )
 
@@ -53,11 +53,14 @@ class Passing:
             return await self.plain(request, body, deadline)
         sampled = self._sampling.of(body)
 
-        async def work(lease: Lease) -> web.StreamResponse:
+        async def work(assignment: Assignment) -> web.StreamResponse:
             answer = await self._upstream.post(
-                lease.pod, request.path, self._pods.request_for(lease.pod, lease.version, sampled.body), deadline
+                assignment.pod,
+                request.path,
+                self._pods.request_for(assignment.pod, assignment.version, sampled.body),
+                deadline,
             )
-            versions = await self._pods.versions_since(lease.pod, lease.version)
+            versions = await self._pods.versions_since(assignment.pod, assignment.version)
             self._note(answer, versions, sampled)
             return web.json_response(answer, headers={VERSION_HEADER: ",".join(versions)})
 
@@ -66,31 +69,34 @@ class Passing:
     async def tokenize(self, request: web.Request, body: dict[str, Any], deadline: Deadline) -> web.StreamResponse:
         """POST /tokenize. For the messages of a chat completion: the tokens that it really used."""
 
-        async def work(lease: Lease) -> web.StreamResponse:
-            mine = self._pods.request_for(lease.pod, lease.version, body)
-            answer = await self._upstream.ask(lease.pod, "/tokenize", mine, deadline)
+        async def work(assignment: Assignment) -> web.StreamResponse:
+            mine = self._pods.request_for(assignment.pod, assignment.version, body)
+            answer = await self._upstream.ask(assignment.pod, "/tokenize", mine, deadline)
             if _asks_for_a_prompt(mine):
-                tokens = await self._chat.prompt_of(mine, lease, deadline)
+                tokens = await self._chat.prompt_of(mine, assignment, deadline)
                 if tokens is not None:
                     answer |= {"tokens": tokens, "count": len(tokens)}
                     answer["token_strs"] = None  # of the template's tokens, which these are not
-            return web.json_response(answer, headers=_headers(lease))
+            return web.json_response(answer, headers=_headers(assignment))
 
         return await self._calls.run(conversation(body), deadline, work)
 
     async def _stream(
-        self, request: web.Request, body: Mapping[str, Any] | None, lease: Lease, deadline: Deadline
+        self, request: web.Request, body: Mapping[str, Any] | None, assignment: Assignment, deadline: Deadline
     ) -> web.StreamResponse:
-        where = f"{request.method} {lease.pod}{request.path}"
+        where = f"{request.method} {assignment.pod}{request.path}"
         timeout = aiohttp.ClientTimeout(total=deadline.left(), sock_connect=CONNECT_SECONDS)
         answer: web.StreamResponse | None = None
         try:
             async with self._upstream.http.request(
-                request.method, lease.pod + request.path_qs, json=body, timeout=timeout
+                request.method, assignment.pod + request.path_qs, json=body, timeout=timeout
             ) as response:
                 if response.status >= 500:
                     raise refusal(response.status, await response.read(), response.content_type, where)
-                headers = {"Content-Type": response.headers.get("Content-Type", "application/json"), **_headers(lease)}
+                headers = {
+                    "Content-Type": response.headers.get("Content-Type", "application/json"),
+                    **_headers(assignment),
+                }
                 first = await response.content.read(_CHUNK)
                 answer = web.StreamResponse(status=response.status, headers=headers)
                 await answer.prepare(request)
@@ -128,5 +134,5 @@ def _asks_for_a_prompt(body: Mapping[str, Any]) -> bool:
     )
 
 
-def _headers(lease: Lease) -> dict[str, str]:
-    return {VERSION_HEADER: lease.version} if lease.version else {}
+def _headers(assignment: Assignment) -> dict[str, str]:
+    return {VERSION_HEADER: assignment.version} if assignment.version else {}

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass
-class Lead:
+class RankZero:
     """The parts of rank 0."""
 
     board: ProgressBoard
@@ -58,7 +58,7 @@ class Lead:
             self.checker.total()
 
 
-def make_lead(
+def make_rank_zero(
     context: Context,
     board: ProgressBoard,
     store: WeightStore,
@@ -67,7 +67,7 @@ def make_lead(
     arguments: dict[str, Any],
     position: int,
     trainer: Callable[[], Any],
-) -> Lead:
+) -> RankZero:
     """The parts, none of them started.
 
     Args:
@@ -105,7 +105,7 @@ def make_lead(
     worker.rollout_buffer.while_waiting = while_waiting
     if checker is not None:
         worker.rollout_buffer.on_taken = checker.take
-    return Lead(
+    return RankZero(
         board=board,
         tasks=tasks,
         worker=worker,

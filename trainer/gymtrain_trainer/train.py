@@ -61,7 +61,7 @@ def _train(
     from gymtrain_trainer.checkpoints.begin import prepare_folder, starting_position
     from gymtrain_trainer.checkpoints.resume import start_of
     from gymtrain_trainer.checkpoints.saving import Saves, save_on_the_way_out
-    from gymtrain_trainer.rank_zero import Lead, make_lead
+    from gymtrain_trainer.rank_zero import RankZero, make_rank_zero
     from gymtrain_trainer.trl.report import ReportCallback
     from gymtrain_trainer.trl.stop import StopCallback, agree_among_ranks, end_rollouts_on_signal
     from gymtrain_trainer.weights_parity import fill_prompts
@@ -74,15 +74,15 @@ def _train(
         prepare_folder(context, board)
     callbacks: list[Any] = []
     holder: list[Any] = []  # the trainer, once there is one
-    lead: Lead | None = None
+    rank_zero: RankZero | None = None
     saves: Saves | None = None
     if board is not None:
         assert store is not None
         assert servers is not None
         position = starting_position(context, board, start)
-        lead = make_lead(context, board, store, stop, servers, arguments, position, lambda: holder[0])
+        rank_zero = make_rank_zero(context, board, store, stop, servers, arguments, position, lambda: holder[0])
         saves = Saves(context, board)
-        callbacks.append(ReportCallback(context, lead, saves, lambda: holder[0]))
+        callbacks.append(ReportCallback(context, rank_zero, saves, lambda: holder[0]))
 
     began = time.monotonic()
     from gymtrain_trainer.trl.adapter import agree_on_adapter
@@ -94,8 +94,8 @@ def _train(
             context.paths.model,
             lora=settings.lora_arguments(spec),
             callbacks=callbacks,
-            rollout_worker=lead.worker if lead else None,
-            weight_transfer=lead.transfer if lead else ELSEWHERE,
+            rollout_worker=rank_zero.worker if rank_zero else None,
+            weight_transfer=rank_zero.transfer if rank_zero else ELSEWHERE,
         )
     holder.append(trainer)
     # Behind TRL's own callbacks: a signal that comes while weights are synced ends this step, not the next.
@@ -103,22 +103,22 @@ def _train(
     if saves:
         saves.forgive(trainer)
     log.info("model loaded in %.1f s", time.monotonic() - began)
-    if lead:
+    if rank_zero:
         if context.processes > 1:
             end_rollouts_on_signal(trainer)
-        fill_prompts(lead.prompts, lead.tasks, trainer.processing_class)
+        fill_prompts(rank_zero.prompts, rank_zero.tasks, trainer.processing_class)
         with stop.waiting():
-            lead.servers.result()
+            rank_zero.servers.result()
     if spec.model.lora is not None:
-        agree_on_adapter(trainer, lead.transport.settle if lead else None)
+        agree_on_adapter(trainer, rank_zero.transport.settle if rank_zero else None)
     try:
         trainer.train(resume_from_checkpoint=str(checkpoint.folder) if checkpoint else None)
     except InterruptedBySignal:
-        save_on_the_way_out(context, trainer, lead.worker if lead else None)
+        save_on_the_way_out(context, trainer, rank_zero.worker if rank_zero else None)
         raise
     finally:
-        if lead:
-            lead.end()
+        if rank_zero:
+            rank_zero.end()
     stop.requested = agree_among_ranks(stop.requested)
     if spec.trainer.checkpoint and not stop.requested:
         trainer.save_model(str(context.run_folder / "model"))

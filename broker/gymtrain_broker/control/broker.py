@@ -13,7 +13,7 @@ from gymtrain_api.sandboxes import (
     SandboxRequest,
     SandboxState,
 )
-from gymtrain_broker.control.controller import Keeper
+from gymtrain_broker.control.controller import Controller
 from gymtrain_broker.control.daemon import Daemons
 from gymtrain_broker.control.state import Coming
 from gymtrain_broker.errors import (
@@ -42,14 +42,14 @@ class Broker:
         self,
         settings: Settings,
         shapes: Shapes,
-        keeper: Keeper,
+        controller: Controller,
         daemons: Daemons,
         clock: Callable[[], float],
     ) -> None:
         self._settings = settings
         self._shapes = shapes
-        self._keeper = keeper
-        self._state = keeper.state
+        self._controller = controller
+        self._state = controller.state
         self._daemons = daemons
         self._clock = clock
         self._stopping = False
@@ -94,7 +94,7 @@ class Broker:
         state.drawn(claim)
         state.add(claim)
         state.queue.put(claim.id, claim.group)
-        self._keeper.schedule()
+        self._controller.schedule()
         return claim, True
 
     async def wait(self, claim: Claim, seconds: float) -> None:
@@ -137,17 +137,17 @@ class Broker:
         if claim is None:
             return
         if not claim.final:
-            self._keeper.finish(claim, Verdict(SandboxState.CLOSED, Reason.CLOSED, "closed by its client"))
-        work = self._keeper.release(claim)
+            self._controller.finish(claim, Verdict(SandboxState.CLOSED, Reason.CLOSED, "closed by its client"))
+        work = self._controller.release(claim)
         if work is not None:
             await asyncio.wait([work], timeout=_CLOSE_SECONDS)
-        if self._keeper.holds_on(claim):
+        if self._controller.holds_on(claim):
             raise UnavailableError(f"pod {claim.pod} is not deleted yet: close the sandbox again, or leave it to us")
 
     def announce(self, announcement: Announcement) -> Announced:
         """Notes the tasks that come next."""
         self._state.announced = [Coming(one.task, one.image, one.resources) for one in announcement.tasks]
-        self._keeper.wake()
+        self._controller.wake()
         ahead = min(len(announcement.tasks), self._settings.spec.look_ahead.tasks)
         return Announced(accepted=len(announcement.tasks), ahead=ahead)
 
@@ -198,6 +198,6 @@ class Broker:
     async def _synced(self) -> None:
         try:
             async with asyncio.timeout(_SYNC_SECONDS):
-                await self._keeper.synced.wait()
+                await self._controller.synced.wait()
         except TimeoutError:
             raise UnavailableError("the broker has no answer from the API server yet: ask again in a moment") from None

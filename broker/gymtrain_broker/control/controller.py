@@ -13,10 +13,10 @@ from typing import Any
 
 from gymtrain_api.sandboxes import Reason, SandboxState
 from gymtrain_broker.control.daemon import Daemons
-from gymtrain_broker.control.daemon_probe import Pulse
-from gymtrain_broker.control.pod_operations import Hands
+from gymtrain_broker.control.daemon_probe import DaemonProbe
+from gymtrain_broker.control.pod_operations import PodOperations
 from gymtrain_broker.control.state import Doing, State
-from gymtrain_broker.control.warm_pool import Stock
+from gymtrain_broker.control.warm_pool import WarmPool
 from gymtrain_broker.control.writes import Writes
 from gymtrain_broker.kube import pod_view
 from gymtrain_broker.kube.pod_view import SandboxPod
@@ -31,7 +31,7 @@ from gymtrain_broker.settings import Settings
 logger = logging.getLogger(__name__)
 
 
-class Keeper:
+class Controller:
     """The broker's own doing, beside answering requests."""
 
     def __init__(
@@ -50,9 +50,9 @@ class Keeper:
         self._metrics = metrics
         self.clock = clock
         self._pulls = Pulls(settings.spec.pre_pull.max_per_registry)
-        self.hands = Hands(settings, state, writes, daemons, metrics, self)
-        self._stock = Stock(settings, state, shapes, self.hands, self._pulls, metrics, writes.pressed)
-        self.pulse = Pulse(settings, state, daemons, self.ready_now, clock)
+        self.operations = PodOperations(settings, state, writes, daemons, metrics, self)
+        self._warm_pool = WarmPool(settings, state, shapes, self.operations, self._pulls, metrics, writes.pressed)
+        self.probe = DaemonProbe(settings, state, daemons, self.ready_now, clock)
         self._wake = asyncio.Event()
         self.synced = asyncio.Event()
 
@@ -85,7 +85,7 @@ class Keeper:
             claim.confirmed = claim.confirmed or found.claim == claim.id
             self._judge(claim)
             self.ready_now(found.name)
-        self.pulse.probe(found)
+        self.probe.probe(found)
         self._wake.set()
 
     def gone(self, pod: dict[str, Any]) -> None:
@@ -143,7 +143,7 @@ class Keeper:
             if claim.request.timeout_seconds is not None:
                 claim.start_seconds = claim.asked_at + claim.request.timeout_seconds - now
             state.active[claim.id] = claim
-            self.hands.serve(claim, pod, now)
+            self.operations.serve(claim, pod, now)
             self._wake.set()
 
     def requeue(self, claim: Claim) -> None:
@@ -174,7 +174,7 @@ class Keeper:
 
     def release(self, claim: Claim) -> asyncio.Task[None] | None:
         """The work that frees the pod of a final claim; None where there is nothing left to do."""
-        return self.hands.releases.get(claim.id) or self._release(claim)
+        return self.operations.releases.get(claim.id) or self._release(claim)
 
     def holds_on(self, claim: Claim) -> bool:
         """Whether a final claim's pod could not be freed yet."""
@@ -189,8 +189,8 @@ class Keeper:
         if not claim.pod:
             return None
         pod = self.state.pods.get(claim.pod)
-        keep = pod is not None and self._stock.wants_back(pod, self.clock())
-        return self.hands.release(claim, keep=keep, now=self.clock())
+        keep = pod is not None and self._warm_pool.wants_back(pod, self.clock())
+        return self.operations.release(claim, keep=keep, now=self.clock())
 
     def _judge(self, claim: Claim) -> None:
         verdict = plan.verdict(claim, self.state.pods.get(claim.pod), self._settings, self.clock())
@@ -223,12 +223,12 @@ class Keeper:
             busy = state.busy.get(pod.name)
             if busy and busy.doing is Doing.RESETTING and now > busy.since + self._settings.rhythm.reset:
                 logger.info("pod %s is not back %.0f s after its reset: deleting it", pod.name, now - busy.since)
-                self.hands.delete(pod, now, urgent=False)
+                self.operations.delete(pod, now, urgent=False)
             elif busy is None and pod.leased is not None and pod.name not in state.holders:
                 self._leftover(pod, now)
             elif busy is None and pod.ended and not pod.deleting and pod.name not in state.holders:
-                self.hands.delete(pod, now, urgent=False)
-        self._stock.step(now)
+                self.operations.delete(pod, now, urgent=False)
+        self._warm_pool.step(now)
         self.schedule()
 
     def _leftover(self, pod: SandboxPod, now: float) -> None:
@@ -240,4 +240,4 @@ class Keeper:
             self._release(claim)
         elif claim is None:
             logger.info("pod %s has a lease that can't be read: deleting it", pod.name)
-            self.hands.delete(pod, now, urgent=False)
+            self.operations.delete(pod, now, urgent=False)

@@ -13,7 +13,7 @@ from gymtrain_broker.settings import Settings
 _POLLS = 32  # daemons asked at once
 
 
-class Pulse:
+class DaemonProbe:
     """What the daemons of a run say of themselves."""
 
     def __init__(

@@ -46,7 +46,7 @@ class Host(Protocol):
         """A claim can't be met."""
 
 
-class Hands:
+class PodOperations:
     """Work on pods."""
 
     def __init__(

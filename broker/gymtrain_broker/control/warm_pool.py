@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import chain, islice
 
-from gymtrain_broker.control.pod_operations import Hands
+from gymtrain_broker.control.pod_operations import PodOperations
 from gymtrain_broker.control.prepull import PrePulls
 from gymtrain_broker.control.state import Doing, State
 from gymtrain_broker.errors import ClusterError
@@ -25,7 +25,7 @@ _MAKING = 32  # at once; what is asked for later would have to wait for these, s
 _BACK = 2  # times the wanted number may be free, when sandboxes come back faster than they are asked for
 
 
-class Stock:
+class WarmPool:
     """The free pods of a run."""
 
     def __init__(
@@ -33,7 +33,7 @@ class Stock:
         settings: Settings,
         state: State,
         shapes: Shapes,
-        hands: Hands,
+        operations: PodOperations,
         pulls: Pulls,
         metrics: Metrics,
         pressed: Callable[[], bool],
@@ -41,7 +41,7 @@ class Stock:
         self._settings = settings
         self._state = state
         self._shapes = shapes
-        self._hands = hands
+        self._operations = operations
         self._pulls = pulls
         self._pre_pulls = PrePulls(settings, shapes, pulls)
         self._metrics = metrics
@@ -65,20 +65,20 @@ class Stock:
         free = self._usable(now)
         for pod in self._pre_pulls.finished(free):
             free[pod.shape].remove(pod)
-            self._hands.delete(pod, now, urgent=False)
+            self._operations.delete(pod, now, urgent=False)
         wanted = self._wanted()
         self._drop_surplus(wanted, free, now)
         if self._cramped(free, now):
             return
-        counts = {key: len(pods) + self._hands.making[key] for key, pods in free.items()}
-        for key in self._hands.making:
-            counts.setdefault(key, self._hands.making[key])
+        counts = {key: len(pods) + self._operations.making[key] for key, pods in free.items()}
+        for key in self._operations.making:
+            counts.setdefault(key, self._operations.making[key])
         if self._pressed():
             wanted = plan.urgent(wanted, counts)
         under_way = self._pulls.under_way(self._state.pods.values())
-        room = max(0, _MAKING - self._hands.making.total())
+        room = max(0, _MAKING - self._operations.making.total())
         for want in islice(plan.missing(wanted, counts, self._pulls, under_way, now), room):
-            self._hands.make_ahead(want, partial(self._failed, want.shape.image, now))
+            self._operations.make_ahead(want, partial(self._failed, want.shape.image, now))
 
     def _pools(self) -> list[Want]:
         """Pools follow what requests for their image ask for: a sandbox with less would serve none of them."""
@@ -111,7 +111,7 @@ class Stock:
                 if trouble.image:
                     self._metrics.pull_failures.labels("throttled" if trouble.throttled else trouble.reason).inc()
                 self._pulls.failed(pod.image, now, throttled=trouble.throttled)
-            self._hands.delete(pod, now, urgent=False)
+            self._operations.delete(pod, now, urgent=False)
         for pods in free.values():
             pods.sort(key=lambda pod: (not self._state.is_ready(pod), pod.created, pod.name))
         return free
@@ -121,7 +121,7 @@ class Stock:
         self._unwanted = {name: self._unwanted.get(name, now) for name in beyond}
         for pod in list(plan.surplus(wanted, free, self._unwanted, self._settings, now)):
             free[pod.shape].remove(pod)
-            self._hands.delete(pod, now, urgent=False)
+            self._operations.delete(pod, now, urgent=False)
 
     def _cramped(self, free: dict[str, list[SandboxPod]], now: float) -> bool:
         """Whether the nodes are full. Then nothing is made ahead, and requests get the place of free pods."""
@@ -132,7 +132,7 @@ class Stock:
         ending = sum(state.word(pod) == "ending" for pod in state.pods.values()) if stuck else 0
         for pod in plan.making_room(spare, {pod.name for pod in spare if state.is_ready(pod)}, stuck - ending):
             logger.info("pod %s, made ahead, makes room for a request that no node takes", pod.name)
-            self._hands.delete(pod, now, urgent=True)
+            self._operations.delete(pod, now, urgent=True)
         return bool(stuck or plan.starved(spare))
 
     def _failed(self, image: str, now: float, error: ClusterError) -> None:

@@ -83,7 +83,7 @@ class Bench:
 
     def free_ready(self) -> list[str]:
         """Pods that can be leased at once."""
-        state = self.running.keeper.state
+        state = self.running.controller.state
         return [pod.name for pod in state.pods.values() if state.is_free(pod) and state.is_ready(pod)]
 
     def value(self, name: str, **labels: str) -> float:
@@ -147,7 +147,7 @@ async def start(cluster: FakeCluster, backend: SandboxBackend) -> AsyncIterator[
         bench = Bench(running, metrics, f"http://127.0.0.1:{server.port}", client, cluster, stop)
         benches.append(bench)
         if synced:
-            await bench.until(running.keeper.synced.is_set)
+            await bench.until(running.controller.synced.is_set)
         return bench
 
     yield begin

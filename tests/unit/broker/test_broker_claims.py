@@ -224,7 +224,7 @@ async def test_final_sandboxes_are_forgotten_after_a_while(start: Start) -> None
     bench = await start(replace(RHYTHM, remembered=0.05))
     _, found = await bench.ask()
     await bench.close(found["id"])
-    await bench.until(lambda: not bench.running.keeper.state.claims)
+    await bench.until(lambda: not bench.running.controller.state.claims)
     status, refusal = await bench.call("GET", f"/v1/sandboxes/{found['id']}")
     assert (status, refusal["error"]) == (404, "not_found")
 

@@ -11,7 +11,7 @@ from gymtrain_trainer.checkpoints.saving import Saves
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.monitoring.record import StepRecord, step_line, step_record
 from gymtrain_trainer.monitoring.step_alarms import Numbers
-from gymtrain_trainer.rank_zero import Lead, samples_per_step
+from gymtrain_trainer.rank_zero import RankZero, samples_per_step
 from gymtrain_trainer.rollouts.buffer import Taken
 
 log = logging.getLogger(__name__)
@@ -24,12 +24,12 @@ _TOLD = ("rollout_wait_s", "weight_sync_s", "kl", "ratio")  # in the line of a s
 class ReportCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not installed where types are checked
     """Rank 0: the progress of each step, and the worker's place beside each checkpoint."""
 
-    def __init__(self, context: Context, lead: Lead, saves: Saves, trainer: Callable[[], Any]) -> None:
+    def __init__(self, context: Context, rank_zero: RankZero, saves: Saves, trainer: Callable[[], Any]) -> None:
         """`trainer`: TRL's, once it is made."""
         self._saves = saves
-        self._lead = lead
+        self._rank_zero = rank_zero
         self._trainer = trainer
-        self._board = lead.board
+        self._board = rank_zero.board
         self._samples_per_step = samples_per_step(context)
         self._used: list[Taken] = []  # by the steps since the last report
         self._step_ended = time.monotonic()
@@ -41,7 +41,7 @@ class ReportCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
     ) -> None:
         """Before TRL's first weight sync."""
         self._first_step = state.global_step
-        self._lead.rewards.begin(state.global_step)
+        self._rank_zero.rewards.begin(state.global_step)
         self._step_ended = time.monotonic()
         self._board.update(
             phase="waiting_for_rollouts",
@@ -50,7 +50,7 @@ class ReportCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
             step=state.global_step,
             max_steps=state.max_steps,
         )
-        self._lead.watchdog.begin()
+        self._rank_zero.watchdog.begin()
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -64,8 +64,8 @@ class ReportCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         # At each step, not at each report: a checkpoint may come between two of them, and holds the place in the data.
         # With a token budget only TRL knows how many samples the step had; it has no name for that but this one.
         samples = self._samples_per_step or round(self._trainer()._step_samples)
-        self._used += self._lead.worker.rollout_buffer.use(samples)
-        self._lead.watchdog.stepped()
+        self._used += self._rank_zero.worker.rollout_buffer.use(samples)
+        self._rank_zero.watchdog.stepped()
         fields: dict[str, Any] = {"step": state.global_step}
         if state.global_step == self._first_step + 1:
             fields["first_step_at"] = time.time()
@@ -86,22 +86,22 @@ class ReportCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         now = time.monotonic()
         record = step_record(state.global_step, used, now - self._step_ended)
         first, self._first, self._step_ended = self._first, False, now
-        self._lead.rewards.append(record)
+        self._rank_zero.rewards.append(record)
         numbers = {name.split("/")[-1]: float(logs[name]) for name in _SHOWN if isinstance(logs.get(name), int | float)}
         told = {name: numbers[name] for name in _TOLD if name in numbers}
-        print(step_line(record, used, self._lead.numbering.label, told), flush=True)
+        print(step_line(record, used, self._rank_zero.numbering.label, told), flush=True)
         numbers |= {
             "reward_std": record.reward_std,
             "staleness": record.staleness,
             "step_seconds": record.seconds,
             "tokens": float(record.tokens),
             "constrained_samples": float(sum(taken.constrained for taken in used)),
-            "stale_samples": float(self._lead.worker.rollout_buffer.stale),
-        } | {f"dropped_{reason}": float(count) for reason, count in self._lead.worker.dropped.items()}
+            "stale_samples": float(self._rank_zero.worker.rollout_buffer.stale),
+        } | {f"dropped_{reason}": float(count) for reason, count in self._rank_zero.worker.dropped.items()}
         self._board.set_numbers(numbers)
         self._judge(numbers, record, first, sum(taken.constrained for taken in used) / len(used))
-        if self._lead.checker is not None:
-            self._lead.checker.report(state.global_step)
+        if self._rank_zero.checker is not None:
+            self._rank_zero.checker.report(state.global_step)
         self._board.update(reward=record.reward, tokens_per_second=round(record.tokens_per_second, 2))
         log.info(
             "step %d/%d  reward %.3f ± %.3f  %d groups  staleness %.1f  %.0f tok/s  %.1f s (rollouts %.1f, sync %.1f)",
@@ -119,11 +119,11 @@ class ReportCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """TRL has saved a checkpoint, or tried."""
-        self._saves.complete(state.global_step, self._lead.worker)
+        self._saves.complete(state.global_step, self._rank_zero.worker)
 
     def _judge(self, numbers: dict[str, float], record: StepRecord, first: bool, constrained: float) -> None:
         kl, ratio = numbers.get("kl"), numbers.get("ratio")
-        verdict = self._lead.alarms.look(Numbers(kl, ratio, record.staleness, first, record.step, constrained))
+        verdict = self._rank_zero.alarms.look(Numbers(kl, ratio, record.staleness, first, record.step, constrained))
         for reason, message in verdict.items():
             if message is None:
                 self._board.clear_alarm(reason)
