@@ -23,7 +23,6 @@ from gymtrain_broker.clock import steady
 from gymtrain_broker.control.broker import Broker
 from gymtrain_broker.control.controller import Controller
 from gymtrain_broker.control.daemon import Daemons
-from gymtrain_broker.control.state import State
 from gymtrain_broker.control.watching import Watching
 from gymtrain_broker.control.writes import Writes
 from gymtrain_broker.errors import PortError, StartError
@@ -32,6 +31,7 @@ from gymtrain_broker.http.daemon_proxy import Passing
 from gymtrain_broker.kube.client import Kube
 from gymtrain_broker.metrics import Metrics
 from gymtrain_broker.policy.shapes import Shapes
+from gymtrain_broker.policy.state import State
 from gymtrain_broker.settings import Settings
 
 logger = logging.getLogger(__name__)

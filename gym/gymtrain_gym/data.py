@@ -11,9 +11,9 @@ from pydantic import ValidationError
 
 from gymtrain_api.runs import parse_run_config
 from gymtrain_api.wiring import RUN_CONFIG_FILE, RunConfig
+from gymtrain_gym.config.agents import AgentDirectory
 from gymtrain_gym.config.findings import Findings
 from gymtrain_gym.datasets import preparation
-from gymtrain_gym.datasets.agents import AgentDirectory
 from gymtrain_gym.datasets.preparation import Folders
 
 EX_CONFIG = 78

@@ -10,7 +10,7 @@ from gymtrain_api.wiring import ExitCode
 from gymtrain_trainer.context import Context, read_context
 from gymtrain_trainer.cpus import set_thread_count
 from gymtrain_trainer.errors import TrainerError
-from gymtrain_trainer.monitoring.progress import ProgressBoard, write_termination_message
+from gymtrain_trainer.progress import ProgressBoard, write_termination_message
 
 log = logging.getLogger("gymtrain_trainer")
 

@@ -10,14 +10,14 @@ from typing import Any
 
 from gymtrain_api.sampling import temperature_of
 from gymtrain_trainer import settings
+from gymtrain_trainer.activity import Activity, Doing
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.data.rows import Tasks
-from gymtrain_trainer.monitoring.activity import Activity, Doing
-from gymtrain_trainer.monitoring.progress import ProgressBoard
 from gymtrain_trainer.monitoring.record import REWARDS_FILE, RewardsFile
 from gymtrain_trainer.monitoring.sample_check import SampleChecker, share_to_check, tolerance_of
 from gymtrain_trainer.monitoring.step_alarms import SampleAlarms
 from gymtrain_trainer.monitoring.watchdog import Watchdog
+from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts.build import make_worker, read_tasks
 from gymtrain_trainer.rollouts.worker import RolloutWorker
 from gymtrain_trainer.servers import sync_settings

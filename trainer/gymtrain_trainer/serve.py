@@ -12,7 +12,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from gymtrain_trainer.errors import TrainerError
 from gymtrain_trainer.monitoring.metrics import registry
-from gymtrain_trainer.monitoring.progress import KEPT_SAMPLES, ProgressBoard
+from gymtrain_trainer.progress import KEPT_SAMPLES, ProgressBoard
 
 _START_SECONDS = 30.0
 _STOP_SECONDS = 1.0  # for requests in flight

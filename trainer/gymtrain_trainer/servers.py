@@ -12,7 +12,7 @@ import aiohttp
 from gymtrain_api.wiring import RunConfig
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.errors import ServersError
-from gymtrain_trainer.monitoring.progress import ProgressBoard
+from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.weights import NoServersError, SyncSettings, wait_for_servers
 
 _PERIOD_SECONDS = 0.5

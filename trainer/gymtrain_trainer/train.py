@@ -19,12 +19,12 @@ from gymtrain_trainer.checkpoints.volume import explained
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.data.rows import read_index
 from gymtrain_trainer.errors import InterruptedBySignal, SettingsError
-from gymtrain_trainer.monitoring.progress import ProgressBoard
-from gymtrain_trainer.preflight.refusals import refusals_named
+from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.serve import HttpServer, make_app
 from gymtrain_trainer.servers import start_waiting
 from gymtrain_trainer.stopping import StopSignal
 from gymtrain_trainer.transfer import ELSEWHERE
+from gymtrain_trainer.trl.refusals import refusals_named
 from gymtrain_trainer.weights import WeightStore, weight_routes
 
 log = logging.getLogger(__name__)

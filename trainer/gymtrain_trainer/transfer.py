@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
 from gymtrain_api.weight_version import WeightVersion
+from gymtrain_trainer.activity import Activity, Doing
 from gymtrain_trainer.errors import InterruptedBySignal
-from gymtrain_trainer.monitoring.activity import Activity, Doing
-from gymtrain_trainer.monitoring.progress import ProgressBoard
+from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.stopping import StopSignal
 from gymtrain_trainer.versions import Numbering, SyncNumbers
 from gymtrain_trainer.weights import TransportRefusedError

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gymtrain_trainer.data.rows import Tasks
-from gymtrain_trainer.monitoring.progress import ProgressBoard
+from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts.answer import prompt_text
 from gymtrain_trainer.weights import ParityCheck, ParityResult
 

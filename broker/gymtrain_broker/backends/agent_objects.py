@@ -22,8 +22,8 @@ from gymtrain_api.sandboxes import (
     Reason,
     SandboxRequest,
 )
-from gymtrain_broker.kube import sandbox_pod
-from gymtrain_broker.policy.leases import Lease, MadeFor
+from gymtrain_broker.objects import sandbox_pod
+from gymtrain_broker.objects.leases import Lease, MadeFor
 from gymtrain_broker.policy.shapes import Shape, rewritten
 from gymtrain_broker.settings import Settings
 from gymtrain_broker.times import seconds

@@ -14,9 +14,9 @@ from gymtrain_api import agent_sandbox
 from gymtrain_api.sandboxes import SandboxRequest
 from gymtrain_broker.backends import agent_objects
 from gymtrain_broker.backends.agent_templates import AgentTemplates
-from gymtrain_broker.kube import sandbox_pod
 from gymtrain_broker.kube.client import Kube
-from gymtrain_broker.policy.leases import Lease, MadeFor
+from gymtrain_broker.objects import sandbox_pod
+from gymtrain_broker.objects.leases import Lease, MadeFor
 from gymtrain_broker.policy.shapes import Shape
 from gymtrain_broker.settings import Settings
 

@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager, suppress
 from gymtrain_api import agent_sandbox
 from gymtrain_broker.backends import agent_objects
 from gymtrain_broker.errors import ClusterError, LostError
-from gymtrain_broker.kube import sandbox_pod
 from gymtrain_broker.kube.client import Kube
+from gymtrain_broker.objects import sandbox_pod
 from gymtrain_broker.policy.shapes import Shape
 from gymtrain_broker.settings import Settings
 

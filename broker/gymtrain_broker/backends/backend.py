@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
 from gymtrain_api.sandboxes import SandboxRequest
-from gymtrain_broker.policy.leases import Lease, MadeFor
+from gymtrain_broker.objects.leases import Lease, MadeFor
 from gymtrain_broker.policy.shapes import Shape
 
 type Object = dict[str, Any]

@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from gymtrain_api.sandboxes import SandboxRequest
-from gymtrain_broker.kube import sandbox_pod
 from gymtrain_broker.kube.client import Kube
-from gymtrain_broker.policy.leases import Lease, MadeFor
+from gymtrain_broker.objects import sandbox_pod
+from gymtrain_broker.objects.leases import Lease, MadeFor
 from gymtrain_broker.policy.shapes import Shape
 from gymtrain_broker.settings import Settings
 

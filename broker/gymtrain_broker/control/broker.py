@@ -15,7 +15,6 @@ from gymtrain_api.sandboxes import (
 )
 from gymtrain_broker.control.controller import Controller
 from gymtrain_broker.control.daemon import Daemons
-from gymtrain_broker.control.state import Coming
 from gymtrain_broker.errors import (
     ConflictingKeyError,
     NeverError,
@@ -23,10 +22,11 @@ from gymtrain_broker.errors import (
     UnavailableError,
     UnknownError,
 )
+from gymtrain_broker.objects.leases import Found
 from gymtrain_broker.policy.claims import Claim, new_id
-from gymtrain_broker.policy.leases import Found
 from gymtrain_broker.policy.plan import Verdict
 from gymtrain_broker.policy.shapes import Shapes
+from gymtrain_broker.policy.state import Coming
 from gymtrain_broker.settings import Settings
 from gymtrain_broker.times import rfc3339
 

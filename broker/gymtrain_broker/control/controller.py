@@ -15,17 +15,17 @@ from gymtrain_api.sandboxes import Reason, SandboxState
 from gymtrain_broker.control.daemon import Daemons
 from gymtrain_broker.control.daemon_probe import DaemonProbe
 from gymtrain_broker.control.pod_operations import PodOperations
-from gymtrain_broker.control.state import Doing, State
 from gymtrain_broker.control.warm_pool import WarmPool
 from gymtrain_broker.control.writes import Writes
-from gymtrain_broker.kube import pod_view
-from gymtrain_broker.kube.pod_view import SandboxPod
 from gymtrain_broker.metrics import Metrics
+from gymtrain_broker.objects import pod_view
+from gymtrain_broker.objects.pod_view import SandboxPod
 from gymtrain_broker.policy import plan
 from gymtrain_broker.policy.claims import Claim, adopted
 from gymtrain_broker.policy.plan import Verdict
 from gymtrain_broker.policy.pulls import Pulls
 from gymtrain_broker.policy.shapes import Shapes
+from gymtrain_broker.policy.state import Doing, State
 from gymtrain_broker.settings import Settings
 
 logger = logging.getLogger(__name__)

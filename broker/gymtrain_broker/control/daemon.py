@@ -6,7 +6,7 @@ from typing import Any
 import aiohttp
 
 from gymtrain_api.sandboxes import sandbox_token
-from gymtrain_broker.kube.pod_view import SandboxPod
+from gymtrain_broker.objects.pod_view import SandboxPod
 from gymtrain_broker.settings import Settings
 
 _CALL_SECONDS = 5.0

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 from gymtrain_api.sandboxes import SandboxState
 from gymtrain_broker.control.daemon import Daemons
-from gymtrain_broker.control.state import Answered, State
-from gymtrain_broker.kube.pod_view import SandboxPod
+from gymtrain_broker.objects.pod_view import SandboxPod
 from gymtrain_broker.policy.claims import Claim
+from gymtrain_broker.policy.state import Answered, State
 from gymtrain_broker.settings import Settings
 
 _POLLS = 32  # daemons asked at once

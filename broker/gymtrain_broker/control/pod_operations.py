@@ -10,15 +10,15 @@ from typing import Any, Protocol
 from gymtrain_api import names
 from gymtrain_api.sandboxes import Reason, SandboxState
 from gymtrain_broker.control.daemon import Daemons
-from gymtrain_broker.control.state import Busy, Doing, State
 from gymtrain_broker.control.writes import Writes
 from gymtrain_broker.errors import ClusterError, RejectedError
-from gymtrain_broker.kube import pod_view
-from gymtrain_broker.kube.pod_view import SandboxPod
 from gymtrain_broker.metrics import Metrics
+from gymtrain_broker.objects import pod_view
+from gymtrain_broker.objects.leases import Found, Lease, MadeFor
+from gymtrain_broker.objects.pod_view import SandboxPod
 from gymtrain_broker.policy.claims import Claim
-from gymtrain_broker.policy.leases import Found, Lease, MadeFor
 from gymtrain_broker.policy.plan import Verdict, Want
+from gymtrain_broker.policy.state import Busy, Doing, State
 from gymtrain_broker.settings import Settings
 
 logger = logging.getLogger(__name__)

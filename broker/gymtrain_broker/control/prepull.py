@@ -12,9 +12,9 @@ from itertools import islice
 from typing import Any
 
 from gymtrain_api import labels
-from gymtrain_broker.kube.pod_view import SandboxPod
-from gymtrain_broker.kube.sandbox_pod import CONTAINER
-from gymtrain_broker.policy.leases import MadeFor
+from gymtrain_broker.objects.leases import MadeFor
+from gymtrain_broker.objects.pod_view import SandboxPod
+from gymtrain_broker.objects.sandbox_pod import CONTAINER
 from gymtrain_broker.policy.plan import Want, starved
 from gymtrain_broker.policy.pulls import Pulls
 from gymtrain_broker.policy.shapes import Shape, Shapes

@@ -8,15 +8,15 @@ from itertools import chain, islice
 
 from gymtrain_broker.control.pod_operations import PodOperations
 from gymtrain_broker.control.prepull import PrePulls
-from gymtrain_broker.control.state import Doing, State
 from gymtrain_broker.errors import ClusterError
-from gymtrain_broker.kube.pod_view import SandboxPod
 from gymtrain_broker.metrics import Metrics
+from gymtrain_broker.objects.leases import MadeFor
+from gymtrain_broker.objects.pod_view import SandboxPod
 from gymtrain_broker.policy import plan
-from gymtrain_broker.policy.leases import MadeFor
 from gymtrain_broker.policy.plan import Want
 from gymtrain_broker.policy.pulls import Pulls
 from gymtrain_broker.policy.shapes import Shapes
+from gymtrain_broker.policy.state import Doing, State
 from gymtrain_broker.settings import Settings
 
 logger = logging.getLogger(__name__)

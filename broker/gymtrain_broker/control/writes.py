@@ -11,9 +11,9 @@ from gymtrain_api import labels
 from gymtrain_api.sandboxes import SandboxRequest
 from gymtrain_broker.backends.backend import Backend
 from gymtrain_broker.errors import ClusterError, LostError, MissingError, RejectedError, UnreachableError
-from gymtrain_broker.kube.pod_view import SandboxPod
-from gymtrain_broker.kube.sandbox_pod import lease_patch
-from gymtrain_broker.policy.leases import Lease
+from gymtrain_broker.objects.leases import Lease
+from gymtrain_broker.objects.pod_view import SandboxPod
+from gymtrain_broker.objects.sandbox_pod import lease_patch
 
 type Object = dict[str, Any]
 

@@ -1,1 +1,1 @@
-"""The API server's objects: calls, pods written and pods read."""
+"""Calls to the API server."""

@@ -16,7 +16,6 @@ from typing import Any, Self
 import aiohttp
 
 from gymtrain_broker import environment
-from gymtrain_broker.control.write_throttle import Yielding
 from gymtrain_broker.errors import (
     ClusterError,
     LostError,
@@ -26,6 +25,7 @@ from gymtrain_broker.errors import (
     StartError,
     UnreachableError,
 )
+from gymtrain_broker.kube.write_throttle import Yielding
 from gymtrain_broker.metrics import Metrics
 
 type Object = dict[str, Any]

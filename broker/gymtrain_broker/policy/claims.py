@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gymtrain_api.sandboxes import SandboxRequest, SandboxState
-from gymtrain_broker.kube.pod_view import SandboxPod
-from gymtrain_broker.policy.leases import Found
+from gymtrain_broker.objects.leases import Found
+from gymtrain_broker.objects.pod_view import SandboxPod
 from gymtrain_broker.policy.shapes import Shape
 
 _WAITING = (SandboxState.QUEUED, SandboxState.STARTING)

@@ -8,7 +8,7 @@ those.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gymtrain_broker.kube.pod_view import SandboxPod
+from gymtrain_broker.objects.pod_view import SandboxPod
 from gymtrain_broker.policy.shapes import registry
 
 _FIRST_SECONDS = 10.0

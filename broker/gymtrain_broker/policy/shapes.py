@@ -8,7 +8,7 @@ from typing import Any
 
 from gymtrain_api.sandboxes import SandboxResources
 from gymtrain_api.spec import ImageRewrite
-from gymtrain_broker.kube import quantities, sandbox_pod
+from gymtrain_broker.objects import quantities, sandbox_pod
 from gymtrain_broker.settings import Settings
 
 _CACHED = 4096

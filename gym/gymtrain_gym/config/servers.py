@@ -9,9 +9,9 @@ from omegaconf import DictConfig, OmegaConf
 from gymtrain_api.spec import Gym
 from gymtrain_api.wiring import HEAD_SERVER, GymServerInfo
 from gymtrain_gym.config import code_scan
+from gymtrain_gym.config.agents import AgentDirectory
 from gymtrain_gym.config.findings import Findings, nearest
 from gymtrain_gym.config.resolve import KINDS, server_references
-from gymtrain_gym.datasets.agents import AgentDirectory
 from gymtrain_gym.errors import ConfigFileError
 from gymtrain_gym.server import ray_threads, workspace
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from gymtrain_api.sources import ConfigMapKey, GymPath, VolumeClaim, parse_data_source
 from gymtrain_api.spec import Data, Dataset
 from gymtrain_api.wiring import DATA_DIR, SOURCES_DIR, DataFile, DataIndex
+from gymtrain_gym.config.agents import AgentDirectory
 from gymtrain_gym.config.findings import Findings, nearest
 from gymtrain_gym.datasets import generated, jsonl
-from gymtrain_gym.datasets.agents import AgentDirectory
 from gymtrain_gym.datasets.policy import Policy, warn
 from gymtrain_gym.datasets.rows import RowReader, Schema
 from gymtrain_gym.errors import DatasetError

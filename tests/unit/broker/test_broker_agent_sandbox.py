@@ -15,9 +15,9 @@ from gymtrain_broker.backends import agent_objects, agent_templates
 from gymtrain_broker.backends.agent_sandboxes import AgentSandboxes
 from gymtrain_broker.errors import UnreachableError
 from gymtrain_broker.kube.client import Kube
-from gymtrain_broker.kube.sandbox_pod import lease_patch
 from gymtrain_broker.metrics import Metrics
-from gymtrain_broker.policy.leases import Found, Lease, MadeFor
+from gymtrain_broker.objects.leases import Found, Lease, MadeFor
+from gymtrain_broker.objects.sandbox_pod import lease_patch
 from gymtrain_broker.policy.shapes import Shapes
 from tests.support.fake_agent_sandbox import FakeAgentSandbox
 from tests.unit.broker.conftest import TOKEN, Bench, Start, settings

@@ -15,8 +15,8 @@ import yaml
 
 from gymtrain_api import labels
 from gymtrain_api.sandboxes import SandboxRequest, SandboxResources, sandbox_token, token_digest
-from gymtrain_broker.kube import sandbox_pod
-from gymtrain_broker.policy.leases import Found, Lease, MadeFor
+from gymtrain_broker.objects import sandbox_pod
+from gymtrain_broker.objects.leases import Found, Lease, MadeFor
 from gymtrain_broker.policy.shapes import Shapes
 from tests.unit.broker.conftest import TOKEN, settings
 

@@ -1,7 +1,7 @@
 """How fast images are pulled ahead."""
 
-from gymtrain_broker.kube import pod_view
-from gymtrain_broker.kube.pod_view import SandboxPod
+from gymtrain_broker.objects import pod_view
+from gymtrain_broker.objects.pod_view import SandboxPod
 from gymtrain_broker.policy.pulls import Pulls
 
 

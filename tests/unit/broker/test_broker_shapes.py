@@ -3,7 +3,7 @@
 import pytest
 
 from gymtrain_api.sandboxes import SandboxResources
-from gymtrain_broker.kube import quantities
+from gymtrain_broker.objects import quantities
 from gymtrain_broker.policy.shapes import Shapes, registry
 from tests.unit.broker.conftest import settings
 

@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from gymtrain_broker.control.write_throttle import Yielding
+from gymtrain_broker.kube.write_throttle import Yielding
 
 
 class _Clock:

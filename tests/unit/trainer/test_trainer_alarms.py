@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from gymtrain_trainer.monitoring.progress import ProgressBoard
 from gymtrain_trainer.monitoring.step_alarms import Numbers, SampleAlarms, stall_limit
+from gymtrain_trainer.progress import ProgressBoard
 
 
 def raised(

@@ -14,7 +14,7 @@ from gymtrain_trainer import open_files
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.data.rows import Task
 from gymtrain_trainer.errors import DataError
-from gymtrain_trainer.monitoring.progress import ProgressBoard
+from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts.build import make_worker, read_tasks
 from gymtrain_trainer.rollouts.guard import Versions
 from gymtrain_trainer.versions import Numbering

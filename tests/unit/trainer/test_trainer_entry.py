@@ -28,8 +28,8 @@ from gymtrain_trainer.errors import (
 )
 from gymtrain_trainer.launch import torchrun_arguments, wait_for_name
 from gymtrain_trainer.main import exit_code, main
-from gymtrain_trainer.monitoring.progress import write_termination_message
 from gymtrain_trainer.monitoring.record import RewardsFile, step_record
+from gymtrain_trainer.progress import write_termination_message
 from gymtrain_trainer.rollouts.buffer import Taken
 from gymtrain_trainer.servers import gym_servers, wait_for_gym
 from gymtrain_trainer.stopping import StopSignal

@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from gymtrain_api.wiring import TrainerProgress
 from gymtrain_trainer.errors import TrainerError
-from gymtrain_trainer.monitoring.progress import InFlight, ProgressBoard
+from gymtrain_trainer.progress import InFlight, ProgressBoard
 from gymtrain_trainer.serve import HttpServer, make_app
 
 

@@ -7,7 +7,7 @@ import pytest
 from gymtrain_api.wiring import ExitCode
 from gymtrain_trainer.errors import InterruptedBySignal, SettingsError
 from gymtrain_trainer.main import exit_code
-from gymtrain_trainer.preflight.refusals import is_refusal, place_of, refusals_named
+from gymtrain_trainer.trl.refusals import is_refusal, place_of, refusals_named
 from tests.unit.trainer.test_trainer_settings import spec
 
 

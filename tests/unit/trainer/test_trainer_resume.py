@@ -13,7 +13,7 @@ from gymtrain_trainer.checkpoints.resume import check_resume, start_of
 from gymtrain_trainer.checkpoints.saving import data_of
 from gymtrain_trainer.context import Context, read_context
 from gymtrain_trainer.errors import ResumeError
-from gymtrain_trainer.monitoring.progress import ProgressBoard
+from gymtrain_trainer.progress import ProgressBoard
 from tests.unit.trainer.test_trainer_entry import context
 from tests.unit.trainer.trainer_data import question, write_dataset, write_index
 

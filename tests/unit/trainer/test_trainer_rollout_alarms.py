@@ -3,7 +3,7 @@
 import pytest
 
 from gymtrain_trainer.errors import DropReason, GroupDroppedError
-from gymtrain_trainer.monitoring.progress import ProgressBoard
+from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts import alarms as alarms_module
 from gymtrain_trainer.rollouts.alarms import Environments, KnownCalls
 from gymtrain_trainer.rollouts.report import RolloutReport

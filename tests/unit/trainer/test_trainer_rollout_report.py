@@ -6,7 +6,7 @@ import pytest
 
 from gymtrain_api.conditions import Reason
 from gymtrain_trainer.data.rows import Task
-from gymtrain_trainer.monitoring.progress import ProgressBoard
+from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts.answer import Answer, Turn
 from gymtrain_trainer.rollouts.group import Group
 from gymtrain_trainer.rollouts.origins import Origin, Rollout

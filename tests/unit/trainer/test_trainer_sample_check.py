@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gymtrain_trainer.errors import SettingsError
-from gymtrain_trainer.monitoring.progress import ProgressBoard
 from gymtrain_trainer.monitoring.sample_check import SampleChecker, share_to_check, tolerance_of
+from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts.buffer import Row
 from tests.unit.trainer.test_trainer_settings import spec
 

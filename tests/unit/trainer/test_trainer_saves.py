@@ -10,7 +10,7 @@ import pytest
 
 from gymtrain_trainer.checkpoints.folder import checkpoint_folder, last_checkpoint
 from gymtrain_trainer.checkpoints.saving import Saves
-from gymtrain_trainer.monitoring.progress import ProgressBoard
+from gymtrain_trainer.progress import ProgressBoard
 from tests.unit.trainer.test_trainer_entry import context
 
 FULL = OSError(errno.ENOSPC, "No space left on device")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gymtrain_trainer.monitoring.activity import Activity, Doing
-from gymtrain_trainer.monitoring.progress import ProgressBoard
+from gymtrain_trainer.activity import Activity, Doing
+from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.stopping import StopSignal
 from gymtrain_trainer.transfer import WatchedTransfer
 from gymtrain_trainer.versions import Numbering, SyncNumbers

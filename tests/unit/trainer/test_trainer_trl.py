@@ -415,7 +415,7 @@ def test_the_checker_tells_right_samples_from_ones_with_another_versions_label(
 ) -> None:
     from transformers import AutoConfig
 
-    from gymtrain_trainer.monitoring.progress import ProgressBoard
+    from gymtrain_trainer.progress import ProgressBoard
 
     kept = KeptWeights(4)
     worker, _, _ = run(tiny_model, tmp_path, 2, kept=kept)

@@ -4,9 +4,9 @@ import threading
 
 import pytest
 
-from gymtrain_trainer.monitoring.activity import Activity, Doing
-from gymtrain_trainer.monitoring.progress import InFlight, ProgressBoard
+from gymtrain_trainer.activity import Activity, Doing
 from gymtrain_trainer.monitoring.watchdog import Watchdog, where_time_goes
+from gymtrain_trainer.progress import InFlight, ProgressBoard
 
 
 class Clock:
@@ -118,7 +118,7 @@ def test_the_longest_part_of_the_wait_comes_first() -> None:
 
 def test_activity_counts_nested_waits_once(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("gymtrain_trainer.monitoring.activity.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("gymtrain_trainer.activity.time.monotonic", lambda: now[0])
     activity = Activity()
     now[0] += 1.0
     with activity.doing(Doing.ROLLOUTS):

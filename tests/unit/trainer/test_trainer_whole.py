@@ -19,7 +19,7 @@ from gymtrain_trainer.checkpoints import folder
 from gymtrain_trainer.checkpoints.folder import last_checkpoint
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.errors import InterruptedBySignal
-from gymtrain_trainer.monitoring.progress import ProgressBoard
+from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.stopping import StopSignal
 from gymtrain_trainer.trl.report import ReportCallback
 from gymtrain_trainer.versions import SyncNumbers

@@ -15,7 +15,7 @@ import pytest
 from gymtrain_api.ledger import LedgerEntry
 from gymtrain_trainer.data.rows import Task, Tasks, read_index
 from gymtrain_trainer.errors import DataError, DropReason, GroupDroppedError, RolloutsStalledError
-from gymtrain_trainer.monitoring.progress import ProgressBoard
+from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts import alarms as alarms_module
 from gymtrain_trainer.rollouts import http as http_module
 from gymtrain_trainer.rollouts import worker as worker_module

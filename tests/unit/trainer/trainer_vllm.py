@@ -11,7 +11,7 @@ from aiohttp import web
 
 from gymtrain_trainer import rank_zero, train
 from gymtrain_trainer.context import Context
-from gymtrain_trainer.monitoring.progress import ProgressBoard
+from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts.guard import Versions
 from gymtrain_trainer.stopping import StopSignal
 from gymtrain_trainer.weights import SyncSettings, SyncStats, TransportNeeds, WeightStore

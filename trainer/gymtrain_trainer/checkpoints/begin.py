@@ -7,7 +7,7 @@ from gymtrain_trainer.checkpoints.folder import claim_folder, drop_cut_off
 from gymtrain_trainer.checkpoints.resume import Start, resume_from, told_aside, told_resumed
 from gymtrain_trainer.checkpoints.saving import checkpoint_volume, data_of
 from gymtrain_trainer.context import Context
-from gymtrain_trainer.monitoring.progress import ProgressBoard
+from gymtrain_trainer.progress import ProgressBoard
 
 log = logging.getLogger(__name__)
 

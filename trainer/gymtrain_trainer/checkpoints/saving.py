@@ -12,7 +12,7 @@ from gymtrain_trainer.checkpoints.volume import trouble_of
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.data.rows import data_digest, read_index
 from gymtrain_trainer.errors import DataError
-from gymtrain_trainer.monitoring.progress import ProgressBoard
+from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts.worker import RolloutWorker
 
 log = logging.getLogger(__name__)

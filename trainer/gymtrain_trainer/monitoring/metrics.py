@@ -35,7 +35,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from gymtrain_api.wiring import Alarm
-from gymtrain_trainer.monitoring.progress import ProgressBoard
+from gymtrain_trainer.progress import ProgressBoard
 
 _ALARMS: tuple[str, ...] = get_args(Alarm.model_fields["reason"].annotation)
 

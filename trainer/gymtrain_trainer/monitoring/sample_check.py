@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.wiring import ENV_CHECK_SAMPLES
 from gymtrain_trainer.errors import SettingsError
-from gymtrain_trainer.monitoring.progress import ProgressBoard
+from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts.buffer import Row
 
 log = logging.getLogger(__name__)

@@ -10,9 +10,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from gymtrain_trainer.monitoring.activity import Activity, Doing
-from gymtrain_trainer.monitoring.progress import InFlight, ProgressBoard
+from gymtrain_trainer.activity import Activity, Doing
 from gymtrain_trainer.monitoring.step_alarms import stall_limit
+from gymtrain_trainer.progress import InFlight, ProgressBoard
 
 log = logging.getLogger(__name__)
 

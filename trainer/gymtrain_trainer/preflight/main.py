@@ -28,8 +28,8 @@ from gymtrain_trainer.context import read_paths, read_run_config
 from gymtrain_trainer.preflight.context_length import check_lengths
 from gymtrain_trainer.preflight.lora_settings import check_lora
 from gymtrain_trainer.preflight.model_folder import check_model_folder
-from gymtrain_trainer.preflight.refusals import one_line, place_of
 from gymtrain_trainer.trl.config import leave_out_vllm
+from gymtrain_trainer.trl.refusals import one_line, place_of
 
 _WHERE = "spec.trainer.config"
 

@@ -10,7 +10,7 @@ from gymtrain_trainer import open_files, settings
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.data.rows import Tasks, read_index
 from gymtrain_trainer.errors import RolloutError
-from gymtrain_trainer.monitoring.progress import ProgressBoard
+from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts.announce import Announcer
 from gymtrain_trainer.rollouts.client import AgentSource
 from gymtrain_trainer.rollouts.group import GroupRules

@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gymtrain_trainer.monitoring.progress import InFlight
+from gymtrain_trainer.progress import InFlight
 
 # Of a row whose groups are dropped for the row's own sake: one that always takes too long, or makes more calls than the
 # ledger holds, would take the place of others for ever.

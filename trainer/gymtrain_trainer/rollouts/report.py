@@ -9,7 +9,7 @@ from typing import Any
 
 from gymtrain_api.conditions import Reason
 from gymtrain_trainer.errors import DropReason, GroupDroppedError, RolloutError
-from gymtrain_trainer.monitoring.progress import AlarmReason, ProgressBoard
+from gymtrain_trainer.progress import AlarmReason, ProgressBoard
 from gymtrain_trainer.rollouts.alarms import Environments, KnownCalls
 from gymtrain_trainer.rollouts.answer import prompt_text
 from gymtrain_trainer.rollouts.group import Group

@@ -15,7 +15,7 @@ from gymtrain_trainer.errors import (
     TrainerError,
     WorkerDiedError,
 )
-from gymtrain_trainer.monitoring.progress import InFlight
+from gymtrain_trainer.progress import InFlight
 from gymtrain_trainer.rollouts.announce import Announcer
 from gymtrain_trainer.rollouts.buffer import SampleBuffer
 from gymtrain_trainer.rollouts.group import GroupRunner

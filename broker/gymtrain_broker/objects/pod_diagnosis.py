@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gymtrain_api.sandboxes import DAEMON, DAEMON_DIR, Reason
-from gymtrain_broker.kube.sandbox_pod import CONTAINER
+from gymtrain_broker.objects.sandbox_pod import CONTAINER
 
 type Object = dict[str, Any]
 

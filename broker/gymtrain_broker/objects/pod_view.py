@@ -7,10 +7,10 @@ from pydantic import ValidationError
 
 from gymtrain_api import labels
 from gymtrain_api.sandboxes import SandboxRequest
-from gymtrain_broker.kube.pod_diagnosis import Trouble, condition, disruption, last_end, last_state, named, trouble
-from gymtrain_broker.kube.sandbox_pod import CONTAINER
-from gymtrain_broker.policy import leases
-from gymtrain_broker.policy.leases import Lease
+from gymtrain_broker.objects import leases
+from gymtrain_broker.objects.leases import Lease
+from gymtrain_broker.objects.pod_diagnosis import Trouble, condition, disruption, last_end, last_state, named, trouble
+from gymtrain_broker.objects.sandbox_pod import CONTAINER
 from gymtrain_broker.times import seconds
 
 type Object = dict[str, Any]

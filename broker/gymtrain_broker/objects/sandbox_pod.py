@@ -15,8 +15,8 @@ from gymtrain_api.sandboxes import (
     sandbox_token,
     token_digest,
 )
-from gymtrain_broker.kube import quantities, volume_wipe
-from gymtrain_broker.policy.leases import Lease, MadeFor
+from gymtrain_broker.objects import quantities, volume_wipe
+from gymtrain_broker.objects.leases import Lease, MadeFor
 from gymtrain_broker.settings import Settings
 from gymtrain_broker.times import rfc3339
 

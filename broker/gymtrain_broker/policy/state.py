@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gymtrain_api.sandboxes import SandboxResources
-from gymtrain_broker.kube.pod_view import SandboxPod
+from gymtrain_broker.objects.pod_view import SandboxPod
 from gymtrain_broker.policy.claims import Claim
 from gymtrain_broker.policy.fairness import FairQueue
 
