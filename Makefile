@@ -39,7 +39,7 @@ lint: ## Format, lint, types, import contracts, generated files
 	$(RUN) ruff check .
 	dev/run go-format
 	$(RUN) mypy
-	PYTHONPATH=api:operator:cli:trainer:gateway:broker $(RUN) lint-imports
+	PYTHONPATH=api:operator:cli:trainer:gateway:broker:gym:inference $(RUN) lint-imports
 	$(MAKE) --no-print-directory verify
 
 .PHONY: format

@@ -62,7 +62,7 @@ def _train(
     from gymtrain_trainer.checkpoints.resume import start_of
     from gymtrain_trainer.checkpoints.saving import Saves, save_on_the_way_out
     from gymtrain_trainer.rank_zero import RankZero, make_rank_zero
-    from gymtrain_trainer.trl.report import ReportCallback
+    from gymtrain_trainer.step_report import ReportCallback
     from gymtrain_trainer.trl.stop import StopCallback, agree_among_ranks, end_rollouts_on_signal
     from gymtrain_trainer.weights_parity import fill_prompts
 
