@@ -59,7 +59,7 @@ def test_seed_decides_the_rows() -> None:
 
 def test_rows_are_equal_in_another_process() -> None:
     code = (
-        "from gymtrain_api.spec import ReasoningGymTask as T; from gymtrain_gym import generated; import sys;"
+        "from gymtrain_api.spec import ReasoningGymTask as T; from gymtrain_gym.datasets import generated; import sys;"
         "sys.stdout.buffer.writelines(generated.rows(T(task='chain_sum', size=5, seed=3)))"
     )
     path = os.pathsep.join(str(Path(folder).absolute()) for folder in sys.path)
