@@ -20,8 +20,8 @@ from gymtrain_trainer.checkpoints.folder import last_checkpoint
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.errors import InterruptedBySignal
 from gymtrain_trainer.progress import ProgressBoard
-from gymtrain_trainer.stopping import StopSignal
 from gymtrain_trainer.step_report import ReportCallback
+from gymtrain_trainer.stopping import StopSignal
 from gymtrain_trainer.versions import SyncNumbers
 from tests.unit.trainer.test_trainer_entry import context
 from tests.unit.trainer.test_trainer_worker import AgentThread
