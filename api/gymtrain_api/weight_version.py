@@ -32,6 +32,12 @@ class WeightVersion:
             return None
         return cls(run, int(attempt), int(number))
 
+    @classmethod
+    def number_in(cls, label: str, run: str, attempt: int) -> int | None:
+        """The number of a label of this attempt of this run; None for any other label."""
+        version = cls.parse(label)
+        return version.number if version is not None and version.is_of(run, attempt) else None
+
     def is_of(self, run: str, attempt: int) -> bool:
         """Whether it is of this attempt of this run."""
         return (self.run, self.attempt) == (run, attempt)

@@ -59,7 +59,7 @@ class Running:
 
     def start(self) -> None:
         """Begins to work."""
-        for work in (self.watching.run(), self.controller.run(), self.controller.probe.poll()):
+        for work in (self.watching.run(), self.controller.run(), self.controller.daemon_probe.poll()):
             task = asyncio.create_task(work)
             task.add_done_callback(self._ended)
             self._tasks.append(task)

@@ -71,8 +71,7 @@ class Numbering:
             return bisect.bisect_left(self._numbers, number) + 1
 
     def _number(self, label: str) -> int | None:
-        version = WeightVersion.parse(label)
-        return version.number if version is not None and version.is_of(self.run, self.attempt) else None
+        return WeightVersion.number_in(label, self.run, self.attempt)
 
 
 class SyncNumbers:

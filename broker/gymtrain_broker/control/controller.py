@@ -52,7 +52,7 @@ class Controller:
         self._pulls = Pulls(settings.spec.pre_pull.max_per_registry)
         self.operations = PodOperations(settings, state, writes, daemons, metrics, self)
         self._warm_pool = WarmPool(settings, state, shapes, self.operations, self._pulls, metrics, writes.pressed)
-        self.probe = DaemonProbe(settings, state, daemons, self.ready_now, clock)
+        self.daemon_probe = DaemonProbe(settings, state, daemons, self.ready_now, clock)
         self._wake = asyncio.Event()
         self.synced = asyncio.Event()
 
@@ -85,7 +85,7 @@ class Controller:
             claim.confirmed = claim.confirmed or found.claim == claim.id
             self._judge(claim)
             self.ready_now(found.name)
-        self.probe.probe(found)
+        self.daemon_probe.probe(found)
         self._wake.set()
 
     def gone(self, pod: dict[str, Any]) -> None:

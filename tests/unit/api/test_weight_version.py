@@ -24,3 +24,9 @@ def test_another_run_has_attempts_of_its_own() -> None:
     assert WeightVersion("run", 1, 3).is_of("run", 1)
     assert not WeightVersion("run", 1, 3).is_of("run", 2)
     assert not WeightVersion("run", 1, 3).is_of("other", 1)
+
+
+def test_a_label_has_a_number_in_its_own_attempt_alone() -> None:
+    assert WeightVersion.number_in("run:1:3", "run", 1) == 3
+    assert WeightVersion.number_in("run:1:3", "run", 2) is None
+    assert WeightVersion.number_in("default", "run", 1) is None

@@ -19,7 +19,7 @@ def _programs(argv: Sequence[str | Path], cwd: Path) -> list[str]:
 
 
 def _targets(argv: Sequence[str | Path], *, cwd: Path, **_: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.CompletedProcess([], 0, "".join(f"/root/go/bin/{name}\n" for name in _programs(argv, cwd)), "")
+    return subprocess.CompletedProcess([], 0, "".join(f"/go/bin/{name}\n" for name in _programs(argv, cwd)), "")
 
 
 @pytest.fixture

@@ -49,5 +49,4 @@ class AdapterCarrier:
 
     def number(self, name: str) -> int | None:
         """Of a version of this attempt; None for any other name."""
-        version = WeightVersion.parse(name)
-        return version.number if version is not None and version.is_of(self.run, self.attempt) else None
+        return WeightVersion.number_in(name, self.run, self.attempt)
