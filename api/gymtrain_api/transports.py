@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from gymtrain_api.spec import GymTrainingRunSpec
 
-Transport = Literal["NCCL", "LoRAFilesystem", "HTTPFull", "None"]
+TransportName = Literal["NCCL", "LoRAFilesystem", "HTTPFull", "None"]
 
 PULL_BACKEND = "gymtrain_pull"
 NCCL_BACKEND = "nccl"
@@ -53,14 +53,14 @@ class ServerOffer:
 
 
 @dataclass(frozen=True)
-class Choice:
+class TransportChoice:
     """The transport, or None with the reason that names what is missing.
 
     Attributes:
         missing: what the transports that come before it in the table lack, one text each.
     """
 
-    transport: Transport | None
+    transport: TransportName | None
     reason: str
     missing: tuple[str, ...] = ()
 
@@ -111,7 +111,7 @@ def adapters_held(max_staleness: int) -> int:
     return max_staleness + 2
 
 
-def planned(spec: GymTrainingRunSpec) -> Transport:
+def planned(spec: GymTrainingRunSpec) -> TransportName:
     """The transport that vLLM is started for; whether it really offers it shows when it is up."""
     requested = spec.weight_sync.transport
     if requested != "Auto":
@@ -130,7 +130,7 @@ def choose(
     shared_volume: bool | None = None,
     trainer_gpus: int | None = None,
     inference_gpus: int | None = None,
-) -> Choice:
+) -> TransportChoice:
     """The transport for a run on these servers (at least one).
 
     Args:
@@ -143,7 +143,7 @@ def choose(
         inference_gpus: of each vLLM pod; None where the caller does not know.
     """
     if requested == "None":
-        return Choice("None", "None: asked for; vLLM keeps the weights that it started with")
+        return TransportChoice("None", "None: asked for; vLLM keeps the weights that it started with")
     run = _Run(
         lora_rank(lora) if isinstance(lora, Mapping) else None,
         adapters_held(max_staleness),
@@ -152,11 +152,11 @@ def choose(
         inference_gpus,
     )
     with_adapter = bool(lora) or isinstance(lora, Mapping)
-    order: tuple[Transport, ...] = ("LoRAFilesystem", "NCCL", "HTTPFull") if with_adapter else ("NCCL", "HTTPFull")
+    order: tuple[TransportName, ...] = ("LoRAFilesystem", "NCCL", "HTTPFull") if with_adapter else ("NCCL", "HTTPFull")
     if requested != "Auto":
         order = tuple(name for name in _CHECKS if name == requested)
         if requested == "LoRAFilesystem" and not with_adapter:
-            return Choice(None, "LoRAFilesystem: spec.model.lora is not set, so there is no adapter to send")
+            return TransportChoice(None, "LoRAFilesystem: spec.model.lora is not set, so there is no adapter to send")
     lacks: list[str] = []
     for name in order:
         missing = [
@@ -164,13 +164,13 @@ def choose(
         ]
         missing += _LACKS[name](run)
         if not missing:
-            return Choice(name, f"{requested}: {_why(name, with_adapter)}", tuple(lacks))
+            return TransportChoice(name, f"{requested}: {_why(name, with_adapter)}", tuple(lacks))
         lacks.append(f"{name}: {'; '.join(missing)}")
     reason = f"{requested}: no transport works: {' | '.join(lacks) or f'{requested} is not known'}"
-    return Choice(None, reason, tuple(lacks))
+    return TransportChoice(None, reason, tuple(lacks))
 
 
-def _why(name: Transport, with_adapter: bool) -> str:
+def _why(name: TransportName, with_adapter: bool) -> str:
     if name == "LoRAFilesystem":
         return "an adapter, and every server takes adapters from the checkpoint volume"
     weights = "the adapter merged into full weights" if with_adapter else "full weights"
@@ -208,7 +208,7 @@ def _adapters(offer: ServerOffer, run: _Run) -> Iterable[str]:
         yield f"has --data-parallel-size {offer.data_parallel_size}: an adapter would reach only one of its replicas"
 
 
-_CHECKS: dict[Transport, Callable[[ServerOffer, _Run], Iterable[str]]] = {
+_CHECKS: dict[TransportName, Callable[[ServerOffer, _Run], Iterable[str]]] = {
     "LoRAFilesystem": _adapters,
     "NCCL": _nccl,
     "HTTPFull": _pull,
@@ -236,7 +236,7 @@ def _without_gpus(run: _Run) -> list[str]:
     return [f"{field} is 0, and NCCL runs between GPUs" for field, gpus in sides if gpus == 0]
 
 
-_LACKS: dict[Transport, Callable[[_Run], list[str]]] = {
+_LACKS: dict[TransportName, Callable[[_Run], list[str]]] = {
     "LoRAFilesystem": _without_volume,
     "NCCL": _without_gpus,
     "HTTPFull": _nothing,

@@ -28,7 +28,7 @@ INSTALL = (
 
 
 @dataclass(frozen=True)
-class Choice:
+class BackendChoice:
     """What was chosen.
 
     Attributes:
@@ -42,7 +42,7 @@ class Choice:
     probe: tuple[Object, ...] = ()
 
 
-def choose(seen: Observation, run: RunContext) -> Choice:
+def choose(seen: Observation, run: RunContext) -> BackendChoice:
     """The backend of a run with sandboxes."""
     assert run.spec.sandboxes is not None
     wanted, offer = run.spec.sandboxes.backend, seen.agent_sandbox or AgentSandbox(served=False)
@@ -50,12 +50,12 @@ def choose(seen: Observation, run: RunContext) -> Choice:
     if live is not None and not is_deleting(live):
         return _kept(live, restarts=_restarts(run))
     if wanted == "Pod":
-        return Choice("Pod", "spec.sandboxes.backend says so")
+        return BackendChoice("Pod", "spec.sandboxes.backend says so")
     if wanted == "Auto" and _restarts(run):
-        return Choice("Pod", "only pods can be reused in place (reuse: Restart)")
+        return BackendChoice("Pod", "only pods can be reused in place (reuse: Restart)")
     if not offer.served or offer.forbidden:
         lack = MISSING if not offer.served else f"the operator may not use agent-sandbox: {offer.forbidden}"
-        return Choice("Pod", lack) if wanted == "Auto" else Choice(None, f"{lack}: {INSTALL}")
+        return BackendChoice("Pod", lack) if wanted == "Auto" else BackendChoice(None, f"{lack}: {INSTALL}")
     return _proven(seen, run, offer.probe, wanted)
 
 
@@ -64,25 +64,25 @@ def _restarts(run: RunContext) -> bool:
     return any(pool.reuse == "Restart" for pool in run.spec.sandboxes.warm_pools)
 
 
-def _kept(live: Object, *, restarts: bool) -> Choice:
+def _kept(live: Object, *, restarts: bool) -> BackendChoice:
     notes = live["metadata"].get("annotations") or {}
     backend = notes.get(labels.SANDBOX_BACKEND)
     if backend not in BACKENDS:
-        return Choice("Pod", "the broker is of a release that has no other")
+        return BackendChoice("Pod", "the broker is of a release that has no other")
     why = str(notes.get(labels.SANDBOX_BACKEND_REASON) or "")
     if backend != "Pod" and restarts:  # the pools changed since
         why += "; reuse: Restart of a warm pool is ignored, as only pods can be reused in place"
-    return Choice(cast(SandboxBackend, backend), why)
+    return BackendChoice(cast(SandboxBackend, backend), why)
 
 
-def _proven(seen: Observation, run: RunContext, probe: Object | None, wanted: str) -> Choice:
+def _proven(seen: Observation, run: RunContext, probe: Object | None, wanted: str) -> BackendChoice:
     to_write = (sandbox_probe(run),) if probe is None else ()
     if probe is not None and (probe.get("status") or {}).get("observedGeneration"):
         why = "agent-sandbox's controller answers" if wanted == "Auto" else "spec.sandboxes.backend says so"
-        return Choice("AgentSandbox", why)
+        return BackendChoice("AgentSandbox", why)
     name = names.sandbox_probe(run.name) if probe is None else name_of(probe)
     made = to_seconds(probe["metadata"].get("creationTimestamp")) if probe else None
     if made is None or seen.now - made <= PROBE_SECONDS:
-        return Choice(None, f"agent-sandbox's controller has not answered yet ({agent_sandbox.POOL} {name})", to_write)
+        return BackendChoice(None, f"agent-sandbox's controller has not answered yet ({agent_sandbox.POOL} {name})", to_write)
     lack = f"agent-sandbox is installed, but its controller leaves {agent_sandbox.POOL} {name} without a status"
-    return Choice("Pod", lack) if wanted == "Auto" else Choice(None, f"{lack}: {INSTALL}")
+    return BackendChoice("Pod", lack) if wanted == "Auto" else BackendChoice(None, f"{lack}: {INSTALL}")

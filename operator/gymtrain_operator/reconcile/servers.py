@@ -26,7 +26,7 @@ from gymtrain_operator.reconcile import weight_sync
 from gymtrain_operator.reconcile.observation import Object, Observation, Verdict, name_of
 from gymtrain_operator.reconcile.pods import has_started, node_of
 from gymtrain_operator.reconcile.readiness import ServerState, readiness, server_state
-from gymtrain_operator.reconcile.sandboxes import Choice, choose
+from gymtrain_operator.reconcile.sandboxes import BackendChoice, choose
 from gymtrain_operator.reconcile.steps import Changes, Failure
 
 INFERENCE = "inference"
@@ -145,14 +145,14 @@ def _gateway_state(seen: Observation, run: RunContext) -> ServerState:
     return server_state(GATEWAY, GATEWAY, gateway_url(run), deployment, run.spec.gateway.replicas, pods)
 
 
-def _broker_state(seen: Observation, run: RunContext, choice: Choice) -> ServerState:
+def _broker_state(seen: Observation, run: RunContext, choice: BackendChoice) -> ServerState:
     deployment = seen.children.get("Deployment", names.broker(run.name))
     pods = seen.children.servers(labels.Role.BROKER)
     state = server_state(BROKER, BROKER, broker_url(run), deployment, 1, pods)
     return state if choice.backend else ServerState(state.status, False, choice.why)
 
 
-def _broker(run: RunContext, choice: Choice | None) -> list[Object]:
+def _broker(run: RunContext, choice: BackendChoice | None) -> list[Object]:
     """The broker, once it is known what it makes sandboxes of."""
     if choice is None or choice.backend is None:
         return list(choice.probe) if choice else []

@@ -50,14 +50,14 @@ def step(seen: Observation, run: RunContext, before: GymTrainingRunStatus) -> We
     return WeightSyncStep(known, holds(_KIND, Reason.TRANSPORT_CHOSEN, text))
 
 
-def _with_choice(known: WeightSyncStatus | None, choice: transports.Choice) -> WeightSyncStatus:
+def _with_choice(known: WeightSyncStatus | None, choice: transports.TransportChoice) -> WeightSyncStatus:
     missing = [text[:_MAX_MISSING] for text in choice.missing]
     if known is None:
         return WeightSyncStatus(transport=str(choice.transport), reason=choice.reason, missing=missing)
     return known.model_copy(update={"missing": missing if known.transport == choice.transport else []})
 
 
-def _choose(seen: Observation, run: RunContext) -> transports.Choice:
+def _choose(seen: Observation, run: RunContext) -> transports.TransportChoice:
     spec = run.spec
     return transports.choose(
         spec.weight_sync.transport,

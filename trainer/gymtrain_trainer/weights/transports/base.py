@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import aiohttp
 
-from gymtrain_api.transports import Transport
+from gymtrain_api.transports import TransportName
 from gymtrain_api.wiring import WeightsHeld
 from gymtrain_trainer.weights.background import Background
 from gymtrain_trainer.weights.errors import WeightSyncError
@@ -32,7 +32,7 @@ _BACKOFF_LIMIT_SECONDS = 30.0
 class PodTransport(ABC):
     """Base of the transports. Rank 0 only."""
 
-    name: Transport
+    name: TransportName
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from gymtrain_api.transports import Transport
+from gymtrain_api.transports import TransportName
 from gymtrain_api.wiring import SERVED_MODEL_NAME
 from gymtrain_trainer.weights.parity.check import staged_logprobs
 from gymtrain_trainer.weights.parity.watch import ParityWatch
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 class HTTPFull(PushTransport):
     """TRL's WeightTransferProtocol."""
 
-    name: Transport = "HTTPFull"
+    name: TransportName = "HTTPFull"
 
     def __init__(
         self,

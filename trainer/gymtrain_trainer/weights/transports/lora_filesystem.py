@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gymtrain_api.transports import Transport
+from gymtrain_api.transports import TransportName
 from gymtrain_trainer.weights.errors import StagingError
 from gymtrain_trainer.weights.parity.watch import ParityWatch
 from gymtrain_trainer.weights.pods.adapters import AdapterCarrier
@@ -38,7 +38,7 @@ CONFIG_FILE, TENSORS_FILE = "adapter_config.json", "adapter_model.safetensors"  
 class LoRAFilesystem(PushTransport):
     """TRL's WeightTransferProtocol, for the tensors of an adapter."""
 
-    name: Transport = "LoRAFilesystem"
+    name: TransportName = "LoRAFilesystem"
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from gymtrain_api.transports import Transport
+from gymtrain_api.transports import TransportName
 from gymtrain_trainer.weights.pods.client import PodClient
 from gymtrain_trainer.weights.pods.push import Version
 from gymtrain_trainer.weights.settings import SyncSettings
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class NoTransport(PodTransport):
     """TRL's WeightTransferProtocol; sends nothing. Every pod that answers counts as current."""
 
-    name: Transport = "None"
+    name: TransportName = "None"
 
     def __init__(
         self, settings: SyncSettings, *, reason: str = "", observer: Callable[[SyncEvent], None] | None = None

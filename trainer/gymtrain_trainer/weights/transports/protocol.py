@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from gymtrain_api.transports import Transport
+from gymtrain_api.transports import TransportName
 from gymtrain_api.wiring import WeightsHeld
 from gymtrain_trainer.weights.stats import SyncStats
 
@@ -25,7 +25,7 @@ type Parameters = Callable[[], NamedTensors]  # the model's, under the checkpoin
 class WeightTransport(Protocol):
     """One way from the trainer's tensors to every vLLM pod of the run."""
 
-    name: Transport
+    name: TransportName
     reason: str  # why this one
     stats: SyncStats
 

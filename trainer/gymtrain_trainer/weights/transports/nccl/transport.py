@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from gymtrain_api.transports import Transport
+from gymtrain_api.transports import TransportName
 from gymtrain_api.wiring import SERVED_MODEL_NAME
 from gymtrain_trainer.weights.errors import PodError, WeightsError, WeightSyncError
 from gymtrain_trainer.weights.parity.watch import ParityWatch
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 class NCCL(PodTransport):
     """TRL's WeightTransferProtocol."""
 
-    name: Transport = "NCCL"
+    name: TransportName = "NCCL"
 
     def __init__(
         self,
