@@ -85,10 +85,12 @@ SETS = (
         {
             "coredns": "./coredns",
             "kube-router": "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router",
-            "local-path-provisioner": "github.com/rancher/local-path-provisioner",
         },
         module=_CLUSTER,
     ),
+    # By itself: it imports logrus under its old name, Sirupsen, and no command builds packages whose paths differ in case
+    # alone.
+    BinarySet("storage", {"local-path-provisioner": "github.com/rancher/local-path-provisioner"}, module=_CLUSTER),
     BinarySet("helm", {"helm": "helm.sh/helm/v3/cmd/helm"}, module=_CLUSTER),
     BinarySet("pause", {"pause": "."}),
     BinarySet(
