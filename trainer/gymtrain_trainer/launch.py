@@ -10,6 +10,7 @@ from types import FrameType
 
 from gymtrain_api.wiring import RENDEZVOUS_PORT, TRAINER_GRACE_SECONDS, ExitCode
 from gymtrain_trainer.context import Context
+from gymtrain_trainer.dns import addresses
 from gymtrain_trainer.errors import ServersError
 
 _PERIOD_SECONDS = 1.0
@@ -52,7 +53,7 @@ def wait_for_name(host: str, deadline_seconds: float) -> None:
     end = time.monotonic() + deadline_seconds
     while True:
         try:
-            socket.getaddrinfo(host, RENDEZVOUS_PORT)
+            addresses(host, RENDEZVOUS_PORT)
             return
         except socket.gaierror as error:
             if time.monotonic() > end:

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 
 from gymtrain_api.ledger import LEDGER_PATH, LedgerAnswer, LedgerEntry, LedgerQuestion
-from gymtrain_trainer.weights import Pod
 
 
 class Gateway:
@@ -29,7 +28,7 @@ class Gateway:
 
 
 @asynccontextmanager
-async def serving(*gateways: Gateway) -> AsyncIterator[list[Pod]]:
+async def serving(*gateways: Gateway) -> AsyncIterator[list[str]]:
     """The pods as DNS knows them; tests may change the list."""
     runners = []
     pods = []
@@ -41,7 +40,7 @@ async def serving(*gateways: Gateway) -> AsyncIterator[list[Pod]]:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         gateway.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
         runners.append(runner)
-        pods.append(Pod(gateway.url))
+        pods.append(gateway.url)
     try:
         yield pods
     finally:
@@ -54,10 +53,10 @@ def entry(*versions: str, history: str = "first", finish: str | None = "stop", *
     return LedgerEntry.model_validate({"versions": versions, "history": history, "finish_reason": finish, **more})
 
 
-def dns(pods: Sequence[Pod]) -> Callable[[str, int], Awaitable[list[Pod]]]:
-    """Stands in for weights.hosts.resolve."""
+def dns(pods: Sequence[str]) -> Callable[[str, int], Awaitable[list[str]]]:
+    """Stands in for dns.pod_urls."""
 
-    async def find(host: str, port: int) -> list[Pod]:
+    async def find(host: str, port: int) -> list[str]:
         return list(pods)
 
     return find

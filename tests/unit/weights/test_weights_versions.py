@@ -1,9 +1,8 @@
-"""Whether a group's weights can be trusted, and where pods are found."""
+"""Whether a group's weights can be trusted."""
 
 import pytest
 
-from gymtrain_trainer.weights import Pod, untrusted
-from gymtrain_trainer.weights.pods.hosts import resolve
+from gymtrain_trainer.weights import untrusted
 
 POD = "http://10.0.0.5:8000"
 
@@ -26,12 +25,3 @@ def test_a_group_across_a_sync_of_the_attempt_is_kept() -> None:
 
 def test_a_pod_that_does_not_answer_discards_nothing() -> None:
     assert untrusted({POD: "demo:1:3"}, {POD: None}, "demo", 1) is None
-
-
-async def test_a_name_without_addresses_is_no_error() -> None:
-    assert await resolve("no-such-host.invalid", 8000) == []
-
-
-async def test_addresses_become_urls() -> None:
-    assert await resolve("127.0.0.1", 8000) == [Pod("http://127.0.0.1:8000")]
-    assert await resolve("::1", 8000) == [Pod("http://[::1]:8000")]

@@ -22,8 +22,8 @@ from pydantic import ValidationError
 
 from gymtrain_api.ledger import LEDGER_PATH, MAX_DIGESTS, LedgerAnswer, LedgerEntry, LedgerQuestion
 from gymtrain_api.wiring import GATEWAY_PORT
+from gymtrain_trainer.dns import pod_urls
 from gymtrain_trainer.errors import DropReason, GroupDroppedError
-from gymtrain_trainer.weights.pods.hosts import Pod, resolve
 
 _TRIES = 8
 _UNKNOWN_TRIES = 4
@@ -41,7 +41,7 @@ class Ledger:
         self,
         host: str,
         port: int = GATEWAY_PORT,
-        find: Callable[[str, int], Awaitable[list[Pod]]] = resolve,
+        find: Callable[[str, int], Awaitable[list[str]]] = pod_urls,
     ) -> None:
         """`host`: the headless Service of the gateway's pods."""
         self._host = host
@@ -102,7 +102,7 @@ class Ledger:
             [answer for answer in answers if isinstance(answer, str)],
         )
 
-    async def _ask(self, pod: Pod, digests: list[str]) -> LedgerAnswer | str:
+    async def _ask(self, url: str, digests: list[str]) -> LedgerAnswer | str:
         """What one pod says, or why it said nothing."""
         assert self._session is not None
         found: dict[str, LedgerEntry] = {}
@@ -110,17 +110,17 @@ class Ledger:
         try:
             for start in range(0, len(digests), MAX_DIGESTS):
                 question = LedgerQuestion(digests=digests[start : start + MAX_DIGESTS])
-                async with self._session.post(pod.url + LEDGER_PATH, json=question.model_dump()) as response:
+                async with self._session.post(url + LEDGER_PATH, json=question.model_dump()) as response:
                     if response.status != 200:
-                        return f"{pod.url} answered {response.status}"
+                        return f"{url} answered {response.status}"
                     answer = LedgerAnswer.model_validate_json(await response.read())
                     found |= answer.entries
         except TimeoutError:
-            return f"{pod.url} didn't answer within {_ASK_SECONDS:g} s"
+            return f"{url} didn't answer within {_ASK_SECONDS:g} s"
         except (aiohttp.ClientError, OSError) as error:
-            return f"{pod.url}: {type(error).__name__}"
+            return f"{url}: {type(error).__name__}"
         except ValidationError as error:
-            return f"{pod.url} answered nonsense: {error.error_count()} errors"
+            return f"{url} answered nonsense: {error.error_count()} errors"
         return answer.model_copy(update={"entries": found})
 
 

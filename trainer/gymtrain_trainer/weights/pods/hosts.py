@@ -1,10 +1,8 @@
-"""The vLLM pods of the run, asked of DNS anew each time: pods come, go and change their addresses."""
+"""The vLLM pods of the run, as DNS knows them."""
 
-import asyncio
-import socket
 from dataclasses import dataclass
 
-_DNS_SECONDS = 5.0
+from gymtrain_trainer.dns import pod_urls
 
 
 @dataclass(frozen=True, order=True)
@@ -16,11 +14,4 @@ class Pod:
 
 async def resolve(host: str, port: int) -> list[Pod]:
     """All pods behind a headless Service, sorted; none while it has no address."""
-    loop = asyncio.get_running_loop()
-    try:
-        async with asyncio.timeout(_DNS_SECONDS):
-            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, TimeoutError):
-        return []
-    addresses = {str(entry[4][0]) for entry in found}
-    return sorted(Pod(f"http://{f'[{address}]' if ':' in address else address}:{port}") for address in addresses)
+    return [Pod(url) for url in await pod_urls(host, port)]
