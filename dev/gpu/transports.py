@@ -343,21 +343,20 @@ def _difference(address: str, port: int, model: Any, subject: _Subject) -> float
 
     import aiohttp
 
-    from gymtrain_trainer.weights.parity.check import ParityCheck, judge, model_logprobs, sample
+    from gymtrain_trainer.weights.parity.check import ParityCheck, completions_of, judge, model_logprobs
     from gymtrain_trainer.weights.pods.client import PodClient
-    from gymtrain_trainer.weights.pods.hosts import Pod
 
     check = ParityCheck(model_logprobs(model), _PROMPTS, threshold=1e9)
 
     async def ask() -> Any:
         async with aiohttp.ClientSession() as session:
-            return await sample(
-                PodClient(session, Pod(f"http://{address}:{port}")), check, 60.0, subject.asked() or "policy"
+            return await completions_of(
+                PodClient(session, VllmPod(f"http://{address}:{port}")), check, 60.0, subject.asked() or "policy"
             )
 
-    samples = asyncio.run(ask())
+    completions = asyncio.run(ask())
     with subject.computing():
-        return round(judge("vLLM", samples, check, "bfloat16"), 5)
+        return round(judge("vLLM", completions, check, "bfloat16"), 5)
 
 
 def _tail(log: Path) -> str:

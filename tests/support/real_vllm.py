@@ -19,8 +19,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gymtrain_trainer.weights import ParityCheck, Pod
-from gymtrain_trainer.weights.parity.check import Sample, judge, sample
+from gymtrain_trainer.weights import ParityCheck, VllmPod
+from gymtrain_trainer.weights.parity.check import ParityCompletion, completions_of, judge
 from gymtrain_trainer.weights.pods.client import PodClient
 from tests.support.fake_vllm import free_port
 from tests.support.specs import smallest_run
@@ -114,10 +114,10 @@ class Server:
     def difference(self, check: ParityCheck, model: str = "policy") -> float:
         """Between its log-probabilities and those of `check`."""
 
-        async def ask() -> list[Sample]:
+        async def ask() -> list[ParityCompletion]:
             async with aiohttp.ClientSession() as session:
-                client = PodClient(session, Pod(f"http://127.0.0.1:{self.port}"))
-                return await sample(client, check, 120.0, model)
+                client = PodClient(session, VllmPod(f"http://127.0.0.1:{self.port}"))
+                return await completions_of(client, check, 120.0, model)
 
         return judge("vLLM", asyncio.run(ask()), check, "float32")
 

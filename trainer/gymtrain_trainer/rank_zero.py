@@ -24,7 +24,7 @@ from gymtrain_trainer.servers import sync_settings
 from gymtrain_trainer.stopping import StopSignal
 from gymtrain_trainer.transfer import WatchedTransfer
 from gymtrain_trainer.transport import transport_needs
-from gymtrain_trainer.versions import Numbering, SyncNumbers
+from gymtrain_trainer.versions import Numbering, SyncNumberFile
 from gymtrain_trainer.weights import ChosenTransport, ParityWatch, SyncEvent, WeightStore
 from gymtrain_trainer.weights_parity import parity_check, parity_report
 
@@ -82,7 +82,7 @@ def make_rank_zero(
     """
     spec = context.run.spec
     activity = Activity()
-    numbers = SyncNumbers(context.run_folder if spec.trainer.checkpoint else None, context.attempt)
+    numbers = SyncNumberFile(context.run_folder if spec.trainer.checkpoint else None, context.attempt)
     numbering = Numbering(context.run.name, context.attempt, numbers.last())
     parity = parity_check(trainer, spec.weight_sync.parity_threshold)
     watch = ParityWatch(parity, every_syncs=spec.weight_sync.parity_every_syncs, on_result=parity_report(board))

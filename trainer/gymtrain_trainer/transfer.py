@@ -9,7 +9,7 @@ from gymtrain_trainer.activity import Activity, Doing
 from gymtrain_trainer.errors import InterruptedBySignal
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.stopping import StopSignal
-from gymtrain_trainer.versions import Numbering, SyncNumbers
+from gymtrain_trainer.versions import Numbering, SyncNumberFile
 from gymtrain_trainer.weights import TransportRefusedError
 
 type Stream = Iterator[tuple[str, Any]]  # name and tensor
@@ -66,7 +66,7 @@ class WatchedTransfer:
         board: ProgressBoard,
         activity: Activity,
         numbering: Numbering,
-        numbers: SyncNumbers,
+        numbers: SyncNumberFile,
         watch: Callable[[int, Stream], Stream] | None = None,
     ) -> None:
         """

@@ -74,7 +74,7 @@ class Numbering:
         return WeightVersion.number_in(label, self.run, self.attempt)
 
 
-class SyncNumbers:
+class SyncNumberFile:
     """Remembers on the checkpoint volume which numbers the attempt has used."""
 
     def __init__(self, folder: Path | None, attempt: int) -> None:

@@ -20,7 +20,7 @@ from gymtrain_trainer.rollouts.ledger import Ledger
 from gymtrain_trainer.rollouts.origins import Rollout
 from gymtrain_trainer.rollouts.source import RolloutLimits, Sampling
 from gymtrain_trainer.versions import Numbering
-from gymtrain_trainer.weights import untrusted
+from gymtrain_trainer.weights import foreign_weights
 from tests.unit.trainer.trainer_agent import Agent, good_answer, inner_server_died
 from tests.unit.trainer.trainer_data import question
 from tests.unit.trainer.trainer_gateway import Gateway, dns, entry, serving
@@ -86,7 +86,7 @@ async def scene(known: LedgerEntry | None = None, pods: Pods | None = None) -> A
         Ledger("gateways", find=dns(found)) as ledger,
         AgentSource(RolloutLimits(8, 5.0, 1), Sampling(1.0, 8)) as source,
     ):
-        guard = WeightGuard(pods or Pods(), lambda before, after: untrusted(before, after, "run", 1))
+        guard = WeightGuard(pods or Pods(), lambda before, after: foreign_weights(before, after, "run", 1))
         rules = GroupRules(2, 1, numbering)
         yield Scene(agent, gateway, GroupRunner(rules, source, guard, ledger, no_samples, lambda: version[0]), version)
 

@@ -3,7 +3,7 @@
 import asyncio
 
 from gymtrain_trainer.rollouts.guard import Versions, WeightGuard
-from gymtrain_trainer.weights import untrusted
+from gymtrain_trainer.weights import foreign_weights
 
 
 class FakeState:
@@ -26,7 +26,7 @@ class FakeState:
 
 
 def guard_of(state: FakeState) -> WeightGuard:
-    return WeightGuard(state, lambda before, after: untrusted(before, after, "run", 1))
+    return WeightGuard(state, lambda before, after: foreign_weights(before, after, "run", 1))
 
 
 async def test_a_group_within_this_runs_weights_is_kept() -> None:

@@ -10,7 +10,7 @@ from gymtrain_trainer.activity import Activity, Doing
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.stopping import StopSignal
 from gymtrain_trainer.transfer import WatchedTransfer
-from gymtrain_trainer.versions import Numbering, SyncNumbers
+from gymtrain_trainer.versions import Numbering, SyncNumberFile
 from gymtrain_trainer.weights import TransportRefusedError
 
 
@@ -38,7 +38,7 @@ class Transport:
         """Nobody to pause."""
 
     def send_weights(self, iterator: Iterator[tuple[str, Any]]) -> None:
-        self.noted.append(SyncNumbers(self._folder, 1).last())
+        self.noted.append(SyncNumberFile(self._folder, 1).last())
         before = self._activity.spent()[Doing.SYNC]
         while self._activity.spent()[Doing.SYNC] == before:  # time passes in it: a sync counts as one
             pass
@@ -71,7 +71,7 @@ class Parts:
             board=self.board,
             activity=self.activity,
             numbering=self.numbering,
-            numbers=SyncNumbers(folder, 1),
+            numbers=SyncNumberFile(folder, 1),
             watch=watch,
         )
 
@@ -92,7 +92,7 @@ def test_each_sync_is_noted_before_any_pod_hears_of_it(tmp_path: Path) -> None:
 def test_a_process_that_takes_over_uses_no_number_of_the_one_before(tmp_path: Path) -> None:
     first = Parts(tmp_path)
     first.transfer.send_weights(stream())
-    start = SyncNumbers(tmp_path, 1).last()
+    start = SyncNumberFile(tmp_path, 1).last()
     second = Parts(tmp_path, start)
     second.transfer.send_weights(stream())
     assert second.numbering.model_version("run:1:1") is not None

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gymtrain_trainer.versions import SYNC_FILE, Numbering, SyncNumbers
+from gymtrain_trainer.versions import SYNC_FILE, Numbering, SyncNumberFile
 
 
 def test_labels_count_trls_versions() -> None:
@@ -42,34 +42,34 @@ def test_a_label_that_is_not_newer_is_refused() -> None:
 
 
 def test_a_resumed_attempt_never_uses_a_number_again(tmp_path: Path) -> None:
-    first = SyncNumbers(tmp_path, 1)
+    first = SyncNumberFile(tmp_path, 1)
     assert first.last() == 0
     for number in range(5):
         first.reserve(number)
-    assert SyncNumbers(tmp_path, 1).last() >= 5
+    assert SyncNumberFile(tmp_path, 1).last() >= 5
 
 
 def test_a_new_attempt_counts_from_the_start(tmp_path: Path) -> None:
-    SyncNumbers(tmp_path, 1).reserve(9)
-    assert SyncNumbers(tmp_path, 2).last() == 0
+    SyncNumberFile(tmp_path, 1).reserve(9)
+    assert SyncNumberFile(tmp_path, 2).last() == 0
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"attempt": 1}', "[1]"])
 def test_a_broken_note_is_said_and_passed_over(text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / SYNC_FILE).write_text(text)
-    assert SyncNumbers(tmp_path, 1).last() == 0
+    assert SyncNumberFile(tmp_path, 1).last() == 0
     assert SYNC_FILE in caplog.text
 
 
 def test_a_full_volume_does_not_stop_a_sync(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    numbers = SyncNumbers(tmp_path / "gone", 1)
+    numbers = SyncNumberFile(tmp_path / "gone", 1)
     numbers.reserve(3)
     assert "cannot note weight version" in caplog.text
 
 
 def test_without_a_volume_nothing_is_written(tmp_path: Path) -> None:
-    numbers = SyncNumbers(None, 1)
+    numbers = SyncNumberFile(None, 1)
     numbers.reserve(3)
     assert numbers.last() == 0
-    SyncNumbers(tmp_path, 1).reserve(3)
+    SyncNumberFile(tmp_path, 1).reserve(3)
     assert json.loads((tmp_path / SYNC_FILE).read_text())["attempt"] == 1

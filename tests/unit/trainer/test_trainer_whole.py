@@ -22,7 +22,7 @@ from gymtrain_trainer.errors import InterruptedBySignal
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.step_report import ReportCallback
 from gymtrain_trainer.stopping import StopSignal
-from gymtrain_trainer.versions import SyncNumbers
+from gymtrain_trainer.versions import SyncNumberFile
 from tests.unit.trainer.test_trainer_entry import context
 from tests.unit.trainer.test_trainer_worker import AgentThread
 from tests.unit.trainer.trainer_vllm import VLLM, make_context, run_process
@@ -99,7 +99,7 @@ def test_weights_that_do_not_arrive_are_found_by_the_checker(
 
 def test_a_process_that_goes_on_with_an_attempt_uses_labels_of_its_own(process: Callable[..., Any]) -> None:
     first, _, made = process(max_steps=2)
-    used = SyncNumbers(made.run_folder, made.attempt).last()
+    used = SyncNumberFile(made.run_folder, made.attempt).last()
     second, board, _ = process(max_steps=4)
     assert board.snapshot().step == 4
     assert not set(first.labels) & set(second.labels)

@@ -30,7 +30,7 @@ from gymtrain_trainer.rollouts.report import RolloutReport
 from gymtrain_trainer.rollouts.source import RolloutLimits, Sampling
 from gymtrain_trainer.rollouts.worker import RolloutWorker
 from gymtrain_trainer.versions import Numbering
-from gymtrain_trainer.weights import untrusted
+from gymtrain_trainer.weights import foreign_weights
 from tests.unit.trainer.trainer_agent import Agent, good_answer, inner_server_died
 from tests.unit.trainer.trainer_data import question, write_dataset, write_index
 
@@ -138,7 +138,7 @@ def make_worker(
             Tasks(index, {"adder": served.agent.url, "other": served.agent.url}, seed=0),
             WorkerParts(
                 source=lambda on_failure: AgentSource(limits, sampling, on_failure),
-                guard=lambda: WeightGuard(servers, lambda before, after: untrusted(before, after, "run", 1)),
+                guard=lambda: WeightGuard(servers, lambda before, after: foreign_weights(before, after, "run", 1)),
                 ledger=ledger,
                 make_samples=plain_samples,
                 report=RolloutReport(board, sampling, masks_truncated=False),

@@ -13,7 +13,7 @@ from blake3 import blake3
 from gymtrain_api.manifest import WeightPart
 from gymtrain_trainer.weights import SyncSettings, WeightStore, weight_routes
 from gymtrain_trainer.weights.pods.fleet import Fleet
-from gymtrain_trainer.weights.pods.push import Version
+from gymtrain_trainer.weights.pods.push import PublishedVersion
 from gymtrain_trainer.weights.store.versions import Draft
 from tests.support.fake_vllm import FakeVLLM, free_port, name_addresses, serving
 
@@ -48,13 +48,13 @@ class Cluster:
             self.addresses.append(address)
         return pod
 
-    def stage(self, number: int, content: bytes = b"weights") -> Version:
+    def stage(self, number: int, content: bytes = b"weights") -> PublishedVersion:
         """Publishes a version of one file."""
         label = self.settings.version(number)
         draft = self.store.begin(number, label, len(content))
         publish(draft, content)
         draft.manifest.end()
-        return Version(label, self.settings.manifest_url(number))
+        return PublishedVersion(label, self.settings.manifest_url(number))
 
 
 @pytest.fixture

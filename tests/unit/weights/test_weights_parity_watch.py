@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gymtrain_trainer.weights import ParityCheck, ParityResult, ParityWatch, WeightParityError, WeightSyncError
-from gymtrain_trainer.weights.pods.hosts import Pod
+from gymtrain_trainer.weights.pods.hosts import VllmPod
 
 
 def watch(shift: float = 0.0, threshold: float | None = None, **more: Any) -> ParityWatch:
@@ -24,7 +24,7 @@ def test_the_first_sync_and_each_nth_after_it_are_checked(every: int, expected: 
 
 async def run(cluster: Any, found: ParityWatch, address: str = "127.0.0.1") -> float | None:
     loop = asyncio.get_running_loop()
-    client = cluster.fleet.client(Pod(f"http://{address}:{cluster.settings.pods_port}"))
+    client = cluster.fleet.client(VllmPod(f"http://{address}:{cluster.settings.pods_port}"))
     return await asyncio.to_thread(
         found.run,
         {"pod": client},

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from gymtrain_api.transports import choose
-from gymtrain_trainer.weights import NoServersError, Pod, probe_servers, wait_for_servers
+from gymtrain_trainer.weights import NoServersError, VllmPod, probe_servers, wait_for_servers
 
 
-def pod_of(cluster: Any, address: str) -> Pod:
-    return Pod(f"http://{address}:{cluster.settings.pods_port}")
+def pod_of(cluster: Any, address: str) -> VllmPod:
+    return VllmPod(f"http://{address}:{cluster.settings.pods_port}")
 
 
 async def test_a_server_with_the_plugin_is_chosen_for(cluster: Any) -> None:

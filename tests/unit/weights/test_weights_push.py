@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gymtrain_trainer.weights.errors import PodRefusedError, PodUnreachableError
-from gymtrain_trainer.weights.pods.hosts import Pod
+from gymtrain_trainer.weights.pods.hosts import VllmPod
 from gymtrain_trainer.weights.pods.push import PullCarrier, push
 from gymtrain_vllm.prefetch import FetchAhead
 
@@ -16,7 +16,7 @@ ADDRESS = "127.0.0.1"
 
 
 def client_of(cluster: Any) -> Any:
-    return cluster.fleet.client(Pod(f"http://{ADDRESS}:{cluster.settings.pods_port}"))
+    return cluster.fleet.client(VllmPod(f"http://{ADDRESS}:{cluster.settings.pods_port}"))
 
 
 async def test_the_pod_holds_the_bytes_that_were_staged(cluster: Any, read_file: Callable[[Path], bytes]) -> None:

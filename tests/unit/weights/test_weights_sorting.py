@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gymtrain_trainer.weights.store.file_writer import FileWriter  # noqa: E402
-from gymtrain_trainer.weights.store.layout import Earlier, Layout, Place  # noqa: E402
+from gymtrain_trainer.weights.store.layout import Earlier, Layout, TensorSlice  # noqa: E402
 from gymtrain_trainer.weights.store.sorting import Sorting  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -22,7 +22,7 @@ class Files:
     """Notes what would be written, and where its memory is."""
 
     def __init__(self) -> None:
-        self.places: dict[str, Place] = {}
+        self.slices: dict[str, TensorSlice] = {}
         self.written: dict[str, int] = {}
 
     def write(self, tensors: Sequence[tuple[str, Any]], *, settled: bool = False) -> None:
@@ -43,9 +43,9 @@ def test_only_what_would_hold_much_memory_for_little_is_copied(
     monkeypatch.setattr(Earlier, "same", lambda _self, name, _tensor: name == unchanged)
     block = torch.zeros(sum(SIZES.values()))
     shard = list(zip(SIZES, block.split(list(SIZES.values())), strict=True))
-    places = {name: Place("old", 0, 4 * size, "float32", (size,)) for name, size in SIZES.items()}
+    slices = {name: TensorSlice("old", 0, 4 * size, "float32", (size,)) for name, size in SIZES.items()}
     files = Files()
-    before = Layout(Path(), places, unchanged=frozenset({unchanged}))
+    before = Layout(Path(), slices, unchanged=frozenset({unchanged}))
     with ThreadPoolExecutor(1) as pool:
         Sorting(Path(), before, cast(FileWriter, files), 1 << 20).run([shard], pool)
     assert {name for name, tensor in shard if files.written[name] != tensor.data_ptr()} == {copied}

@@ -24,7 +24,7 @@ from gymtrain_trainer.rollouts.source import RolloutLimits, RolloutSource, Sampl
 from gymtrain_trainer.rollouts.verify import VerifySource
 from gymtrain_trainer.rollouts.worker import RolloutWorker
 from gymtrain_trainer.versions import Numbering
-from gymtrain_trainer.weights import SyncStats, untrusted
+from gymtrain_trainer.weights import SyncStats, foreign_weights
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ def make_worker(
 
     def guard() -> WeightGuard:
         return WeightGuard(
-            _GuardedWeights(pods), lambda before, after: untrusted(before, after, run.name, context.attempt)
+            _GuardedWeights(pods), lambda before, after: foreign_weights(before, after, run.name, context.attempt)
         )
 
     concurrent = _rollouts_at_once(spec.max_concurrent)

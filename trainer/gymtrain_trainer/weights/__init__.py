@@ -14,7 +14,7 @@ from gymtrain_trainer.weights.errors import (
 )
 from gymtrain_trainer.weights.parity.check import ParityCheck, model_logprobs
 from gymtrain_trainer.weights.parity.watch import ParityResult, ParityWatch
-from gymtrain_trainer.weights.pods.hosts import Pod
+from gymtrain_trainer.weights.pods.hosts import VllmPod
 from gymtrain_trainer.weights.pods.probe import ServerReport, probe_servers, wait_for_servers
 from gymtrain_trainer.weights.settings import SyncSettings
 from gymtrain_trainer.weights.stats import SyncEvent, SyncStats
@@ -27,7 +27,7 @@ from gymtrain_trainer.weights.transports.make import ADAPTER_FOLDER, TransportNe
 from gymtrain_trainer.weights.transports.nccl.transport import NCCL
 from gymtrain_trainer.weights.transports.none import NoTransport
 from gymtrain_trainer.weights.transports.protocol import WeightTransport
-from gymtrain_trainer.weights.versions import untrusted
+from gymtrain_trainer.weights.versions import foreign_weights
 
 __all__ = [
     "ADAPTER_FOLDER",
@@ -40,7 +40,6 @@ __all__ = [
     "ParityCheck",
     "ParityResult",
     "ParityWatch",
-    "Pod",
     "ServerReport",
     "StagingError",
     "SyncEvent",
@@ -48,15 +47,16 @@ __all__ = [
     "SyncStats",
     "TransportNeeds",
     "TransportRefusedError",
+    "VllmPod",
     "WeightParityError",
     "WeightStore",
     "WeightSyncError",
     "WeightTransport",
     "WeightsError",
+    "foreign_weights",
     "make_transport",
     "model_logprobs",
     "probe_servers",
-    "untrusted",
     "wait_for_servers",
     "weight_routes",
 ]

@@ -3,7 +3,7 @@
 import threading
 
 
-class Numbers:
+class SyncNumbers:
     """Counts syncs. A sync that failed keeps its number: some pod may hold what it sent."""
 
     def __init__(self, start: int = 0) -> None:

@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 
 
-def untrusted(before: Mapping[str, str | None], after: Mapping[str, str | None], run: str, attempt: int) -> str | None:
-    """None if every pod that answered holds weights of this attempt; else the reason to discard the group.
+def foreign_weights(
+    before: Mapping[str, str | None], after: Mapping[str, str | None], run: str, attempt: int
+) -> str | None:
+    """Which pod held weights that are not this attempt's, and when; None if no pod that answered did.
 
     Args:
         before: version by pod when the group started; None where the pod did not answer.

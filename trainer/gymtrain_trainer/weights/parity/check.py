@@ -37,7 +37,7 @@ class ParityCheck:
 
 
 @dataclass(frozen=True)
-class Sample:
+class ParityCompletion:
     """What vLLM sampled."""
 
     prompt: list[int]
@@ -45,13 +45,15 @@ class Sample:
     logprobs: list[float]
 
 
-async def sample(client: PodClient, check: ParityCheck, seconds: float, model: str = SERVED_MODEL_NAME) -> list[Sample]:
+async def completions_of(
+    client: PodClient, check: ParityCheck, seconds: float, model: str = SERVED_MODEL_NAME
+) -> list[ParityCompletion]:
     """One completion per prompt, each within `seconds`, with the log-probabilities of the sampled tokens.
 
     Raises:
         PodError: the server doesn't answer.
     """
-    samples = []
+    completions = []
     for prompt in check.prompts:
         body: dict[str, Any] = {
             "model": model,
@@ -66,13 +68,15 @@ async def sample(client: PodClient, check: ParityCheck, seconds: float, model: s
         answer = await client.complete(body, seconds)
         try:
             choice = answer["choices"][0]
-            samples.append(Sample(prompt, list(choice["token_ids"]), list(choice["logprobs"]["token_logprobs"])))
+            completions.append(
+                ParityCompletion(prompt, list(choice["token_ids"]), list(choice["logprobs"]["token_logprobs"]))
+            )
         except (KeyError, IndexError, TypeError) as error:
             raise PodRefusedError("parity check", 200, f"no token ids and log-probabilities: {error!r}") from error
-    return samples
+    return completions
 
 
-def judge(pod: str, samples: list[Sample], check: ParityCheck, dtype: str | None) -> float:
+def judge(pod: str, completions: list[ParityCompletion], check: ParityCheck, dtype: str | None) -> float:
     """Mean |difference| over all tokens.
 
     Raises:
@@ -80,7 +84,7 @@ def judge(pod: str, samples: list[Sample], check: ParityCheck, dtype: str | None
     """
     differences = [
         abs(mine - theirs)
-        for one in samples
+        for one in completions
         for mine, theirs in zip(check.logprobs(one.prompt, one.completion), one.logprobs, strict=True)
     ]
     mean = sum(differences) / max(1, len(differences))

@@ -12,11 +12,11 @@ from gymtrain_trainer.weights.errors import PodRefusedError, PodUnreachableError
 from gymtrain_trainer.weights.parity.check import (
     LogProbs,
     ParityCheck,
-    Sample,
+    ParityCompletion,
     ShardedModelError,
     allowed,
+    completions_of,
     judge,
-    sample,
 )
 from gymtrain_trainer.weights.pods.client import PodClient
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 _ALARM_SHARE = 0.5  # of the threshold, from which the difference is an alarm
 _MOST_UNANSWERED = 3  # checks in a row: it may be the check that the pods don't survive
 
-type Runner = Callable[[Coroutine[Any, Any, dict[str, list[Sample]]]], dict[str, list[Sample]]]
+type Runner = Callable[[Coroutine[Any, Any, dict[str, list[ParityCompletion]]]], dict[str, list[ParityCompletion]]]
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ class ParityWatch:
             WeightSyncError: a pod refuses, or none has answered several times in a row.
             WeightParityError: vLLM computes something else than the trainer.
         """
-        samples = run(_collect(clients, self.check, model, seconds))
-        if not samples:
+        completions = run(_collect(clients, self.check, model, seconds))
+        if not completions:
             self._unanswered += 1
             if self._unanswered >= _MOST_UNANSWERED:
                 raise WeightSyncError(f"no vLLM pod answered the parity check, {self._unanswered} times in a row")
@@ -97,7 +97,7 @@ class ParityWatch:
             return None
         self._unanswered = 0
         check, worst = self.check, 0.0
-        for pod, found in samples.items():
+        for pod, found in completions.items():
             try:
                 difference = judge(pod, found, check, self.dtype)
             except ShardedModelError as sharded:
@@ -108,7 +108,7 @@ class ParityWatch:
                 difference = judge(pod, found, check, self.dtype)
             logger.info("parity with %s: mean difference %.2g", pod, difference)
             worst = max(worst, difference)
-        result = ParityResult(worst, allowed(check, self.dtype), len(samples))
+        result = ParityResult(worst, allowed(check, self.dtype), len(completions))
         if result.alarming:
             logger.warning(
                 "parity: mean difference %.3g, %.0f %% of what is allowed", worst, 100 * worst / result.threshold
@@ -119,16 +119,16 @@ class ParityWatch:
 
 async def _collect(
     clients: Mapping[str, PodClient], check: ParityCheck, model: str, seconds: float
-) -> dict[str, list[Sample]]:
+) -> dict[str, list[ParityCompletion]]:
     """What each pod sampled, of those that live."""
     found = await asyncio.gather(*(_ask(client, check, seconds, model) for client in clients.values()))
-    return {pod: samples for pod, samples in zip(clients, found, strict=True) if samples is not None}
+    return {pod: completions for pod, completions in zip(clients, found, strict=True) if completions is not None}
 
 
-async def _ask(client: PodClient, check: ParityCheck, seconds: float, model: str) -> list[Sample] | None:
+async def _ask(client: PodClient, check: ParityCheck, seconds: float, model: str) -> list[ParityCompletion] | None:
     try:
         try:
-            return await sample(client, check, seconds, model)
+            return await completions_of(client, check, seconds, model)
         except PodRefusedError as error:
             await client.health()  # with a dead engine the server still answers for a while
             raise WeightSyncError(f"parity check after a sync: {error}") from error

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from gymtrain_api.weight_version import WeightVersion
 from gymtrain_trainer.weights.errors import PodRefusedError
 from gymtrain_trainer.weights.pods.client import PodClient
-from gymtrain_trainer.weights.pods.push import UNSYNCED, Version
+from gymtrain_trainer.weights.pods.push import UNSYNCED, PublishedVersion
 
 _BAD_REQUEST = 400
 _LOADED = "already been loaded"  # of vLLM's answer
@@ -32,7 +32,7 @@ class AdapterCarrier:
             return f"{self.run}:{self.attempt}:{max(numbers)}"
         return next((name for name in names if name.count(":") == 2), UNSYNCED)
 
-    async def push(self, client: PodClient, version: Version, seconds: float) -> float:
+    async def push(self, client: PodClient, version: PublishedVersion, seconds: float) -> float:
         """Loads the adapter beside the older ones, then forgets those that no request names any more."""
         try:
             await client.load_adapter(version.label, version.source, seconds)

@@ -5,7 +5,7 @@ from typing import Any
 import aiohttp
 
 from gymtrain_trainer.weights.errors import PodRefusedError, PodUnreachableError
-from gymtrain_trainer.weights.pods.hosts import Pod
+from gymtrain_trainer.weights.pods.hosts import VllmPod
 
 _ASK_SECONDS = 10.0
 _CONTROL_SECONDS = 120.0  # pausing waits for the engine's step, which is slow on CPUs
@@ -21,7 +21,7 @@ class PodClient:
     Every method raises PodUnreachableError or PodRefusedError.
     """
 
-    def __init__(self, session: aiohttp.ClientSession, pod: Pod) -> None:
+    def __init__(self, session: aiohttp.ClientSession, pod: VllmPod) -> None:
         self._session = session
         self.pod = pod
 

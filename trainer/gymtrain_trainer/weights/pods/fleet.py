@@ -13,9 +13,9 @@ import aiohttp
 
 from gymtrain_trainer.weights.errors import PodError, PodRefusedError, PodUnreachableError, WeightSyncError
 from gymtrain_trainer.weights.pods.client import PodClient
-from gymtrain_trainer.weights.pods.hosts import Pod, resolve
+from gymtrain_trainer.weights.pods.hosts import VllmPod, resolve
 from gymtrain_trainer.weights.pods.outcome import Outcome, too_late
-from gymtrain_trainer.weights.pods.push import UNSYNCED, Carrier, PullCarrier, Version
+from gymtrain_trainer.weights.pods.push import UNSYNCED, Carrier, PublishedVersion, PullCarrier
 from gymtrain_trainer.weights.settings import SyncSettings
 
 _TRIES = 3  # of a pod that answers with errors
@@ -33,25 +33,25 @@ class Fleet:
         settings: SyncSettings,
         session: aiohttp.ClientSession,
         carrier: Carrier | None = None,
-        find: Callable[[str, int], Awaitable[list[Pod]]] = resolve,
+        find: Callable[[str, int], Awaitable[list[VllmPod]]] = resolve,
     ) -> None:
         self._settings = settings
         self._session = session
         self._carrier = carrier or PullCarrier()
         self._find = find
-        self.known: dict[Pod, str] = {}  # by the last look or push; also for releases that can't say it
-        self._changes: Counter[Pod] = Counter()  # of what we know, by pushes
+        self.known: dict[VllmPod, str] = {}  # by the last look or push; also for releases that can't say it
+        self._changes: Counter[VllmPod] = Counter()  # of what we know, by pushes
 
-    async def pods(self) -> list[Pod]:
+    async def pods(self) -> list[VllmPod]:
         """All pods that DNS knows now."""
         return await self._find(self._settings.pods_host, self._settings.pods_port)
 
-    def client(self, pod: Pod) -> PodClient:
+    def client(self, pod: VllmPod) -> PodClient:
         """Client of one pod."""
         return PodClient(self._session, pod)
 
     async def bring(
-        self, version: Version, seconds: float, begun: Mapping[Pod, asyncio.Task[None]] | None = None
+        self, version: PublishedVersion, seconds: float, begun: Mapping[VllmPod, asyncio.Task[None]] | None = None
     ) -> Outcome:
         """Pushes `version` to every pod, all at once, until each has it or doesn't answer, and at least one has it.
 
@@ -66,7 +66,7 @@ class Fleet:
         """
         deadline = time.monotonic() + seconds
         outcome = Outcome()
-        tries: Counter[Pod] = Counter()
+        tries: Counter[VllmPod] = Counter()
         waiting = dict(begun or {})
         while True:
             pods = list(waiting) or await self.pods()
@@ -88,11 +88,11 @@ class Fleet:
 
     async def _try(
         self,
-        pod: Pod,
-        version: Version,
+        pod: VllmPod,
+        version: PublishedVersion,
         deadline: float,
         outcome: Outcome,
-        tries: Counter[Pod],
+        tries: Counter[VllmPod],
         begun: asyncio.Task[None] | None,
     ) -> None:
         outcome.refused.pop(pod, None)
@@ -107,7 +107,7 @@ class Fleet:
         except PodRefusedError as error:
             outcome.refused[pod] = str(error)
 
-    async def versions(self) -> dict[Pod, str | None]:
+    async def versions(self) -> dict[VllmPod, str | None]:
         """What each pod says that it holds; None where it doesn't answer."""
         pods = await self.pods()
         found = dict(zip(pods, await asyncio.gather(*map(self._version, pods)), strict=True))
@@ -116,7 +116,7 @@ class Fleet:
             self._changes.pop(pod, None)
         return found
 
-    async def _version(self, pod: Pod) -> str | None:
+    async def _version(self, pod: VllmPod) -> str | None:
         changes = self._changes[pod]
         try:
             label = await self._carrier.version(self.client(pod))
@@ -129,7 +129,7 @@ class Fleet:
             self.known[pod] = label
         return label
 
-    async def _push(self, pod: Pod, version: Version, seconds: float) -> float:
+    async def _push(self, pod: VllmPod, version: PublishedVersion, seconds: float) -> float:
         try:
             paused = await self._carrier.push(self.client(pod), version, seconds)
         except PodError:
@@ -140,7 +140,9 @@ class Fleet:
         self.known[pod] = version.label
         return paused
 
-    async def repair(self, version: Version, seconds: float) -> tuple[dict[Pod, str | None], dict[Pod, str]]:
+    async def repair(
+        self, version: PublishedVersion, seconds: float
+    ) -> tuple[dict[VllmPod, str | None], dict[VllmPod, str]]:
         """One look at all pods: those with other weights get `version`, those left paused are resumed.
 
         Returns:
@@ -149,9 +151,9 @@ class Fleet:
         held = await self.versions()
         wrong = [pod for pod, label in held.items() if label is not None and label != version.label]
         right = [pod for pod, label in held.items() if label == version.label]
-        errors: dict[Pod, str] = {}
+        errors: dict[VllmPod, str] = {}
 
-        async def mend(pod: Pod) -> None:
+        async def mend(pod: VllmPod) -> None:
             try:
                 await self._push(pod, version, seconds)
             except PodError as error:
@@ -160,11 +162,11 @@ class Fleet:
         await asyncio.gather(*map(mend, wrong), self.unpause(right))
         return held, errors
 
-    async def unpause(self, pods: Iterable[Pod]) -> None:
+    async def unpause(self, pods: Iterable[VllmPod]) -> None:
         """Resumes those that somebody left paused."""
         await asyncio.gather(*map(self._unpause, pods))
 
-    async def _unpause(self, pod: Pod) -> None:
+    async def _unpause(self, pod: VllmPod) -> None:
         client = self.client(pod)
         try:
             if await client.is_paused():

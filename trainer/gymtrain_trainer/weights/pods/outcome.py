@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from gymtrain_trainer.weights.errors import NoServersError, WeightSyncError
-from gymtrain_trainer.weights.pods.hosts import Pod
+from gymtrain_trainer.weights.pods.hosts import VllmPod
 from gymtrain_trainer.weights.settings import SyncSettings
 
 
@@ -11,13 +11,13 @@ from gymtrain_trainer.weights.settings import SyncSettings
 class Outcome:
     """What became of one sync."""
 
-    done: dict[Pod, float] = field(default_factory=dict)  # seconds of the pause
-    unreachable: dict[Pod, str] = field(default_factory=dict)
-    refused: dict[Pod, str] = field(default_factory=dict)
+    done: dict[VllmPod, float] = field(default_factory=dict)  # seconds of the pause
+    unreachable: dict[VllmPod, str] = field(default_factory=dict)
+    refused: dict[VllmPod, str] = field(default_factory=dict)
     retries: int = 0
 
 
-def too_late(outcome: Outcome, pods: list[Pod], seconds: float, settings: SyncSettings) -> Exception:
+def too_late(outcome: Outcome, pods: list[VllmPod], seconds: float, settings: SyncSettings) -> Exception:
     """Why it was not done before the deadline."""
     if outcome.refused:
         return WeightSyncError(f"not done in {seconds:.0f} s: {'; '.join(sorted(outcome.refused.values()))}")

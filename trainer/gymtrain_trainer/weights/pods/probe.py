@@ -11,7 +11,7 @@ import aiohttp
 from gymtrain_api.transports import ServerOffer, read_offer
 from gymtrain_trainer.weights.errors import NoServersError, PodError
 from gymtrain_trainer.weights.pods.client import PodClient
-from gymtrain_trainer.weights.pods.hosts import Pod, resolve
+from gymtrain_trainer.weights.pods.hosts import VllmPod, resolve
 from gymtrain_trainer.weights.settings import SyncSettings
 
 _LOOK_SECONDS = 0.5
@@ -34,7 +34,7 @@ async def wait_for_servers(
     deadline_seconds: float,
     count: int = 1,
     on_wait: Callable[[str], None] | None = None,
-) -> list[Pod]:
+) -> list[VllmPod]:
     """Returns once `count` vLLM pods answer /health. They need not be ready: without weights no pod is.
 
     Raises:
@@ -64,7 +64,7 @@ async def _problem(client: PodClient) -> str | None:
     return None
 
 
-async def probe_servers(pods: list[Pod]) -> list[ServerReport]:
+async def probe_servers(pods: list[VllmPod]) -> list[ServerReport]:
     """Asks every pod; one that fails to answer is left out.
 
     Raises:

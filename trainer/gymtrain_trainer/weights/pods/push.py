@@ -13,14 +13,14 @@ from typing import Any, Literal, Protocol
 from gymtrain_api.manifest import PullUpdate
 from gymtrain_trainer.weights.errors import PodError, PodRefusedError
 from gymtrain_trainer.weights.pods.client import PodClient
-from gymtrain_trainer.weights.pods.hosts import Pod
+from gymtrain_trainer.weights.pods.hosts import VllmPod
 
 _NOT_FOUND = 404
 UNSYNCED = "default"  # what vLLM calls the weights that it started with
 
 
 @dataclass(frozen=True)
-class Version:
+class PublishedVersion:
     """A version that pods can fetch."""
 
     label: str  # run:attempt:number
@@ -34,7 +34,7 @@ class Carrier(Protocol):
         """What the pod says that it holds; PodRefusedError 404 where it can't say."""
         ...
 
-    async def push(self, client: PodClient, version: Version, seconds: float) -> float:
+    async def push(self, client: PodClient, version: PublishedVersion, seconds: float) -> float:
         """Brings `version` into the pod; returns the seconds for which it was paused."""
         ...
 
@@ -43,13 +43,13 @@ class PullCarrier:
     """The pull engine's."""
 
     def __init__(self) -> None:
-        self._begun: dict[Pod, Version] = {}  # what pods fetch already
+        self._begun: dict[VllmPod, PublishedVersion] = {}  # what pods fetch already
 
     async def version(self, client: PodClient) -> str:
         """The label that vLLM itself keeps."""
         return await client.weight_version()
 
-    async def begin(self, client: PodClient, version: Version, seconds: float) -> None:
+    async def begin(self, client: PodClient, version: PublishedVersion, seconds: float) -> None:
         """Lets the pod fetch what is still being written; it goes on generating until `push`.
 
         Raises:
@@ -60,13 +60,13 @@ class PullCarrier:
         await client.update(_update(version, seconds, "fetch"), seconds)
         self._begun[client.pod] = version
 
-    async def push(self, client: PodClient, version: Version, seconds: float) -> float:
+    async def push(self, client: PodClient, version: PublishedVersion, seconds: float) -> float:
         """Lets the pod load what it fetched; fetch first, where it did not begin."""
         begun = self._begun.pop(client.pod, None) == version
         return await push(client, version, seconds, begun=begun)
 
 
-async def push(client: PodClient, version: Version, seconds: float, *, begun: bool = False) -> float:
+async def push(client: PodClient, version: PublishedVersion, seconds: float, *, begun: bool = False) -> float:
     """Brings `version` into the pod.
 
     Args:
@@ -100,7 +100,7 @@ async def push(client: PodClient, version: Version, seconds: float, *, begun: bo
     return time.monotonic() - started
 
 
-def _update(version: Version, seconds: float, step: Literal["fetch", "load"]) -> dict[str, Any]:
+def _update(version: PublishedVersion, seconds: float, step: Literal["fetch", "load"]) -> dict[str, Any]:
     update = PullUpdate(manifest_url=version.source, version=version.label, timeout_seconds=seconds, step=step)
     return update.model_dump()
 

@@ -11,7 +11,7 @@ from concurrent.futures import Executor, Future
 from typing import TYPE_CHECKING
 
 from gymtrain_api.manifest import WeightPart
-from gymtrain_trainer.weights.store.layout import Layout, Place, dtype_of
+from gymtrain_trainer.weights.store.layout import Layout, TensorSlice, dtype_of
 from gymtrain_trainer.weights.store.safetensors_file import encode
 from gymtrain_trainer.weights.store.shard_file import ShardFile
 from gymtrain_trainer.weights.store.versions import Draft
@@ -39,7 +39,7 @@ class FileWriter:
         self._lock = threading.Lock()
         self._fresh = self._settled = 0  # files
         self._parts: dict[str, list[WeightPart]] = defaultdict(list)  # of settled files
-        self.places: dict[str, Place] = {}
+        self.slices: dict[str, TensorSlice] = {}
 
     def write(self, tensors: Sequence[tuple[str, torch.Tensor]], *, settled: bool = False) -> None:
         """Begins a file with contiguous CPU tensors, which must not change before `finish` has returned.
@@ -57,8 +57,8 @@ class FileWriter:
         content = encode(tensors)
         offset = len(content[0])
         for tensor_name, tensor in tensors:
-            place = Place(name, offset, tensor.nbytes, dtype_of(tensor), tuple(tensor.shape))
-            self.places[tensor_name] = place
+            piece = TensorSlice(name, offset, tensor.nbytes, dtype_of(tensor), tuple(tensor.shape))
+            self.slices[tensor_name] = piece
             offset += tensor.nbytes
         file = ShardFile(self._draft.folder / name, content)
         for begin in range(0, file.size, self._part_bytes):
@@ -79,7 +79,7 @@ class FileWriter:
             self._parts[name] += before.settled[name]
         for part in before.settled[name]:
             self._draft.manifest.add(part, carried=True)
-        self.places |= {tensor: place for tensor, place in before.places.items() if place.file == name}
+        self.slices |= {tensor: piece for tensor, piece in before.slices.items() if piece.file == name}
 
     def finish(self) -> dict[str, tuple[WeightPart, ...]]:
         """Waits for all; the parts of settled files.

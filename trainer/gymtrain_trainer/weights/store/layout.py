@@ -22,7 +22,7 @@ _STEP = 1 << 20
 
 
 @dataclass(frozen=True)
-class Place:
+class TensorSlice:
     """The bytes of one tensor."""
 
     file: str
@@ -38,28 +38,28 @@ class Layout:
 
     Attributes:
         folder: of its files.
-        places: by tensor.
+        slices: by tensor.
         settled: the parts of each file that holds settled tensors alone: those that are not written anew.
         unchanged: tensors that are what they were in the version before, settled ones included.
-        fickle: groups of tensors that changed after they had settled: these don't settle again.
+        fickle: modules of which a tensor changed after it had settled: theirs don't settle again.
     """
 
     folder: Path
-    places: Mapping[str, Place]
+    slices: Mapping[str, TensorSlice]
     settled: Mapping[str, tuple[WeightPart, ...]] = field(default_factory=dict)
     unchanged: frozenset[str] = frozenset()
     fickle: frozenset[str] = frozenset()
 
     def steady(self) -> frozenset[str]:
-        """Tensors to settle, if they are the same once more: groups of which nothing changed.
+        """Tensors to settle, if they are the same once more: of modules in which nothing changed.
 
-        vLLM fuses tensors of one group into one layer, and holds those that came until it has all of them.
+        vLLM fuses tensors of one module into one layer, and holds those that came until it has all of them.
         """
-        moving = {group(name) for name in self.places.keys() - self.unchanged} | self.fickle
-        return frozenset(name for name in self.unchanged if group(name) not in moving)
+        moving = {module_of(name) for name in self.slices.keys() - self.unchanged} | self.fickle
+        return frozenset(name for name in self.unchanged if module_of(name) not in moving)
 
 
-def group(name: str) -> str:
+def module_of(name: str) -> str:
     """In a layer the module above a tensor's own one: `model.layers.0.mlp` of `model.layers.0.mlp.up_proj.weight`."""
     module = name.rpartition(".")[0]
     above = module.rpartition(".")[0]
@@ -82,15 +82,15 @@ class Earlier:
         import numpy
         import torch
 
-        place = self.layout.places.get(name)
-        if place is None or (place.dtype, place.shape) != (dtype_of(tensor), tuple(tensor.shape)) or not place.size:
+        piece = self.layout.slices.get(name)
+        if piece is None or (piece.dtype, piece.shape) != (dtype_of(tensor), tuple(tensor.shape)) or not piece.size:
             return False
-        now, then = tensor.reshape(-1).view(torch.uint8).numpy(), self._bytes(place)
-        begin, end = 0, min(_FIRST_LOOK, place.size)
+        now, then = tensor.reshape(-1).view(torch.uint8).numpy(), self._bytes(piece)
+        begin, end = 0, min(_FIRST_LOOK, piece.size)
         while begin < end:
             if not numpy.array_equal(now[begin:end], then[begin:end]):
                 return False
-            begin, end = end, min(end + _STEP, place.size)
+            begin, end = end, min(end + _STEP, piece.size)
         return True
 
     def tensor(self, name: str) -> torch.Tensor:
@@ -101,22 +101,22 @@ class Earlier:
         """
         import torch
 
-        place = self.layout.places[name]
-        dtype: torch.dtype = getattr(torch, place.dtype)
-        memory = torch.from_numpy(self._bytes(place))
-        if place.offset % dtype.itemsize:  # behind a tensor of a smaller type
+        piece = self.layout.slices[name]
+        dtype: torch.dtype = getattr(torch, piece.dtype)
+        memory = torch.from_numpy(self._bytes(piece))
+        if piece.offset % dtype.itemsize:  # behind a tensor of a smaller type
             memory = memory.clone()
-        return memory.view(dtype).view(place.shape)
+        return memory.view(dtype).view(piece.shape)
 
-    def _bytes(self, place: Place) -> Any:
+    def _bytes(self, piece: TensorSlice) -> Any:
         import numpy
 
-        file = self._files.get(place.file)
+        file = self._files.get(piece.file)
         if file is None:
             # Copy on write: torch warns of memory that it may not write to.
-            file = numpy.memmap(self.layout.folder / place.file, dtype=numpy.uint8, mode="c")
-            self._files[place.file] = file
-        return file[place.offset : place.offset + place.size]
+            file = numpy.memmap(self.layout.folder / piece.file, dtype=numpy.uint8, mode="c")
+            self._files[piece.file] = file
+        return file[piece.offset : piece.offset + piece.size]
 
 
 def dtype_of(tensor: torch.Tensor) -> str:

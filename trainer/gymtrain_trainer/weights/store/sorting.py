@@ -4,9 +4,9 @@
 |---|---|
 | changed | a file of this version |
 | is what it was, for the first time | a file of this version |
-| and the next time, with all of its group | a settled file: written once more, and carried on from then |
+| and the next time, with all of its module | a settled file: written once more, and carried on from then |
 | is settled, and is what it was | nowhere: its file is carried on, as long as all of its tensors are |
-| was settled, and changed | a file of this version, now and later; so does its group. Others of its file settle anew |
+| was settled, and changed | a file of this version, now and later; so does its module. Others of its file settle again |
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gymtrain_trainer.weights.store.file_writer import FileWriter
-from gymtrain_trainer.weights.store.layout import Earlier, Layout, group
+from gymtrain_trainer.weights.store.layout import Earlier, Layout, module_of
 
 if TYPE_CHECKING:
     import torch
@@ -55,17 +55,17 @@ class Sorting:
         self._changed.flush()
         self._settling.flush()
         settled = self._files.finish()
-        return Layout(self._folder, self._files.places, settled, frozenset(self._same), frozenset(self._fickle))
+        return Layout(self._folder, self._files.slices, settled, frozenset(self._same), frozenset(self._fickle))
 
     def _sort(self, shard: list[Named], same: list[bool]) -> None:
         goes_on: list[tuple[str, torch.Tensor, bool]] = []
         for (name, tensor), unchanged in zip(shard, same, strict=True):
-            place = self._before.places.get(name)
-            settled = place is not None and place.file in self._before.settled
+            piece = self._before.slices.get(name)
+            settled = piece is not None and piece.file in self._before.settled
             if unchanged:
                 self._same.add(name)
             elif settled:
-                self._fickle.add(group(name))
+                self._fickle.add(module_of(name))
             if not (unchanged and settled):
                 goes_on.append((name, tensor, unchanged and name in self._steady))
         for settles, collector in ((False, self._changed), (True, self._settling)):
@@ -74,16 +74,16 @@ class Sorting:
 
     def _carry(self) -> None:
         members: dict[str, list[str]] = {file: [] for file in self._before.settled}
-        for name, place in self._before.places.items():
-            if place.file in members:
-                members[place.file].append(name)
+        for name, piece in self._before.slices.items():
+            if piece.file in members:
+                members[piece.file].append(name)
         for file, names in members.items():
             stay = [name for name in names if name in self._same]
             if len(stay) == len(names):
                 self._files.carry(self._before, file)
                 continue
             for name in stay:
-                collector = self._changed if group(name) in self._fickle else self._settling
+                collector = self._changed if module_of(name) in self._fickle else self._settling
                 collector.add(name, self._earlier.tensor(name))
 
 

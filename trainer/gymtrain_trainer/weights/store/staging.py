@@ -88,14 +88,14 @@ def _write_files(draft: Draft, tensors: Iterator[tuple[str, torch.Tensor]], shar
             if draft.before is None:
                 for shard in shards:
                     files.write(shard)
-                layout = Layout(draft.folder, files.places, files.finish())
+                layout = Layout(draft.folder, files.slices, files.finish())
             else:
                 with ThreadPoolExecutor(writers, thread_name_prefix="comparing") as comparing:
                     layout = Sorting(draft.folder, draft.before, files, shard_bytes).run(shards, comparing)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    if not files.places:
+    if not files.slices:
         raise StagingError("the model has no parameters to send")
     draft.manifest.end(layout)
 

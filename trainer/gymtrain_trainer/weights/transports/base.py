@@ -15,12 +15,12 @@ from gymtrain_api.transports import TransportName
 from gymtrain_api.wiring import WeightsHeld
 from gymtrain_trainer.weights.background import Background
 from gymtrain_trainer.weights.errors import WeightSyncError
-from gymtrain_trainer.weights.numbers import Numbers
+from gymtrain_trainer.weights.numbers import SyncNumbers
 from gymtrain_trainer.weights.parity.check import LogProbs
 from gymtrain_trainer.weights.parity.watch import ParityWatch
 from gymtrain_trainer.weights.pods.fleet import Fleet
-from gymtrain_trainer.weights.pods.hosts import Pod
-from gymtrain_trainer.weights.pods.push import Carrier, Version
+from gymtrain_trainer.weights.pods.hosts import VllmPod
+from gymtrain_trainer.weights.pods.push import Carrier, PublishedVersion
 from gymtrain_trainer.weights.settings import SyncSettings
 from gymtrain_trainer.weights.stats import SyncEvent, SyncStats
 
@@ -55,7 +55,7 @@ class PodTransport(ABC):
         self.settings = settings
         self.reason = reason
         self.stats = SyncStats()
-        self.numbers = Numbers(settings.start_number)
+        self.numbers = SyncNumbers(settings.start_number)
         self._carrier = carrier
         self._parity = parity
         self._observer = observer or (lambda _: None)
@@ -135,10 +135,10 @@ class PodTransport(ABC):
         assert self._turn is not None
         return self._fleet, self._turn
 
-    async def _versions(self) -> dict[Pod, str | None]:
+    async def _versions(self) -> dict[VllmPod, str | None]:
         return await self._parts()[0].versions()
 
-    async def _repair(self, current: Callable[[], Version | None]) -> int:
+    async def _repair(self, current: Callable[[], PublishedVersion | None]) -> int:
         """Brings pods with other weights to the current version; returns how many.
 
         Raises:
@@ -185,7 +185,9 @@ class PodTransport(ABC):
         """Counts one sync; whether log-probabilities are to be compared after it."""
         return self._parity is not None and self._parity.due()
 
-    def _run_parity(self, pods: list[Pod], model: str, fallback: Callable[[object], LogProbs] | None = None) -> None:
+    def _run_parity(
+        self, pods: list[VllmPod], model: str, fallback: Callable[[object], LogProbs] | None = None
+    ) -> None:
         """Compares log-probabilities.
 
         Args:

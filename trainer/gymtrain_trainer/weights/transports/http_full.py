@@ -25,9 +25,9 @@ from gymtrain_api.transports import TransportName
 from gymtrain_api.wiring import SERVED_MODEL_NAME
 from gymtrain_trainer.weights.parity.check import staged_logprobs
 from gymtrain_trainer.weights.parity.watch import ParityWatch
-from gymtrain_trainer.weights.pods.hosts import Pod
+from gymtrain_trainer.weights.pods.hosts import VllmPod
 from gymtrain_trainer.weights.pods.outcome import Outcome
-from gymtrain_trainer.weights.pods.push import PullCarrier, Version
+from gymtrain_trainer.weights.pods.push import PublishedVersion, PullCarrier
 from gymtrain_trainer.weights.settings import SyncSettings
 from gymtrain_trainer.weights.stats import SyncEvent
 from gymtrain_trainer.weights.store.staging import stage
@@ -142,7 +142,7 @@ class HTTPFull(PushTransport):
         self._under_way = None
         self._store.clear()
 
-    def _settle(self) -> list[Pod]:
+    def _settle(self) -> list[VllmPod]:
         """Waits for the sync that is under way; the pods that hold its version."""
         if self._under_way is None:
             return []
@@ -157,8 +157,8 @@ class HTTPFull(PushTransport):
             self._under_way = None
         return list(outcome.done)
 
-    def _version(self, number: int) -> Version:
-        return Version(self.settings.version(number), self.settings.manifest_url(number))
+    def _version(self, number: int) -> PublishedVersion:
+        return PublishedVersion(self.settings.version(number), self.settings.manifest_url(number))
 
     async def _sync(self, number: int, draft: Draft, written: asyncio.Event, started: float, *, ahead: bool) -> Outcome:
         async with self._parts()[1]:
@@ -173,7 +173,7 @@ class HTTPFull(PushTransport):
         self._account(number, outcome, draft.manifest.fresh_bytes, started, staged)
         return outcome
 
-    async def _begin(self, number: int) -> dict[Pod, asyncio.Task[None]]:
+    async def _begin(self, number: int) -> dict[VllmPod, asyncio.Task[None]]:
         """Lets all pods fetch what is being written, as far as they answer."""
         fleet, _ = self._parts()
         version, seconds = self._version(number), self.settings.timeout_seconds

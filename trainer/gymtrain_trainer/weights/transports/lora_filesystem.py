@@ -21,7 +21,7 @@ from gymtrain_trainer.weights.errors import StagingError
 from gymtrain_trainer.weights.parity.watch import ParityWatch
 from gymtrain_trainer.weights.pods.adapters import AdapterCarrier
 from gymtrain_trainer.weights.pods.outcome import Outcome
-from gymtrain_trainer.weights.pods.push import Version
+from gymtrain_trainer.weights.pods.push import PublishedVersion
 from gymtrain_trainer.weights.settings import SyncSettings
 from gymtrain_trainer.weights.stats import SyncEvent
 from gymtrain_trainer.weights.store.safetensors_file import write_file
@@ -127,8 +127,8 @@ class LoRAFilesystem(PushTransport):
         for number in [number for number in self._sources if number < newest - self._adapters.max_staleness - 1]:
             shutil.rmtree(self._sources.pop(number), ignore_errors=True)
 
-    def _version(self, number: int) -> Version:
-        return Version(self.settings.version(number), str(self._sources[number]))
+    def _version(self, number: int) -> PublishedVersion:
+        return PublishedVersion(self.settings.version(number), str(self._sources[number]))
 
     async def _sync(self, number: int) -> Outcome:
         async with self._parts()[1]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gymtrain_api.transports import TransportName
 from gymtrain_trainer.weights.pods.client import PodClient
-from gymtrain_trainer.weights.pods.push import Version
+from gymtrain_trainer.weights.pods.push import PublishedVersion
 from gymtrain_trainer.weights.settings import SyncSettings
 from gymtrain_trainer.weights.stats import SyncEvent
 from gymtrain_trainer.weights.transports.base import PodTransport
@@ -60,5 +60,5 @@ class _Constant:
         await client.health()
         return self._transport.current_version or self._transport.settings.version(0)
 
-    async def push(self, client: PodClient, version: Version, seconds: float) -> float:
+    async def push(self, client: PodClient, version: PublishedVersion, seconds: float) -> float:
         return 0.0

@@ -7,9 +7,9 @@ import time
 from abc import abstractmethod
 from collections.abc import Mapping
 
-from gymtrain_trainer.weights.pods.hosts import Pod
+from gymtrain_trainer.weights.pods.hosts import VllmPod
 from gymtrain_trainer.weights.pods.outcome import Outcome
-from gymtrain_trainer.weights.pods.push import Version
+from gymtrain_trainer.weights.pods.push import PublishedVersion
 from gymtrain_trainer.weights.stats import SyncEvent
 from gymtrain_trainer.weights.transports.base import PodTransport
 
@@ -18,7 +18,7 @@ class PushTransport(PodTransport):
     """Base of the transports whose pods take a version one by one."""
 
     @abstractmethod
-    def _version(self, number: int) -> Version:
+    def _version(self, number: int) -> PublishedVersion:
         """Where pods find a version that is not forgotten yet."""
 
     def _account(self, number: int, outcome: Outcome, size: int, started: float, staged: float) -> None:
@@ -31,14 +31,14 @@ class PushTransport(PodTransport):
 
     # In the background thread.
 
-    async def _bring(self, number: int, begun: Mapping[Pod, asyncio.Task[None]] | None = None) -> Outcome:
+    async def _bring(self, number: int, begun: Mapping[VllmPod, asyncio.Task[None]] | None = None) -> Outcome:
         """Pushes to all pods, within the caller's turn: a repair must not push the version before meanwhile."""
         fleet, _ = self._parts()
         outcome = await fleet.bring(self._version(number), self.settings.timeout_seconds, begun)
         self.numbers.current = number
         return outcome
 
-    def _current(self) -> Version | None:
+    def _current(self) -> PublishedVersion | None:
         return self._version(self.numbers.current) if self.numbers.current else None
 
     async def _look(self) -> None:

@@ -12,7 +12,7 @@ from gymtrain_trainer.weights.background import Background
 from gymtrain_trainer.weights.errors import PodError, WeightSyncError
 from gymtrain_trainer.weights.pods.client import PodClient
 from gymtrain_trainer.weights.pods.push import UNSYNCED, forget_caches, open_update, resume_quietly
-from gymtrain_trainer.weights.transports.nccl.group import Group
+from gymtrain_trainer.weights.transports.nccl.group import NcclGroup
 from gymtrain_trainer.weights.transports.nccl.packing import Packer
 from gymtrain_trainer.weights.transports.nccl.watchdog import deadline
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _DISOWN_SECONDS = 10.0
 
 
-def on_all(background: Background, group: Group, call: Callable[[PodClient], Coroutine[Any, Any, None]]) -> None:
+def on_all(background: Background, group: NcclGroup, call: Callable[[PodClient], Coroutine[Any, Any, None]]) -> None:
     """One call to every pod of the group, all at once.
 
     Raises:
@@ -43,7 +43,7 @@ def on_all(background: Background, group: Group, call: Callable[[PodClient], Cor
 class Broadcast:
     """One version to paused pods."""
 
-    def __init__(self, group: Group, packer: Packer, background: Background, seconds: float) -> None:
+    def __init__(self, group: NcclGroup, packer: Packer, background: Background, seconds: float) -> None:
         """`seconds`: deadline of all of it."""
         self._group = group
         self._packer = packer

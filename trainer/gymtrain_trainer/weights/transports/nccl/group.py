@@ -17,7 +17,7 @@ from gymtrain_trainer.weights.background import Background
 from gymtrain_trainer.weights.errors import PodError, PodRefusedError, WeightSyncError
 from gymtrain_trainer.weights.pods.client import PodClient
 from gymtrain_trainer.weights.pods.fleet import Fleet
-from gymtrain_trainer.weights.pods.hosts import Pod
+from gymtrain_trainer.weights.pods.hosts import VllmPod
 from gymtrain_trainer.weights.pods.probe import ServerReport, probe_servers
 from gymtrain_trainer.weights.transports.nccl import library as nccl_library
 from gymtrain_trainer.weights.transports.nccl import rendezvous
@@ -59,19 +59,19 @@ class Member:
 
 
 @dataclass
-class Group:
+class NcclGroup:
     """A group that works."""
 
     members: list[Member]
     communicator: nccl_library.Communicator
 
     @property
-    def pods(self) -> list[Pod]:
+    def pods(self) -> list[VllmPod]:
         """Its pods."""
         return [member.client.pod for member in self.members]
 
 
-def connect(fleet: Fleet, pods: list[Pod], background: Background, seconds: float) -> Group:
+def connect(fleet: Fleet, pods: list[VllmPod], background: Background, seconds: float) -> NcclGroup:
     """Makes a group of this process and `pods`, which leave any group that they were in.
 
     Raises:
@@ -119,7 +119,7 @@ def connect(fleet: Fleet, pods: list[Pod], background: Background, seconds: floa
         except PodError as error:
             own.communicator.abort("a vLLM pod did not join")
             raise WeightSyncError(f"NCCL: {error}") from error
-    return Group(members, own.communicator)
+    return NcclGroup(members, own.communicator)
 
 
 class _Join(threading.Thread):
@@ -138,7 +138,7 @@ class _Join(threading.Thread):
             self.error = error
 
 
-async def _prepare(fleet: Fleet, pods: list[Pod]) -> list[Member]:
+async def _prepare(fleet: Fleet, pods: list[VllmPod]) -> list[Member]:
     reports = {report.pod: report for report in await probe_servers(pods)}
     members: list[Member] = []
     rank = 1

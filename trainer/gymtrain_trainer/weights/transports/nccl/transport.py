@@ -23,7 +23,7 @@ from gymtrain_api.transports import TransportName
 from gymtrain_api.wiring import SERVED_MODEL_NAME
 from gymtrain_trainer.weights.errors import PodError, WeightsError, WeightSyncError
 from gymtrain_trainer.weights.parity.watch import ParityWatch
-from gymtrain_trainer.weights.pods.hosts import Pod
+from gymtrain_trainer.weights.pods.hosts import VllmPod
 from gymtrain_trainer.weights.pods.probe import wait_for_servers
 from gymtrain_trainer.weights.pods.push import UNSYNCED, PullCarrier, resume_quietly
 from gymtrain_trainer.weights.settings import SyncSettings
@@ -71,14 +71,14 @@ class NCCL(PodTransport):
         self._parameters = parameters
         self._dtype = dtype
         self._resendable = resendable
-        self._group: nccl_group.Group | None = None
+        self._group: nccl_group.NcclGroup | None = None
         self._packer: Packer | None = None
         self._sent: Fingerprint | None = None  # of what the pods hold
         self._syncing = threading.Event()
         self._paused_at = 0.0
         self._unchecked = False  # a sync whose parity was not looked at yet
-        self._lost: frozenset[Pod] = frozenset()
-        self._seen: frozenset[Pod] = frozenset()  # pods that answered at the watcher's last look
+        self._lost: frozenset[VllmPod] = frozenset()
+        self._seen: frozenset[VllmPod] = frozenset()  # pods that answered at the watcher's last look
         self._looked_at = -math.inf
         self._turns = 0  # syncs begun: what the watcher asked for before the last one is out of date
 
@@ -182,10 +182,10 @@ class NCCL(PodTransport):
 
     # Parts of a sync, on the main thread.
 
-    def _pods(self) -> list[Pod]:
+    def _pods(self) -> list[VllmPod]:
         return self._group.pods if self._group is not None else []
 
-    def _ready_group(self) -> nccl_group.Group:
+    def _ready_group(self) -> nccl_group.NcclGroup:
         """The group of all pods that answer, made anew where pods came, went or restarted."""
         background = self._start()
         if self._group is not None and self._seen_lately(self._group):
@@ -204,7 +204,7 @@ class NCCL(PodTransport):
         logger.info("NCCL group with %d vLLM pods made in %.1f s", len(pods), time.monotonic() - started)
         return self._group
 
-    def _seen_lately(self, group: nccl_group.Group) -> bool:
+    def _seen_lately(self, group: nccl_group.NcclGroup) -> bool:
         """Whether the watcher just found the group's pods as the last sync left them. vLLM takes longer to restart."""
         fresh = time.monotonic() - self._looked_at < 2 * self.settings.repair_seconds
         return fresh and not self._lost and self._seen == set(group.pods)
