@@ -345,6 +345,7 @@ def _difference(address: str, port: int, model: Any, subject: _Subject) -> float
 
     from gymtrain_trainer.weights.parity.check import ParityCheck, completions_of, judge, model_logprobs
     from gymtrain_trainer.weights.pods.client import PodClient
+    from gymtrain_trainer.weights.pods.hosts import VllmPod
 
     check = ParityCheck(model_logprobs(model), _PROMPTS, threshold=1e9)
 

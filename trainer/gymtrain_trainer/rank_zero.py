@@ -22,10 +22,10 @@ from gymtrain_trainer.rollouts.build import make_worker, read_tasks
 from gymtrain_trainer.rollouts.worker import RolloutWorker
 from gymtrain_trainer.servers import sync_settings
 from gymtrain_trainer.stopping import StopSignal
-from gymtrain_trainer.transfer import WatchedTransfer
-from gymtrain_trainer.transport import transport_needs
-from gymtrain_trainer.versions import Numbering, SyncNumberFile
+from gymtrain_trainer.weight_sync_setup import transport_needs
 from gymtrain_trainer.weights import ChosenTransport, ParityWatch, SyncEvent, WeightStore
+from gymtrain_trainer.weights.sync import WatchedTransfer
+from gymtrain_trainer.weights.version_numbers import Numbering, SyncNumberFile
 from gymtrain_trainer.weights_parity import parity_check, parity_report
 
 log = logging.getLogger(__name__)

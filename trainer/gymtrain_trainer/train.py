@@ -23,9 +23,9 @@ from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.serve import HttpServer, make_app
 from gymtrain_trainer.servers import start_waiting
 from gymtrain_trainer.stopping import StopSignal
-from gymtrain_trainer.transfer import ELSEWHERE
 from gymtrain_trainer.trl.refusals import refusals_named
 from gymtrain_trainer.weights import WeightStore, weight_routes
+from gymtrain_trainer.weights.sync import ELSEWHERE
 
 log = logging.getLogger(__name__)
 

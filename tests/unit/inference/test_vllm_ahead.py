@@ -10,7 +10,7 @@ from blake3 import blake3
 
 from gymtrain_api.manifest import PullUpdate, WeightPart
 from gymtrain_trainer.weights import WeightStore, weight_routes
-from gymtrain_trainer.weights.store.versions import Draft
+from gymtrain_trainer.weights.store.weight_store import Draft
 from gymtrain_vllm.errors import FetchError
 from gymtrain_vllm.prefetch import FetchAhead
 from tests.support.fake_vllm import free_port, serving

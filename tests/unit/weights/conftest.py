@@ -14,7 +14,7 @@ from gymtrain_api.manifest import WeightPart
 from gymtrain_trainer.weights import SyncSettings, WeightStore, weight_routes
 from gymtrain_trainer.weights.pods.fleet import Fleet
 from gymtrain_trainer.weights.pods.push import PublishedVersion
-from gymtrain_trainer.weights.store.versions import Draft
+from gymtrain_trainer.weights.store.weight_store import Draft
 from tests.support.fake_vllm import FakeVLLM, free_port, name_addresses, serving
 
 NAME = "demo-inference-pods"

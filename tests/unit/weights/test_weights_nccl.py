@@ -44,7 +44,7 @@ class FakeCommunicator:
 
 @pytest.fixture(autouse=True)
 def library(monkeypatch: pytest.MonkeyPatch) -> type[FakeCommunicator]:
-    module = "gymtrain_trainer.weights.transports.nccl.library"
+    module = "gymtrain_trainer.weights.transports.nccl.libnccl"
     monkeypatch.setattr(f"{module}.load", lambda: None)
     monkeypatch.setattr(f"{module}.new_id", lambda _: bytes(128))
     monkeypatch.setattr(f"{module}.Communicator", FakeCommunicator)

@@ -10,7 +10,7 @@ from blake3 import blake3
 
 from gymtrain_api.manifest import WeightEnd, WeightHead, WeightPart
 from gymtrain_trainer.weights import StagingError, WeightStore, weight_routes
-from gymtrain_trainer.weights.store.versions import Draft
+from gymtrain_trainer.weights.store.weight_store import Draft
 
 
 def add(draft: Draft, name: str = "a.safetensors", content: bytes = b"x") -> WeightPart:

@@ -23,8 +23,8 @@ from gymtrain_trainer.rollouts.samples import to_samples
 from gymtrain_trainer.rollouts.source import RolloutLimits, RolloutSource, Sampling
 from gymtrain_trainer.rollouts.verify import VerifySource
 from gymtrain_trainer.rollouts.worker import RolloutWorker
-from gymtrain_trainer.versions import Numbering
 from gymtrain_trainer.weights import SyncStats, foreign_weights
+from gymtrain_trainer.weights.version_numbers import Numbering
 
 log = logging.getLogger(__name__)
 

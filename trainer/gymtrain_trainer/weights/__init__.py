@@ -19,11 +19,11 @@ from gymtrain_trainer.weights.pods.probe import ServerReport, probe_servers, wai
 from gymtrain_trainer.weights.settings import SyncSettings
 from gymtrain_trainer.weights.stats import SyncEvent, SyncStats
 from gymtrain_trainer.weights.store.routes import weight_routes
-from gymtrain_trainer.weights.store.versions import WeightStore
+from gymtrain_trainer.weights.store.weight_store import WeightStore
+from gymtrain_trainer.weights.transports.choice import ADAPTER_FOLDER, TransportNeeds, make_transport
 from gymtrain_trainer.weights.transports.chosen import ChosenTransport
 from gymtrain_trainer.weights.transports.http_full import HTTPFull
 from gymtrain_trainer.weights.transports.lora_filesystem import LoRAFilesystem
-from gymtrain_trainer.weights.transports.make import ADAPTER_FOLDER, TransportNeeds, make_transport
 from gymtrain_trainer.weights.transports.nccl.transport import NCCL
 from gymtrain_trainer.weights.transports.none import NoTransport
 from gymtrain_trainer.weights.transports.protocol import WeightTransport

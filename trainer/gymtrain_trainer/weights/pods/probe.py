@@ -21,7 +21,7 @@ _LOOK_SECONDS = 0.5
 class ServerReport:
     """One server, as its /openapi.json and /server_info tell."""
 
-    pod: Pod
+    pod: VllmPod
     offer: ServerOffer
     dtype: str | None  # of the weights, such as float32
     max_model_len: int | None  # tokens of prompt and completion together

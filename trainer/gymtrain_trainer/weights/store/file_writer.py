@@ -14,7 +14,7 @@ from gymtrain_api.manifest import WeightPart
 from gymtrain_trainer.weights.store.layout import Layout, TensorSlice, dtype_of
 from gymtrain_trainer.weights.store.safetensors_file import encode
 from gymtrain_trainer.weights.store.shard_file import ShardFile
-from gymtrain_trainer.weights.store.versions import Draft
+from gymtrain_trainer.weights.store.weight_store import Draft
 
 if TYPE_CHECKING:
     import torch

@@ -10,7 +10,7 @@
 from aiohttp import web
 
 from gymtrain_api.manifest import MANIFEST_FILE
-from gymtrain_trainer.weights.store.versions import WeightStore
+from gymtrain_trainer.weights.store.weight_store import WeightStore
 
 
 def weight_routes(store: WeightStore) -> list[web.AbstractRouteDef]:

@@ -6,7 +6,7 @@
 | is what it was, for the first time | a file of this version |
 | and the next time, with all of its module | a settled file: written once more, and carried on from then |
 | is settled, and is what it was | nowhere: its file is carried on, as long as all of its tensors are |
-| was settled, and changed | a file of this version, now and later; so does its module. Others of its file settle again |
+| was settled, and changed | a file of this version, from now on; so does its module. The rest of its file settles again |
 """
 
 from __future__ import annotations

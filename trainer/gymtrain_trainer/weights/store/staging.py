@@ -16,7 +16,7 @@ from gymtrain_trainer.weights.errors import StagingError
 from gymtrain_trainer.weights.store.file_writer import FileWriter
 from gymtrain_trainer.weights.store.layout import Layout
 from gymtrain_trainer.weights.store.sorting import Sorting
-from gymtrain_trainer.weights.store.versions import Draft
+from gymtrain_trainer.weights.store.weight_store import Draft
 
 if TYPE_CHECKING:  # torch takes seconds to import, and only the trainer's process has it
     import torch

@@ -13,8 +13,8 @@ import aiohttp
 
 from gymtrain_api.transports import TransportName
 from gymtrain_api.wiring import WeightsHeld
-from gymtrain_trainer.weights.background import Background
 from gymtrain_trainer.weights.errors import WeightSyncError
+from gymtrain_trainer.weights.event_loop_thread import Background
 from gymtrain_trainer.weights.numbers import SyncNumbers
 from gymtrain_trainer.weights.parity.check import LogProbs
 from gymtrain_trainer.weights.parity.watch import ParityWatch

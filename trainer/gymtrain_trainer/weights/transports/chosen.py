@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gymtrain_api.wiring import WeightsHeld
 from gymtrain_trainer.weights.settings import SyncSettings
 from gymtrain_trainer.weights.stats import SyncStats
-from gymtrain_trainer.weights.transports.make import TransportNeeds, make_transport
+from gymtrain_trainer.weights.transports.choice import TransportNeeds, make_transport
 
 if TYPE_CHECKING:
     from gymtrain_trainer.weights.transports.protocol import NamedTensors, WeightTransport

@@ -31,7 +31,7 @@ from gymtrain_trainer.weights.pods.push import PublishedVersion, PullCarrier
 from gymtrain_trainer.weights.settings import SyncSettings
 from gymtrain_trainer.weights.stats import SyncEvent
 from gymtrain_trainer.weights.store.staging import stage
-from gymtrain_trainer.weights.store.versions import Draft, WeightStore
+from gymtrain_trainer.weights.store.weight_store import Draft, WeightStore
 from gymtrain_trainer.weights.transports.pushing import PushTransport
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from gymtrain_trainer.weights.background import Background
 from gymtrain_trainer.weights.errors import PodError, WeightSyncError
+from gymtrain_trainer.weights.event_loop_thread import Background
 from gymtrain_trainer.weights.pods.client import PodClient
 from gymtrain_trainer.weights.pods.push import UNSYNCED, forget_caches, open_update, resume_quietly
 from gymtrain_trainer.weights.transports.nccl.group import NcclGroup

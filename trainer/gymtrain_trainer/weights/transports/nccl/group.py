@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from gymtrain_api.transports import release_at_least
-from gymtrain_trainer.weights.background import Background
 from gymtrain_trainer.weights.errors import PodError, PodRefusedError, WeightSyncError
+from gymtrain_trainer.weights.event_loop_thread import Background
 from gymtrain_trainer.weights.pods.client import PodClient
 from gymtrain_trainer.weights.pods.fleet import Fleet
 from gymtrain_trainer.weights.pods.hosts import VllmPod
 from gymtrain_trainer.weights.pods.probe import ServerReport, probe_servers
-from gymtrain_trainer.weights.transports.nccl import library as nccl_library
-from gymtrain_trainer.weights.transports.nccl import rendezvous
+from gymtrain_trainer.weights.transports.nccl import libnccl, rendezvous
 from gymtrain_trainer.weights.transports.nccl.packing import BUFFERS, MESSAGE_BYTES, TensorInfo
 
 _POLL_SECONDS = 0.02
@@ -63,7 +62,7 @@ class NcclGroup:
     """A group that works."""
 
     members: list[Member]
-    communicator: nccl_library.Communicator
+    communicator: libnccl.Communicator
 
     @property
     def pods(self) -> list[VllmPod]:
@@ -79,14 +78,14 @@ def connect(fleet: Fleet, pods: list[VllmPod], background: Background, seconds: 
     """
     import torch
 
-    library = nccl_library.load()
+    library = libnccl.load()
     deadline = time.monotonic() + seconds
     try:
         members = background.run(_prepare(fleet, pods))
     except PodError as error:
         raise WeightSyncError(f"NCCL: a vLLM pod can't join a group: {error}") from error
     world_size = 1 + sum(member.workers for member in members)
-    unique_id = nccl_library.new_id(library)
+    unique_id = libnccl.new_id(library)
     host, _, port = pods[0].url.removeprefix("http://").rpartition(":")
     address = rendezvous.address_towards(host, int(port))
     store = rendezvous.by_store(unique_id, address, world_size, seconds)
@@ -128,12 +127,12 @@ class _Join(threading.Thread):
     def __init__(self, library: Any, unique_id: bytes, world_size: int, device: int) -> None:
         super().__init__(name="nccl", daemon=True)
         self._arguments = (library, unique_id, world_size, device)
-        self.communicator: nccl_library.Communicator | None = None
+        self.communicator: libnccl.Communicator | None = None
         self.error: Exception | None = None
 
     def run(self) -> None:
         try:
-            self.communicator = nccl_library.Communicator(*self._arguments)
+            self.communicator = libnccl.Communicator(*self._arguments)
         except Exception as error:
             self.error = error
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from gymtrain_trainer.weights.transports.nccl.library import ID_BYTES
+from gymtrain_trainer.weights.transports.nccl.libnccl import ID_BYTES
 
 # What the workers read first, and vLLM's class of it: StatelessProcessGroup.broadcast_obj from rank 0.
 _KEY = "broadcast_from/0/0"

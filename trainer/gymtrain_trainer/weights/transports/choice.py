@@ -15,7 +15,7 @@ from gymtrain_trainer.weights.parity.watch import ParityWatch
 from gymtrain_trainer.weights.pods.probe import ServerReport, probe_servers, wait_for_servers
 from gymtrain_trainer.weights.settings import SyncSettings
 from gymtrain_trainer.weights.stats import SyncEvent
-from gymtrain_trainer.weights.store.versions import WeightStore
+from gymtrain_trainer.weights.store.weight_store import WeightStore
 from gymtrain_trainer.weights.transports.http_full import HTTPFull
 from gymtrain_trainer.weights.transports.lora_filesystem import LoRAFilesystem
 from gymtrain_trainer.weights.transports.nccl.transport import NCCL

@@ -9,8 +9,8 @@ from gymtrain_trainer.activity import Activity, Doing
 from gymtrain_trainer.errors import InterruptedBySignal
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.stopping import StopSignal
-from gymtrain_trainer.versions import Numbering, SyncNumberFile
-from gymtrain_trainer.weights import TransportRefusedError
+from gymtrain_trainer.weights.errors import TransportRefusedError
+from gymtrain_trainer.weights.version_numbers import Numbering, SyncNumberFile
 
 type Stream = Iterator[tuple[str, Any]]  # name and tensor
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gymtrain_trainer.versions import SYNC_FILE, Numbering, SyncNumberFile
+from gymtrain_trainer.weights.version_numbers import SYNC_FILE, Numbering, SyncNumberFile
 
 
 def test_labels_count_trls_versions() -> None:

@@ -9,9 +9,9 @@ import pytest
 from gymtrain_trainer.activity import Activity, Doing
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.stopping import StopSignal
-from gymtrain_trainer.transfer import WatchedTransfer
-from gymtrain_trainer.versions import Numbering, SyncNumberFile
 from gymtrain_trainer.weights import TransportRefusedError
+from gymtrain_trainer.weights.sync import WatchedTransfer
+from gymtrain_trainer.weights.version_numbers import Numbering, SyncNumberFile
 
 
 class Transport:
