@@ -35,7 +35,7 @@ from gymtrain_trainer.weights import (  # noqa: E402
     model_logprobs,
     weight_routes,
 )
-from gymtrain_trainer.weights.store.announced import AnnouncedManifest  # noqa: E402
+from gymtrain_trainer.weights.store.weight_store import AnnouncedManifest  # noqa: E402
 from tests.support.real_vllm import Server, serving_tiny_model  # noqa: E402
 
 pytestmark = pytest.mark.torch

@@ -181,7 +181,7 @@ async def test_a_version_that_cannot_be_written_is_withdrawn_and_the_pods_go_on(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("gymtrain_trainer.weights.store.shard_file.os.pwrite", full)
+        patch.setattr("gymtrain_trainer.weights.store.safetensors_files.os.pwrite", full)
         with pytest.raises(StagingError, match="No space left"):
             await on_main_thread(lambda: transfer.send_weights(weights()))
     assert (pod.version, pod.paused, transfer.current_version) == ("demo:1:1", False, "demo:1:1")

@@ -9,9 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gymtrain_trainer.weights.store.file_writer import FileWriter  # noqa: E402
 from gymtrain_trainer.weights.store.layout import Earlier, Layout, TensorSlice  # noqa: E402
-from gymtrain_trainer.weights.store.sorting import Sorting  # noqa: E402
+from gymtrain_trainer.weights.store.safetensors_files import FileWriter  # noqa: E402
+from gymtrain_trainer.weights.store.staging import Sorting  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

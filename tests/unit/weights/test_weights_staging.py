@@ -119,7 +119,7 @@ def test_a_full_disk_is_an_error_after_the_stream_was_drained(tmp_path: Path, mo
     def full(*_: Any) -> Any:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("gymtrain_trainer.weights.store.shard_file.os.pwrite", full)
+    monkeypatch.setattr("gymtrain_trainer.weights.store.safetensors_files.os.pwrite", full)
     draft = WeightStore(tmp_path).begin(1, "demo:0:1")
     with pytest.raises(StagingError, match="No space left"):
         stage(draft, stream(), None, shard_bytes=1)

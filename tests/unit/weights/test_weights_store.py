@@ -126,7 +126,7 @@ async def test_a_manifest_is_read_while_it_grows(tmp_path: Path) -> None:
 async def test_while_nothing_comes_the_reader_learns_that_the_trainer_is_alive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gymtrain_trainer.weights.store.announced._ALIVE_SECONDS", 0.01)
+    monkeypatch.setattr("gymtrain_trainer.weights.store.weight_store._ALIVE_SECONDS", 0.01)
     store = WeightStore(tmp_path / "staged")
     store.begin(1, "demo:0:1")
     async with client_of(store) as client, asyncio.timeout(5):

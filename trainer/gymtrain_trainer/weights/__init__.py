@@ -18,8 +18,7 @@ from gymtrain_trainer.weights.pods.hosts import VllmPod
 from gymtrain_trainer.weights.pods.probe import ServerReport, probe_servers, wait_for_servers
 from gymtrain_trainer.weights.settings import SyncSettings
 from gymtrain_trainer.weights.stats import SyncEvent, SyncStats
-from gymtrain_trainer.weights.store.routes import weight_routes
-from gymtrain_trainer.weights.store.weight_store import WeightStore
+from gymtrain_trainer.weights.store.weight_store import WeightStore, weight_routes
 from gymtrain_trainer.weights.transports.choice import ADAPTER_FOLDER, TransportNeeds, make_transport
 from gymtrain_trainer.weights.transports.chosen import ChosenTransport
 from gymtrain_trainer.weights.transports.http_full import HTTPFull

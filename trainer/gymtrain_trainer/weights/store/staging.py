@@ -2,20 +2,29 @@
 
 Each part is announced as soon as it is written, so that pods fetch while the trainer still writes. Few shards are in
 memory at a time, never the whole model. A large tensor is one file and many parts: no thread works on it alone.
-Tensors that did not change since the last version are told apart (`sorting`) and not written again.
+
+Tensors that changed since the last version and those that did not go to files of their own:
+
+| a tensor | goes to |
+|---|---|
+| changed | a file of this version |
+| is what it was, for the first time | a file of this version |
+| and the next time, with all of its module | a settled file: written once more, and carried on from then |
+| is settled, and is what it was | nowhere: its file is carried on, as long as all of its tensors are |
+| was settled, and changed | a file of this version, from now on, as its module does; others of its file settle again |
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gymtrain_trainer.cpus import usable_cpus
 from gymtrain_trainer.weights.errors import StagingError
-from gymtrain_trainer.weights.store.file_writer import FileWriter
-from gymtrain_trainer.weights.store.layout import Layout
-from gymtrain_trainer.weights.store.sorting import Sorting
+from gymtrain_trainer.weights.store.layout import Earlier, Layout, module_of
+from gymtrain_trainer.weights.store.safetensors_files import FileWriter
 from gymtrain_trainer.weights.store.weight_store import Draft
 
 if TYPE_CHECKING:  # torch takes seconds to import, and only the trainer's process has it
@@ -26,10 +35,12 @@ PART_BYTES = 8 << 20  # the unit of writing, hashing and fetching in parallel
 _MOST_WRITERS = 8
 _AHEAD = 4  # parts that wait for each writer: bounds the memory
 
+type NamedTensor = tuple[str, torch.Tensor]
+
 
 def stage(
     draft: Draft,
-    tensors: Iterator[tuple[str, torch.Tensor]],
+    tensors: Iterator[NamedTensor],
     dtype: str | None,
     shard_bytes: int = SHARD_BYTES,
     part_bytes: int = PART_BYTES,
@@ -55,7 +66,7 @@ def stage(
         raise StagingError(f"cannot write weights to {draft.folder}: {error}") from error
 
 
-def _cast(tensors: Iterator[tuple[str, torch.Tensor]], dtype: str | None) -> Iterator[tuple[str, torch.Tensor]]:
+def _cast(tensors: Iterator[NamedTensor], dtype: str | None) -> Iterator[NamedTensor]:
     import torch
 
     target = getattr(torch, dtype) if dtype else None
@@ -66,7 +77,7 @@ def _cast(tensors: Iterator[tuple[str, torch.Tensor]], dtype: str | None) -> Ite
         yield name, value
 
 
-def on_host(shard: list[tuple[str, torch.Tensor]]) -> list[tuple[str, torch.Tensor]]:
+def on_host(shard: list[NamedTensor]) -> list[NamedTensor]:
     """The shard's tensors in this machine's memory: one copy from the GPU for all tensors of one type."""
     import torch
 
@@ -79,7 +90,7 @@ def on_host(shard: list[tuple[str, torch.Tensor]]) -> list[tuple[str, torch.Tens
     return [(name, part.view(tensor.shape)) for (name, tensor), part in zip(shard, parts, strict=True)]
 
 
-def _write_files(draft: Draft, tensors: Iterator[tuple[str, torch.Tensor]], shard_bytes: int, part_bytes: int) -> None:
+def _write_files(draft: Draft, tensors: Iterator[NamedTensor], shard_bytes: int, part_bytes: int) -> None:
     writers = max(1, min(_MOST_WRITERS, usable_cpus() - 1))
     with ThreadPoolExecutor(writers, thread_name_prefix="staging") as pool:
         files = FileWriter(draft, pool, writers * _AHEAD, part_bytes)
@@ -100,8 +111,8 @@ def _write_files(draft: Draft, tensors: Iterator[tuple[str, torch.Tensor]], shar
     draft.manifest.end(layout)
 
 
-def _shards(tensors: Iterator[tuple[str, torch.Tensor]], limit: int) -> Iterator[list[tuple[str, torch.Tensor]]]:
-    shard: list[tuple[str, torch.Tensor]] = []
+def _shards(tensors: Iterator[NamedTensor], limit: int) -> Iterator[list[NamedTensor]]:
+    shard: list[NamedTensor] = []
     size = 0
     for name, tensor in tensors:
         shard.append((name, tensor))
@@ -111,3 +122,99 @@ def _shards(tensors: Iterator[tuple[str, torch.Tensor]], limit: int) -> Iterator
             shard, size = [], 0
     if shard:
         yield shard
+
+
+class Sorting:
+    """Tells the tensors of one version that changed since an earlier one from those that did not."""
+
+    def __init__(self, folder: Path, before: Layout, files: FileWriter, shard_bytes: int) -> None:
+        self._folder = folder
+        self._before = before
+        self._earlier = Earlier(before)
+        self._files = files
+        self._steady = before.steady()
+        self._changed = _Collector(files.write, shard_bytes)
+        self._settling = _Collector(lambda shard: files.write(shard, settled=True), shard_bytes)
+        self._same: set[str] = set()
+        self._fickle = set(before.fickle)
+
+    def run(self, shards: Iterable[list[NamedTensor]], pool: Executor) -> Layout:
+        """Writes all files of the version.
+
+        Args:
+            shards: contiguous CPU tensors.
+            pool: compares.
+
+        Raises:
+            OSError: the disk is full, or an earlier file can't be read.
+        """
+        for shard in shards:
+            self._sort(shard, list(pool.map(lambda named: self._earlier.same(*named), shard)))
+        self._carry()
+        self._changed.flush()
+        self._settling.flush()
+        settled = self._files.finish()
+        return Layout(self._folder, self._files.slices, settled, frozenset(self._same), frozenset(self._fickle))
+
+    def _sort(self, shard: list[NamedTensor], same: list[bool]) -> None:
+        goes_on: list[tuple[str, torch.Tensor, bool]] = []
+        for (name, tensor), unchanged in zip(shard, same, strict=True):
+            piece = self._before.slices.get(name)
+            settled = piece is not None and piece.file in self._before.settled
+            if unchanged:
+                self._same.add(name)
+            elif settled:
+                self._fickle.add(module_of(name))
+            if not (unchanged and settled):
+                goes_on.append((name, tensor, unchanged and name in self._steady))
+        for settles, collector in ((False, self._changed), (True, self._settling)):
+            for name, tensor in _unbound(shard, [(name, tensor) for name, tensor, goes in goes_on if goes == settles]):
+                collector.add(name, tensor)
+
+    def _carry(self) -> None:
+        members: dict[str, list[str]] = {file: [] for file in self._before.settled}
+        for name, piece in self._before.slices.items():
+            if piece.file in members:
+                members[piece.file].append(name)
+        for file, names in members.items():
+            stay = [name for name in names if name in self._same]
+            if len(stay) == len(names):
+                self._files.carry(self._before, file)
+                continue
+            for name in stay:
+                collector = self._changed if module_of(name) in self._fickle else self._settling
+                collector.add(name, self._earlier.tensor(name))
+
+
+def _unbound(shard: list[NamedTensor], some: list[NamedTensor]) -> list[NamedTensor]:
+    """`some` of a shard's tensors, copied where they would hold more memory than twice their own.
+
+    Tensors from a GPU share one block, which a single one of them would hold until its file is written.
+    """
+    size = sum(tensor.nbytes for _, tensor in some)
+    if not shard[0][1].is_pinned() or 2 * size >= sum(tensor.nbytes for _, tensor in shard):
+        return some
+    return [(name, tensor.clone()) for name, tensor in some]
+
+
+class _Collector:
+    """Tensors for the next file of one kind."""
+
+    def __init__(self, write: Callable[[list[NamedTensor]], None], limit: int) -> None:
+        self._write = write
+        self._limit = limit
+        self._waiting: list[NamedTensor] = []
+        self._size = 0
+
+    def add(self, name: str, tensor: torch.Tensor) -> None:
+        """One more; full files are written."""
+        self._waiting.append((name, tensor))
+        self._size += tensor.nbytes
+        if self._size >= self._limit:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes what is left."""
+        if self._waiting:
+            self._write(self._waiting)
+        self._waiting, self._size = [], 0

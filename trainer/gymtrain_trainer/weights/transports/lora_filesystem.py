@@ -24,7 +24,7 @@ from gymtrain_trainer.weights.pods.outcome import Outcome
 from gymtrain_trainer.weights.pods.push import PublishedVersion
 from gymtrain_trainer.weights.settings import SyncSettings
 from gymtrain_trainer.weights.stats import SyncEvent
-from gymtrain_trainer.weights.store.safetensors_file import write_file
+from gymtrain_trainer.weights.store.safetensors_files import write_file
 from gymtrain_trainer.weights.transports.pushing import PushTransport
 
 if TYPE_CHECKING:
