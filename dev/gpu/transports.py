@@ -344,8 +344,7 @@ def _difference(address: str, port: int, model: Any, subject: _Subject) -> float
     import aiohttp
 
     from gymtrain_trainer.weights.parity.check import ParityCheck, completions_of, judge, model_logprobs
-    from gymtrain_trainer.weights.pods.client import PodClient
-    from gymtrain_trainer.weights.pods.hosts import VllmPod
+    from gymtrain_trainer.weights.pods.client import PodClient, VllmPod
 
     check = ParityCheck(model_logprobs(model), _PROMPTS, threshold=1e9)
 

@@ -12,8 +12,8 @@ from blake3 import blake3
 
 from gymtrain_api.manifest import WeightPart
 from gymtrain_trainer.weights import SyncSettings, WeightStore, weight_routes
+from gymtrain_trainer.weights.pods.client import PublishedVersion
 from gymtrain_trainer.weights.pods.fleet import Fleet
-from gymtrain_trainer.weights.pods.push import PublishedVersion
 from gymtrain_trainer.weights.store.weight_store import Draft
 from tests.support.fake_vllm import FakeVLLM, free_port, name_addresses, serving
 

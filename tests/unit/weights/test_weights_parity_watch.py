@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gymtrain_trainer.weights import ParityCheck, ParityResult, ParityWatch, WeightParityError, WeightSyncError
-from gymtrain_trainer.weights.pods.hosts import VllmPod
+from gymtrain_trainer.weights.pods.client import VllmPod
 
 
 def watch(shift: float = 0.0, threshold: float | None = None, **more: Any) -> ParityWatch:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gymtrain_trainer.weights.errors import PodRefusedError, PodUnreachableError
-from gymtrain_trainer.weights.pods.hosts import VllmPod
-from gymtrain_trainer.weights.pods.push import PullCarrier, push
+from gymtrain_trainer.weights.pods.client import VllmPod
+from gymtrain_trainer.weights.pods.fleet import PullCarrier
 from gymtrain_vllm.prefetch import FetchAhead
 
 ADDRESS = "127.0.0.1"
@@ -21,21 +21,21 @@ def client_of(cluster: Any) -> Any:
 
 async def test_the_pod_holds_the_bytes_that_were_staged(cluster: Any, read_file: Callable[[Path], bytes]) -> None:
     pod = await cluster.start_pod(ADDRESS)
-    await push(client_of(cluster), cluster.stage(1, b"new weights"), 5.0)
+    await client_of(cluster).pull(cluster.stage(1, b"new weights"), 5.0)
     assert read_file(pod.folder) == b"new weights"
     assert pod.version == "demo:1:1"
 
 
 async def test_the_pod_is_paused_while_it_loads_and_only_then(cluster: Any) -> None:
     pod = await cluster.start_pod(ADDRESS)
-    await push(client_of(cluster), cluster.stage(1), 5.0)
+    await client_of(cluster).pull(cluster.stage(1), 5.0)
     assert pod.loaded_while_paused == [True]
     assert not pod.paused
 
 
 async def test_caches_of_the_old_weights_are_forgotten_before_the_pod_goes_on(cluster: Any) -> None:
     pod = await cluster.start_pod(ADDRESS)
-    await push(client_of(cluster), cluster.stage(1), 5.0)
+    await client_of(cluster).pull(cluster.stage(1), 5.0)
     assert pod.calls.index("/reset_prefix_cache") < pod.calls.index("/resume")
 
 
@@ -43,7 +43,7 @@ async def test_a_failed_push_leaves_the_pod_running(cluster: Any) -> None:
     pod = await cluster.start_pod(ADDRESS)
     pod.fail_updates = 1
     with pytest.raises(PodRefusedError, match="something broke"):
-        await push(client_of(cluster), cluster.stage(1), 5.0)
+        await client_of(cluster).pull(cluster.stage(1), 5.0)
     assert not pod.paused
 
 
@@ -57,7 +57,7 @@ async def test_a_cancelled_push_leaves_the_pod_running(cluster: Any, monkeypatch
         return 200, {}
 
     monkeypatch.setattr(pod, "do_update_weights", never)
-    task = asyncio.create_task(push(client_of(cluster), cluster.stage(1), 5.0))
+    task = asyncio.create_task(client_of(cluster).pull(cluster.stage(1), 5.0))
     await asyncio.wait_for(loading.wait(), 5)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -68,7 +68,7 @@ async def test_a_cancelled_push_leaves_the_pod_running(cluster: Any, monkeypatch
 async def test_an_update_left_open_by_a_killed_trainer_is_closed_first(cluster: Any) -> None:
     pod = await cluster.start_pod(ADDRESS)
     pod.active = True
-    await push(client_of(cluster), cluster.stage(1), 5.0)
+    await client_of(cluster).pull(cluster.stage(1), 5.0)
     assert pod.loaded == ["demo:1:1"]
 
 
@@ -77,7 +77,7 @@ async def test_damaged_weights_are_refused_and_the_label_stays(cluster: Any) -> 
     version = cluster.stage(1)
     cluster.store.find("1", "00000.safetensors").write_bytes(b"damaged")
     with pytest.raises(PodRefusedError, match="blake3"):
-        await push(client_of(cluster), version, 2.0)
+        await client_of(cluster).pull(version, 2.0)
     assert pod.version == "default"
 
 
@@ -115,7 +115,7 @@ async def test_what_was_begun_of_another_version_does_not_count(cluster: Any) ->
 async def test_a_pod_that_did_not_answer_in_time_loses_its_label(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may hold the new weights by then, and would serve them under the old label."""
     pod = await cluster.start_pod(ADDRESS)
-    await push(client_of(cluster), cluster.stage(1), 5.0)
+    await client_of(cluster).pull(cluster.stage(1), 5.0)
 
     async def slow(_: dict[str, Any]) -> tuple[int, Any]:
         await asyncio.sleep(1)
@@ -123,5 +123,5 @@ async def test_a_pod_that_did_not_answer_in_time_loses_its_label(cluster: Any, m
 
     monkeypatch.setattr(pod, "do_update_weights", slow)
     with pytest.raises(PodUnreachableError):
-        await push(client_of(cluster), cluster.stage(2), 0.1)
+        await client_of(cluster).pull(cluster.stage(2), 0.1)
     assert (pod.version, pod.paused) == ("default", False)

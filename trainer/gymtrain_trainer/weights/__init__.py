@@ -14,7 +14,7 @@ from gymtrain_trainer.weights.errors import (
 )
 from gymtrain_trainer.weights.parity.check import ParityCheck, model_logprobs
 from gymtrain_trainer.weights.parity.watch import ParityResult, ParityWatch
-from gymtrain_trainer.weights.pods.hosts import VllmPod
+from gymtrain_trainer.weights.pods.client import VllmPod
 from gymtrain_trainer.weights.pods.probe import ServerReport, probe_servers, wait_for_servers
 from gymtrain_trainer.weights.settings import SyncSettings
 from gymtrain_trainer.weights.stats import SyncEvent, SyncStats

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from gymtrain_api.weight_version import WeightVersion
 from gymtrain_trainer.weights.errors import PodRefusedError
-from gymtrain_trainer.weights.pods.client import PodClient
-from gymtrain_trainer.weights.pods.push import UNSYNCED, PublishedVersion
+from gymtrain_trainer.weights.pods.client import UNSYNCED, PodClient, PublishedVersion
 
 _BAD_REQUEST = 400
 _LOADED = "already been loaded"  # of vLLM's answer

@@ -1,11 +1,23 @@
-"""The control routes of one vLLM server, each with a deadline."""
+"""One vLLM pod: its address, its control routes, and one version into it by the pull engine.
 
-from typing import Any
+A version goes into a pod by five steps: fetch, pause, load, label, resume. The pod may begin to fetch while the trainer
+still writes: it generates meanwhile, and is paused only to load. It is resumed whatever happens in between: a paused
+vLLM says that it is healthy and answers nothing.
+"""
+
+import asyncio
+import contextlib
+import time
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import aiohttp
 
-from gymtrain_trainer.weights.errors import PodRefusedError, PodUnreachableError
-from gymtrain_trainer.weights.pods.hosts import VllmPod
+from gymtrain_api.manifest import PullUpdate
+from gymtrain_trainer.dns import pod_urls
+from gymtrain_trainer.weights.errors import PodError, PodRefusedError, PodUnreachableError
+
+UNSYNCED = "default"  # what vLLM calls the weights that it started with
 
 _ASK_SECONDS = 10.0
 _CONTROL_SECONDS = 120.0  # pausing waits for the engine's step, which is slow on CPUs
@@ -13,12 +25,33 @@ _CONNECT_SECONDS = 5.0
 # A connection for each call: after an error vLLM's server closes it unannounced, and the next call on it would be lost.
 _HEADERS = {"Connection": "close"}
 _TEXT_LIMIT = 2000  # characters of a server's error kept
+_NOT_FOUND = 404
+
+
+@dataclass(frozen=True, order=True)
+class VllmPod:
+    """One vLLM server."""
+
+    url: str  # http://ADDRESS:PORT
+
+
+async def find_pods(host: str, port: int) -> list[VllmPod]:
+    """All pods behind a headless Service, sorted; none while it has no address."""
+    return [VllmPod(url) for url in await pod_urls(host, port)]
+
+
+@dataclass(frozen=True)
+class PublishedVersion:
+    """A version that pods can fetch."""
+
+    label: str  # run:attempt:number
+    source: str  # where a pod finds it: the manifest's URL, or the adapter's folder
 
 
 class PodClient:
     """Calls one pod.
 
-    Every method raises PodUnreachableError or PodRefusedError.
+    Every public method but `resume_quietly` raises PodUnreachableError or PodRefusedError.
     """
 
     def __init__(self, session: aiohttp.ClientSession, pod: VllmPod) -> None:
@@ -109,6 +142,73 @@ class PodClient:
         """One completion."""
         return dict(await self._call("POST", "/v1/completions", seconds, body))
 
+    # Of several calls.
+
+    async def open_update(self) -> None:
+        """Opens an update, closing one that a killed trainer left."""
+        try:
+            await self.start_update()
+        except PodRefusedError:
+            # "already active": left by a trainer that was killed in the middle. Closing it loads nothing.
+            await self.finish_update()
+            await self.start_update()
+
+    async def forget_caches(self) -> None:
+        """Before 0.26 a pause that keeps requests keeps their caches too, computed by the old weights."""
+        try:
+            await self.reset_prefix_cache()
+        except PodRefusedError as error:
+            if error.status != _NOT_FOUND:
+                raise
+
+    async def begin_pull(self, version: PublishedVersion, seconds: float) -> None:
+        """Lets the pod fetch what is still being written; it goes on generating until `pull`."""
+        await self.open_update()
+        await self.update(_pull_update(version, seconds, "fetch"), seconds)
+
+    async def pull(self, version: PublishedVersion, seconds: float, *, begun: bool = False) -> float:
+        """Brings `version` into the pod.
+
+        Args:
+            version: what to load.
+            seconds: that fetching and loading may take.
+            begun: the update is open, and the pod fetches already.
+
+        Returns:
+            Seconds for which the pod was paused.
+
+        Raises:
+            PodUnreachableError: the pod is gone, or restarts.
+            PodRefusedError: the pod keeps what it had, or ended itself because it can't.
+        """
+        started = time.monotonic()
+        try:
+            await self.pause()
+            if not begun:
+                await self.open_update()
+            await self.forget_caches()  # nothing computes new ones before the pause ends
+            await self.update(_pull_update(version, seconds, "load"), seconds)
+            await self.finish_update(version.label)
+        except PodRefusedError:
+            await asyncio.shield(self.resume_quietly())
+            raise
+        except BaseException:  # a cancelled sync too
+            await asyncio.shield(self._disown())
+            raise
+        await self.resume()
+        return time.monotonic() - started
+
+    async def resume_quietly(self) -> None:
+        """Ends a pause where the error that led here says more; the watcher resumes later what this can't."""
+        with contextlib.suppress(PodError):
+            await self.resume()
+
+    async def _disown(self) -> None:
+        """Resumes a pod of which nobody knows what it holds; without its label it gets no traffic."""
+        with contextlib.suppress(PodError):  # no such route before 0.28: there the label is our own note
+            await self.relabel(UNSYNCED)
+        await self.resume_quietly()
+
     async def _call(
         self, method: str, path: str, seconds: float, body: dict[str, Any] | None = None, *, as_json: bool = True
     ) -> Any:
@@ -127,3 +227,8 @@ class PodClient:
             raise PodUnreachableError(f"{call}: {error or type(error).__name__}") from error
         except ValueError as error:
             raise PodRefusedError(call, 200, f"the answer is no JSON: {error}") from error
+
+
+def _pull_update(version: PublishedVersion, seconds: float, step: Literal["fetch", "load"]) -> dict[str, Any]:
+    update = PullUpdate(manifest_url=version.source, version=version.label, timeout_seconds=seconds, step=step)
+    return update.model_dump()

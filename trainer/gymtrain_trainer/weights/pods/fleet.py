@@ -8,14 +8,19 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import aiohttp
 
-from gymtrain_trainer.weights.errors import PodError, PodRefusedError, PodUnreachableError, WeightSyncError
-from gymtrain_trainer.weights.pods.client import PodClient
-from gymtrain_trainer.weights.pods.hosts import VllmPod, resolve
-from gymtrain_trainer.weights.pods.outcome import Outcome, too_late
-from gymtrain_trainer.weights.pods.push import UNSYNCED, Carrier, PublishedVersion, PullCarrier
+from gymtrain_trainer.weights.errors import (
+    NoServersError,
+    PodError,
+    PodRefusedError,
+    PodUnreachableError,
+    WeightSyncError,
+)
+from gymtrain_trainer.weights.pods.client import UNSYNCED, PodClient, PublishedVersion, VllmPod, find_pods
 from gymtrain_trainer.weights.settings import SyncSettings
 
 _TRIES = 3  # of a pod that answers with errors
@@ -23,6 +28,54 @@ _AGAIN_SECONDS = 1.0
 _BEGIN_SECONDS = 10.0  # for which a pod that does not say whether it fetches is waited for
 _NOT_FOUND = 404
 _UNFIT = "doesn't fit the model"  # of the plugin's LoadError: trying again can't help
+
+
+class Carrier(Protocol):
+    """How one pod is asked and served."""
+
+    async def version(self, client: PodClient) -> str:
+        """What the pod says that it holds; PodRefusedError 404 where it can't say."""
+        ...
+
+    async def push(self, client: PodClient, version: PublishedVersion, seconds: float) -> float:
+        """Brings `version` into the pod; returns the seconds for which it was paused."""
+        ...
+
+
+class PullCarrier:
+    """The pull engine's."""
+
+    def __init__(self) -> None:
+        self._begun: dict[VllmPod, PublishedVersion] = {}  # what pods fetch already
+
+    async def version(self, client: PodClient) -> str:
+        """The label that vLLM itself keeps."""
+        return await client.weight_version()
+
+    async def begin(self, client: PodClient, version: PublishedVersion, seconds: float) -> None:
+        """Lets the pod fetch what is still being written; it goes on generating until `push`.
+
+        Raises:
+            PodError: it doesn't. `push` asks it for all.
+        """
+        self._begun.pop(client.pod, None)
+        await client.begin_pull(version, seconds)
+        self._begun[client.pod] = version
+
+    async def push(self, client: PodClient, version: PublishedVersion, seconds: float) -> float:
+        """Lets the pod load what it fetched; fetch first, where it did not begin."""
+        begun = self._begun.pop(client.pod, None) == version
+        return await client.pull(version, seconds, begun=begun)
+
+
+@dataclass
+class Outcome:
+    """What became of one sync."""
+
+    done: dict[VllmPod, float] = field(default_factory=dict)  # seconds of the pause
+    unreachable: dict[VllmPod, str] = field(default_factory=dict)
+    refused: dict[VllmPod, str] = field(default_factory=dict)
+    retries: int = 0
 
 
 class Fleet:
@@ -33,7 +86,7 @@ class Fleet:
         settings: SyncSettings,
         session: aiohttp.ClientSession,
         carrier: Carrier | None = None,
-        find: Callable[[str, int], Awaitable[list[VllmPod]]] = resolve,
+        find: Callable[[str, int], Awaitable[list[VllmPod]]] = find_pods,
     ) -> None:
         self._settings = settings
         self._session = session
@@ -82,7 +135,7 @@ class Fleet:
             if outcome.done and not refused:
                 return outcome
             if time.monotonic() + _AGAIN_SECONDS >= deadline:
-                raise too_late(outcome, pods, seconds, self._settings)
+                raise _too_late(outcome, pods, seconds, self._settings)
             outcome.retries += len(refused)
             await asyncio.sleep(_AGAIN_SECONDS)
 
@@ -184,3 +237,13 @@ async def _answered(begun: asyncio.Task[None] | None) -> bool:
     except (PodError, TimeoutError):
         return False
     return True
+
+
+def _too_late(outcome: Outcome, pods: list[VllmPod], seconds: float, settings: SyncSettings) -> Exception:
+    """Why it was not done before the deadline."""
+    if outcome.refused:
+        return WeightSyncError(f"not done in {seconds:.0f} s: {'; '.join(sorted(outcome.refused.values()))}")
+    seen = "; ".join(sorted(outcome.unreachable[pod] for pod in pods if pod in outcome.unreachable))
+    return NoServersError(
+        f"no vLLM pod took the weights in {seconds:.0f} s: {seen or f'{settings.pods_host} has no address'}"
+    )

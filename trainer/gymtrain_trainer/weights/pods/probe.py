@@ -10,8 +10,7 @@ import aiohttp
 
 from gymtrain_api.transports import ServerOffer, read_offer
 from gymtrain_trainer.weights.errors import NoServersError, PodError
-from gymtrain_trainer.weights.pods.client import PodClient
-from gymtrain_trainer.weights.pods.hosts import VllmPod, resolve
+from gymtrain_trainer.weights.pods.client import PodClient, VllmPod, find_pods
 from gymtrain_trainer.weights.settings import SyncSettings
 
 _LOOK_SECONDS = 0.5
@@ -43,7 +42,7 @@ async def wait_for_servers(
     deadline = time.monotonic() + deadline_seconds
     async with aiohttp.ClientSession() as session:
         while True:
-            pods = await resolve(settings.pods_host, settings.pods_port)
+            pods = await find_pods(settings.pods_host, settings.pods_port)
             problems = await asyncio.gather(*(_problem(PodClient(session, pod)) for pod in pods))
             up = [pod for pod, problem in zip(pods, problems, strict=True) if problem is None]
             if len(up) >= count:

@@ -18,9 +18,8 @@ from gymtrain_trainer.weights.event_loop_thread import Background
 from gymtrain_trainer.weights.numbers import SyncNumbers
 from gymtrain_trainer.weights.parity.check import LogProbs
 from gymtrain_trainer.weights.parity.watch import ParityWatch
-from gymtrain_trainer.weights.pods.fleet import Fleet
-from gymtrain_trainer.weights.pods.hosts import VllmPod
-from gymtrain_trainer.weights.pods.push import Carrier, PublishedVersion
+from gymtrain_trainer.weights.pods.client import PublishedVersion, VllmPod
+from gymtrain_trainer.weights.pods.fleet import Carrier, Fleet
 from gymtrain_trainer.weights.settings import SyncSettings
 from gymtrain_trainer.weights.stats import SyncEvent, SyncStats
 

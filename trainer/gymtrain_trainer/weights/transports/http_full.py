@@ -25,9 +25,8 @@ from gymtrain_api.transports import TransportName
 from gymtrain_api.wiring import SERVED_MODEL_NAME
 from gymtrain_trainer.weights.parity.check import staged_logprobs
 from gymtrain_trainer.weights.parity.watch import ParityWatch
-from gymtrain_trainer.weights.pods.hosts import VllmPod
-from gymtrain_trainer.weights.pods.outcome import Outcome
-from gymtrain_trainer.weights.pods.push import PublishedVersion, PullCarrier
+from gymtrain_trainer.weights.pods.client import PublishedVersion, VllmPod
+from gymtrain_trainer.weights.pods.fleet import Outcome, PullCarrier
 from gymtrain_trainer.weights.settings import SyncSettings
 from gymtrain_trainer.weights.stats import SyncEvent
 from gymtrain_trainer.weights.store.staging import stage

@@ -20,8 +20,8 @@ from gymtrain_api.transports import TransportName
 from gymtrain_trainer.weights.errors import StagingError
 from gymtrain_trainer.weights.parity.watch import ParityWatch
 from gymtrain_trainer.weights.pods.adapters import AdapterCarrier
-from gymtrain_trainer.weights.pods.outcome import Outcome
-from gymtrain_trainer.weights.pods.push import PublishedVersion
+from gymtrain_trainer.weights.pods.client import PublishedVersion
+from gymtrain_trainer.weights.pods.fleet import Outcome
 from gymtrain_trainer.weights.settings import SyncSettings
 from gymtrain_trainer.weights.stats import SyncEvent
 from gymtrain_trainer.weights.store.safetensors_files import write_file

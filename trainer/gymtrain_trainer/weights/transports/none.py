@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gymtrain_api.transports import TransportName
-from gymtrain_trainer.weights.pods.client import PodClient
-from gymtrain_trainer.weights.pods.push import PublishedVersion
+from gymtrain_trainer.weights.pods.client import PodClient, PublishedVersion
 from gymtrain_trainer.weights.settings import SyncSettings
 from gymtrain_trainer.weights.stats import SyncEvent
 from gymtrain_trainer.weights.transports.base import PodTransport

@@ -7,9 +7,8 @@ import time
 from abc import abstractmethod
 from collections.abc import Mapping
 
-from gymtrain_trainer.weights.pods.hosts import VllmPod
-from gymtrain_trainer.weights.pods.outcome import Outcome
-from gymtrain_trainer.weights.pods.push import PublishedVersion
+from gymtrain_trainer.weights.pods.client import PublishedVersion, VllmPod
+from gymtrain_trainer.weights.pods.fleet import Outcome
 from gymtrain_trainer.weights.stats import SyncEvent
 from gymtrain_trainer.weights.transports.base import PodTransport
 

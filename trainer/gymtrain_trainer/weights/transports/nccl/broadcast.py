@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gymtrain_trainer.weights.errors import PodError, WeightSyncError
 from gymtrain_trainer.weights.event_loop_thread import Background
-from gymtrain_trainer.weights.pods.client import PodClient
-from gymtrain_trainer.weights.pods.push import UNSYNCED, forget_caches, open_update, resume_quietly
+from gymtrain_trainer.weights.pods.client import UNSYNCED, PodClient
 from gymtrain_trainer.weights.transports.nccl.group import NcclGroup
 from gymtrain_trainer.weights.transports.nccl.packing import Packer
 from gymtrain_trainer.weights.transports.nccl.watchdog import deadline
@@ -86,7 +85,7 @@ class Broadcast:
                         await client.relabel(UNSYNCED)  # no such route before 0.28: there the label is our own note
                     with contextlib.suppress(PodError):
                         await client.finish_update()
-                    await resume_quietly(client)
+                    await client.resume_quietly()
 
         on_all(self._background, self._group, disown)
 
@@ -105,4 +104,4 @@ class Broadcast:
 
 async def _open(client: PodClient) -> None:
     # Nothing computes new caches before the pause ends: one round trip for both.
-    await asyncio.gather(forget_caches(client), open_update(client))
+    await asyncio.gather(client.forget_caches(), client.open_update())

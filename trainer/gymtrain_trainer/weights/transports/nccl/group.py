@@ -15,9 +15,8 @@ from typing import Any
 from gymtrain_api.transports import release_at_least
 from gymtrain_trainer.weights.errors import PodError, PodRefusedError, WeightSyncError
 from gymtrain_trainer.weights.event_loop_thread import Background
-from gymtrain_trainer.weights.pods.client import PodClient
+from gymtrain_trainer.weights.pods.client import PodClient, VllmPod
 from gymtrain_trainer.weights.pods.fleet import Fleet
-from gymtrain_trainer.weights.pods.hosts import VllmPod
 from gymtrain_trainer.weights.pods.probe import ServerReport, probe_servers
 from gymtrain_trainer.weights.transports.nccl import libnccl, rendezvous
 from gymtrain_trainer.weights.transports.nccl.packing import BUFFERS, MESSAGE_BYTES, TensorInfo

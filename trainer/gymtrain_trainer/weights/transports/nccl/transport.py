@@ -23,9 +23,9 @@ from gymtrain_api.transports import TransportName
 from gymtrain_api.wiring import SERVED_MODEL_NAME
 from gymtrain_trainer.weights.errors import PodError, WeightsError, WeightSyncError
 from gymtrain_trainer.weights.parity.watch import ParityWatch
-from gymtrain_trainer.weights.pods.hosts import VllmPod
+from gymtrain_trainer.weights.pods.client import UNSYNCED, VllmPod
+from gymtrain_trainer.weights.pods.fleet import PullCarrier
 from gymtrain_trainer.weights.pods.probe import wait_for_servers
-from gymtrain_trainer.weights.pods.push import UNSYNCED, PullCarrier, resume_quietly
 from gymtrain_trainer.weights.settings import SyncSettings
 from gymtrain_trainer.weights.stats import SyncEvent
 from gymtrain_trainer.weights.store.fingerprint import Fingerprint
@@ -109,7 +109,7 @@ class NCCL(PodTransport):
         try:
             on_all(self._start(), group, lambda client: client.pause())
         except WeightSyncError:
-            on_all(self._start(), group, resume_quietly)
+            on_all(self._start(), group, lambda client: client.resume_quietly())
             raise
 
     def send_weights(self, iterator: NamedTensors) -> None:
