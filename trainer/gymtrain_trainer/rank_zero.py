@@ -25,7 +25,7 @@ from gymtrain_trainer.stopping import StopSignal
 from gymtrain_trainer.weight_sync_setup import transport_needs
 from gymtrain_trainer.weights import ChosenTransport, ParityWatch, SyncEvent, WeightStore
 from gymtrain_trainer.weights.sync import WatchedTransfer
-from gymtrain_trainer.weights.version_numbers import Numbering, SyncNumberFile
+from gymtrain_trainer.weights.version_numbers import SyncNumberFile, SyncNumbers
 from gymtrain_trainer.weights_parity import parity_check, parity_report
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class RankZero:
     worker: RolloutWorker
     transport: ChosenTransport
     transfer: WatchedTransfer  # the same, as TRL sees it
-    numbering: Numbering
+    numbering: SyncNumbers
     watchdog: Watchdog
     alarms: SampleAlarms
     checker: SampleChecker | None
@@ -83,7 +83,7 @@ def make_rank_zero(
     spec = context.run.spec
     activity = Activity()
     numbers = SyncNumberFile(context.run_folder if spec.trainer.checkpoint else None, context.attempt)
-    numbering = Numbering(context.run.name, context.attempt, numbers.last())
+    numbering = SyncNumbers(context.run.name, context.attempt, numbers.last())
     parity = parity_check(trainer, spec.weight_sync.parity_threshold)
     watch = ParityWatch(parity, every_syncs=spec.weight_sync.parity_every_syncs, on_result=parity_report(board))
     transport = ChosenTransport(

@@ -18,7 +18,7 @@ from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts.build import make_worker, read_tasks
 from gymtrain_trainer.rollouts.guard import Versions
 from gymtrain_trainer.weights import SyncStats
-from gymtrain_trainer.weights.version_numbers import Numbering
+from gymtrain_trainer.weights.version_numbers import SyncNumbers
 from tests.unit.trainer.test_trainer_entry import context
 from tests.unit.trainer.trainer_agent import Agent, good_answer
 from tests.unit.trainer.trainer_data import question, write_dataset, write_index
@@ -51,7 +51,7 @@ def run(tmp_path: Path, *, gateway: str = "", broker: str = "", **parts: Any) ->
 
 def parts(made: Context) -> Any:
     tasks = read_tasks(made, seed=1)
-    worker = make_worker(made, ProgressBoard(), tasks, Pods(), Numbering("math", 2), {}, 0)
+    worker = make_worker(made, ProgressBoard(), tasks, Pods(), SyncNumbers("math", 2), {}, 0)
     return worker._parts
 
 
@@ -118,7 +118,7 @@ def test_rollouts_that_the_kernel_grants_no_connections_for_are_not_begun_and_th
 ) -> None:
     monkeypatch.setattr("gymtrain_trainer.open_files.raise_files", lambda: 1024)
     made = run(tmp_path, rollout={"maxConcurrent": 4096})
-    worker = make_worker(made, ProgressBoard(), read_tasks(made, seed=1), Pods(), Numbering("math", 2), {}, 0)
+    worker = make_worker(made, ProgressBoard(), read_tasks(made, seed=1), Pods(), SyncNumbers("math", 2), {}, 0)
     assert worker._settings.max_concurrent == 256
     assert worker._parts.source(lambda error: None)._limits.max_concurrent == 256  # type: ignore[attr-defined]
     assert "RLIMIT_NOFILE is 1024, but 4096 rollouts at once" in caplog.text

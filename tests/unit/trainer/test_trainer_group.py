@@ -20,7 +20,7 @@ from gymtrain_trainer.rollouts.ledger import Ledger
 from gymtrain_trainer.rollouts.origins import Rollout
 from gymtrain_trainer.rollouts.source import RolloutLimits, Sampling
 from gymtrain_trainer.weights import foreign_weights
-from gymtrain_trainer.weights.version_numbers import Numbering
+from gymtrain_trainer.weights.version_numbers import SyncNumbers
 from tests.unit.trainer.trainer_agent import Agent, good_answer, inner_server_died
 from tests.unit.trainer.trainer_data import question
 from tests.unit.trainer.trainer_gateway import Gateway, dns, entry, serving
@@ -71,7 +71,7 @@ class Scene:
 
 @asynccontextmanager
 async def scene(known: LedgerEntry | None = None, pods: Pods | None = None) -> AsyncIterator[Scene]:
-    numbering = Numbering("run", 1)
+    numbering = SyncNumbers("run", 1)
     for number in range(1, 10):
         numbering.sent(f"run:1:{number}")
     version = [3]

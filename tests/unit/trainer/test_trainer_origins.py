@@ -9,15 +9,15 @@ from gymtrain_trainer.errors import DropReason, GroupDroppedError
 from gymtrain_trainer.rollouts.answer import Answer, Turn
 from gymtrain_trainer.rollouts.origins import Rollout, digests_of, rollouts_of
 from gymtrain_trainer.rollouts.samples import conversations
-from gymtrain_trainer.weights.version_numbers import Numbering
+from gymtrain_trainer.weights.version_numbers import SyncNumbers
 from tests.unit.trainer.trainer_gateway import entry
 
 FIRST, SECOND = Turn([1, 2], [3], [-0.5]), Turn([1, 2, 3, 9], [4], [-0.5])
 ANSWER = Answer([FIRST, SECOND], 1.0, "", truncated=False)
 
 
-def numbering() -> Numbering:
-    made = Numbering("run", 2)
+def numbering() -> SyncNumbers:
+    made = SyncNumbers("run", 2)
     for number in range(1, 8):
         made.sent(f"run:2:{number}")
     return made

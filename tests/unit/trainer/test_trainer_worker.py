@@ -30,7 +30,7 @@ from gymtrain_trainer.rollouts.report import RolloutReport
 from gymtrain_trainer.rollouts.source import RolloutLimits, Sampling
 from gymtrain_trainer.rollouts.worker import RolloutWorker
 from gymtrain_trainer.weights import foreign_weights
-from gymtrain_trainer.weights.version_numbers import Numbering
+from gymtrain_trainer.weights.version_numbers import SyncNumbers
 from tests.unit.trainer.trainer_agent import Agent, good_answer, inner_server_died
 from tests.unit.trainer.trainer_data import question, write_dataset, write_index
 
@@ -126,7 +126,7 @@ def make_worker(
         other = changes.pop("other_agent", None)  # of every second row
         questions = [question(n, other if n % 2 else None) for n in range(rows)]
         index = read_index(write_index(tmp_path, write_dataset(tmp_path, questions)))
-        numbering = Numbering("run", 1)
+        numbering = SyncNumbers("run", 1)
         numbering.sent("run:1:1")
         rules = GroupRules(GENERATIONS, changes.pop("max_staleness", 4), numbering)
         announcer = changes.pop("announcer", None)

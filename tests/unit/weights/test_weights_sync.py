@@ -11,7 +11,7 @@ from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.stopping import StopSignal
 from gymtrain_trainer.weights import TransportRefusedError
 from gymtrain_trainer.weights.sync import WatchedTransfer
-from gymtrain_trainer.weights.version_numbers import Numbering, SyncNumberFile
+from gymtrain_trainer.weights.version_numbers import SyncNumberFile, SyncNumbers
 
 
 class Transport:
@@ -61,7 +61,7 @@ class Parts:
     def __init__(self, folder: Path, start: int = 0, watch: Any = None) -> None:
         self.board = ProgressBoard()
         self.activity = Activity()
-        self.numbering = Numbering("run", 1, start)
+        self.numbering = SyncNumbers("run", 1, start)
         self.transport = Transport(start, self.activity, folder)
         self.stop = StopSignal()
         self.transfer = WatchedTransfer(

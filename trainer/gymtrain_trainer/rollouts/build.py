@@ -24,7 +24,7 @@ from gymtrain_trainer.rollouts.source import RolloutLimits, RolloutSource, Sampl
 from gymtrain_trainer.rollouts.verify import VerifySource
 from gymtrain_trainer.rollouts.worker import RolloutWorker
 from gymtrain_trainer.weights import SyncStats, foreign_weights
-from gymtrain_trainer.weights.version_numbers import Numbering
+from gymtrain_trainer.weights.version_numbers import SyncNumbers
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ def make_worker(
     board: ProgressBoard,
     tasks: Tasks,
     pods: WeightPods,
-    numbering: Numbering,
+    numbering: SyncNumbers,
     arguments: dict[str, Any],
     position: int,
 ) -> RolloutWorker:

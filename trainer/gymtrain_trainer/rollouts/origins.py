@@ -14,7 +14,7 @@ from gymtrain_api.ledger import LedgerEntry, token_digest
 from gymtrain_trainer.errors import DropReason, GroupDroppedError
 from gymtrain_trainer.rollouts.answer import Answer, Turn
 from gymtrain_trainer.rollouts.ledger import Entries
-from gymtrain_trainer.weights.version_numbers import Numbering
+from gymtrain_trainer.weights.version_numbers import SyncNumbers
 
 ABORTED = "abort"  # vLLM's finish_reason of a request that was cut off
 TRUNCATED = "length"
@@ -61,7 +61,7 @@ def digests_of(answers: Sequence[Answer]) -> dict[str, Turn]:
     return {token_digest(turn.prompt_ids, turn.output_ids): turn for answer in answers for turn in answer.turns}
 
 
-def rollouts_of(answers: Sequence[Answer], entries: Entries, numbering: Numbering, floor: int) -> list[Rollout]:
+def rollouts_of(answers: Sequence[Answer], entries: Entries, numbering: SyncNumbers, floor: int) -> list[Rollout]:
     """The answers with the origin of each turn.
 
     Raises:
@@ -76,7 +76,7 @@ def rollouts_of(answers: Sequence[Answer], entries: Entries, numbering: Numberin
     return rollouts
 
 
-def _origin(turn: Turn, entries: Entries, numbering: Numbering, floor: int) -> Origin:
+def _origin(turn: Turn, entries: Entries, numbering: SyncNumbers, floor: int) -> Origin:
     found = entries.get(token_digest(turn.prompt_ids, turn.output_ids), ())
     if not found:
         raise GroupDroppedError(DropReason.NO_LEDGER_ENTRY, "a model call of the group is in no gateway's ledger")
@@ -107,7 +107,7 @@ def _origin(turn: Turn, entries: Entries, numbering: Numbering, floor: int) -> O
     )
 
 
-def _numbers(entry: LedgerEntry, numbering: Numbering) -> list[int] | None:
+def _numbers(entry: LedgerEntry, numbering: SyncNumbers) -> list[int] | None:
     """Model versions of an entry; None where one of them isn't this attempt's."""
     numbers = [numbering.model_version(label) for label in entry.versions]
     known = [number for number in numbers if number is not None]

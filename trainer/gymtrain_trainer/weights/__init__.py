@@ -26,7 +26,7 @@ from gymtrain_trainer.weights.transports.lora_filesystem import LoRAFilesystem
 from gymtrain_trainer.weights.transports.nccl.transport import NCCL
 from gymtrain_trainer.weights.transports.none import NoTransport
 from gymtrain_trainer.weights.transports.protocol import WeightTransport
-from gymtrain_trainer.weights.versions import foreign_weights
+from gymtrain_trainer.weights.version_numbers import foreign_weights
 
 __all__ = [
     "ADAPTER_FOLDER",

@@ -10,7 +10,7 @@ from gymtrain_trainer.errors import InterruptedBySignal
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.stopping import StopSignal
 from gymtrain_trainer.weights.errors import TransportRefusedError
-from gymtrain_trainer.weights.version_numbers import Numbering, SyncNumberFile
+from gymtrain_trainer.weights.version_numbers import SyncNumberFile, SyncNumbers
 
 type Stream = Iterator[tuple[str, Any]]  # name and tensor
 
@@ -65,7 +65,7 @@ class WatchedTransfer:
         stop: StopSignal,
         board: ProgressBoard,
         activity: Activity,
-        numbering: Numbering,
+        numbering: SyncNumbers,
         numbers: SyncNumberFile,
         watch: Callable[[int, Stream], Stream] | None = None,
     ) -> None:

@@ -1,4 +1,5 @@
-"""Three names of one weight version: TRL's model version, the number in the label, the label that vLLM carries.
+"""The numbers of weight versions, and three names of one version: TRL's model version, the number in the label, the
+label that vLLM carries.
 
 TRL counts its syncs from 1 in each process. A run that was suspended goes on within the same attempt, in a new process,
 so labels count on from those that the attempt used: a label never names two versions.
@@ -15,6 +16,7 @@ import bisect
 import json
 import logging
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 from gymtrain_api.weight_version import WeightVersion
@@ -25,16 +27,28 @@ SYNC_FILE = ".gymtrain-sync"  # last number that the attempt may have used, belo
 _AHEAD = 8
 
 
-class Numbering:
-    """Labels of one process of an attempt. Written by the main thread at each sync, read by any."""
+class SyncNumbers:
+    """Numbers and labels of one process of an attempt. Written by the threads of weight sync, read by any.
+
+    A number is given out once, so that no two weights share a label: a sync that failed keeps its number, because some
+    pod may hold what it sent.
+    """
 
     def __init__(self, run: str, attempt: int, start: int = 0) -> None:
         """`start`: the last number that an earlier process of the attempt may have used."""
         self.run = run
         self.attempt = attempt
         self.start = start
+        self.given = start  # the last one
+        self.current = 0  # of the version that the pods are to hold; 0 before the first sync
         self._lock = threading.Lock()
         self._numbers: list[int] = []  # of the labels of model versions 1, 2, ...
+
+    def next(self) -> int:
+        """A number that was never given out."""
+        with self._lock:
+            self.given += 1
+            return self.given
 
     def sent(self, label: str) -> None:
         """The next model version is on the pods, as `label`.
@@ -78,8 +92,8 @@ class SyncNumberFile:
     """Remembers on the checkpoint volume which numbers the attempt has used."""
 
     def __init__(self, folder: Path | None, attempt: int) -> None:
-        """`folder`: the run's own, already claimed; None without a checkpoint volume, where a suspended run starts
-        anew and its vLLM pods and gateways are new too."""
+        """`folder`: the run's own, already claimed; None without a checkpoint volume, where a suspended run begins
+        again and its vLLM pods and gateways are new too."""
         self._path = folder / SYNC_FILE if folder is not None else None
         self._attempt = attempt
 
@@ -107,3 +121,22 @@ class SyncNumberFile:
             draft.rename(self._path)
         except OSError as error:
             log.warning("cannot note weight version %d in %s: %s", number, self._path, error)
+
+
+def foreign_weights(
+    before: Mapping[str, str | None], after: Mapping[str, str | None], run: str, attempt: int
+) -> str | None:
+    """Which pod held weights that are not this attempt's, and when; None if no pod that answered did.
+
+    Args:
+        before: version by pod when the group started; None where the pod did not answer.
+        after: the same when it ended.
+        run: name of the run.
+        attempt: number of the attempt.
+    """
+    prefix = f"{run}:{attempt}:"
+    for moment, versions in (("started", before), ("ended", after)):
+        for pod, version in versions.items():
+            if version is not None and not version.startswith(prefix):
+                return f"{pod} held weights {version!r}, not {prefix}*, when the group {moment}"
+    return None

@@ -15,13 +15,13 @@ from gymtrain_api.transports import TransportName
 from gymtrain_api.wiring import WeightsHeld
 from gymtrain_trainer.weights.errors import WeightSyncError
 from gymtrain_trainer.weights.event_loop_thread import Background
-from gymtrain_trainer.weights.numbers import SyncNumbers
 from gymtrain_trainer.weights.parity.check import LogProbs
 from gymtrain_trainer.weights.parity.watch import ParityWatch
 from gymtrain_trainer.weights.pods.client import PublishedVersion, VllmPod
 from gymtrain_trainer.weights.pods.fleet import Carrier, Fleet
 from gymtrain_trainer.weights.settings import SyncSettings
 from gymtrain_trainer.weights.stats import SyncEvent, SyncStats
+from gymtrain_trainer.weights.version_numbers import SyncNumbers
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class PodTransport(ABC):
         self.settings = settings
         self.reason = reason
         self.stats = SyncStats()
-        self.numbers = SyncNumbers(settings.start_number)
+        self.numbers = SyncNumbers(settings.run, settings.attempt, settings.start_number)
         self._carrier = carrier
         self._parity = parity
         self._observer = observer or (lambda _: None)
