@@ -32,7 +32,7 @@ from benchmarks.shapes import SMOLLM2_135M
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.wiring import RunConfig
 from gymtrain_trainer.serve import HttpServer
-from gymtrain_trainer.weights import HTTPFull, SyncSettings, WeightStore, weight_routes
+from gymtrain_trainer.weights import HTTPFull, SyncSettings, WeightStore, WeightSync, weight_routes
 
 _PORT, _OWN_PORT = 8117, 8118
 _START_SECONDS = 300.0
@@ -157,7 +157,7 @@ def measure(size: str, syncs: int) -> dict[str, Any]:
         )
         found: list[dict[str, float]] = []
         with serving(root, log) as first:
-            transfer = HTTPFull(settings, store, dtype="bfloat16")
+            transfer = WeightSync.over(settings, HTTPFull(store, dtype="bfloat16"))
             transfer.init_weight_transfer()
             for number in range(syncs + 1):
                 with torch.no_grad():

@@ -237,9 +237,10 @@ def _trl(port: int, model: Any) -> Iterator[_Subject]:
 def _our_nccl(name: str = "nccl", host: str = "127.0.0.1") -> Kind:
     @contextmanager
     def kind(port: int, model: Any) -> Iterator[_Subject]:
-        from gymtrain_trainer.weights import NCCL
+        from gymtrain_trainer.weights import NCCL, WeightSync
 
-        transfer = NCCL(_settings(port, host=host), lambda: iter(model.named_parameters()), dtype="bfloat16")
+        transport = NCCL(lambda: iter(model.named_parameters()), dtype="bfloat16")
+        transfer = WeightSync.over(_settings(port, host=host), transport)
         with _ready(transfer):
             yield _Subject(name, _protocol(transfer, model), lambda: small_model.change(model))
 
@@ -252,13 +253,13 @@ def _our_http(work: Path, name: str = "httpfull", host: str = "127.0.0.1") -> Ki
         from aiohttp import web
 
         from gymtrain_trainer.serve import HttpServer
-        from gymtrain_trainer.weights import HTTPFull, WeightStore, weight_routes
+        from gymtrain_trainer.weights import HTTPFull, WeightStore, WeightSync, weight_routes
 
         store, own_port = WeightStore(work), free_port()
         app = web.Application()
         app.add_routes(weight_routes(store))
         HttpServer(app, own_port).start()
-        transfer = HTTPFull(_settings(port, own_port, host), store, dtype="bfloat16")
+        transfer = WeightSync.over(_settings(port, own_port, host), HTTPFull(store, dtype="bfloat16"))
 
         def sync() -> dict[str, float]:
             phases = _protocol(transfer, model)()
@@ -274,10 +275,11 @@ def _our_http(work: Path, name: str = "httpfull", host: str = "127.0.0.1") -> Ki
 def _our_lora(work: Path) -> Kind:
     @contextmanager
     def kind(port: int, model: Any) -> Iterator[_Subject]:
-        from gymtrain_trainer.weights import LoRAFilesystem
+        from gymtrain_trainer.weights import LoRAFilesystem, WeightSync
 
         config = small_model.adapter_config(work / "model")
-        transfer = LoRAFilesystem(_settings(port), work / "adapters", max_staleness=2, adapter_config=config)
+        transport = LoRAFilesystem(work / "adapters", max_staleness=2, adapter_config=config)
+        transfer = WeightSync.over(_settings(port), transport)
         adapter: dict[str, Any] = {}
 
         def change() -> None:

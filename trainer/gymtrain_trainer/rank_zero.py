@@ -1,11 +1,10 @@
-"""What only rank 0 has: rollouts, the weight transport, the watchdog, and what they report to."""
+"""What only rank 0 has: rollouts, weight sync, the watchdog, and what they report to."""
 
-import logging
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from gymtrain_api.sampling import temperature_of
@@ -20,15 +19,9 @@ from gymtrain_trainer.monitoring.watchdog import Watchdog
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts.build import make_worker, read_tasks
 from gymtrain_trainer.rollouts.worker import RolloutWorker
-from gymtrain_trainer.servers import sync_settings
 from gymtrain_trainer.stopping import StopSignal
-from gymtrain_trainer.weight_sync_setup import transport_needs
-from gymtrain_trainer.weights import ChosenTransport, ParityWatch, SyncEvent, WeightStore
-from gymtrain_trainer.weights.sync import WatchedTransfer
-from gymtrain_trainer.weights.version_numbers import SyncNumberFile, SyncNumbers
-from gymtrain_trainer.weights_parity import parity_check, parity_report
-
-log = logging.getLogger(__name__)
+from gymtrain_trainer.weight_sync_setup import make_weight_sync, parity_check
+from gymtrain_trainer.weights import SyncNumbers, WeightStore, WeightSync
 
 
 @dataclass
@@ -38,8 +31,7 @@ class RankZero:
     board: ProgressBoard
     tasks: Tasks
     worker: RolloutWorker
-    transport: ChosenTransport
-    transfer: WatchedTransfer  # the same, as TRL sees it
+    weight_sync: WeightSync
     numbering: SyncNumbers
     watchdog: Watchdog
     alarms: SampleAlarms
@@ -82,23 +74,25 @@ def make_rank_zero(
     """
     spec = context.run.spec
     activity = Activity()
-    numbers = SyncNumberFile(context.run_folder if spec.trainer.checkpoint else None, context.attempt)
-    numbering = SyncNumbers(context.run.name, context.attempt, numbers.last())
     parity = parity_check(trainer, spec.weight_sync.parity_threshold)
-    watch = ParityWatch(parity, every_syncs=spec.weight_sync.parity_every_syncs, on_result=parity_report(board))
-    transport = ChosenTransport(
-        replace(sync_settings(context), start_number=numbering.start),
-        transport_needs(context, store, trainer, watch, _log_event),
+    checker = _checker(context, board, arguments, trainer)
+    weight_sync = make_weight_sync(
+        context,
+        board,
+        store,
+        stop=stop,
+        activity=activity,
+        trainer=trainer,
+        parity=parity,
+        watch=checker.weights.watch if checker is not None else None,
     )
     tasks = read_tasks(context, seed=int(arguments.get("seed", 42)))
-    worker = make_worker(context, board, tasks, transport, numbering, arguments, position)
-    checker = _checker(context, board, arguments, trainer)
+    worker = make_worker(context, board, tasks, weight_sync, weight_sync.numbers, arguments, position)
 
     @contextmanager
     def while_waiting() -> Iterator[None]:
-        if transport.wants_resend:  # no other moment is as good: nobody else uses the model now
-            with activity.doing(Doing.SYNC), stop.waiting():
-                transport.resend()
+        if weight_sync.wants_resend:  # no other moment is as good: nobody else uses the model now
+            weight_sync.resend()
         with activity.doing(Doing.ROLLOUTS), stop.waiting():
             yield
 
@@ -109,23 +103,13 @@ def make_rank_zero(
         board=board,
         tasks=tasks,
         worker=worker,
-        transport=transport,
-        transfer=WatchedTransfer(
-            transport,
-            lambda: (transport.name, transport.reason),
-            stop=stop,
-            board=board,
-            activity=activity,
-            numbering=numbering,
-            numbers=numbers,
-            watch=checker.weights.watch if checker is not None else None,
-        ),
-        numbering=numbering,
+        weight_sync=weight_sync,
+        numbering=weight_sync.numbers,
         watchdog=Watchdog(
             board,
             activity,
             before_first_step=float(spec.rollout.timeout_seconds),
-            unsynced_pods=lambda: transport.stats.unreachable,
+            unsynced_pods=lambda: weight_sync.stats.unreachable,
         ),
         alarms=SampleAlarms(int(arguments.get("weight_sync_steps", 1))),
         checker=checker,
@@ -157,8 +141,3 @@ def _checker(
         tolerance=tolerance_of(spec),
         share=share,
     )
-
-
-def _log_event(event: SyncEvent) -> None:
-    if event.kind != "sync":
-        log.warning("weights: %s %s", event.kind, event.message)

@@ -43,7 +43,6 @@ def sync_settings(context: Context) -> SyncSettings:
         weights_url=f"http://{own_address()}:{context.port}/weights",
         timeout_seconds=spec.weight_sync.timeout_seconds,
         pods_port=inference_port(context),
-        replicas=spec.inference.replicas,
     )
 
 

@@ -24,8 +24,7 @@ from gymtrain_trainer.serve import HttpServer, make_app
 from gymtrain_trainer.servers import start_waiting
 from gymtrain_trainer.stopping import StopSignal
 from gymtrain_trainer.trl.refusals import refusals_named
-from gymtrain_trainer.weights import WeightStore, weight_routes
-from gymtrain_trainer.weights.sync import ELSEWHERE
+from gymtrain_trainer.weights import ELSEWHERE, WeightStore, weight_routes
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +63,7 @@ def _train(
     from gymtrain_trainer.rank_zero import RankZero, make_rank_zero
     from gymtrain_trainer.step_report import ReportCallback
     from gymtrain_trainer.trl.stop import StopCallback, agree_among_ranks, end_rollouts_on_signal
-    from gymtrain_trainer.weights_parity import fill_prompts
+    from gymtrain_trainer.weight_sync_setup import fill_prompts
 
     spec = context.run.spec
     arguments = _arguments(context)
@@ -95,7 +94,7 @@ def _train(
             lora=settings.lora_arguments(spec),
             callbacks=callbacks,
             rollout_worker=rank_zero.worker if rank_zero else None,
-            weight_transfer=rank_zero.transfer if rank_zero else ELSEWHERE,
+            weight_transfer=rank_zero.weight_sync if rank_zero else ELSEWHERE,
         )
     holder.append(trainer)
     # Behind TRL's own callbacks: a signal that comes while weights are synced ends this step, not the next.
@@ -110,7 +109,7 @@ def _train(
         with stop.waiting():
             rank_zero.servers.result()
     if spec.model.lora is not None:
-        agree_on_adapter(trainer, rank_zero.transport.settle if rank_zero else None)
+        agree_on_adapter(trainer, rank_zero.weight_sync.settle if rank_zero else None)
     try:
         trainer.train(resume_from_checkpoint=str(checkpoint.folder) if checkpoint else None)
     except InterruptedBySignal:

@@ -31,6 +31,7 @@ from gymtrain_trainer.weights import (  # noqa: E402
     SyncSettings,
     WeightParityError,
     WeightStore,
+    WeightSync,
     WeightSyncError,
     model_logprobs,
     weight_routes,
@@ -46,11 +47,11 @@ LONG = list(range(3, 303))  # more than one block of vLLM's prefix cache
 
 @dataclass
 class Trainer:
-    """The trainer's half: a model, its weights behind HTTP, the transport."""
+    """The trainer's half: a model, its weights behind HTTP, weight sync."""
 
     model: Any
     store: WeightStore
-    transfer: HTTPFull
+    transfer: WeightSync
     check: ParityCheck
 
     def sync(self) -> None:
@@ -101,7 +102,8 @@ def trainer(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
     ready.wait(10)
-    transfer = HTTPFull(settings, store, dtype="float32", parity=ParityWatch(check, dtype="float32"))
+    parity = ParityWatch(check, dtype="float32")
+    transfer = WeightSync.over(settings, HTTPFull(store, dtype="float32"), parity=parity)
     try:
         transfer.init_weight_transfer()
         yield Trainer(model, store, transfer, check)

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 if find_spec("vllm") is None:
     pytest.skip("needs vLLM", allow_module_level=True)
 
-from gymtrain_trainer.weights import LoRAFilesystem, ParityCheck, SyncSettings, model_logprobs  # noqa: E402
+from gymtrain_trainer.weights import LoRAFilesystem, ParityCheck, SyncSettings, WeightSync, model_logprobs  # noqa: E402
 from tests.support.real_vllm import Server, serving_tiny_model  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -33,7 +33,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def transport(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoRAFilesystem]:
+def transport(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WeightSync]:
     settings = SyncSettings(
         run="demo",
         attempt=0,
@@ -52,7 +52,7 @@ def transport(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Itera
         "bias": "none",
     }
     folder: Path = tmp_path_factory.mktemp("volume") / "adapters"
-    found = LoRAFilesystem(settings, folder, max_staleness=1, adapter_config=config)
+    found = WeightSync.over(settings, LoRAFilesystem(folder, max_staleness=1, adapter_config=config))
     found.init_weight_transfer()
     yield found
     found.destroy()
@@ -64,7 +64,7 @@ def base_model(server: Server) -> Any:
     return AutoModelForCausalLM.from_pretrained(server.folder / "model", dtype=torch.float32)
 
 
-def sync_random_adapter(server: Server, transport: LoRAFilesystem) -> ParityCheck:
+def sync_random_adapter(server: Server, transport: WeightSync) -> ParityCheck:
     """Sends an adapter; the check computes with the same one merged."""
     model = base_model(server)
     tensors: dict[str, Any] = {}
@@ -84,7 +84,7 @@ def test_before_an_adapter_comes_the_pod_is_not_ready(server: Server) -> None:
     assert server.ready() == (1, "waiting for the trainer's first weights")
 
 
-def test_each_version_is_computed_with_under_its_own_label(server: Server, transport: LoRAFilesystem) -> None:
+def test_each_version_is_computed_with_under_its_own_label(server: Server, transport: WeightSync) -> None:
     first = sync_random_adapter(server, transport)
     assert server.ready() == (0, "")
     second = sync_random_adapter(server, transport)
@@ -93,13 +93,13 @@ def test_each_version_is_computed_with_under_its_own_label(server: Server, trans
     assert server.difference(second, "demo:0:1") > SAME
 
 
-def test_a_version_that_is_too_old_is_forgotten(server: Server, transport: LoRAFilesystem) -> None:
+def test_a_version_that_is_too_old_is_forgotten(server: Server, transport: WeightSync) -> None:
     sync_random_adapter(server, transport)
     with pytest.raises(Exception, match="404"):
         server.difference(sync_random_adapter(server, transport), "demo:0:1")
 
 
-def test_a_server_that_came_back_gets_the_current_adapter(server: Server, transport: LoRAFilesystem) -> None:
+def test_a_server_that_came_back_gets_the_current_adapter(server: Server, transport: WeightSync) -> None:
     check = sync_random_adapter(server, transport)
     server.stop()
     server.start()

@@ -17,7 +17,7 @@ from gymtrain_trainer.errors import SettingsError, TrainerError  # noqa: E402
 from gymtrain_trainer.settings import trl_arguments  # noqa: E402
 from gymtrain_trainer.trl.adapter import agree_on_adapter  # noqa: E402
 from gymtrain_trainer.trl.build import build_trainer, sent_parameters  # noqa: E402
-from gymtrain_trainer.weights import LoRAFilesystem, SyncSettings, TransportRefusedError  # noqa: E402
+from gymtrain_trainer.weights import LoRAFilesystem, SyncSettings, TransportRefusedError, WeightSync  # noqa: E402
 from tests.support.fake_vllm import FakeVLLM, free_port, serving  # noqa: E402
 from tests.unit.trainer.test_trainer_settings import spec  # noqa: E402
 
@@ -77,12 +77,12 @@ def settings(port: int) -> SyncSettings:
 async def test_an_adapter_that_trl_saved_is_loaded_under_the_versions_label(tiny_model: Path, tmp_path: Path) -> None:
     port = free_port()
     pod = FakeVLLM(tmp_path / "pod")
-    transport = LoRAFilesystem(settings(port), tmp_path / "adapters", max_staleness=1)
+    sync = WeightSync.over(settings(port), LoRAFilesystem(tmp_path / "adapters", max_staleness=1))
 
     def train() -> Any:
-        trainer = make(tiny_model, tmp_path / "run", transport)
-        agree_on_adapter(trainer, lambda: transport)
-        transport.init_weight_transfer()
+        trainer = make(tiny_model, tmp_path / "run", sync)
+        agree_on_adapter(trainer, sync.settle)
+        sync.init_weight_transfer()
         trainer._sync_weight()
         trainer._sync_weight()
         return trainer
@@ -91,12 +91,12 @@ async def test_an_adapter_that_trl_saved_is_loaded_under_the_versions_label(tiny
         await stack.enter_async_context(serving(pod.app(), "127.0.0.1", port))
         trainer = await asyncio.wait_for(asyncio.to_thread(train), 120)
         assert list(pod.adapters) == ["demo:1:1", "demo:1:2"]
-        assert (transport.current_version, trainer.model_version) == ("demo:1:2", 2)
+        assert (sync.current_version, trainer.model_version) == ("demo:1:2", 2)
         saved = Path(pod.adapters["demo:1:2"])
         assert saved.parent == tmp_path / "adapters"
         assert json.loads((saved / "adapter_config.json").read_text())["r"] == 4
         assert not pod.paused
-        await asyncio.to_thread(transport.destroy)
+        await asyncio.to_thread(sync.destroy)
 
 
 def test_merged_weights_are_sent_under_the_names_that_were_announced(tiny_model: Path, tmp_path: Path) -> None:
@@ -107,10 +107,10 @@ def test_merged_weights_are_sent_under_the_names_that_were_announced(tiny_model:
 
 
 def test_an_adapter_that_vllm_cannot_serve_is_refused_with_a_way_out(tiny_model: Path, tmp_path: Path) -> None:
-    transport = LoRAFilesystem(settings(1), tmp_path, max_staleness=1)
-    trainer = make(tiny_model, tmp_path / "run", transport, use_dora=True)
+    sync = WeightSync.over(settings(1), LoRAFilesystem(tmp_path, max_staleness=1))
+    trainer = make(tiny_model, tmp_path / "run", sync, use_dora=True)
     with pytest.raises(SettingsError, match=r"spec\.model\.lora: DoRA .* NCCL or HTTPFull"):
-        agree_on_adapter(trainer, lambda: transport)
+        agree_on_adapter(trainer, sync.settle)
 
 
 def test_a_refused_transport_ends_the_run_with_its_own_error(tiny_model: Path, tmp_path: Path) -> None:

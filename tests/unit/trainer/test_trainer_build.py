@@ -17,15 +17,14 @@ from gymtrain_trainer.errors import DataError
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts.build import make_worker, read_tasks
 from gymtrain_trainer.rollouts.guard import Versions
-from gymtrain_trainer.weights import SyncStats
-from gymtrain_trainer.weights.version_numbers import SyncNumbers
+from gymtrain_trainer.weights import SyncNumbers, SyncStats
 from tests.unit.trainer.test_trainer_entry import context
 from tests.unit.trainer.trainer_agent import Agent, good_answer
 from tests.unit.trainer.trainer_data import question, write_dataset, write_index
 
 
 class Pods:
-    """A weight transport, as the guard sees it."""
+    """Weight sync, as the guard sees it."""
 
     stats = SyncStats()
 

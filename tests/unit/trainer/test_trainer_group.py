@@ -19,8 +19,7 @@ from gymtrain_trainer.rollouts.guard import Versions, WeightGuard
 from gymtrain_trainer.rollouts.ledger import Ledger
 from gymtrain_trainer.rollouts.origins import Rollout
 from gymtrain_trainer.rollouts.source import RolloutLimits, Sampling
-from gymtrain_trainer.weights import foreign_weights
-from gymtrain_trainer.weights.version_numbers import SyncNumbers
+from gymtrain_trainer.weights import SyncNumbers, foreign_weights
 from tests.unit.trainer.trainer_agent import Agent, good_answer, inner_server_died
 from tests.unit.trainer.trainer_data import question
 from tests.unit.trainer.trainer_gateway import Gateway, dns, entry, serving

@@ -9,7 +9,7 @@ from gymtrain_trainer.errors import DropReason, GroupDroppedError
 from gymtrain_trainer.rollouts.answer import Answer, Turn
 from gymtrain_trainer.rollouts.origins import Rollout, digests_of, rollouts_of
 from gymtrain_trainer.rollouts.samples import conversations
-from gymtrain_trainer.weights.version_numbers import SyncNumbers
+from gymtrain_trainer.weights import SyncNumbers
 from tests.unit.trainer.trainer_gateway import entry
 
 FIRST, SECOND = Turn([1, 2], [3], [-0.5]), Turn([1, 2, 3, 9], [4], [-0.5])

@@ -22,7 +22,7 @@ from gymtrain_trainer.errors import InterruptedBySignal
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.step_report import ReportCallback
 from gymtrain_trainer.stopping import StopSignal
-from gymtrain_trainer.weights.version_numbers import SyncNumberFile
+from gymtrain_trainer.weights import SyncNumberFile
 from tests.unit.trainer.test_trainer_entry import context
 from tests.unit.trainer.test_trainer_worker import AgentThread
 from tests.unit.trainer.trainer_vllm import VLLM, make_context, run_process

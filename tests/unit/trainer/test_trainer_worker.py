@@ -29,8 +29,7 @@ from gymtrain_trainer.rollouts.positions import Positions
 from gymtrain_trainer.rollouts.report import RolloutReport
 from gymtrain_trainer.rollouts.source import RolloutLimits, Sampling
 from gymtrain_trainer.rollouts.worker import RolloutWorker
-from gymtrain_trainer.weights import foreign_weights
-from gymtrain_trainer.weights.version_numbers import SyncNumbers
+from gymtrain_trainer.weights import SyncNumbers, foreign_weights
 from tests.unit.trainer.trainer_agent import Agent, good_answer, inner_server_died
 from tests.unit.trainer.trainer_data import question, write_dataset, write_index
 

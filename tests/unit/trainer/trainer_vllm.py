@@ -9,12 +9,14 @@ from typing import Any
 import torch
 from aiohttp import web
 
-from gymtrain_trainer import rank_zero, train
+from gymtrain_api.transports import TransportName
+from gymtrain_trainer import train, weight_sync_setup
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.progress import ProgressBoard
-from gymtrain_trainer.rollouts.guard import Versions
 from gymtrain_trainer.stopping import StopSignal
-from gymtrain_trainer.weights import SyncSettings, SyncStats, TransportNeeds, WeightStore
+from gymtrain_trainer.weights import ChosenTransport, SyncSettings, Transport, VllmPod, WeightStore, WeightSync
+from gymtrain_trainer.weights.pods.client import UNSYNCED, PodClient
+from gymtrain_trainer.weights.transports.transport import Delivered
 from tests.unit.trainer.test_trainer_entry import context
 from tests.unit.trainer.trainer_data import question, write_dataset, write_index
 
@@ -68,47 +70,37 @@ class VLLM:
         reward = sum(token < 20 for token in output) / len(output)
         return web.json_response({"reward": reward, "response": {"output": [item]}})
 
-    def transport(self, settings: SyncSettings, needs: TransportNeeds) -> "Transport":
-        return Transport(settings, self)
+    def weight_sync(self, settings: SyncSettings, choose: object, **more: Any) -> WeightSync:
+        """Over the transport that stands in, whatever would have been chosen."""
+        return WeightSync(settings, lambda: ChosenTransport(Sending(self), "a test"), find=_one_pod, **more)
 
 
-class Transport:
-    """Numbers and labels its syncs as the real ones do."""
+async def _one_pod(host: str, port: int) -> list[VllmPod]:
+    return [VllmPod("http://vllm")]
 
-    name = "HTTPFull"
-    reason = "a test"
-    wants_resend = False
 
-    def __init__(self, settings: SyncSettings, vllm: VLLM) -> None:
-        self.stats = SyncStats()
-        self.current_version: str | None = None
-        self._number = settings.start_number
-        self._settings = settings
+class Sending(Transport):
+    """Hands the weights over without HTTP."""
+
+    name: TransportName = "HTTPFull"
+    mends = False
+    compares = False
+
+    def __init__(self, vllm: VLLM) -> None:
         self._vllm = vllm
-
-    async def pod_versions(self) -> Versions:
-        return {"http://vllm": self.current_version}
-
-    def init_weight_transfer(self) -> None:
-        """Nothing to find."""
-
-    def settle(self) -> "Transport":
-        return self
+        self._label = UNSYNCED
 
     def pause(self) -> None:
         self._vllm.on_pause(len(self._vllm.labels))
 
-    def send_weights(self, iterator: Iterator[tuple[str, Any]]) -> None:
-        tensors = {name: tensor.clone() for name, tensor in iterator}
-        self._number += 1
-        self.current_version = self._settings.version(self._number)
-        self._vllm.load(self.current_version, tensors)
+    def send(self, number: int, tensors: Iterator[tuple[str, Any]], delivered: Callable[[Delivered], None]) -> None:
+        copies = {name: tensor.clone() for name, tensor in tensors}
+        self._label = self.fleet.settings.version(number)
+        self._vllm.load(self._label, copies)
+        delivered(Delivered())
 
-    def resume(self) -> None:
-        """Nothing to resume."""
-
-    def destroy(self) -> None:
-        """Nothing to free."""
+    async def label(self, client: PodClient) -> str:
+        return self._label
 
 
 def make_context(folder: Path, model: Path, agent_url: str, spec: dict[str, Any], **config: Any) -> Context:
@@ -134,7 +126,7 @@ def run_process(
     ready: Future[None] = Future()
     ready.set_result(None)
     patch(train, "start_waiting", lambda context, board: ready)
-    patch(rank_zero, "ChosenTransport", vllm.transport)
+    patch(weight_sync_setup, "WeightSync", vllm.weight_sync)
     board = train.starting_board(made)
     train.train(made, board, WeightStore(made.paths.scratch / "weights"), stop)
     return board

@@ -11,7 +11,7 @@ from aiohttp import web
 from blake3 import blake3
 
 from gymtrain_api.manifest import WeightPart
-from gymtrain_trainer.weights import SyncSettings, WeightStore, weight_routes
+from gymtrain_trainer.weights import HTTPFull, SyncSettings, WeightStore, weight_routes
 from gymtrain_trainer.weights.pods.client import PublishedVersion
 from gymtrain_trainer.weights.pods.fleet import Fleet
 from gymtrain_trainer.weights.store.weight_store import Draft
@@ -78,7 +78,7 @@ async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     app.add_routes(weight_routes(store))
     async with AsyncExitStack() as stack, aiohttp.ClientSession() as session:
         await stack.enter_async_context(serving(app, "127.0.0.1", trainer_port))
-        yield Cluster(settings, store, Fleet(settings, session), tmp_path, addresses, stack)
+        yield Cluster(settings, store, Fleet(settings, session, HTTPFull(store)), tmp_path, addresses, stack)
 
 
 @pytest.fixture

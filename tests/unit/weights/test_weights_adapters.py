@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gymtrain_trainer.weights import LoRAFilesystem, SyncEvent, WeightSyncError
+from gymtrain_trainer.weights import LoRAFilesystem, SyncEvent, WeightSync, WeightSyncError
 
 
 @pytest.fixture
@@ -27,14 +27,17 @@ def save(tmp_path: Path) -> Callable[[int], Path]:
 @pytest.fixture
 async def transport(cluster: Any, tmp_path: Path) -> Any:
     events: list[SyncEvent] = []
-    found = LoRAFilesystem(cluster.settings, tmp_path / "adapters", max_staleness=1, observer=events.append)
+    adapters = LoRAFilesystem(tmp_path / "adapters", max_staleness=1)
+    found = WeightSync.over(cluster.settings, adapters, observer=events.append)
     found.init_weight_transfer()
     yield found
     await asyncio.to_thread(found.destroy)
 
 
-async def send(transport: LoRAFilesystem, folder: Path) -> None:
-    transport.use_saved(folder)
+async def send(transport: WeightSync, folder: Path) -> None:
+    adapters = transport.settle()
+    assert isinstance(adapters, LoRAFilesystem)
+    adapters.use_saved(folder)
     await asyncio.to_thread(transport.send_weights, iter(()))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gymtrain_trainer.weights import ChosenTransport, TransportNeeds, TransportRefusedError, make_transport
+from gymtrain_trainer.weights import TransportNeeds, TransportRefusedError, WeightSync, choose_transport
 
 
 def needs(cluster: Any, folder: Path, requested: str = "Auto", **more: Any) -> TransportNeeds:
@@ -27,29 +27,35 @@ async def test_the_transport_fits_the_servers(
 ) -> None:
     pod = await cluster.start_pod("127.0.0.1")
     pod.backend, pod.max_loras = backend, max_loras
-    transport = await asyncio.to_thread(make_transport, cluster.settings, needs(cluster, tmp_path, **run))
-    assert transport.name == expected
-    assert transport.reason
+    chosen = await asyncio.to_thread(choose_transport, cluster.settings, needs(cluster, tmp_path, **run))
+    assert chosen.transport.name == expected
+    assert chosen.reason
 
 
 async def test_servers_that_offer_nothing_are_refused_for_good(cluster: Any, tmp_path: Path) -> None:
     (await cluster.start_pod("127.0.0.1")).backend = None
     with pytest.raises(TransportRefusedError, match="gymtrain plugin") as refused:
-        await asyncio.to_thread(make_transport, cluster.settings, needs(cluster, tmp_path))
+        await asyncio.to_thread(choose_transport, cluster.settings, needs(cluster, tmp_path))
     assert refused.value.exit_code == 78
 
 
+def late(cluster: Any, folder: Path) -> WeightSync:
+    return WeightSync(
+        cluster.settings, lambda: choose_transport(cluster.settings, needs(cluster, folder)), store=cluster.store
+    )
+
+
 async def test_a_transport_that_is_not_chosen_yet_holds_nothing(cluster: Any, tmp_path: Path) -> None:
-    chosen = ChosenTransport(cluster.settings, needs(cluster, tmp_path))
-    assert (chosen.name, chosen.current_version, await chosen.pod_versions()) == ("", None, {})
-    chosen.destroy()
+    sync = late(cluster, tmp_path)
+    assert (sync.name, sync.current_version, await sync.pod_versions()) == ("", None, {})
+    sync.destroy()
 
 
 async def test_the_choice_is_made_once(cluster: Any, tmp_path: Path) -> None:
     pod = await cluster.start_pod("127.0.0.1")
-    chosen = ChosenTransport(cluster.settings, needs(cluster, tmp_path))
-    first = await asyncio.to_thread(chosen.settle)
+    sync = late(cluster, tmp_path)
+    first = await asyncio.to_thread(sync.settle)
     pod.backend = "nccl"
-    assert await asyncio.to_thread(chosen.settle) is first
-    assert chosen.stats is first.stats
-    assert cluster.store.held() == first.held()
+    assert await asyncio.to_thread(sync.settle) is first
+    assert sync.name == first.name
+    assert cluster.store.held() == sync.held()

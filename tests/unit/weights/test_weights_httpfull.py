@@ -16,10 +16,17 @@ from gymtrain_trainer.weights import (  # noqa: E402
     StagingError,
     SyncEvent,
     WeightParityError,
+    WeightSync,
     WeightSyncError,
 )
 
 pytestmark = pytest.mark.torch
+
+
+def over(
+    cluster: Any, *, parity: ParityWatch | None = None, observer: Callable[[SyncEvent], None] | None = None, **more: Any
+) -> WeightSync:
+    return WeightSync.over(cluster.settings, HTTPFull(cluster.store, **more), parity=parity, observer=observer)
 
 
 def weights() -> Any:
@@ -38,7 +45,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def test_a_sync_brings_all_pods_to_the_next_version(cluster: Any) -> None:
     pods = [await cluster.start_pod(f"127.0.0.{number}") for number in (1, 2)]
-    transfer = HTTPFull(cluster.settings, cluster.store)
+    transfer = over(cluster)
 
     def trl() -> None:
         transfer.init_weight_transfer()
@@ -59,7 +66,7 @@ async def test_a_sync_brings_all_pods_to_the_next_version(cluster: Any) -> None:
 async def test_the_watcher_brings_a_restarted_pod_back(cluster: Any) -> None:
     pod = await cluster.start_pod("127.0.0.1")
     events: list[SyncEvent] = []
-    transfer = HTTPFull(cluster.settings, cluster.store, observer=events.append)
+    transfer = over(cluster, observer=events.append)
     await on_main_thread(transfer.init_weight_transfer)
     await on_main_thread(lambda: transfer.send_weights(weights()))
     pod.version = "default"
@@ -70,7 +77,7 @@ async def test_the_watcher_brings_a_restarted_pod_back(cluster: Any) -> None:
 
 async def test_a_new_pod_is_brought_to_the_current_version(cluster: Any) -> None:
     await cluster.start_pod("127.0.0.1")
-    transfer = HTTPFull(cluster.settings, cluster.store)
+    transfer = over(cluster)
     await on_main_thread(transfer.init_weight_transfer)
     await on_main_thread(lambda: transfer.send_weights(weights()))
     added = await cluster.start_pod("127.0.0.2")
@@ -80,7 +87,7 @@ async def test_a_new_pod_is_brought_to_the_current_version(cluster: Any) -> None
 
 async def test_after_a_failed_sync_the_next_one_can_succeed(cluster: Any) -> None:
     pod = await cluster.start_pod("127.0.0.1")
-    transfer = HTTPFull(cluster.settings, cluster.store)
+    transfer = over(cluster)
     await on_main_thread(transfer.init_weight_transfer)
     await on_main_thread(lambda: transfer.send_weights(weights()))
     pod.fail_updates = 3
@@ -93,7 +100,7 @@ async def test_after_a_failed_sync_the_next_one_can_succeed(cluster: Any) -> Non
 
 async def test_pods_that_took_a_sync_that_failed_elsewhere_are_brought_back(cluster: Any) -> None:
     good, bad = [await cluster.start_pod(f"127.0.0.{number}") for number in (1, 2)]
-    transfer = HTTPFull(cluster.settings, cluster.store)
+    transfer = over(cluster)
     await on_main_thread(transfer.init_weight_transfer)
     await on_main_thread(lambda: transfer.send_weights(weights()))
     bad.fail_updates = 3
@@ -105,7 +112,7 @@ async def test_pods_that_took_a_sync_that_failed_elsewhere_are_brought_back(clus
 
 async def test_a_failed_sync_leaves_the_version_as_it_was(cluster: Any) -> None:
     pod = await cluster.start_pod("127.0.0.1")
-    transfer = HTTPFull(cluster.settings, cluster.store)
+    transfer = over(cluster)
     await on_main_thread(transfer.init_weight_transfer)
     await on_main_thread(lambda: transfer.send_weights(weights()))
     pod.fail_updates = 99
@@ -120,7 +127,7 @@ async def test_a_failed_sync_leaves_the_version_as_it_was(cluster: Any) -> None:
 async def test_parity_is_asked_after_the_first_sync(cluster: Any, logprob: float, agrees: bool) -> None:
     (await cluster.start_pod("127.0.0.1")).logprob = logprob
     check = ParityCheck(lambda _, completion: [-1.0] * len(completion), [[1, 2]])
-    transfer = HTTPFull(cluster.settings, cluster.store, dtype="float32", parity=ParityWatch(check, dtype="float32"))
+    transfer = over(cluster, dtype="float32", parity=ParityWatch(check, dtype="float32"))
     await on_main_thread(transfer.init_weight_transfer)
     if agrees:
         await on_main_thread(lambda: transfer.send_weights(weights()))
@@ -142,7 +149,7 @@ def slow_weights(pod: Any, version: str) -> Iterator[tuple[str, Any]]:
 
 async def test_pods_fetch_and_generate_while_the_trainer_still_writes(cluster: Any) -> None:
     pod = await cluster.start_pod("127.0.0.1")
-    transfer = HTTPFull(cluster.settings, cluster.store)
+    transfer = over(cluster)
     await on_main_thread(transfer.init_weight_transfer)
     await on_main_thread(lambda: transfer.send_weights(weights()))
     await on_main_thread(lambda: transfer.send_weights(slow_weights(pod, "demo:1:2")))
@@ -154,7 +161,7 @@ async def test_pods_fetch_and_generate_while_the_trainer_still_writes(cluster: A
 
 async def test_a_pod_that_cannot_begin_gets_the_version_when_it_is_written(cluster: Any) -> None:
     good, stuck = [await cluster.start_pod(f"127.0.0.{number}") for number in (1, 2)]
-    transfer = HTTPFull(cluster.settings, cluster.store)
+    transfer = over(cluster)
     await on_main_thread(transfer.init_weight_transfer)
     await on_main_thread(lambda: transfer.send_weights(weights()))
     update = stuck.do_update_weights
@@ -173,7 +180,7 @@ async def test_a_version_that_cannot_be_written_is_withdrawn_and_the_pods_go_on(
     cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pod = await cluster.start_pod("127.0.0.1")
-    transfer = HTTPFull(cluster.settings, cluster.store)
+    transfer = over(cluster)
     await on_main_thread(transfer.init_weight_transfer)
     await on_main_thread(lambda: transfer.send_weights(weights()))
 
@@ -207,7 +214,7 @@ class SlowLoad:
 
 async def test_the_trainer_goes_on_while_pods_load_where_rollouts_may_be_older(cluster: Any) -> None:
     pod = await cluster.start_pod("127.0.0.1")
-    transfer = HTTPFull(cluster.settings, cluster.store, max_staleness=1)
+    transfer = over(cluster, max_staleness=1)
     await on_main_thread(transfer.init_weight_transfer)
     await on_main_thread(lambda: transfer.send_weights(weights()))
     assert pod.version == "demo:1:1"  # the first one is waited for
@@ -225,7 +232,7 @@ async def test_the_trainer_goes_on_while_pods_load_where_rollouts_may_be_older(c
 
 async def test_the_next_sync_waits_for_the_one_before(cluster: Any) -> None:
     pod = await cluster.start_pod("127.0.0.1")
-    transfer = HTTPFull(cluster.settings, cluster.store, max_staleness=1)
+    transfer = over(cluster, max_staleness=1)
     await on_main_thread(transfer.init_weight_transfer)
     await on_main_thread(lambda: transfer.send_weights(weights()))
     slow = SlowLoad(pod)
@@ -243,7 +250,7 @@ async def test_the_next_sync_waits_for_the_one_before(cluster: Any) -> None:
 @pytest.mark.parametrize("idle", [False, True])
 async def test_a_sync_that_fails_later_ends_the_next_one_or_the_wait_for_rollouts(cluster: Any, idle: bool) -> None:
     pod = await cluster.start_pod("127.0.0.1")
-    transfer = HTTPFull(cluster.settings, cluster.store, max_staleness=1)
+    transfer = over(cluster, max_staleness=1)
     await on_main_thread(transfer.init_weight_transfer)
     await on_main_thread(lambda: transfer.send_weights(weights()))
     pod.fail_updates = 3
@@ -261,7 +268,7 @@ async def test_a_sync_whose_parity_is_checked_is_waited_for(cluster: Any) -> Non
     pod = await cluster.start_pod("127.0.0.1")
     check = ParityCheck(lambda _, completion: [-1.0] * len(completion), [[1, 2]])
     parity = ParityWatch(check, every_syncs=1, dtype="float32")
-    transfer = HTTPFull(cluster.settings, cluster.store, max_staleness=1, parity=parity)
+    transfer = over(cluster, max_staleness=1, parity=parity)
     await on_main_thread(transfer.init_weight_transfer)
     for _ in range(2):
         await on_main_thread(lambda: transfer.send_weights(weights()))
@@ -271,7 +278,7 @@ async def test_a_sync_whose_parity_is_checked_is_waited_for(cluster: Any) -> Non
 
 async def test_the_end_does_not_wait_for_a_pod_that_loads(cluster: Any) -> None:
     pod = await cluster.start_pod("127.0.0.1")
-    transfer = HTTPFull(cluster.settings, cluster.store, max_staleness=1)
+    transfer = over(cluster, max_staleness=1)
     await on_main_thread(transfer.init_weight_transfer)
     await on_main_thread(lambda: transfer.send_weights(weights()))
     slow = SlowLoad(pod)
@@ -284,7 +291,7 @@ async def test_the_end_does_not_wait_for_a_pod_that_loads(cluster: Any) -> None:
 
 async def test_the_end_frees_the_disk(cluster: Any) -> None:
     await cluster.start_pod("127.0.0.1")
-    transfer = HTTPFull(cluster.settings, cluster.store)
+    transfer = over(cluster)
     await on_main_thread(transfer.init_weight_transfer)
     await on_main_thread(lambda: transfer.send_weights(weights()))
     await on_main_thread(transfer.destroy)

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gymtrain_trainer.weights import NCCL, NoServersError, WeightSyncError  # noqa: E402
+from gymtrain_trainer.weights import NCCL, NoServersError, WeightSync, WeightSyncError  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -85,14 +85,14 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def sync(transport: NCCL, model: Model) -> None:
+def sync(transport: WeightSync, model: Model) -> None:
     transport.pause()
     transport.send_weights(model.parameters())
     transport.resume()
 
 
-async def started(cluster: Any, model: Model, **more: Any) -> NCCL:
-    transport = NCCL(cluster.settings, model.parameters, dtype="bfloat16", **more)
+async def started(cluster: Any, model: Model, **more: Any) -> WeightSync:
+    transport = WeightSync.over(cluster.settings, NCCL(model.parameters, dtype="bfloat16", **more))
     await on_main_thread(transport.init_weight_transfer)
     return transport
 
@@ -262,7 +262,7 @@ async def test_another_model_than_announced_is_refused(cluster: Any, model: Mode
 
 
 async def test_without_pods_the_deadline_counts(cluster: Any, model: Model) -> None:
-    transport = NCCL(cluster.settings, model.parameters)
+    transport = WeightSync.over(cluster.settings, NCCL(model.parameters))
     with pytest.raises(NoServersError):
         await on_main_thread(transport.init_weight_transfer)
     await on_main_thread(transport.destroy)

@@ -9,8 +9,8 @@ import types
 
 import pytest
 
-from gymtrain_trainer.weights.transports.nccl.rendezvous import address_towards, by_id, pickled
-from gymtrain_trainer.weights.transports.nccl.watchdog import deadline
+from gymtrain_trainer.weights.transports.nccl.broadcast import deadline
+from gymtrain_trainer.weights.transports.nccl.group import address_towards, by_id, pickled
 
 ID = bytes(range(128))
 
@@ -63,7 +63,7 @@ def test_what_takes_too_long_is_aborted_with_the_setting_to_change() -> None:
 
 
 def test_where_the_abort_does_not_help_the_process_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gymtrain_trainer.weights.transports.nccl.watchdog._GRACE_SECONDS", 0.01)
+    monkeypatch.setattr("gymtrain_trainer.weights.transports.nccl.broadcast._GRACE_SECONDS", 0.01)
     monkeypatch.setattr("logging.shutdown", lambda: None)
     codes: list[int] = []
     ended = threading.Event()

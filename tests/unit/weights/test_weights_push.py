@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from gymtrain_trainer.weights import HTTPFull
 from gymtrain_trainer.weights.errors import PodRefusedError, PodUnreachableError
 from gymtrain_trainer.weights.pods.client import VllmPod
-from gymtrain_trainer.weights.pods.fleet import PullCarrier
 from gymtrain_vllm.prefetch import FetchAhead
 
 ADDRESS = "127.0.0.1"
@@ -83,7 +83,7 @@ async def test_damaged_weights_are_refused_and_the_label_stays(cluster: Any) -> 
 
 async def test_a_pod_that_began_fetches_while_it_generates_and_loads_while_it_is_paused(cluster: Any) -> None:
     pod = await cluster.start_pod(ADDRESS)
-    version, carrier = cluster.stage(1), PullCarrier()
+    version, carrier = cluster.stage(1), HTTPFull(cluster.store)
     await carrier.begin(client_of(cluster), version, 5.0)
     assert not pod.paused
     await carrier.push(client_of(cluster), version, 5.0)
@@ -94,7 +94,7 @@ async def test_a_pod_that_began_fetches_while_it_generates_and_loads_while_it_is
 
 async def test_a_pod_that_restarted_since_it_began_is_asked_for_all_at_the_next_try(cluster: Any) -> None:
     pod = await cluster.start_pod(ADDRESS)
-    version, carrier = cluster.stage(1), PullCarrier()
+    version, carrier = cluster.stage(1), HTTPFull(cluster.store)
     await carrier.begin(client_of(cluster), version, 5.0)
     pod.active, pod.ahead = False, FetchAhead(pod.folder)
     with pytest.raises(PodRefusedError):
@@ -105,7 +105,7 @@ async def test_a_pod_that_restarted_since_it_began_is_asked_for_all_at_the_next_
 
 async def test_what_was_begun_of_another_version_does_not_count(cluster: Any) -> None:
     pod = await cluster.start_pod(ADDRESS)
-    carrier = PullCarrier()
+    carrier = HTTPFull(cluster.store)
     first, second = cluster.stage(1), cluster.stage(2)
     await carrier.begin(client_of(cluster), second, 5.0)
     await carrier.push(client_of(cluster), first, 5.0)

@@ -1,24 +1,34 @@
-"""What stands between TRL and the weight transport."""
+"""What TRL has of weight sync: its steps are numbered, timed, noted and interrupted."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gymtrain_api.transports import TransportName
 from gymtrain_trainer.activity import Activity, Doing
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.stopping import StopSignal
-from gymtrain_trainer.weights import TransportRefusedError
-from gymtrain_trainer.weights.sync import WatchedTransfer
-from gymtrain_trainer.weights.version_numbers import SyncNumberFile, SyncNumbers
+from gymtrain_trainer.weights import (
+    ChosenTransport,
+    SyncNumberFile,
+    SyncNumbers,
+    SyncSettings,
+    Transport,
+    TransportRefusedError,
+    WeightSync,
+)
+from gymtrain_trainer.weights.transports.transport import Delivered
 
 
-class Transport:
-    """Numbers its syncs as the real ones do."""
+class Sending(Transport):
+    """Notes what it is given; there are no pods."""
 
-    def __init__(self, start: int, activity: Activity, folder: Path) -> None:
-        self.number = start
+    name: TransportName = "HTTPFull"
+    mends = False
+
+    def __init__(self, activity: Activity, folder: Path) -> None:
         self.sent: list[list[str]] = []
         self.noted: list[int] = []
         self.refuses = False
@@ -26,62 +36,65 @@ class Transport:
         self._activity = activity
         self._folder = folder
 
-    @property
-    def current_version(self) -> str | None:
-        return f"run:1:{self.number}" if self.sent else None
-
-    def init_weight_transfer(self) -> None:
+    def prepare(self) -> None:
         if self.refuses:
             raise TransportRefusedError("no route")
 
-    def pause(self) -> None:
-        """Nobody to pause."""
-
-    def send_weights(self, iterator: Iterator[tuple[str, Any]]) -> None:
+    def send(self, number: int, tensors: Iterator[tuple[str, Any]], delivered: Callable[[Delivered], None]) -> None:
         self.noted.append(SyncNumberFile(self._folder, 1).last())
         before = self._activity.spent()[Doing.SYNC]
         while self._activity.spent()[Doing.SYNC] == before:  # time passes in it: a sync counts as one
             pass
-        names = [name for name, _ in iterator]
+        names = [name for name, _ in tensors]
         if self.fails:
             raise RuntimeError("the pods went")
-        self.number += 1
         self.sent.append(names)
-
-    def resume(self) -> None:
-        """Nobody to resume."""
-
-    def destroy(self) -> None:
-        """Nothing to free."""
+        delivered(Delivered())
 
 
 class Parts:
-    """A transfer and what it is made of."""
+    """Weight sync and what it is made of."""
 
     def __init__(self, folder: Path, start: int = 0, watch: Any = None) -> None:
         self.board = ProgressBoard()
         self.activity = Activity()
         self.numbering = SyncNumbers("run", 1, start)
-        self.transport = Transport(start, self.activity, folder)
+        self.transport = Sending(self.activity, folder)
         self.stop = StopSignal()
-        self.transfer = WatchedTransfer(
-            self.transport,
-            lambda: ("HTTPFull", "it fits"),
+        self.transfer = WeightSync(
+            SyncSettings("run", 1, "no-such-host.invalid", "http://x"),
+            lambda: ChosenTransport(self.transport, "it fits"),
             stop=self.stop,
             board=self.board,
             activity=self.activity,
-            numbering=self.numbering,
-            numbers=SyncNumberFile(folder, 1),
+            numbers=self.numbering,
+            number_file=SyncNumberFile(folder, 1),
             watch=watch,
         )
+
+
+type Make = Callable[..., Parts]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    made: list[Parts] = []
+
+    def one(start: int = 0, watch: Any = None) -> Parts:
+        made.append(Parts(tmp_path, start, watch))
+        return made[-1]
+
+    yield one
+    for parts in made:
+        parts.transfer.destroy()
 
 
 def stream() -> Iterator[tuple[str, Any]]:
     yield "weight", 1
 
 
-def test_each_sync_is_noted_before_any_pod_hears_of_it(tmp_path: Path) -> None:
-    made = Parts(tmp_path)
+def test_each_sync_is_noted_before_any_pod_hears_of_it(make: Make) -> None:
+    made = make()
     made.transfer.send_weights(stream())
     made.transfer.send_weights(stream())
     assert [noted >= number for noted, number in zip(made.transport.noted, (1, 2), strict=True)] == [True, True]
@@ -89,26 +102,26 @@ def test_each_sync_is_noted_before_any_pod_hears_of_it(tmp_path: Path) -> None:
     assert made.board.snapshot().weight_version == "run:1:2"
 
 
-def test_a_process_that_takes_over_uses_no_number_of_the_one_before(tmp_path: Path) -> None:
-    first = Parts(tmp_path)
+def test_a_process_that_takes_over_uses_no_number_of_the_one_before(make: Make, tmp_path: Path) -> None:
+    first = make()
     first.transfer.send_weights(stream())
     start = SyncNumberFile(tmp_path, 1).last()
-    second = Parts(tmp_path, start)
+    second = make(start)
     second.transfer.send_weights(stream())
     assert second.numbering.model_version("run:1:1") is not None
     assert (second.numbering.model_version("run:1:1") or 0) <= 0
     assert second.numbering.model_version(f"run:1:{start + 1}") == 1
 
 
-def test_a_failed_sync_is_no_version(tmp_path: Path) -> None:
-    made = Parts(tmp_path)
+def test_a_failed_sync_is_no_version(make: Make) -> None:
+    made = make()
     made.transport.fails = True
     with pytest.raises(RuntimeError, match="the pods went"):
         made.transfer.send_weights(stream())
     assert made.board.snapshot().weight_version is None
 
 
-def test_the_stream_may_be_watched_on_its_way(tmp_path: Path) -> None:
+def test_the_stream_may_be_watched_on_its_way(make: Make) -> None:
     seen: list[tuple[int, str]] = []
 
     def watch(version: int, iterator: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
@@ -116,15 +129,15 @@ def test_the_stream_may_be_watched_on_its_way(tmp_path: Path) -> None:
             seen.append((version, name))
             yield name, tensor
 
-    made = Parts(tmp_path, watch=watch)
+    made = make(watch=watch)
     made.transfer.send_weights(stream())
     made.transfer.send_weights(stream())
     assert seen == [(1, "weight"), (2, "weight")]
     assert made.transport.sent == [["weight"], ["weight"]]
 
 
-def test_the_choice_and_a_refusal_are_on_the_board(tmp_path: Path) -> None:
-    made = Parts(tmp_path)
+def test_the_choice_and_a_refusal_are_on_the_board(make: Make) -> None:
+    made = make()
     made.transfer.init_weight_transfer()
     assert (made.board.snapshot().transport, made.board.snapshot().transport_reason) == ("HTTPFull", "it fits")
     made.transport.refuses = True
@@ -133,8 +146,8 @@ def test_the_choice_and_a_refusal_are_on_the_board(tmp_path: Path) -> None:
     assert made.board.snapshot().transport_reason == "no route"
 
 
-def test_sigterm_ends_a_sync_without_an_error_and_the_stream_is_read_to_its_end(tmp_path: Path) -> None:
-    made = Parts(tmp_path)
+def test_sigterm_ends_a_sync_without_an_error_and_the_stream_is_read_to_its_end(make: Make) -> None:
+    made = make()
     made.transfer.send_weights(stream())
     read: list[str] = []
 
@@ -143,12 +156,12 @@ def test_sigterm_ends_a_sync_without_an_error_and_the_stream_is_read_to_its_end(
             read.append(name)
             yield name, 1
 
-    def send(iterator: Iterator[tuple[str, Any]]) -> None:
-        next(iterator)
+    def send(number: int, tensors: Iterator[tuple[str, Any]], delivered: Callable[[Delivered], None]) -> None:
+        next(tensors)
         made.stop.requested = True
         made.stop.check()
 
-    made.transport.send_weights = send  # type: ignore[method-assign]
+    made.transport.send = send  # type: ignore[method-assign]
     made.transfer.pause()
     made.transfer.send_weights(interrupted())
     made.transfer.resume()
@@ -156,8 +169,8 @@ def test_sigterm_ends_a_sync_without_an_error_and_the_stream_is_read_to_its_end(
     assert made.board.snapshot().weight_version == "run:1:1"
 
 
-def test_after_sigterm_no_sync_begins(tmp_path: Path) -> None:
-    made = Parts(tmp_path)
+def test_after_sigterm_no_sync_begins(make: Make) -> None:
+    made = make()
     made.stop.requested = True
     made.transfer.pause()
     made.transfer.send_weights(stream())

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from safetensors.torch import load_file  # noqa: E402
 
 from gymtrain_api.manifest import WeightPart  # noqa: E402
-from gymtrain_trainer.weights import HTTPFull, WeightStore, WeightSyncError  # noqa: E402
+from gymtrain_trainer.weights import HTTPFull, WeightStore, WeightSync, WeightSyncError  # noqa: E402
 from gymtrain_trainer.weights.store.staging import stage  # noqa: E402
 from gymtrain_vllm.download import Download  # noqa: E402
 
@@ -53,7 +53,7 @@ class Run:
         small = partial(stage, shard_bytes=3 * SIZE)
         monkeypatch.setattr("gymtrain_trainer.weights.transports.http_full.stage", small)
         self.cluster, self.model, self.dtype = cluster, Model(), dtype
-        self.transfer = HTTPFull(cluster.settings, cluster.store, dtype=dtype)
+        self.transfer = WeightSync.over(cluster.settings, HTTPFull(cluster.store, dtype=dtype))
         self.fetched = 0
         part_of = Download.part
 

@@ -23,14 +23,13 @@ from gymtrain_trainer.rollouts.samples import to_samples
 from gymtrain_trainer.rollouts.source import RolloutLimits, RolloutSource, Sampling
 from gymtrain_trainer.rollouts.verify import VerifySource
 from gymtrain_trainer.rollouts.worker import RolloutWorker
-from gymtrain_trainer.weights import SyncStats, foreign_weights
-from gymtrain_trainer.weights.version_numbers import SyncNumbers
+from gymtrain_trainer.weights import SyncNumbers, SyncStats, foreign_weights
 
 log = logging.getLogger(__name__)
 
 
 class WeightPods(Protocol):
-    """What the guard needs of a weight transport."""
+    """What the guard needs of weight sync."""
 
     stats: SyncStats
 
@@ -40,7 +39,7 @@ class WeightPods(Protocol):
 
 
 class _GuardedWeights:
-    """The transport as the guard asks it."""
+    """Weight sync as the guard asks it."""
 
     def __init__(self, pods: WeightPods) -> None:
         self._pods = pods
@@ -80,7 +79,7 @@ def make_worker(
         context: of the run.
         board: where it reports.
         tasks: what it draws from.
-        pods: the weight transport.
+        pods: weight sync.
         numbering: of this process' weight versions.
         arguments: of TRL's config.
         position: of the draw order, where it begins.

@@ -14,7 +14,7 @@ from gymtrain_api.ledger import LedgerEntry, token_digest
 from gymtrain_trainer.errors import DropReason, GroupDroppedError
 from gymtrain_trainer.rollouts.answer import Answer, Turn
 from gymtrain_trainer.rollouts.ledger import Entries
-from gymtrain_trainer.weights.version_numbers import SyncNumbers
+from gymtrain_trainer.weights import SyncNumbers
 
 ABORTED = "abort"  # vLLM's finish_reason of a request that was cut off
 TRUNCATED = "length"

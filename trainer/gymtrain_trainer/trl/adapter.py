@@ -13,10 +13,10 @@ from accelerate.utils import broadcast_object_list
 from trl.experimental.async_grpo.async_grpo_trainer import validate_lora_for_vllm_sync
 
 from gymtrain_trainer.errors import SettingsError, TrainerError
-from gymtrain_trainer.weights import LoRAFilesystem, WeightTransport
+from gymtrain_trainer.weights import LoRAFilesystem, Transport
 
 
-def agree_on_adapter(trainer: Any, settle: Callable[[], WeightTransport] | None) -> None:
+def agree_on_adapter(trainer: Any, settle: Callable[[], Transport] | None) -> None:
     """Lets all processes take the same way. A collective.
 
     Args:
@@ -27,7 +27,7 @@ def agree_on_adapter(trainer: Any, settle: Callable[[], WeightTransport] | None)
         SettingsError: vLLM can't serve this kind of adapter.
         TrainerError: no transport; on every rank.
     """
-    transport: WeightTransport | None = None
+    transport: Transport | None = None
     error: Exception | None = None
     if settle is not None:
         try:
@@ -43,7 +43,7 @@ def agree_on_adapter(trainer: Any, settle: Callable[[], WeightTransport] | None)
         _use_adapter(trainer, transport)
 
 
-def _use_adapter(trainer: Any, transport: WeightTransport | None) -> None:
+def _use_adapter(trainer: Any, transport: Transport | None) -> None:
     try:
         validate_lora_for_vllm_sync(trainer.accelerator.unwrap_model(trainer.model))
     except ValueError as error:
@@ -63,7 +63,7 @@ class AdapterClient:
         """
         Args:
             transport: takes the folders that TRL saves.
-            transfer: the transport as TRL has it, with what stands in between.
+            transfer: weight sync, as TRL has it.
             client: TRL's own, for everything else.
         """
         self._transport = transport

@@ -1,7 +1,8 @@
 """Weight sync: from the trainer's tensors to every vLLM pod of the run.
 
-`make_transport` finds out which of the transports fits the servers; `protocol.WeightTransport` is what they all meet.
-Nothing here imports torch before tensors arrive.
+`WeightSync` (`sync.py`) is what TRL, the rollouts and the watchdog know of it. `transports/` holds the ways in which
+weights leave the trainer, `pods/` who takes them, `store/` what HTTPFull offers on disk, `parity/` the check that both
+sides compute the same. Nothing here imports torch before tensors arrive.
 """
 
 from gymtrain_trainer.weights.errors import (
@@ -16,20 +17,20 @@ from gymtrain_trainer.weights.parity.check import ParityCheck, model_logprobs
 from gymtrain_trainer.weights.parity.watch import ParityResult, ParityWatch
 from gymtrain_trainer.weights.pods.client import VllmPod
 from gymtrain_trainer.weights.pods.probe import ServerReport, probe_servers, wait_for_servers
-from gymtrain_trainer.weights.settings import SyncSettings
-from gymtrain_trainer.weights.stats import SyncEvent, SyncStats
 from gymtrain_trainer.weights.store.weight_store import WeightStore, weight_routes
-from gymtrain_trainer.weights.transports.choice import ADAPTER_FOLDER, TransportNeeds, make_transport
-from gymtrain_trainer.weights.transports.chosen import ChosenTransport
+from gymtrain_trainer.weights.sync import ELSEWHERE, SyncEvent, SyncStats, WeightSync
+from gymtrain_trainer.weights.sync_settings import SyncSettings
+from gymtrain_trainer.weights.transports.choice import ADAPTER_FOLDER, TransportNeeds, choose_transport
 from gymtrain_trainer.weights.transports.http_full import HTTPFull
 from gymtrain_trainer.weights.transports.lora_filesystem import LoRAFilesystem
 from gymtrain_trainer.weights.transports.nccl.transport import NCCL
 from gymtrain_trainer.weights.transports.none import NoTransport
-from gymtrain_trainer.weights.transports.protocol import WeightTransport
-from gymtrain_trainer.weights.version_numbers import foreign_weights
+from gymtrain_trainer.weights.transports.transport import ChosenTransport, Transport
+from gymtrain_trainer.weights.version_numbers import SyncNumberFile, SyncNumbers, foreign_weights
 
 __all__ = [
     "ADAPTER_FOLDER",
+    "ELSEWHERE",
     "NCCL",
     "ChosenTransport",
     "HTTPFull",
@@ -42,18 +43,21 @@ __all__ = [
     "ServerReport",
     "StagingError",
     "SyncEvent",
+    "SyncNumberFile",
+    "SyncNumbers",
     "SyncSettings",
     "SyncStats",
+    "Transport",
     "TransportNeeds",
     "TransportRefusedError",
     "VllmPod",
     "WeightParityError",
     "WeightStore",
+    "WeightSync",
     "WeightSyncError",
-    "WeightTransport",
     "WeightsError",
+    "choose_transport",
     "foreign_weights",
-    "make_transport",
     "model_logprobs",
     "probe_servers",
     "wait_for_servers",

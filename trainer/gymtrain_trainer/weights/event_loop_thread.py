@@ -10,7 +10,7 @@ from typing import Any
 _STOP_SECONDS = 10.0
 
 
-class Background:
+class EventLoopThread:
     """Runs coroutines for other threads."""
 
     def __init__(self, name: str) -> None:

@@ -62,6 +62,11 @@ class SyncNumbers:
                 raise ValueError(f"weight version {label!r} after {self._numbers[-1:] or self.start}")
             self._numbers.append(number)
 
+    @property
+    def model_versions(self) -> int:
+        """TRL's model versions that are on the pods."""
+        return len(self._numbers)
+
     def label(self, model_version: int) -> str:
         """What vLLM says when it holds TRL's version `model_version`."""
         with self._lock:

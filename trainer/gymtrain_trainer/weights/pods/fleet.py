@@ -1,7 +1,7 @@
 """All vLLM pods of the run, level-based: whatever their state, bring them to one version.
 
 A pod that doesn't answer is not waited for while others do: it holds no weights of this attempt when it comes up, so it
-gets no traffic until the repair watcher has brought it to the current version.
+gets no traffic until the watcher has brought it to the current version.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from gymtrain_trainer.weights.errors import (
     WeightSyncError,
 )
 from gymtrain_trainer.weights.pods.client import UNSYNCED, PodClient, PublishedVersion, VllmPod, find_pods
-from gymtrain_trainer.weights.settings import SyncSettings
+from gymtrain_trainer.weights.sync_settings import SyncSettings
 
 _TRIES = 3  # of a pod that answers with errors
 _AGAIN_SECONDS = 1.0
@@ -31,41 +31,15 @@ _UNFIT = "doesn't fit the model"  # of the plugin's LoadError: trying again can'
 
 
 class Carrier(Protocol):
-    """How one pod is asked and served."""
+    """How one pod is asked and served; each transport has its own."""
 
-    async def version(self, client: PodClient) -> str:
+    async def label(self, client: PodClient) -> str:
         """What the pod says that it holds; PodRefusedError 404 where it can't say."""
         ...
 
     async def push(self, client: PodClient, version: PublishedVersion, seconds: float) -> float:
         """Brings `version` into the pod; returns the seconds for which it was paused."""
         ...
-
-
-class PullCarrier:
-    """The pull engine's."""
-
-    def __init__(self) -> None:
-        self._begun: dict[VllmPod, PublishedVersion] = {}  # what pods fetch already
-
-    async def version(self, client: PodClient) -> str:
-        """The label that vLLM itself keeps."""
-        return await client.weight_version()
-
-    async def begin(self, client: PodClient, version: PublishedVersion, seconds: float) -> None:
-        """Lets the pod fetch what is still being written; it goes on generating until `push`.
-
-        Raises:
-            PodError: it doesn't. `push` asks it for all.
-        """
-        self._begun.pop(client.pod, None)
-        await client.begin_pull(version, seconds)
-        self._begun[client.pod] = version
-
-    async def push(self, client: PodClient, version: PublishedVersion, seconds: float) -> float:
-        """Lets the pod load what it fetched; fetch first, where it did not begin."""
-        begun = self._begun.pop(client.pod, None) == version
-        return await client.pull(version, seconds, begun=begun)
 
 
 @dataclass
@@ -85,19 +59,20 @@ class Fleet:
         self,
         settings: SyncSettings,
         session: aiohttp.ClientSession,
-        carrier: Carrier | None = None,
+        carrier: Carrier,
         find: Callable[[str, int], Awaitable[list[VllmPod]]] = find_pods,
     ) -> None:
-        self._settings = settings
+        self.settings = settings
+        self.lock = asyncio.Lock()  # of who changes what pods hold: one sync or repair at a time
         self._session = session
-        self._carrier = carrier or PullCarrier()
+        self._carrier = carrier
         self._find = find
         self.known: dict[VllmPod, str] = {}  # by the last look or push; also for releases that can't say it
         self._changes: Counter[VllmPod] = Counter()  # of what we know, by pushes
 
     async def pods(self) -> list[VllmPod]:
         """All pods that DNS knows now."""
-        return await self._find(self._settings.pods_host, self._settings.pods_port)
+        return await self._find(self.settings.pods_host, self.settings.pods_port)
 
     def client(self, pod: VllmPod) -> PodClient:
         """Client of one pod."""
@@ -135,7 +110,7 @@ class Fleet:
             if outcome.done and not refused:
                 return outcome
             if time.monotonic() + _AGAIN_SECONDS >= deadline:
-                raise _too_late(outcome, pods, seconds, self._settings)
+                raise _too_late(outcome, pods, seconds, self.settings)
             outcome.retries += len(refused)
             await asyncio.sleep(_AGAIN_SECONDS)
 
@@ -172,7 +147,7 @@ class Fleet:
     async def _version(self, pod: VllmPod) -> str | None:
         changes = self._changes[pod]
         try:
-            label = await self._carrier.version(self.client(pod))
+            label = await self._carrier.label(self.client(pod))
         except PodRefusedError as error:
             return self.known.get(pod, UNSYNCED) if error.status == _NOT_FOUND else None
         except PodError:

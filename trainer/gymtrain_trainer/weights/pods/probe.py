@@ -11,7 +11,7 @@ import aiohttp
 from gymtrain_api.transports import ServerOffer, read_offer
 from gymtrain_trainer.weights.errors import NoServersError, PodError
 from gymtrain_trainer.weights.pods.client import PodClient, VllmPod, find_pods
-from gymtrain_trainer.weights.settings import SyncSettings
+from gymtrain_trainer.weights.sync_settings import SyncSettings
 
 _LOOK_SECONDS = 0.5
 

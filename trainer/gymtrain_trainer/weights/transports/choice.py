@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gymtrain_api.transports import choose
+from gymtrain_api.transports import TransportName, choose
 from gymtrain_trainer.weights.errors import TransportRefusedError
-from gymtrain_trainer.weights.parity.watch import ParityWatch
 from gymtrain_trainer.weights.pods.probe import ServerReport, probe_servers, wait_for_servers
-from gymtrain_trainer.weights.settings import SyncSettings
-from gymtrain_trainer.weights.stats import SyncEvent
 from gymtrain_trainer.weights.store.weight_store import WeightStore
+from gymtrain_trainer.weights.sync_settings import SyncSettings
 from gymtrain_trainer.weights.transports.http_full import HTTPFull
 from gymtrain_trainer.weights.transports.lora_filesystem import LoRAFilesystem
 from gymtrain_trainer.weights.transports.nccl.transport import NCCL
 from gymtrain_trainer.weights.transports.none import NoTransport
+from gymtrain_trainer.weights.transports.transport import ChosenTransport, Transport
 
 if TYPE_CHECKING:
-    from gymtrain_trainer.weights.transports.protocol import Parameters, WeightTransport
+    from gymtrain_trainer.weights.transports.transport import Parameters
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +40,6 @@ class TransportNeeds:
         lora: `spec.model.lora`; None trains all weights.
         shared_volume: whether trainer and vLLM pods share the checkpoint volume; None where not known.
         trainer_gpus, inference_gpus: of each pod; None where not known.
-        parity: check after syncs; None leaves it out.
     """
 
     requested: str
@@ -53,11 +51,9 @@ class TransportNeeds:
     shared_volume: bool | None = None
     trainer_gpus: int | None = None
     inference_gpus: int | None = None
-    parity: ParityWatch | None = None
-    observer: Callable[[SyncEvent], None] | None = None
 
 
-def make_transport(settings: SyncSettings, needs: TransportNeeds) -> WeightTransport:
+def choose_transport(settings: SyncSettings, needs: TransportNeeds) -> ChosenTransport:
     """The transport, chosen by what every vLLM server proves to offer. Waits for the first server.
 
     Raises:
@@ -81,41 +77,19 @@ def make_transport(settings: SyncSettings, needs: TransportNeeds) -> WeightTrans
         raise TransportRefusedError(f"vLLM pods hold weights of different types: {sorted(map(str, dtypes))}")
     dtype = dtypes.pop()
     logger.info("weight transport %s; vLLM holds %s", choice.reason, dtype)
-    if needs.parity is not None:
-        needs.parity.dtype = dtype
-    reason, parity, observer = choice.reason, needs.parity, needs.observer
-    match choice.transport:
+    return ChosenTransport(_make(choice.transport, needs, dtype), choice.reason, dtype)
+
+
+def _make(name: TransportName, needs: TransportNeeds, dtype: str | None) -> Transport:
+    match name:
         case "NCCL":
-            return NCCL(
-                settings,
-                needs.parameters,
-                dtype=dtype,
-                reason=reason,
-                resendable=needs.lora is None,
-                parity=parity,
-                observer=observer,
-            )
+            return NCCL(needs.parameters, dtype=dtype, resendable=needs.lora is None)
         case "LoRAFilesystem":
-            return LoRAFilesystem(
-                settings,
-                needs.adapters,
-                max_staleness=needs.max_staleness,
-                reason=reason,
-                parity=parity,
-                observer=observer,
-            )
+            return LoRAFilesystem(needs.adapters, max_staleness=needs.max_staleness)
         case "HTTPFull":
-            return HTTPFull(
-                settings,
-                needs.store,
-                dtype=dtype,
-                max_staleness=needs.max_staleness,
-                reason=reason,
-                parity=parity,
-                observer=observer,
-            )
+            return HTTPFull(needs.store, dtype=dtype, max_staleness=needs.max_staleness)
         case "None":
-            return NoTransport(settings, reason=reason, observer=observer)
+            return NoTransport()
 
 
 async def _probe(settings: SyncSettings) -> list[ServerReport]:

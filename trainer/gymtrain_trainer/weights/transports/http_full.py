@@ -1,16 +1,14 @@
-"""The transport `HTTPFull`: full weights over HTTP, for TRL's AsyncGRPOTrainer(weight_transfer=...).
+"""The transport `HTTPFull`: full weights over HTTP.
 
-    TRL (main thread)                    this object's thread                     vLLM pods
+    main thread                          the thread of the pods                   vLLM pods
     pause                                (nothing yet: vLLM goes on while files are written)
-    send_weights: announce the version ► each pod, all at once ─────────────────► begin to fetch, go on generating
-                  write the files        (each part is announced when written)    fetch and verify part by part
-                  all written ─────────► each pod, all at once ─────────────────► pause, load, label, resume
+    send: announce the version ────────► each pod, all at once ─────────────────► begin to fetch, go on generating
+          write the files                (each part is announced when written)    fetch and verify part by part
+          all written ─────────────────► each pod, all at once ─────────────────► pause, load, label, resume
     resume                               (done already)
-                                         watcher, every 2 s ────────────────────► /weight_info; mends what differs
 
 The first version is announced when it is written: how much room it needs is not known before. Where rollouts may be of
-earlier versions, `send_weights` returns when all is written, except for the first sync and where parity is due. Rank 0
-only.
+earlier versions, `send` returns when all is written, and the pods load while the trainer goes on.
 """
 
 from __future__ import annotations
@@ -22,161 +20,110 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from gymtrain_api.transports import TransportName
-from gymtrain_api.wiring import SERVED_MODEL_NAME
-from gymtrain_trainer.weights.parity.check import staged_logprobs
-from gymtrain_trainer.weights.parity.watch import ParityWatch
-from gymtrain_trainer.weights.pods.client import PublishedVersion, VllmPod
-from gymtrain_trainer.weights.pods.fleet import Outcome, PullCarrier
-from gymtrain_trainer.weights.settings import SyncSettings
-from gymtrain_trainer.weights.stats import SyncEvent
+from gymtrain_trainer.weights.parity.check import LogProbs, staged_logprobs
+from gymtrain_trainer.weights.pods.client import PodClient, PublishedVersion, VllmPod
 from gymtrain_trainer.weights.store.staging import stage
 from gymtrain_trainer.weights.store.weight_store import Draft, WeightStore
-from gymtrain_trainer.weights.transports.pushing import PushTransport
+from gymtrain_trainer.weights.transports.transport import Delivered, Transport
 
 if TYPE_CHECKING:
-    from gymtrain_trainer.weights.transports.protocol import NamedTensors
+    from gymtrain_trainer.weights.transports.transport import NamedTensors
 
 
-class HTTPFull(PushTransport):
-    """TRL's WeightTransferProtocol."""
+class HTTPFull(Transport):
+    """Pods pull files that the trainer writes."""
 
     name: TransportName = "HTTPFull"
 
-    def __init__(
-        self,
-        settings: SyncSettings,
-        store: WeightStore,
-        *,
-        dtype: str | None = None,
-        max_staleness: int = 0,
-        reason: str = "",
-        parity: ParityWatch | None = None,
-        observer: Callable[[SyncEvent], None] | None = None,
-    ) -> None:
-        """Starts nothing yet.
-
+    def __init__(self, store: WeightStore, *, dtype: str | None = None, max_staleness: int = 0) -> None:
+        """
         Args:
-            settings: of the run.
             store: folder that `weight_routes` serves.
             dtype: what floating-point tensors are cast to, the servers' own type; None leaves them.
             max_staleness: versions that rollouts may be behind; with 0 every sync is waited for.
-            reason: why this transport.
-            parity: check after syncs; None leaves it out.
-            observer: called for each event, from any thread.
         """
-        self._pull = PullCarrier()
-        super().__init__(settings, self._pull, reason=reason, parity=parity, observer=observer)
+        self.overlaps = max_staleness > 0
         self._store = store
         self._dtype = dtype
-        self._max_staleness = max_staleness
         self._last_bytes = 0  # of a version; 0 before the first
-        self._under_way: tuple[int, Future[Outcome]] | None = None  # a sync whose outcome was not looked at yet
+        self._begun: dict[VllmPod, PublishedVersion] = {}  # what pods fetch already
 
-    @property
-    def current_version(self) -> str | None:
-        """Label of the version that was sent last; None before the first sync."""
-        return self.settings.version(self._under_way[0]) if self._under_way is not None else self._held_version
-
-    def init_weight_transfer(self) -> None:
-        """Starts the watcher."""
-        self._start()
-
-    def pause(self) -> None:
-        """Nothing: `send_weights` pauses each pod only while it loads."""
-
-    def send_weights(self, iterator: NamedTensors) -> None:
-        """Writes the weights, and brings every pod to them.
+    def send(self, number: int, tensors: NamedTensors, delivered: Callable[[Delivered], None]) -> Future[None]:
+        """Writes the weights, while pods fetch what is written; what is left then is under way.
 
         Raises:
             StagingError: the disk is full.
-            NoServersError: no pod answered before the deadline, in this sync or the last one.
-            WeightSyncError: a pod refused, in this sync or the last one.
-            WeightParityError: vLLM computes something else than the trainer.
         """
-        self._settle()
         started = time.monotonic()
-        number = self.numbers.next()
-        draft = self._store.begin(number, self.settings.version(number), self._last_bytes)
-        written, background = asyncio.Event(), self._start()
-        sync = background.submit(self._sync(number, draft, written, started, ahead=self._last_bytes > 0))
+        draft = self._store.begin(number, self.fleet.settings.version(number), self._last_bytes)
+        written = asyncio.Event()
+        ahead = self._last_bytes > 0
+        sync = self.thread.submit(self._bring(self.published(number), draft, written, started, delivered, ahead=ahead))
         try:
-            stage(draft, iterator, self._dtype)
+            stage(draft, tensors, self._dtype)
         except BaseException:
             sync.cancel()
-            self._store.drop(number)
+            self.withdraw(number)
             raise
         self._last_bytes = draft.manifest.total_bytes
-        self._under_way = number, sync
-        background.call(written.set)
-        check = self._parity_due()
-        if check or not self.numbers.current or not self._max_staleness:
-            pods = self._settle()
-            if check:
-                self._run_parity(
-                    pods, SERVED_MODEL_NAME, lambda config: staged_logprobs(config, self._store.weights(number))
-                )
+        self.thread.call(written.set)
+        return sync
 
-    def resume(self) -> None:
-        """Nothing: every pod was resumed as soon as it had loaded, and the watcher resumes what was missed."""
+    def withdraw(self, number: int) -> None:
+        """Drops the files: the watcher brings pods that have them back to the version before."""
+        self._store.drop(number)
 
-    @property
-    def wants_resend(self) -> bool:
-        """Whether a sync failed since `send_weights` returned."""
-        sync = self._under_way[1] if self._under_way is not None else None
-        return sync is not None and sync.done() and not sync.cancelled() and sync.exception() is not None
-
-    def resend(self) -> None:
-        """Nothing to send: the watcher mends the pods.
-
-        Raises:
-            NoServersError: no pod took the last version before the deadline.
-            WeightSyncError: a pod refused the last version.
-        """
-        if self.wants_resend:
-            self._settle()
-
-    def destroy(self) -> None:
-        """Ends the thread and frees the disk. The pods keep what they have."""
-        super().destroy()
-        self._under_way = None
+    def close(self) -> None:
+        """Frees the disk."""
         self._store.clear()
 
-    def _settle(self) -> list[VllmPod]:
-        """Waits for the sync that is under way; the pods that hold its version."""
-        if self._under_way is None:
-            return []
-        number, sync = self._under_way
-        try:
-            outcome = sync.result()
-        except BaseException:
-            sync.cancel()
-            self._store.drop(number)  # the watcher brings pods that have it back to the version before
-            raise
-        finally:
-            self._under_way = None
-        return list(outcome.done)
+    def sent_logprobs(self, number: int) -> Callable[[object], LogProbs]:
+        """Of a copy of the model on the CPU, made of the files that vLLM fetched."""
+        return lambda config: staged_logprobs(config, self._store.weights(number))
 
-    def _version(self, number: int) -> PublishedVersion:
-        return PublishedVersion(self.settings.version(number), self.settings.manifest_url(number))
+    # In the thread of the pods.
 
-    async def _sync(self, number: int, draft: Draft, written: asyncio.Event, started: float, *, ahead: bool) -> Outcome:
-        async with self._parts()[1]:
-            begun = await self._begin(number) if ahead else {}
+    def published(self, number: int) -> PublishedVersion:
+        """By its manifest."""
+        settings = self.fleet.settings
+        return PublishedVersion(settings.version(number), settings.manifest_url(number))
+
+    async def begin(self, client: PodClient, version: PublishedVersion, seconds: float) -> None:
+        """Lets a pod fetch what is still being written; it goes on generating until `push`.
+
+        Raises:
+            PodError: it doesn't. `push` asks it for all.
+        """
+        self._begun.pop(client.pod, None)
+        await client.begin_pull(version, seconds)
+        self._begun[client.pod] = version
+
+    async def push(self, client: PodClient, version: PublishedVersion, seconds: float) -> float:
+        """Lets the pod load what it fetched; fetch first, where it did not begin."""
+        begun = self._begun.pop(client.pod, None) == version
+        return await client.pull(version, seconds, begun=begun)
+
+    async def _bring(
+        self,
+        version: PublishedVersion,
+        draft: Draft,
+        written: asyncio.Event,
+        started: float,
+        delivered: Callable[[Delivered], None],
+        *,
+        ahead: bool,
+    ) -> None:
+        fleet, seconds = self.fleet, self.fleet.settings.timeout_seconds
+        async with fleet.lock:
+            begun: dict[VllmPod, asyncio.Task[None]] = {}
+            if ahead:
+                for pod in await fleet.pods():
+                    begun[pod] = asyncio.create_task(self.begin(fleet.client(pod), version, seconds))
             try:
                 await written.wait()
                 staged = time.monotonic()
-                outcome = await self._bring(number, begun)
+                outcome = await fleet.bring(version, seconds, begun)
             finally:
                 for call in begun.values():
                     call.cancel()
-        self._account(number, outcome, draft.manifest.fresh_bytes, started, staged)
-        return outcome
-
-    async def _begin(self, number: int) -> dict[VllmPod, asyncio.Task[None]]:
-        """Lets all pods fetch what is being written, as far as they answer."""
-        fleet, _ = self._parts()
-        version, seconds = self._version(number), self.settings.timeout_seconds
-        return {
-            pod: asyncio.create_task(self._pull.begin(fleet.client(pod), version, seconds))
-            for pod in await fleet.pods()
-        }
+            delivered(Delivered.by(outcome, draft.manifest.fresh_bytes, started, staged))

@@ -1,10 +1,13 @@
 """The transport `LoRAFilesystem`: adapters on a volume that trainer and vLLM pods mount at the same path.
 
-    send_weights: FOLDER/<label>/{adapter_config.json, adapter_model.safetensors}
-                  ──► each pod, all at once: POST /v1/load_lora_adapter {lora_name: <label>, lora_path: FOLDER/<label>}
+    send: FOLDER/<label>/{adapter_config.json, adapter_model.safetensors}
+          ──► each pod, all at once: POST /v1/load_lora_adapter {lora_name: <label>, lora_path: FOLDER/<label>}
 
-Nothing is paused. TRL saves the adapter itself, because that is a collective of all processes where the model is
-sharded: after `use_saved` the next `send_weights` publishes its folder.
+The adapter's name is the version label, so that a request names the weights it wants, and nothing is paused. A new
+version is a new name, never an adapter loaded in place: vLLM keys its prefix cache by the name.
+
+TRL saves the adapter itself, because that is a collective of all processes where the model is sharded: after
+`use_saved` the next `send` publishes its folder.
 """
 
 from __future__ import annotations
@@ -17,87 +20,64 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gymtrain_api.transports import TransportName
-from gymtrain_trainer.weights.errors import StagingError
-from gymtrain_trainer.weights.parity.watch import ParityWatch
-from gymtrain_trainer.weights.pods.adapters import AdapterCarrier
-from gymtrain_trainer.weights.pods.client import PublishedVersion
-from gymtrain_trainer.weights.pods.fleet import Outcome
-from gymtrain_trainer.weights.settings import SyncSettings
-from gymtrain_trainer.weights.stats import SyncEvent
+from gymtrain_api.weight_version import WeightVersion
+from gymtrain_trainer.weights.errors import PodRefusedError, StagingError
+from gymtrain_trainer.weights.pods.client import UNSYNCED, PodClient, PublishedVersion
 from gymtrain_trainer.weights.store.safetensors_files import write_file
-from gymtrain_trainer.weights.transports.pushing import PushTransport
+from gymtrain_trainer.weights.transports.transport import Delivered, Transport
 
 if TYPE_CHECKING:
     import torch
 
-    from gymtrain_trainer.weights.transports.protocol import NamedTensors
+    from gymtrain_trainer.weights.transports.transport import NamedTensors
 
 CONFIG_FILE, TENSORS_FILE = "adapter_config.json", "adapter_model.safetensors"  # peft's names
+_BAD_REQUEST = 400
+_LOADED = "already been loaded"  # of vLLM's answer
 
 
-class LoRAFilesystem(PushTransport):
-    """TRL's WeightTransferProtocol, for the tensors of an adapter."""
+class LoRAFilesystem(Transport):
+    """Pods load adapters from the volume."""
 
     name: TransportName = "LoRAFilesystem"
 
-    def __init__(
-        self,
-        settings: SyncSettings,
-        folder: Path,
-        *,
-        max_staleness: int,
-        adapter_config: Mapping[str, Any] | None = None,
-        reason: str = "",
-        parity: ParityWatch | None = None,
-        observer: Callable[[SyncEvent], None] | None = None,
-    ) -> None:
-        """Starts nothing yet.
-
+    def __init__(self, folder: Path, *, max_staleness: int, adapter_config: Mapping[str, Any] | None = None) -> None:
+        """
         Args:
-            settings: of the run.
             folder: for the adapters, at the same path in the vLLM pods.
             max_staleness: versions behind the newest that requests may still name.
-            adapter_config: content of adapter_config.json, for `send_weights`.
-            reason: why this transport.
-            parity: check after syncs; None leaves it out.
-            observer: called for each event, from any thread.
+            adapter_config: content of adapter_config.json, for tensors that TRL did not save.
         """
-        carrier = AdapterCarrier(settings.run, settings.attempt, max_staleness)
-        super().__init__(settings, carrier, reason=reason, parity=parity, observer=observer)
         self.folder = folder
-        self._adapters = carrier
+        self._max_staleness = max_staleness
         self._config = adapter_config
         self._saved: Path | None = None
         self._sources: dict[int, Path] = {}  # by number of the version
 
-    def init_weight_transfer(self) -> None:
-        """Clears adapters that an earlier attempt left, and starts the watcher."""
+    def prepare(self) -> None:
+        """Clears adapters that an earlier attempt left."""
         shutil.rmtree(self.folder, ignore_errors=True)
-        self._start()
-
-    def pause(self) -> None:
-        """Nothing: a new adapter stands beside the old ones."""
 
     def use_saved(self, folder: Path) -> None:
-        """The next `send_weights` publishes this folder, which is this object's from now on."""
+        """The next `send` publishes this folder, which is this object's from now on."""
         self._saved = folder
 
-    def send_weights(self, iterator: NamedTensors) -> None:
+    def send(self, number: int, tensors: NamedTensors, delivered: Callable[[Delivered], None]) -> None:
         """Saves the adapter's tensors, under peft's names, and loads them into every pod.
 
         Raises:
             StagingError: the volume is full.
             NoServersError: no pod answered before the deadline.
             WeightSyncError: a pod refused.
-            WeightParityError: vLLM computes something else than the trainer.
         """
         started = time.monotonic()
-        number = self.numbers.next()
-        tensors = [(name, tensor.detach().to("cpu").contiguous()) for name, tensor in iterator]
-        folder = self._saved or self._save(self.folder / self.settings.version(number), tensors)
+        found = [(name, tensor.detach().to("cpu").contiguous()) for name, tensor in tensors]
+        folder = self._saved or self._save(self.folder / self.fleet.settings.version(number), found)
         self._saved = None
         size = sum(path.stat().st_size for path in folder.iterdir())
-        self._publish(number, folder, size, started)
+        self._sources[number] = folder
+        self.thread.run(self._bring(number, size, started, delivered))
+        self._forget(number)
 
     def _save(self, folder: Path, tensors: list[tuple[str, torch.Tensor]]) -> Path:
         partial = folder.with_name(f".{folder.name}")
@@ -110,26 +90,51 @@ class LoRAFilesystem(PushTransport):
         except OSError as error:
             raise StagingError(f"cannot write the adapter to {folder}: {error}") from error
 
-    def resume(self) -> None:
-        """Nothing was paused."""
-
-    def _publish(self, number: int, folder: Path, size: int, started: float) -> None:
-        staged = time.monotonic()
-        self._sources[number] = folder
-        outcome = self._start().run(self._sync(number))
-        self._account(number, outcome, size, started, staged)
-        self._forget(number)
-        if self._parity_due():
-            self._run_parity(list(outcome.done), self.settings.version(number))
-
     def _forget(self, newest: int) -> None:
         """Deletes folders one version after the pods forgot them: vLLM may read an adapter's folder late."""
-        for number in [number for number in self._sources if number < newest - self._adapters.max_staleness - 1]:
+        for number in [number for number in self._sources if number < newest - self._max_staleness - 1]:
             shutil.rmtree(self._sources.pop(number), ignore_errors=True)
 
-    def _version(self, number: int) -> PublishedVersion:
-        return PublishedVersion(self.settings.version(number), str(self._sources[number]))
+    def asked_as(self, number: int) -> str:
+        """The adapter's own name."""
+        return self.fleet.settings.version(number)
 
-    async def _sync(self, number: int) -> Outcome:
-        async with self._parts()[1]:
-            return await self._bring(number)
+    # In the thread of the pods.
+
+    def published(self, number: int) -> PublishedVersion:
+        """By its folder."""
+        return PublishedVersion(self.fleet.settings.version(number), str(self._sources[number]))
+
+    async def label(self, client: PodClient) -> str:
+        """The newest adapter of this attempt; else one that some other attempt or run left."""
+        names = await client.models()
+        numbers = [number for name in names if (number := self._number(name)) is not None]
+        if numbers:
+            return self.fleet.settings.version(max(numbers))
+        return next((name for name in names if name.count(":") == 2), UNSYNCED)
+
+    async def push(self, client: PodClient, version: PublishedVersion, seconds: float) -> float:
+        """Loads the adapter beside the older ones, then forgets those that no request names any more."""
+        try:
+            await client.load_adapter(version.label, version.source, seconds)
+        except PodRefusedError as error:
+            if error.status != _BAD_REQUEST or _LOADED not in error.text:
+                raise
+        newest = self._number(version.label) or 0
+        for name in await client.models():
+            number = self._number(name)
+            of_this_run = name.startswith(f"{self.fleet.settings.run}:")
+            stale = number < newest - self._max_staleness if number is not None else of_this_run
+            if stale:
+                await client.unload_adapter(name)
+        return 0.0  # generation goes on all the time
+
+    async def _bring(self, number: int, size: int, started: float, delivered: Callable[[Delivered], None]) -> None:
+        staged = time.monotonic()
+        async with self.fleet.lock:
+            outcome = await self.fleet.bring(self.published(number), self.fleet.settings.timeout_seconds)
+            delivered(Delivered.by(outcome, size, started, staged))
+
+    def _number(self, name: str) -> int | None:
+        """Of a version of this attempt; None for any other name."""
+        return WeightVersion.number_in(name, self.fleet.settings.run, self.fleet.settings.attempt)

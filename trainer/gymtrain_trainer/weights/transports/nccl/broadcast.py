@@ -1,52 +1,68 @@
-"""One broadcast into one group, and what is left of it when it fails."""
+"""One broadcast into one NCCL group: its deadline, and what is left of it when it fails.
+
+NCCL itself waits for ever, and so would the run: a collective that outlives its deadline is aborted, and where that
+does not help the process ends, so that a new attempt can start.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from gymtrain_trainer.weights.errors import PodError, WeightSyncError
-from gymtrain_trainer.weights.event_loop_thread import Background
+from gymtrain_api.wiring import ExitCode
+from gymtrain_trainer.weights.errors import PodError
 from gymtrain_trainer.weights.pods.client import UNSYNCED, PodClient
 from gymtrain_trainer.weights.transports.nccl.group import NcclGroup
 from gymtrain_trainer.weights.transports.nccl.packing import Packer
-from gymtrain_trainer.weights.transports.nccl.watchdog import deadline
 
 if TYPE_CHECKING:
     import torch
 
-    from gymtrain_trainer.weights.transports.protocol import NamedTensors
+    from gymtrain_trainer.weights.transports.transport import NamedTensors
+
+logger = logging.getLogger(__name__)
 
 _DISOWN_SECONDS = 10.0
+_GRACE_SECONDS = 60.0  # between the abort and the end of the process
 
 
-def on_all(background: Background, group: NcclGroup, call: Callable[[PodClient], Coroutine[Any, Any, None]]) -> None:
-    """One call to every pod of the group, all at once.
+@contextmanager
+def deadline(
+    seconds: float, abort: Callable[[str], None], what: str, end: Callable[[int], None] = os._exit
+) -> Iterator[None]:
+    """Calls `abort` from a thread of its own once `seconds` are over; ends the process where that doesn't help."""
+    reason = f"{what} took longer than {seconds:.0f} s (spec.weightSync.timeoutSeconds)"
 
-    Raises:
-        WeightSyncError: one of them failed.
-    """
+    def last_resort() -> None:
+        logger.critical("%s and could not be aborted: this process ends, so that a new attempt can start", reason)
+        logging.shutdown()
+        end(int(ExitCode.RETRY))
 
-    async def calls() -> None:
-        await asyncio.gather(*(call(member.client) for member in group.members))
-
+    timers = [threading.Timer(seconds, abort, [reason]), threading.Timer(seconds + _GRACE_SECONDS, last_resort)]
+    for timer in timers:
+        timer.daemon = True
+        timer.start()
     try:
-        background.run(calls())
-    except PodError as error:
-        raise WeightSyncError(str(error)) from error
+        yield
+    finally:
+        for timer in timers:
+            timer.cancel()
 
 
 class Broadcast:
     """One version to paused pods."""
 
-    def __init__(self, group: NcclGroup, packer: Packer, background: Background, seconds: float) -> None:
+    def __init__(self, group: NcclGroup, packer: Packer, seconds: float) -> None:
         """`seconds`: deadline of all of it."""
         self._group = group
         self._packer = packer
-        self._background = background
         self._seconds = seconds
         self._updates: list[Future[None]] = []
 
@@ -60,7 +76,7 @@ class Broadcast:
         communicator = self._group.communicator
         with deadline(self._seconds, communicator.abort, "the weight sync"):
             # The first message is packed while the pods make ready.
-            opened = [self._background.submit(_open(member.client)) for member in self._group.members]
+            opened = [self._group.thread.submit(_open(member.client)) for member in self._group.members]
 
             def broadcast(message: torch.Tensor) -> None:
                 if not self._updates:
@@ -73,7 +89,7 @@ class Broadcast:
             communicator.wait()
             for update in self._updates:
                 update.result(self._seconds)
-            on_all(self._background, self._group, lambda client: client.finish_update(label))
+            self._group.on_all(lambda client: client.finish_update(label))
 
     def disown(self) -> None:
         """Takes the label from pods that may hold half an update, then lets them go on: they get no traffic."""
@@ -87,13 +103,13 @@ class Broadcast:
                         await client.finish_update()
                     await client.resume_quietly()
 
-        on_all(self._background, self._group, disown)
+        self._group.on_all(disown)
 
     def _announce(self) -> None:
         """Lets every pod wait for the broadcast; one that can't ends it for all."""
         for member in self._group.members:
             update = member.client.update(member.update_info(self._packer.tensors), self._seconds)
-            self._updates.append(self._background.submit(update))
+            self._updates.append(self._group.thread.submit(update))
         for waiting in self._updates:
             waiting.add_done_callback(self._abort_if_failed)
 

@@ -1,24 +1,34 @@
 """The NCCL group of this process (rank 0) and every worker of every vLLM pod.
 
-Ranks are given out pod by pod: with two pods of two workers each, the first pod has 1 and 2, the second 3 and 4.
+Ranks are given out pod by pod: with two pods of two workers each, the first pod has 1 and 2, the second 3 and 4. How
+vLLM's workers learn the id of the group:
+
+| release | way |
+|---|---|
+| 0.32 and later | the id itself in `init_info` (`nccl_unique_id_b64`) |
+| before | `init_info` names a TCPStore of torch, where the worker finds the id pickled as vLLM's own class |
 """
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import contextlib
+import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from gymtrain_api.transports import release_at_least
 from gymtrain_trainer.weights.errors import PodError, PodRefusedError, WeightSyncError
-from gymtrain_trainer.weights.event_loop_thread import Background
+from gymtrain_trainer.weights.event_loop_thread import EventLoopThread
 from gymtrain_trainer.weights.pods.client import PodClient, VllmPod
 from gymtrain_trainer.weights.pods.fleet import Fleet
 from gymtrain_trainer.weights.pods.probe import ServerReport, probe_servers
-from gymtrain_trainer.weights.transports.nccl import libnccl, rendezvous
+from gymtrain_trainer.weights.transports.nccl import libnccl
 from gymtrain_trainer.weights.transports.nccl.packing import BUFFERS, MESSAGE_BYTES, TensorInfo
 
 _POLL_SECONDS = 0.02
@@ -28,6 +38,9 @@ _WIRE: dict[str, Any] = {
     "packed_buffer_size_bytes": MESSAGE_BYTES,
     "packed_num_buffers": BUFFERS,
 }
+# What the workers read first, and vLLM's class of it: StatelessProcessGroup.broadcast_obj from rank 0.
+_KEY = "broadcast_from/0/0"
+_MODULE, _CLASS = "vllm.distributed.device_communicators.pynccl_wrapper", "ncclUniqueId"
 
 
 @dataclass(frozen=True)
@@ -48,12 +61,12 @@ class Member:
         }
         return info if release_at_least(self.report.offer, 0, 28) else info | _WIRE
 
-    def init_info(self, by_id: dict[str, Any], by_store: dict[str, Any], world_size: int) -> dict[str, Any]:
-        """How it joins."""
+    def init_info(self, direct: Rendezvous, store: Rendezvous, world_size: int) -> dict[str, Any]:
+        """How it joins: by the id itself, or by the store where it is."""
         offer = self.report.offer
-        way = by_id if release_at_least(offer, 0, 32) else by_store
+        way = direct if release_at_least(offer, 0, 32) else store
         wire = _WIRE if release_at_least(offer, 0, 28) else {}
-        return {**way, "rank_offset": self.rank, "world_size": world_size, **wire}
+        return {**way.init_info, "rank_offset": self.rank, "world_size": world_size, **wire}
 
 
 @dataclass
@@ -62,14 +75,30 @@ class NcclGroup:
 
     members: list[Member]
     communicator: libnccl.Communicator
+    thread: EventLoopThread  # of calls to its pods
 
     @property
     def pods(self) -> list[VllmPod]:
         """Its pods."""
         return [member.client.pod for member in self.members]
 
+    def on_all(self, call: Callable[[PodClient], Coroutine[Any, Any, None]]) -> None:
+        """One call to every pod, all at once.
 
-def connect(fleet: Fleet, pods: list[VllmPod], background: Background, seconds: float) -> NcclGroup:
+        Raises:
+            WeightSyncError: one of them failed.
+        """
+
+        async def calls() -> None:
+            await asyncio.gather(*(call(member.client) for member in self.members))
+
+        try:
+            self.thread.run(calls())
+        except PodError as error:
+            raise WeightSyncError(str(error)) from error
+
+
+def connect(fleet: Fleet, pods: list[VllmPod], thread: EventLoopThread, seconds: float) -> NcclGroup:
     """Makes a group of this process and `pods`, which leave any group that they were in.
 
     Raises:
@@ -80,19 +109,17 @@ def connect(fleet: Fleet, pods: list[VllmPod], background: Background, seconds: 
     library = libnccl.load()
     deadline = time.monotonic() + seconds
     try:
-        members = background.run(_prepare(fleet, pods))
+        members = thread.run(_prepare(fleet, pods))
     except PodError as error:
         raise WeightSyncError(f"NCCL: a vLLM pod can't join a group: {error}") from error
     world_size = 1 + sum(member.workers for member in members)
     unique_id = libnccl.new_id(library)
     host, _, port = pods[0].url.removeprefix("http://").rpartition(":")
-    address = rendezvous.address_towards(host, int(port))
-    store = rendezvous.by_store(unique_id, address, world_size, seconds)
-    direct = rendezvous.by_id(unique_id)
+    address = address_towards(host, int(port))
+    store = by_store(unique_id, address, world_size, seconds)
+    direct = by_id(unique_id)
     joining = [
-        background.submit(
-            member.client.init_transfer(member.init_info(direct.init_info, store.init_info, world_size), seconds)
-        )
+        thread.submit(member.client.init_transfer(member.init_info(direct, store, world_size), seconds))
         for member in members
     ]
     own = _Join(library, unique_id, world_size, torch.cuda.current_device())
@@ -117,7 +144,7 @@ def connect(fleet: Fleet, pods: list[VllmPod], background: Background, seconds: 
         except PodError as error:
             own.communicator.abort("a vLLM pod did not join")
             raise WeightSyncError(f"NCCL: {error}") from error
-    return NcclGroup(members, own.communicator)
+    return NcclGroup(members, own.communicator, thread)
 
 
 class _Join(threading.Thread):
@@ -160,3 +187,51 @@ async def _leave(client: PodClient, report: ServerReport, workers: int) -> None:
             await client.finish_update()
     if "/shutdown_weight_transfer_engine" in report.offer.routes:
         await client.shutdown_transfer()
+
+
+@dataclass
+class Rendezvous:
+    """The part of `init_info` that says how to join; keep it until all have joined."""
+
+    init_info: dict[str, Any]
+    store: Any = None
+
+
+def by_id(unique_id: bytes) -> Rendezvous:
+    """Hands the id over directly."""
+    return Rendezvous({"nccl_unique_id_b64": base64.b64encode(unique_id).decode()})
+
+
+def by_store(unique_id: bytes, address: str, world_size: int, seconds: float) -> Rendezvous:
+    """Opens a store at `address`, an address of this machine that the workers reach, and puts the id there."""
+    from torch.distributed import TCPStore
+
+    store = TCPStore(
+        address,
+        0,
+        world_size=world_size,
+        is_master=True,
+        timeout=timedelta(seconds=seconds),
+        wait_for_workers=False,
+        use_libuv=False,  # as the workers' side
+    )
+    store.set(_KEY, pickled(unique_id))
+    return Rendezvous({"master_address": address, "master_port": store.port}, store)
+
+
+def pickled(unique_id: bytes) -> bytes:
+    """What pickle makes of vLLM's ctypes structure with this content, made without vLLM."""
+    if len(unique_id) != libnccl.ID_BYTES:
+        raise ValueError(f"an NCCL id has {libnccl.ID_BYTES} bytes, not {len(unique_id)}")
+    rebuild = b"c_ctypes\n_unpickle\n"
+    structure = f"c{_MODULE}\n{_CLASS}\n".encode()
+    state = b"}C" + bytes([libnccl.ID_BYTES]) + unique_id + b"\x86"  # no attributes, and the memory
+    return b"\x80\x03" + rebuild + structure + state + b"\x86R."
+
+
+def address_towards(host: str, port: int) -> str:
+    """This machine's address on the way to `host`. Nothing is sent."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect((host.strip("[]"), port))
+        return str(probe.getsockname()[0])

@@ -1,11 +1,11 @@
 """The transport `NCCL`: full weights by vLLM's own broadcast between GPUs.
 
-    TRL (main thread)                                             vLLM pods
-    pause         group made anew where pods came or went ──────► /init_weight_transfer_engine; /pause
-    send_weights  broadcast, packed into large messages ────────► /start_weight_update, /update_weights,
-                                                                  /finish_weight_update with the version
-    resume        ──────────────────────────────────────────────► /resume; parity check where it is due
-    resend        the same, while the trainer waits for rollouts: a pod that came up has no weights
+    main thread                                             vLLM pods
+    pause   a group is made where pods came or went ──────► /init_weight_transfer_engine; /pause
+    send    broadcast, packed into large messages ────────► /start_weight_update, /update_weights,
+                                                            /finish_weight_update with the version
+    resume  ──────────────────────────────────────────────► /resume
+    resend  the same, while the trainer waits for rollouts: a pod that came up has no weights
 
 Every call and the collective have a deadline. A pod that may hold half an update loses its label before it is resumed.
 """
@@ -17,72 +17,76 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gymtrain_api.transports import TransportName
-from gymtrain_api.wiring import SERVED_MODEL_NAME
 from gymtrain_trainer.weights.errors import PodError, WeightsError, WeightSyncError
-from gymtrain_trainer.weights.parity.watch import ParityWatch
 from gymtrain_trainer.weights.pods.client import UNSYNCED, VllmPod
-from gymtrain_trainer.weights.pods.fleet import PullCarrier
 from gymtrain_trainer.weights.pods.probe import wait_for_servers
-from gymtrain_trainer.weights.settings import SyncSettings
-from gymtrain_trainer.weights.stats import SyncEvent
-from gymtrain_trainer.weights.store.fingerprint import Fingerprint
-from gymtrain_trainer.weights.transports.base import PodTransport
 from gymtrain_trainer.weights.transports.nccl import group as nccl_group
-from gymtrain_trainer.weights.transports.nccl.broadcast import Broadcast, on_all
+from gymtrain_trainer.weights.transports.nccl.broadcast import Broadcast
 from gymtrain_trainer.weights.transports.nccl.packing import Packer, describe
+from gymtrain_trainer.weights.transports.transport import Delivered, Transport
 
 if TYPE_CHECKING:
-    from gymtrain_trainer.weights.transports.protocol import NamedTensors, Parameters
+    from gymtrain_trainer.weights.transports.transport import NamedTensors, Parameters
 
 logger = logging.getLogger(__name__)
 
 
-class NCCL(PodTransport):
-    """TRL's WeightTransferProtocol."""
+@dataclass(frozen=True)
+class Fingerprint:
+    """Whether a model's weights are still those that were sent: how often each tensor was written to.
+
+    torch counts writes in place, which is how optimizers change weights.
+    """
+
+    writes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tensors: NamedTensors) -> Fingerprint | None:
+        """Now; None for a model of which this process holds only its share."""
+        from torch.distributed.tensor import DTensor
+
+        writes = []
+        for _, tensor in tensors:
+            if isinstance(tensor, DTensor):
+                return None
+            writes.append(tensor._version)
+        return cls(tuple(writes))
+
+
+class NCCL(Transport):
+    """Pods take part in a broadcast, which only the main thread can send."""
 
     name: TransportName = "NCCL"
+    pauses = True
+    mends = False
 
-    def __init__(
-        self,
-        settings: SyncSettings,
-        parameters: Parameters,
-        *,
-        dtype: str | None = None,
-        reason: str = "",
-        resendable: bool = True,
-        parity: ParityWatch | None = None,
-        observer: Callable[[SyncEvent], None] | None = None,
-    ) -> None:
-        """Starts nothing yet.
-
-        Args:
-            settings: of the run.
-            parameters: the model's, as `send_weights` will get them.
-            dtype: what floating-point tensors are cast to, the servers' own type; None leaves them.
-            reason: why this transport.
-            resendable: False where `parameters` are not what `send_weights` gets (a merged adapter).
-            parity: check after syncs; None leaves it out.
-            observer: called for each event, from any thread.
+    def __init__(self, parameters: Parameters, *, dtype: str | None = None, resendable: bool = True) -> None:
         """
-        super().__init__(settings, PullCarrier(), reason=reason, parity=parity, observer=observer)
+        Args:
+            parameters: the model's, as `send` will get them.
+            dtype: what floating-point tensors are cast to, the servers' own type; None leaves them.
+            resendable: False where `parameters` are not what `send` gets (a merged adapter).
+        """
         self._parameters = parameters
         self._dtype = dtype
         self._resendable = resendable
         self._group: nccl_group.NcclGroup | None = None
         self._packer: Packer | None = None
+        self._current: str | None = None  # label of the version that was sent last
         self._sent: Fingerprint | None = None  # of what the pods hold
         self._syncing = threading.Event()
         self._paused_at = 0.0
-        self._unchecked = False  # a sync whose parity was not looked at yet
+        self._paused_seconds = 0.0
         self._lost: frozenset[VllmPod] = frozenset()
         self._seen: frozenset[VllmPod] = frozenset()  # pods that answered at the watcher's last look
         self._looked_at = -math.inf
-        self._turns = 0  # syncs begun: what the watcher asked for before the last one is out of date
+        self._begun = 0  # syncs: what the watcher asked for before the last one is out of date
 
-    def init_weight_transfer(self) -> None:
+    def prepare(self) -> None:
         """Finds the pods and makes the group.
 
         Raises:
@@ -92,7 +96,7 @@ class NCCL(PodTransport):
         self._ready_group()
 
     def pause(self) -> None:
-        """Renews the group where it has to be, and stops generation."""
+        """Makes another group where it has to be, and stops generation."""
         self._hold()
         self._paused_at = time.monotonic()
         try:
@@ -107,54 +111,43 @@ class NCCL(PodTransport):
     def _pause_group(self) -> None:
         group = self._ready_group()
         try:
-            on_all(self._start(), group, lambda client: client.pause())
+            group.on_all(lambda client: client.pause())
         except WeightSyncError:
-            on_all(self._start(), group, lambda client: client.resume_quietly())
+            group.on_all(lambda client: client.resume_quietly())
             raise
 
-    def send_weights(self, iterator: NamedTensors) -> None:
+    def send(self, number: int, tensors: NamedTensors, delivered: Callable[[Delivered], None]) -> None:
         """Broadcasts the tensors.
 
         Raises:
             WeightSyncError: a pod refused or was lost; the group is gone, and no pod of it keeps its label.
         """
-        number = self.numbers.next()
         started = time.monotonic()
-        sent = self._transfer(iterator, self.settings.version(number))
-        self.numbers.current = number
-        self._sent, self._unchecked = Fingerprint.of(self._parameters()), True
-        now = time.monotonic()
-        self.stats.synced(sent, now - min(started, self._paused_at or started), 0.0, 0.0)
-        self._observer(SyncEvent("sync", self.settings.version(number), now - started, sent, len(self._pods())))
+        label = self.fleet.settings.version(number)
+        size = self._broadcast(tensors, label)
+        self._current = label
+        self._sent = Fingerprint.of(self._parameters())
+        seconds = time.monotonic() - min(started, self._paused_at or started)
+        delivered(Delivered(pods=self._group.pods if self._group is not None else [], bytes=size, seconds=seconds))
 
     def resume(self) -> None:
-        """Lets generation go on, then checks parity where it is due.
-
-        Raises:
-            WeightParityError: vLLM computes something else than the trainer.
-        """
+        """Lets generation go on."""
         if self._group is not None:
-            on_all(self._start(), self._group, lambda client: client.resume())
-        self.stats.last_pause_seconds = time.monotonic() - self._paused_at
+            self._group.on_all(lambda client: client.resume())
+        self._paused_seconds = time.monotonic() - self._paused_at
         self._let_go()
-        if self._unchecked:
-            self._unchecked = False
-            if self._parity_due():
-                self._run_parity(self._pods(), SERVED_MODEL_NAME)
 
-    def destroy(self) -> None:
-        """Leaves the group and ends the thread."""
-        if self._group is not None:
-            self._group.communicator.abort("the run is over")
-            self._group = None
-        super().destroy()
+    @property
+    def paused_seconds(self) -> float:
+        """From `pause` to the end of `resume`."""
+        return self._paused_seconds
 
     @property
     def wants_resend(self) -> bool:
         """Whether a pod answers that doesn't hold the current version."""
-        return bool(self._lost) and self.numbers.current > 0 and not self._syncing.is_set()
+        return bool(self._lost) and self._current is not None and not self._syncing.is_set()
 
-    def resend(self) -> None:
+    def resend(self) -> list[VllmPod]:
         """Sends the current version again, to all pods.
 
         Where the weights can't be read again (a sharded model, a merged adapter), or have changed since the last sync,
@@ -163,99 +156,101 @@ class NCCL(PodTransport):
         Raises:
             WeightSyncError: they would wait for ever, because no pod is left to collect rollouts with.
         """
-        if not self.wants_resend:
-            return
-        version = self.current_version or ""
+        version = self._current
+        if not self.wants_resend or version is None:
+            return []
         if not self._resendable or self._sent is None or Fingerprint.of(self._parameters()) != self._sent:
-            if version in self.held().pods.values():
-                return
+            if version in self.fleet.known.values():
+                return []
             raise WeightSyncError(
                 f"no vLLM pod holds weights {version} any more, and this process can't send them again: the model is "
                 "sharded, or has changed since. A new attempt starts from the last checkpoint"
             )
-        lost = sorted(pod.url for pod in self._lost)
+        lost = sorted(self._lost)
         self.pause()
-        self._transfer(iter(self._parameters()), version)
+        self._broadcast(iter(self._parameters()), version)
         self.resume()
-        self.stats.repairs += len(lost)
-        self._observer(SyncEvent("repair", version, 0.0, 0, len(lost), f"{', '.join(lost)} had lost the weights"))
+        return lost
+
+    def close(self) -> None:
+        """Leaves the group."""
+        if self._group is not None:
+            self._group.communicator.abort("the run is over")
+            self._group = None
 
     # Parts of a sync, on the main thread.
 
-    def _pods(self) -> list[VllmPod]:
-        return self._group.pods if self._group is not None else []
-
     def _ready_group(self) -> nccl_group.NcclGroup:
-        """The group of all pods that answer, made anew where pods came, went or restarted."""
-        background = self._start()
+        """The group of all pods that answer; another one where pods came, went or restarted."""
         if self._group is not None and self._seen_lately(self._group):
             return self._group
-        held = {pod: label for pod, label in background.run(self._versions()).items() if label is not None}
+        held = {pod: label for pod, label in self.thread.run(self.fleet.versions()).items() if label is not None}
         if self._group is not None:
             same = held.keys() == set(self._group.pods)
-            if same and (not self.numbers.current or all(label == self.current_version for label in held.values())):
+            if same and (self._current is None or all(label == self._current for label in held.values())):
                 return self._group
             self._group.communicator.abort("vLLM pods came, went or restarted")
             self._group = None
-        seconds = self.settings.timeout_seconds
-        pods = sorted(held) or background.run(wait_for_servers(self.settings, deadline_seconds=seconds))
+        settings = self.fleet.settings
+        seconds = settings.timeout_seconds
+        pods = sorted(held) or self.thread.run(wait_for_servers(settings, deadline_seconds=seconds))
         started = time.monotonic()
-        self._group = nccl_group.connect(self._parts()[0], pods, background, seconds)
+        self._group = nccl_group.connect(self.fleet, pods, self.thread, seconds)
         logger.info("NCCL group with %d vLLM pods made in %.1f s", len(pods), time.monotonic() - started)
         return self._group
 
     def _seen_lately(self, group: nccl_group.NcclGroup) -> bool:
         """Whether the watcher just found the group's pods as the last sync left them. vLLM takes longer to restart."""
-        fresh = time.monotonic() - self._looked_at < 2 * self.settings.repair_seconds
+        fresh = time.monotonic() - self._looked_at < 2 * self.fleet.settings.repair_seconds
         return fresh and not self._lost and self._seen == set(group.pods)
 
-    def _transfer(self, iterator: NamedTensors, label: str) -> int:
+    def _broadcast(self, tensors: NamedTensors, label: str) -> int:
         group = self._group
         if group is None:
-            raise WeightSyncError("send_weights without pause: there is no NCCL group")
+            raise WeightSyncError("send without pause: there is no NCCL group")
         if self._packer is None:
             self._packer = Packer(describe(self._parameters(), self._dtype), group.communicator.device)
-        fleet, _ = self._parts()
-        broadcast = Broadcast(group, self._packer, self._start(), self.settings.timeout_seconds)
+        broadcast = Broadcast(group, self._packer, self.fleet.settings.timeout_seconds)
         try:
-            broadcast.send(iterator, label)
+            broadcast.send(tensors, label)
         except BaseException as error:  # SIGTERM too: no pod may serve half an update under its old label
             group.communicator.abort("the weight sync failed")
             self._group, self._looked_at = None, -math.inf
-            fleet.known.update(dict.fromkeys(group.pods, UNSYNCED))
+            self.fleet.known.update(dict.fromkeys(group.pods, UNSYNCED))
             broadcast.disown()
             self._let_go()
             if not isinstance(error, (PodError, WeightsError, TimeoutError, RuntimeError)):
                 raise
             raise WeightSyncError(f"the broadcast of {label} failed: {error}") from error
-        fleet.known.update(dict.fromkeys(group.pods, label))
+        self.fleet.known.update(dict.fromkeys(group.pods, label))
         self._lost = frozenset()
         return self._packer.total_bytes
 
     def _hold(self) -> None:
         """Keeps the watcher from resuming pods that this sync pauses."""
-        background = self._start()
-        background.run(self._parts()[1].acquire())
-        self._turns += 1
+        self.thread.run(self.fleet.lock.acquire())
+        self._begun += 1
         self._syncing.set()
 
     def _let_go(self) -> None:
         if self._syncing.is_set():
             self._syncing.clear()
-            self._start().run(self._release())
+            self.thread.run(self._release())
+
+    # In the thread of the pods.
 
     async def _release(self) -> None:
-        self._parts()[1].release()
+        self.fleet.lock.release()
 
-    async def _look(self) -> None:
-        fleet, turn = self._parts()
-        turns = self._turns
+    async def look(self) -> dict[VllmPod, str | None] | None:
+        """Resumes pods that were left paused, and notes which ones lost the weights."""
+        fleet, begun = self.fleet, self._begun
         held = await fleet.versions()
-        if turn.locked() or turns != self._turns:
-            return
-        current = self.current_version
-        async with turn:
+        if fleet.lock.locked() or begun != self._begun:
+            return None
+        current = self._current
+        async with fleet.lock:
             await fleet.unpause(pod for pod, label in held.items() if label == current)
             self._lost = frozenset(pod for pod, label in held.items() if label not in (None, current))
             self._seen, self._looked_at = frozenset(pod for pod, label in held.items() if label), time.monotonic()
-        self.stats.unreachable = sorted(pod.url for pod, label in held.items() if label is None)
+        return held

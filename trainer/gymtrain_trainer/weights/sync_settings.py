@@ -18,8 +18,6 @@ class SyncSettings:
     timeout_seconds: float = 600.0  # of one sync
     pods_port: int = INFERENCE_PORT
     repair_seconds: float = 2.0  # period of the repair watcher
-    replicas: int = 1  # vLLM pods that the run wants
-    start_number: int = 0  # last number that an earlier process of this attempt used: the first sync is the next one
 
     def version(self, number: int) -> str:
         """Label of sync `number` of this attempt."""
