@@ -35,7 +35,7 @@ class Activity:
             self._switch(before)
 
     def mark(self) -> None:
-        """A step ended: the account begins anew."""
+        """A step ended: the account begins at zero."""
         with self._lock:
             self._spent = dict.fromkeys(Doing, 0.0)
             self._since = self.marked_at = time.monotonic()

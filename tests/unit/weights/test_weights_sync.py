@@ -12,6 +12,8 @@ from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.stopping import StopSignal
 from gymtrain_trainer.weights import (
     ChosenTransport,
+    ParityCheck,
+    ParityWatch,
     SyncNumberFile,
     SyncNumbers,
     SyncSettings,
@@ -33,8 +35,15 @@ class Sending(Transport):
         self.noted: list[int] = []
         self.refuses = False
         self.fails = False
+        self.paused = False
         self._activity = activity
         self._folder = folder
+
+    def pause(self) -> None:
+        self.paused = self.pauses
+
+    def resume(self) -> None:
+        self.paused = False
 
     def prepare(self) -> None:
         if self.refuses:
@@ -52,6 +61,19 @@ class Sending(Transport):
         delivered(Delivered())
 
 
+class Checks(ParityWatch):
+    """Notes what generation did when parity was checked."""
+
+    def __init__(self, transport: Sending) -> None:
+        super().__init__(ParityCheck(lambda prompt, completion: [], []))
+        self.seen: list[bool] = []
+        self._transport = transport
+
+    def run(self, *_: Any) -> float:
+        self.seen.append(self._transport.paused)
+        return 0.0
+
+
 class Parts:
     """Weight sync and what it is made of."""
 
@@ -60,6 +82,7 @@ class Parts:
         self.activity = Activity()
         self.numbering = SyncNumbers("run", 1, start)
         self.transport = Sending(self.activity, folder)
+        self.checks = Checks(self.transport)
         self.stop = StopSignal()
         self.transfer = WeightSync(
             SyncSettings("run", 1, "no-such-host.invalid", "http://x"),
@@ -69,6 +92,7 @@ class Parts:
             activity=self.activity,
             numbers=self.numbering,
             number_file=SyncNumberFile(folder, 1),
+            parity=self.checks,
             watch=watch,
         )
 
@@ -176,3 +200,22 @@ def test_after_sigterm_no_sync_begins(make: Make) -> None:
     made.transfer.send_weights(stream())
     made.transfer.resume()
     assert made.transport.sent == []
+
+
+@pytest.mark.parametrize("pauses", [True, False])
+def test_parity_is_checked_once_the_pods_generate_again(make: Make, pauses: bool) -> None:
+    made = make()
+    made.transport.pauses = pauses
+    made.transfer.pause()
+    made.transfer.send_weights(stream())
+    made.transfer.resume()
+    assert made.checks.seen == [False]
+    assert made.transfer.stats.last_parity == 0.0
+
+
+def test_weights_that_are_not_sent_are_not_compared(make: Make) -> None:
+    made = make()
+    made.transport.compares = False
+    made.transfer.send_weights(stream())
+    made.transfer.resume()
+    assert made.checks.seen == []

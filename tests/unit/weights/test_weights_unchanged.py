@@ -164,7 +164,7 @@ async def test_whatever_changes_every_pod_holds_every_tensor(
     await run.end()
 
 
-async def test_a_pod_that_is_new_or_was_started_anew_fetches_everything(run: Run) -> None:
+async def test_a_pod_that_is_new_or_was_restarted_fetches_everything(run: Run) -> None:
     await run.cluster.start_pod("127.0.0.1")
     for _ in range(5):
         await run.sync("layers.2.")
@@ -210,7 +210,7 @@ async def test_a_new_attempt_starts_from_nothing(cluster: Any, monkeypatch: pyte
         await first.sync("layers.2.")
     await first.end()
     cluster.settings = dataclasses.replace(cluster.settings, attempt=2)
-    second = Run(cluster, monkeypatch)  # the store was emptied, and numbers begin anew
+    second = Run(cluster, monkeypatch)  # the store was emptied, and numbers begin again
     second.model.change("model")
     for _ in range(4):
         await second.sync("layers.1.")

@@ -75,7 +75,7 @@ class ParityWatch:
         fallback: Callable[[object], LogProbs] | None,
     ) -> float | None:
         """The largest difference of a pod; None where the model is sharded and there is no fallback, or no pod lives
-        to answer: one that died holds nothing to compare, and gets the weights anew.
+        to answer: one that died holds nothing to compare, and gets the weights again.
 
         Args:
             clients: of the pods to ask, by URL.

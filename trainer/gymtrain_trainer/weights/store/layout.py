@@ -39,7 +39,7 @@ class Layout:
     Attributes:
         folder: of its files.
         slices: by tensor.
-        settled: the parts of each file that holds settled tensors alone: those that are not written anew.
+        settled: the parts of each file that holds settled tensors alone: those that are not written again.
         unchanged: tensors that are what they were in the version before, settled ones included.
         fickle: modules of which a tensor changed after it had settled: theirs don't settle again.
     """
