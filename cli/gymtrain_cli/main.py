@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 from gymtrain_cli import curve
-from gymtrain_cli.cluster import Cluster
 from gymtrain_cli.errors import CliError
+from gymtrain_cli.run_reader import Cluster
 from gymtrain_cli.steps import parse_steps
 from gymtrain_cli.watch import follow
 

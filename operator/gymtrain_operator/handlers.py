@@ -7,7 +7,7 @@ import kopf
 
 from gymtrain_api import labels
 from gymtrain_api.conditions import ConditionType
-from gymtrain_operator.queues import Key
+from gymtrain_operator.run_queue import Key
 
 type OnEvent = Callable[[Key, str, str], None]
 """Called with the run; the resourceVersion where the event is about the run itself; and the state of a run that has

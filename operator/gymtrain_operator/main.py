@@ -9,7 +9,7 @@ from gymtrain_operator import log
 from gymtrain_operator.cluster import Cluster
 from gymtrain_operator.errors import OperatorError
 from gymtrain_operator.health import Health, served
-from gymtrain_operator.leases import Leadership, LostLeaseError
+from gymtrain_operator.leadership import Leadership, LostLeaseError
 from gymtrain_operator.observe import Observer
 from gymtrain_operator.options import Options, parse
 from gymtrain_operator.probes.reading import probing_session

@@ -36,9 +36,9 @@ from gymtrain_operator.reconcile.observation import (
     name_of,
     uid_of,
 )
-from gymtrain_operator.reconcile.pods import has_started, is_over, phase
+from gymtrain_operator.reconcile.pod_diagnosis import has_started, is_over, phase
 from gymtrain_operator.reconcile.references import named_objects
-from gymtrain_operator.reconcile.sandboxes import INSTALL, MISSING
+from gymtrain_operator.reconcile.sandbox_backend import INSTALL, MISSING
 from gymtrain_operator.reconcile.verdicts import gym_verdict, inference_verdict, stored_verdict, trainer_verdict
 
 # The verdict comes last, and the ConfigMap that keeps it holds 1 MiB: 64 lines, as runtimes store them in parts of

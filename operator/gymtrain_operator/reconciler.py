@@ -18,15 +18,15 @@ from gymtrain_operator.errors import ClusterError, NotFoundError, RejectedError
 from gymtrain_operator.log import logger
 from gymtrain_operator.manifests.context import Defaults
 from gymtrain_operator.observe import Observer, read_run
-from gymtrain_operator.queues import Key
 from gymtrain_operator.reconcile.events import events_between
 from gymtrain_operator.reconcile.lifecycle import has_ended
 from gymtrain_operator.reconcile.observation import Observation
 from gymtrain_operator.reconcile.plan import Plan, plan
-from gymtrain_operator.reconcile.refused import unanswered_claim
+from gymtrain_operator.reconcile.rejections import unanswered_claim
 from gymtrain_operator.reconcile.status import amended
 from gymtrain_operator.refusals import Refusals
 from gymtrain_operator.reporting import post_event, write_record, write_status
+from gymtrain_operator.run_queue import Key
 from gymtrain_operator.trimming import trimmed_run
 
 _REMEMBER_SECONDS = 30.0

@@ -13,8 +13,8 @@ from gymtrain_operator.cluster import Cluster
 from gymtrain_operator.errors import ClusterError, ConflictError, UnreachableError
 from gymtrain_operator.health import Health
 from gymtrain_operator.log import logger
-from gymtrain_operator.queues import Key, RunQueue
 from gymtrain_operator.reconciler import Reconciler
+from gymtrain_operator.run_queue import Key, RunQueue
 
 RESYNC_SECONDS = 60.0
 CRD_POLL_SECONDS = 2.0

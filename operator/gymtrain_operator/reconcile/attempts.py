@@ -10,7 +10,7 @@ from gymtrain_api.wiring import TrainerProgress
 from gymtrain_operator.manifests.trainer import CONTAINER
 from gymtrain_operator.reconcile.capacity import has_trained, lost_servers
 from gymtrain_operator.reconcile.observation import Object, Observation, labels_of, name_of
-from gymtrain_operator.reconcile.pods import condition, terminated, was_disrupted
+from gymtrain_operator.reconcile.pod_diagnosis import condition, terminated, was_disrupted
 from gymtrain_operator.reconcile.progress import parse_report
 
 FIRST_BACKOFF_SECONDS = 10

@@ -10,7 +10,7 @@ from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_operator.reconcile.conditions import find
 from gymtrain_operator.reconcile.observation import Object, Observation, labels_of, name_of
-from gymtrain_operator.reconcile.pods import condition, node_of, phase
+from gymtrain_operator.reconcile.pod_diagnosis import condition, node_of, phase
 from gymtrain_operator.reconcile.times import to_seconds
 
 AGAIN_SECONDS = 300.0

@@ -2,8 +2,8 @@
 
 from gymtrain_api import labels, names
 from gymtrain_operator.manifests.context import KeptNames, RunContext
+from gymtrain_operator.reconcile.changes import Changes, Deletion
 from gymtrain_operator.reconcile.observation import Children, is_deleting, labels_of, name_of
-from gymtrain_operator.reconcile.steps import Changes, Deletion
 
 
 def kept_names(children: Children, run: str) -> KeptNames:

@@ -7,10 +7,10 @@ from gymtrain_api.condition_table import CONDITIONS, reason_row
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_operator.manifests.context import RunContext
+from gymtrain_operator.reconcile.changes import Changes, Deletion, Failure
 from gymtrain_operator.reconcile.conditions import Claim, find, is_true, lacks, says
 from gymtrain_operator.reconcile.observation import Object, Observation, is_deleting
-from gymtrain_operator.reconcile.pods import condition, is_over
-from gymtrain_operator.reconcile.steps import Changes, Deletion, Failure
+from gymtrain_operator.reconcile.pod_diagnosis import condition, is_over
 from gymtrain_operator.reconcile.times import to_seconds, to_text
 
 SWEEP_SECONDS = 2.0

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from gymtrain_api import labels
 from gymtrain_operator.reconcile.observation import Children, name_of, uid_of
-from gymtrain_operator.reconcile.pods import container_statuses, crashed_containers
+from gymtrain_operator.reconcile.pod_diagnosis import container_statuses, crashed_containers
 
 TAIL_LINES = 10
 MAX_TAIL = 1800  # characters

@@ -6,9 +6,9 @@ from gymtrain_api.condition_table import REASONS
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_api.wiring import TrainerProgress
+from gymtrain_operator.reconcile.changes import Changes
 from gymtrain_operator.reconcile.conditions import Claim, find, shorten
 from gymtrain_operator.reconcile.events import MAX_NOTE, Event
-from gymtrain_operator.reconcile.steps import Changes
 
 
 def with_notices(changes: Changes, report: TrainerProgress | None) -> Changes:

@@ -17,20 +17,20 @@ from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.status import GymTrainingRunStatus, Images
 from gymtrain_operator.manifests.context import Defaults, RunContext
-from gymtrain_operator.reconcile import health, history, lifecycle, preflight, servers, training, weight_sync
+from gymtrain_operator.reconcile import health, lifecycle, preflight, record, servers, training, weight_sync
 from gymtrain_operator.reconcile.attempts import current_attempt
+from gymtrain_operator.reconcile.changes import Changes, Deletion, Failure, sooner
 from gymtrain_operator.reconcile.conditions import Claim, find, is_true, lacks
 from gymtrain_operator.reconcile.events import Event, events_between
-from gymtrain_operator.reconcile.fixed import effective_spec, recorded_spec
 from gymtrain_operator.reconcile.images import recorded_images
+from gymtrain_operator.reconcile.immutable_fields import effective_spec, recorded_spec
 from gymtrain_operator.reconcile.kept import kept_names, outdated_policies
 from gymtrain_operator.reconcile.notices import notice_events
 from gymtrain_operator.reconcile.observation import Object, Observation
 from gymtrain_operator.reconcile.ownership import Ownership, ownership
 from gymtrain_operator.reconcile.progress import shown_progress
-from gymtrain_operator.reconcile.refused import refusal_that_ends, waiting_claim
+from gymtrain_operator.reconcile.rejections import refusal_that_ends, waiting_claim
 from gymtrain_operator.reconcile.status import Facts, amended, build
-from gymtrain_operator.reconcile.steps import Changes, Deletion, Failure, sooner
 from gymtrain_operator.reconcile.writes import Scaling, needed
 
 
@@ -61,12 +61,12 @@ def plan(seen: Observation, defaults: Defaults) -> Plan:
     if seen.run.deleting:
         return Plan(seen.run.status)
     done = _next(seen, defaults)
-    return replace(done, owners=ownership(seen, done.status), record=history.news(seen.run, done.status))
+    return replace(done, owners=ownership(seen, done.status), record=record.news(seen.run, done.status))
 
 
 def _next(seen: Observation, defaults: Defaults) -> Plan:
     before = lifecycle.reopened(seen.run.status, seen.run.generation)
-    before = history.recalled(seen.run, before, seen.now)
+    before = record.recalled(seen.run, before, seen.now)
     if lifecycle.has_ended(before):
         return _after_the_end(seen, before)
     if seen.run.spec is None:

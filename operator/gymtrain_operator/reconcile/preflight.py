@@ -13,12 +13,12 @@ from gymtrain_operator.manifests.config_maps import run_config_map
 from gymtrain_operator.manifests.context import RunContext
 from gymtrain_operator.manifests.network import network_policies
 from gymtrain_operator.manifests.volumes import volume_claims
+from gymtrain_operator.reconcile.changes import Changes, Deletion, Failure
 from gymtrain_operator.reconcile.conditions import find, holds, is_true, lacks, unknown
 from gymtrain_operator.reconcile.images import noted_images
 from gymtrain_operator.reconcile.observation import Object, Observation, Verdict, is_deleting, name_of
-from gymtrain_operator.reconcile.pods import Terminated, is_over, terminated, trouble, was_disrupted
+from gymtrain_operator.reconcile.pod_diagnosis import Terminated, is_over, terminated, trouble, was_disrupted
 from gymtrain_operator.reconcile.preflight_warnings import warnings_of, with_warnings
-from gymtrain_operator.reconcile.steps import Changes, Deletion, Failure
 from gymtrain_operator.reconcile.times import to_seconds
 
 MISSING_GRACE_SECONDS = 60
@@ -45,7 +45,7 @@ class PreflightStep:
 def step(
     seen: Observation, run: RunContext, before: GymTrainingRunStatus, ignored: tuple[str, ...] = ()
 ) -> PreflightStep:
-    """Brings preflight one step on. `ignored` are fields that changed too late (see `fixed`)."""
+    """Brings preflight one step on. `ignored` are fields that changed too late (see `immutable_fields`)."""
     if verdict := standing_verdict(seen, run, before):
         return _passed(run, verdict, ignored)
 

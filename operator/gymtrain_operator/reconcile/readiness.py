@@ -7,7 +7,7 @@ from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.status import GymTrainingRunStatus, ServerKind, ServerStatus
 from gymtrain_operator.reconcile.conditions import Claim, find, holds, is_true, lacks
 from gymtrain_operator.reconcile.observation import Object
-from gymtrain_operator.reconcile.pods import condition, first_trouble
+from gymtrain_operator.reconcile.pod_diagnosis import condition, first_trouble
 
 
 @dataclass(frozen=True)

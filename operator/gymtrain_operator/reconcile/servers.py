@@ -23,11 +23,11 @@ from gymtrain_operator.manifests.network import network_policies
 from gymtrain_operator.manifests.trainer import trainer_service
 from gymtrain_operator.manifests.volumes import volume_claims
 from gymtrain_operator.reconcile import weight_sync
+from gymtrain_operator.reconcile.changes import Changes, Failure
 from gymtrain_operator.reconcile.observation import Object, Observation, Verdict, name_of
-from gymtrain_operator.reconcile.pods import has_started, node_of
+from gymtrain_operator.reconcile.pod_diagnosis import has_started, node_of
 from gymtrain_operator.reconcile.readiness import ServerState, readiness, server_state
-from gymtrain_operator.reconcile.sandboxes import BackendChoice, choose
-from gymtrain_operator.reconcile.steps import Changes, Failure
+from gymtrain_operator.reconcile.sandbox_backend import BackendChoice, choose
 
 INFERENCE = "inference"
 GATEWAY = "gateway"

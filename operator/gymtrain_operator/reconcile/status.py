@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from gymtrain_api.condition_table import CONDITIONS, reason_row
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.status import Condition, GymTrainingRunStatus, Images, Progress, ServerStatus, WeightSyncStatus
+from gymtrain_operator.reconcile.changes import Failure
 from gymtrain_operator.reconcile.conditions import Claim, holds, is_true, says, settle
 from gymtrain_operator.reconcile.lifecycle import Clock
-from gymtrain_operator.reconcile.steps import Failure
 from gymtrain_operator.reconcile.times import to_text
 
 

@@ -8,9 +8,9 @@ from gymtrain_api.status import GymTrainingRunStatus, WeightSyncStatus
 from gymtrain_api.weight_version import WeightVersion
 from gymtrain_api.wiring import TrainerProgress
 from gymtrain_operator.manifests.context import RunContext
+from gymtrain_operator.reconcile.changes import Failure
 from gymtrain_operator.reconcile.conditions import Claim, holds, lacks
 from gymtrain_operator.reconcile.observation import Observation
-from gymtrain_operator.reconcile.steps import Failure
 
 _KIND = ConditionType.WEIGHT_SYNC_READY
 _MAX_MISSING = 400  # characters of one text

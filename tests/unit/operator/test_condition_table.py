@@ -15,10 +15,10 @@ from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_api.wiring import Alarm
+from gymtrain_operator.reconcile.changes import Failure
 from gymtrain_operator.reconcile.conditions import holds
 from gymtrain_operator.reconcile.lifecycle import Clock
 from gymtrain_operator.reconcile.status import Facts, build
-from gymtrain_operator.reconcile.steps import Failure
 from tests.support.world import World
 
 NOTHING = GymTrainingRunStatus()

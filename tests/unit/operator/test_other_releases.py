@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_operator.observe import read_run
-from gymtrain_operator.reconcile.fixed import recorded_spec
+from gymtrain_operator.reconcile.immutable_fields import recorded_spec
 from gymtrain_operator.reconcile.observation import Children
 from gymtrain_operator.reconcile.plan import Plan, plan
 from tests.support.specs import of_a_later_release

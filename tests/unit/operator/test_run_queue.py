@@ -2,7 +2,7 @@
 
 import asyncio
 
-from gymtrain_operator.queues import Key, RunQueue
+from gymtrain_operator.run_queue import Key, RunQueue
 
 A: Key = ("ns", "a")
 B: Key = ("ns", "b")

@@ -8,7 +8,7 @@ from gymtrain_api import names
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_operator.manifests import broker
 from gymtrain_operator.reconcile.observation import AgentSandbox
-from gymtrain_operator.reconcile.sandboxes import PROBE_SECONDS
+from gymtrain_operator.reconcile.sandbox_backend import PROBE_SECONDS
 from tests.support.world import UID, World, applied, deleted
 
 PROBE = "SandboxWarmPool/run-probe"

@@ -18,10 +18,10 @@ from gymtrain_operator.errors import ClusterError, RejectedError, UnreachableErr
 from gymtrain_operator.handlers import ended_as
 from gymtrain_operator.health import Health
 from gymtrain_operator.kinds import Kind
-from gymtrain_operator.leases import Leadership
+from gymtrain_operator.leadership import Leadership
 from gymtrain_operator.observe import Observer
-from gymtrain_operator.queues import Key
 from gymtrain_operator.reconciler import Reconciler
+from gymtrain_operator.run_queue import Key
 from gymtrain_operator.service import Service
 from tests.support.fakecluster import FakeCluster
 from tests.support.world import DEFAULTS, spec

@@ -83,6 +83,8 @@ def _proven(seen: Observation, run: RunContext, probe: Object | None, wanted: st
     name = names.sandbox_probe(run.name) if probe is None else name_of(probe)
     made = to_seconds(probe["metadata"].get("creationTimestamp")) if probe else None
     if made is None or seen.now - made <= PROBE_SECONDS:
-        return BackendChoice(None, f"agent-sandbox's controller has not answered yet ({agent_sandbox.POOL} {name})", to_write)
+        return BackendChoice(
+            None, f"agent-sandbox's controller has not answered yet ({agent_sandbox.POOL} {name})", to_write
+        )
     lack = f"agent-sandbox is installed, but its controller leaves {agent_sandbox.POOL} {name} without a status"
     return BackendChoice("Pod", lack) if wanted == "Auto" else BackendChoice(None, f"{lack}: {INSTALL}")

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from gymtrain_operator import kinds, leases
+from gymtrain_operator import kinds, leadership
 from gymtrain_operator.errors import UnreachableError
-from gymtrain_operator.leases import Leadership, LostLeaseError
+from gymtrain_operator.leadership import Leadership, LostLeaseError
 from tests.support.fakecluster import FakeCluster
 
 
@@ -35,7 +35,7 @@ def _replica(cluster: FakeCluster, identity: str, clock: Clock) -> Leadership:
 
 
 def _holder(cluster: FakeCluster) -> Any:
-    return cluster.objects["Lease", "sys", leases.NAME]["spec"]["holderIdentity"]
+    return cluster.objects["Lease", "sys", leadership.NAME]["spec"]["holderIdentity"]
 
 
 async def test_the_first_replica_leads(clock: Clock) -> None:
@@ -49,9 +49,9 @@ async def test_a_second_replica_waits_until_the_lease_stood_still_for_its_durati
     await _replica(cluster, "a", clock).acquire()
     begin = clock.now
     await _replica(cluster, "b", clock).acquire()
-    assert clock.now - begin > leases.DURATION_SECONDS
+    assert clock.now - begin > leadership.DURATION_SECONDS
     assert _holder(cluster) == "b"
-    assert cluster.objects["Lease", "sys", leases.NAME]["spec"]["leaseTransitions"] == 2
+    assert cluster.objects["Lease", "sys", leadership.NAME]["spec"]["leaseTransitions"] == 2
 
 
 async def test_a_released_lease_is_taken_at_once(clock: Clock) -> None:
@@ -72,14 +72,14 @@ async def test_a_leader_that_can_not_renew_stops_before_the_lease_expires(clock:
     begin = clock.now
     with pytest.raises(LostLeaseError):
         await leader.keep()
-    assert clock.now - begin < leases.DURATION_SECONDS
+    assert clock.now - begin < leadership.DURATION_SECONDS
 
 
 async def test_a_leader_that_was_replaced_stops(clock: Clock) -> None:
     cluster = FakeCluster()
     leader = _replica(cluster, "a", clock)
     await leader.acquire()
-    lease = cluster.objects["Lease", "sys", leases.NAME]
+    lease = cluster.objects["Lease", "sys", leadership.NAME]
     cluster.put(kinds.LEASE, lease | {"spec": lease["spec"] | {"holderIdentity": "b"}})
     with pytest.raises(LostLeaseError):
         await leader.keep()

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gymtrain_operator.reconcile.pods import crashed_containers, trouble, was_disrupted
+from gymtrain_operator.reconcile.pod_diagnosis import crashed_containers, trouble, was_disrupted
 
 
 def _pod(**status: Any) -> dict[str, Any]:

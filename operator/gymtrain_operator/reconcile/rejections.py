@@ -4,9 +4,9 @@ from gymtrain_api import names
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_operator.reconcile.capacity import has_trained
+from gymtrain_operator.reconcile.changes import Failure
 from gymtrain_operator.reconcile.conditions import Claim, lacks
 from gymtrain_operator.reconcile.observation import Observation, Rejection
-from gymtrain_operator.reconcile.steps import Failure
 from gymtrain_operator.reconcile.times import to_text
 
 _KIND = "Job"
