@@ -1,32 +1,87 @@
-"""Carrying out a plan: owners, deletions, writes, scalings. Never on an object that isn't the run's."""
+"""Carrying out a plan: owners, deletions, writes and scalings of objects; then the run's record, status and events.
+
+Never on an object that isn't the run's.
+"""
 
 import asyncio
 import secrets
+import uuid
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from gymtrain_api import labels
-from gymtrain_operator import kinds
+from gymtrain_api.status import GymTrainingRunStatus
+from gymtrain_operator import kinds, metrics
 from gymtrain_operator.cluster import Cluster
-from gymtrain_operator.errors import ConflictError, ForeignObjectError, NotFoundError, RejectedError
+from gymtrain_operator.errors import ClusterError, ConflictError, ForeignObjectError, NotFoundError, RejectedError
 from gymtrain_operator.kinds import Kind
 from gymtrain_operator.log import logger
+from gymtrain_operator.manifests.hashes import digest
 from gymtrain_operator.manifests.volumes import is_kept
+from gymtrain_operator.reconcile.events import Event
 from gymtrain_operator.reconcile.observation import Object, Observation, Rejection, labels_of, name_of, uid_of
 from gymtrain_operator.reconcile.ownership import Ownership
 from gymtrain_operator.reconcile.plan import Plan
-from gymtrain_operator.refusals import Refusals
+from gymtrain_operator.reconcile.times import to_text
 
-_BLIND = {kind.name for kind in kinds.CREATED_ONLY}
-_FIRST = {kinds.CONFIG_MAP.name, kinds.CLAIM.name, kinds.POLICY.name} | _BLIND
+FIRST_PAUSE_SECONDS = 10.0
+MAX_PAUSE_SECONDS = 60.0
+
+_CREATED_ONLY = {kind.name for kind in kinds.CREATED_ONLY}
+_FIRST = {kinds.CONFIG_MAP.name, kinds.CLAIM.name, kinds.POLICY.name} | _CREATED_ONLY
 # Written once, so plain creation does, and it fails by itself where the name is taken.
-_CREATED = {kinds.POD.name, kinds.JOB.name, kinds.CLAIM.name, kinds.SANDBOX_POOL.name} | _BLIND
+_CREATED = {kinds.POD.name, kinds.JOB.name, kinds.CLAIM.name, kinds.SANDBOX_POOL.name} | _CREATED_ONLY
 _TOKEN_BYTES = 32
 
 
-async def carry_out(cluster: Cluster, seen: Observation, plan: Plan, refusals: Refusals) -> tuple[Rejection, ...]:
-    """Makes the cluster as the plan says. Returns what the API server refused, now or a short while ago.
+@dataclass(frozen=True)
+class _Rejected:
+    """One object that was rejected. `content` is the hash of it: another content is tried at once."""
 
-    What pods mount is written before the pods, one after the other; the rest at once. After a refusal
+    rejection: Rejection
+    content: str
+    tries: int
+    again_at: float
+
+
+class RejectionBackoff:
+    """What the API server rejected of one run, by kind and name: it is tried again after pauses that grow, and not at
+    each look. All of it may be lost at any time."""
+
+    def __init__(self) -> None:
+        self._rejected: dict[tuple[str, str], _Rejected] = {}
+
+    def standing(self, manifest: Object, now: float) -> Rejection | None:
+        """Returns the rejection of this very object while it is too early to try again."""
+        known = self._known(manifest)
+        if known is None or now >= known.again_at:
+            return None
+        return replace(known.rejection, next_in=known.again_at - now)
+
+    def note(self, manifest: Object, rejection: Rejection, now: float) -> Rejection:
+        """Returns the rejection with the pause before the next try: 10, 20, 40, 60 seconds."""
+        known = self._known(manifest)
+        tries = known.tries + 1 if known else 1
+        pause = min(FIRST_PAUSE_SECONDS * 2.0 ** min(tries - 1, 10), MAX_PAUSE_SECONDS)
+        told = replace(rejection, next_in=pause)
+        self._rejected[manifest["kind"], name_of(manifest)] = _Rejected(told, digest(manifest), tries, now + pause)
+        return told
+
+    def forget(self, manifest: Object) -> None:
+        """Notes that the API server accepted the object."""
+        self._rejected.pop((manifest["kind"], name_of(manifest)), None)
+
+    def _known(self, manifest: Object) -> _Rejected | None:
+        known = self._rejected.get((manifest["kind"], name_of(manifest)))
+        return known if known and known.content == digest(manifest) else None
+
+
+async def carry_out(
+    cluster: Cluster, seen: Observation, plan: Plan, backoff: RejectionBackoff
+) -> tuple[Rejection, ...]:
+    """Makes the cluster as the plan says. Returns what the API server rejected, now or a short while ago.
+
+    What pods mount is written before the pods, one after the other; the rest at once. After a rejection
     nothing more is written: what follows may depend on it.
 
     Raises:
@@ -34,13 +89,13 @@ async def carry_out(cluster: Cluster, seen: Observation, plan: Plan, refusals: R
     """
     namespace = seen.run.namespace
     for change in plan.owners:
-        if refused := await _own(cluster, change):
-            return (refused,)
+        if rejected := await _change_owners(cluster, change):
+            return (rejected,)
     for deletion in plan.delete:
         kind = kinds.BY_NAME[deletion.kind]
         await cluster.delete(kind, namespace, deletion.name, deletion.uid, foreground=deletion.foreground)
     for group in _groups(plan.apply):
-        results = await asyncio.gather(*(_try(cluster, seen, manifest, refusals) for manifest in group))
+        results = await asyncio.gather(*(_try(cluster, seen, manifest, backoff) for manifest in group))
         rejections = tuple(result for result in results if result)
         if rejections:
             return rejections
@@ -50,28 +105,29 @@ async def carry_out(cluster: Cluster, seen: Observation, plan: Plan, refusals: R
 
 
 def _groups(manifests: Iterable[Object]) -> list[list[Object]]:
-    """Objects that may be written at the same time, in order."""
+    """Splits objects into groups that may be written at the same time, in order."""
     first = [m for m in manifests if m["kind"] in _FIRST]
     rest = [m for m in manifests if m["kind"] not in _FIRST]
     return [*([m] for m in first), rest]
 
 
-async def _try(cluster: Cluster, seen: Observation, manifest: Object, refusals: Refusals) -> Rejection | None:
-    """Writes an object, unless it was refused as it is and the pause after that isn't over."""
-    standing = refusals.standing(manifest, seen.now)
+async def _try(cluster: Cluster, seen: Observation, manifest: Object, backoff: RejectionBackoff) -> Rejection | None:
+    """Writes an object, unless it was rejected as it is and the pause after that isn't over."""
+    standing = backoff.standing(manifest, seen.now)
     if standing is not None:
         return standing
     rejection = await _write(cluster, seen, manifest)
     if rejection is None:
-        refusals.forget(manifest)
+        backoff.forget(manifest)
         return None
     what = f"{rejection.kind}/{rejection.name}"
     logger().warning("refused by the API server", object=what, message=rejection.message)
-    return refusals.note(manifest, rejection, seen.now)
+    return backoff.note(manifest, rejection, seen.now)
 
 
-async def _own(cluster: Cluster, change: Ownership) -> Rejection | None:
-    """Nothing else of the plan may be done where this is refused: a trainer would write to a volume that goes."""
+async def _change_owners(cluster: Cluster, change: Ownership) -> Rejection | None:
+    """Changes an object's owners. Where this is rejected nothing else of the plan may be done: a trainer would write
+    to a volume that goes."""
     kind = kinds.BY_NAME[change.live["kind"]]
     try:
         await cluster.change_metadata(kind, change.live, {"ownerReferences": list(change.owners) or None})
@@ -106,13 +162,14 @@ async def _create(cluster: Cluster, kind: Kind, manifest: Object) -> None:
     try:
         await cluster.create(kind, manifest)
     except ConflictError:
-        if kind.name in _BLIND:
+        if kind.name in _CREATED_ONLY:
             return
         await _refuse_foreign(cluster, kind, manifest)
 
 
 async def _refuse_foreign(cluster: Cluster, kind: Kind, manifest: Object) -> None:
-    """An object of the name that isn't in the observation is somebody else's, unless it is brand-new."""
+    """Raises where an object of the name exists that isn't in the observation: it is somebody else's, unless it was
+    only just made."""
     name = name_of(manifest)
     try:
         live = await cluster.get(kind, manifest["metadata"]["namespace"], name)
@@ -127,3 +184,61 @@ async def _refuse_foreign(cluster: Cluster, kind: Kind, manifest: Object) -> Non
 
 def _owners(manifest: Object) -> set[str]:
     return {owner["uid"] for owner in manifest["metadata"].get("ownerReferences") or []}
+
+
+async def write_record(cluster: Cluster, run: Object, text: str) -> Object:
+    """Writes the run's record (decision 19), and returns the run after that; an empty `text` removes the record.
+
+    Raises:
+        ConflictError: the run changed meanwhile.
+        RejectedError: the API server doesn't take it.
+    """
+    return await cluster.change_metadata(kinds.RUN, run, {"annotations": {labels.RECORD: text or None}})
+
+
+async def write_status(cluster: Cluster, run: Object, status: GymTrainingRunStatus) -> Object:
+    """Writes the run's status, and returns the run after that; the same object where nothing changed.
+
+    The write carries the resourceVersion of the spec that the status was computed from, so two writers
+    never undo each other: the second one has to look again.
+
+    Raises:
+        ConflictError: the run changed meanwhile.
+    """
+    document = status.model_dump(mode="json", by_alias=True, exclude_none=True)
+    if document == (run.get("status") or {}):
+        return run
+    metrics.STATUS_WRITES.inc()
+    return await cluster.replace(kinds.RUN, run | {"status": document}, "status")
+
+
+async def post_event(cluster: Cluster, run: Object, event: Event, now: float) -> None:
+    """Posts an event about the run. One that is lost is logged and forgotten: the status says it too."""
+    meta = run["metadata"]
+    time = to_text(now)
+    manifest = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"namespace": meta["namespace"], "name": f"{meta['name']}.{uuid.uuid4().hex[:16]}"},
+        "involvedObject": {
+            "apiVersion": labels.API_VERSION,
+            "kind": labels.KIND,
+            "namespace": meta["namespace"],
+            "name": meta["name"],
+            "uid": meta["uid"],
+            "resourceVersion": meta.get("resourceVersion", ""),
+        },
+        "type": event.type,
+        "reason": event.reason,
+        "message": event.note,
+        "source": {"component": labels.FIELD_MANAGER},
+        "reportingComponent": labels.FIELD_MANAGER,
+        "reportingInstance": labels.FIELD_MANAGER,
+        "firstTimestamp": time,
+        "lastTimestamp": time,
+        "count": 1,
+    }
+    try:
+        await cluster.create(kinds.EVENT, manifest)
+    except ClusterError as error:
+        logger().warning("event lost", reason=event.reason, error=str(error))

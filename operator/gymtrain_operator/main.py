@@ -12,7 +12,7 @@ from gymtrain_operator.health import Health, served
 from gymtrain_operator.leadership import Leadership, LostLeaseError
 from gymtrain_operator.observe import Observer
 from gymtrain_operator.options import Options, parse
-from gymtrain_operator.probes.reading import probing_session
+from gymtrain_operator.probes import probing_session
 from gymtrain_operator.reconciler import Reconciler
 from gymtrain_operator.service import Service
 
@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse(sys.argv[1:] if argv is None else argv)
     log.set_up(options.log_level, options.log_format)
     code = 0
-    health = Health.fresh()
+    health = Health()
     try:
         with served(health, options.port):
             asyncio.run(_serve(options, health))
@@ -40,14 +40,14 @@ async def _serve(options: Options, health: Health) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    beating = asyncio.create_task(health.pulse.keep_beating())
+    heartbeats = asyncio.create_task(health.loop.send_heartbeats())
     cluster = Cluster.connect(health.hear)
     try:
         async with probing_session() as session:
             reconciler = Reconciler(cluster, Observer(cluster, session, options.defaults), options.defaults)
             await _lead(options, cluster, Service(cluster, reconciler, options.namespaces, health), health, stop)
     finally:
-        beating.cancel()
+        heartbeats.cancel()
         await cluster.close()
 
 

@@ -20,8 +20,7 @@ from gymtrain_operator.manifests.inference import CONTAINER as INFERENCE_CONTAIN
 from gymtrain_operator.manifests.preflight import GYM_CONTAINER, TRAINER_CONTAINER, preflight_hash
 from gymtrain_operator.manifests.preflight import INFERENCE_CONTAINER as PREFLIGHT_INFERENCE
 from gymtrain_operator.manifests.volumes import is_kept
-from gymtrain_operator.probes.inference import server_offer
-from gymtrain_operator.probes.trainer import trainer_progress
+from gymtrain_operator.probes import server_offer, trainer_progress
 from gymtrain_operator.reconcile.attempts import current_attempt, trainer_pods
 from gymtrain_operator.reconcile.lifecycle import has_ended
 from gymtrain_operator.reconcile.logs import LogRef, tail, wanted_tails

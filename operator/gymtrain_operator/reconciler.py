@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from gymtrain_operator import kinds, metrics
-from gymtrain_operator.apply import carry_out
+from gymtrain_operator.apply import RejectionBackoff, carry_out, post_event, write_record, write_status
 from gymtrain_operator.cluster import Cluster, Object
 from gymtrain_operator.errors import ClusterError, NotFoundError, RejectedError
 from gymtrain_operator.log import logger
@@ -24,8 +24,6 @@ from gymtrain_operator.reconcile.observation import Observation
 from gymtrain_operator.reconcile.plan import Plan, plan
 from gymtrain_operator.reconcile.rejections import unanswered_claim
 from gymtrain_operator.reconcile.status import amended
-from gymtrain_operator.refusals import Refusals
-from gymtrain_operator.reporting import post_event, write_record, write_status
 from gymtrain_operator.run_queue import Key
 from gymtrain_operator.trimming import trimmed_run
 
@@ -44,7 +42,7 @@ class _Memory:
         seen: the last observation; None when an event made it void.
         at: when it was made.
         resynced: when every object of the run was last written again.
-        refusals: what the API server didn't take, and when it is tried again.
+        backoff: what the API server didn't take, and when it is tried again.
         record_again: when to try again after the API server refused it.
     """
 
@@ -52,7 +50,7 @@ class _Memory:
     seen: Observation | None
     at: float
     resynced: float
-    refusals: Refusals = field(default_factory=Refusals)
+    backoff: RejectionBackoff = field(default_factory=RejectionBackoff)
     record_again: float = 0.0
 
 
@@ -151,7 +149,7 @@ class Reconciler:
         resync = now - resynced > _RESYNC_SECONDS
         fresh = _Memory(run, None, now, now if resync else resynced)
         if memory:
-            fresh.refusals, fresh.record_again = memory.refusals, memory.record_again
+            fresh.backoff, fresh.record_again = memory.backoff, memory.record_again
         # Before anything is read: an event meanwhile is a reason to look again.
         self._ended.pop(key, None)
         self._memories[key] = fresh
@@ -164,7 +162,7 @@ class Reconciler:
 
     async def _act(self, key: Key, run: Object, seen: Observation) -> float | None:
         wanted = plan(seen, self._defaults)
-        rejections = await carry_out(self._cluster, seen, wanted, self._memories[key].refusals)
+        rejections = await carry_out(self._cluster, seen, wanted, self._memories[key].backoff)
         if rejections:
             # The refusal belongs into the status; the plan says how.
             wanted = plan(replace(seen, rejections=rejections), self._defaults)

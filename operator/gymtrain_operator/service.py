@@ -5,10 +5,9 @@ import random
 import time
 from collections.abc import Sequence
 
-import kopf
 import structlog
 
-from gymtrain_operator import handlers, kinds, metrics, watching
+from gymtrain_operator import kinds, metrics, watching
 from gymtrain_operator.cluster import Cluster
 from gymtrain_operator.errors import ClusterError, ConflictError, UnreachableError
 from gymtrain_operator.health import Health
@@ -64,20 +63,8 @@ class Service:
             self._queue.add(key, after=_SETTLE_SECONDS)
 
     async def _watch(self, stop: asyncio.Event) -> None:
-        registry = kopf.OperatorRegistry()
-        handlers.register(registry, self.enqueue)
-        await kopf.operator(
-            registry=registry,
-            settings=watching.settings(),
-            standalone=True,
-            # kopf asks for the user's name otherwise, and the uid of a container has none.
-            identity="gymtrain-operator",  # type: ignore[arg-type]  # a NewType of str that kopf doesn't export
-            clusterwide=not self._namespaces,
-            namespaces=self._namespaces,
-            stop_flag=stop,
-        )
-        # kopf takes over the handling of signals, and returns after one.
-        stop.set()
+        await watching.watch(self.enqueue, self._namespaces, stop)
+        stop.set()  # kopf takes over the handling of signals, and returns after one
 
     async def _resync(self) -> None:
         """Looks at all runs from time to time, whether or not events came."""

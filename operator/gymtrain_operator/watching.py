@@ -1,6 +1,6 @@
-"""kopf, tuned: it watches and nothing else.
+"""kopf, which watches and does nothing else. Every event means the same: look at the run.
 
-- watches end and begin anew every few minutes and are given up when they fall silent, since a stalled watch
+- watches end and are opened again every few minutes and are given up when they fall silent, since a stalled watch
   looks like a quiet cluster;
 - a watch that is refused is asked for again without end: a namespace that was deleted with its Role must not end the
   process, which looks after the others;
@@ -8,18 +8,73 @@
 - nothing is stored in objects, nothing is posted.
 """
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, repeat
 from typing import Any
 
 import kopf
 
 from gymtrain_api import labels
-from gymtrain_operator.handlers import CHILDREN
+from gymtrain_api.conditions import ConditionType
+from gymtrain_operator.run_queue import Key
+
+type OnEvent = Callable[[Key, str, str], None]
+"""Called with the run; the resourceVersion where the event is about the run itself; and the state of a run that has
+ended."""
+
+_CHILDREN = (("", "v1", "pods"), ("apps", "v1", "deployments"), ("batch", "v1", "jobs"))
 
 
-class _Nothing(kopf.DiffBaseStorage):
-    """kopf's last-seen state would double every object in an annotation; a level-based reconcile needs none."""
+async def watch(on_event: OnEvent, namespaces: Sequence[str], stop: asyncio.Event) -> None:
+    """Watches runs and what they own, in `namespaces` or in all where there are none, until `stop` or a signal."""
+    await kopf.operator(
+        registry=_registry(on_event),
+        settings=settings(),
+        standalone=True,
+        # kopf asks for the user's name otherwise, and the uid of a container has none.
+        identity="gymtrain-operator",  # type: ignore[arg-type]  # a NewType of str that kopf doesn't export
+        clusterwide=not namespaces,
+        namespaces=namespaces,
+        stop_flag=stop,
+    )
+
+
+def _registry(on_event: OnEvent) -> kopf.OperatorRegistry:
+    """Registers handlers for runs and for what they own. `on.event` handlers leave no trace in the objects:
+    no finalizer, no annotation, no progress in the status."""
+    handlers = kopf.OperatorRegistry()
+
+    @kopf.on.login(registry=handlers, retries=3, backoff=2.0)
+    async def login(**arguments: Any) -> kopf.ConnectionInfo | None:
+        # In a pod its service account, else the kubeconfig, as `Cluster.connect` has it. kopf asks again when
+        # a token is refused, as it is after its renewal.
+        return kopf.login_with_service_account(**arguments) or kopf.login_with_kubeconfig(**arguments)
+
+    @kopf.on.event(labels.GROUP, labels.VERSION, labels.PLURAL, registry=handlers)
+    async def run_changed(*, meta: Any, status: Any, **_: Any) -> None:
+        on_event((meta["namespace"], meta["name"]), meta.get("resourceVersion", ""), ended_as(meta, status))
+
+    for number, (group, version, plural) in enumerate(_CHILDREN):
+
+        @kopf.on.event(group, version, plural, registry=handlers, id=f"child-{number}")
+        async def child_changed(*, meta: Any, **_: Any) -> None:
+            on_event((meta["namespace"], meta["labels"][labels.RUN]), "", "")
+
+    return handlers
+
+
+def ended_as(meta: Mapping[str, Any], status: Mapping[str, Any]) -> str:
+    """Tells the state of a run that ended with the spec that it has now; empty while it goes on."""
+    if status.get("observedGeneration") != meta.get("generation") or meta.get("deletionTimestamp"):
+        return ""
+    true = {one.get("type") for one in status.get("conditions") or [] if one.get("status") == "True"}
+    return str(status.get("state", "")) if true & {ConditionType.COMPLETE, ConditionType.FAILED} else ""
+
+
+class _NoStorage(kopf.DiffBaseStorage):
+    """Stores nothing. kopf's last-seen state would double every object in an annotation; a level-based reconcile
+    needs none."""
 
     def fetch(self, *, body: kopf.Body) -> Any:
         return None
@@ -28,7 +83,7 @@ class _Nothing(kopf.DiffBaseStorage):
         return
 
 
-class _WithoutEnd:
+class _EndlessBackoff:
     """Seconds between the tries of a request. After the last of a finite list kopf ends the whole process."""
 
     def __iter__(self) -> Iterator[float]:
@@ -36,12 +91,12 @@ class _WithoutEnd:
 
 
 def settings() -> kopf.OperatorSettings:
-    """kopf's settings for this operator."""
+    """Returns kopf's settings for this operator."""
     tuned = kopf.OperatorSettings()
     tuned.posting.enabled = False
     tuned.scanning.disabled = True  # saves the right to read all CRDs and namespaces
     tuned.peering.standalone = True
-    tuned.persistence.diffbase_storage = _Nothing()
+    tuned.persistence.diffbase_storage = _NoStorage()
     tuned.watching.server_timeout = 300
     tuned.watching.client_timeout = 330
     tuned.watching.connect_timeout = 15
@@ -50,12 +105,12 @@ def settings() -> kopf.OperatorSettings:
     tuned.watching.chunk_size = 50  # without it kopf reads all objects of a kind as one document
     tuned.networking.request_timeout = 30
     tuned.networking.connect_timeout = 15
-    tuned.networking.error_backoffs = _WithoutEnd()
+    tuned.networking.error_backoffs = _EndlessBackoff()
     # A worker stays for each object that had an event until it was idle for this long, and holds the object; the
     # others wait, whole, until there is room for them. The handlers take no time, so workers can leave soon.
     tuned.queueing.worker_limit = 100
     tuned.queueing.idle_timeout = 0.01
-    for group, version, plural in CHILDREN:
+    for group, version, plural in _CHILDREN:
         selector = f"{labels.MANAGED_BY}={labels.MANAGED_BY_VALUE},{labels.RUN}"
         tuned.watching.label_selectors[group, version, plural] = selector
     return tuned

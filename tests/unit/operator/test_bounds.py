@@ -15,12 +15,11 @@ from aiohttp import web
 
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.wiring import PREFLIGHT_MARK, TrainerProgress
-from gymtrain_operator import kinds
+from gymtrain_operator import kinds, probes
 from gymtrain_operator.cluster import Cluster
 from gymtrain_operator.errors import OversizedAnswerError, ProbeError, UnreachableError
 from gymtrain_operator.observe import Observer
-from gymtrain_operator.probes import inference, trainer
-from gymtrain_operator.probes.reading import probing_session
+from gymtrain_operator.probes import probing_session
 from gymtrain_operator.reconcile.observation import Children
 from gymtrain_operator.trimming import trimmed, trimmed_run
 from tests.support.apiserver import free_port
@@ -52,8 +51,8 @@ async def serve(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Serve]:
             stack.push_async_callback(runner.cleanup)
             await runner.setup()
             await web.TCPSite(runner, "127.0.0.1", port).start()
-            monkeypatch.setattr(inference, "INFERENCE_PORT", port)
-            monkeypatch.setattr(trainer, "TRAINER_PORT", port)
+            monkeypatch.setattr(probes, "INFERENCE_PORT", port)
+            monkeypatch.setattr(probes, "TRAINER_PORT", port)
 
         yield start
 
@@ -70,7 +69,7 @@ async def test_a_vllm_whose_openapi_has_no_end_is_refused_by_its_size(
 ) -> None:
     await serve({"/openapi.json": _endless})
     with pytest.raises(OversizedAnswerError, match=r"openapi\.json: the answer is longer than 2048 KiB"):
-        await inference.server_offer(session, "127.0.0.1")
+        await probes.server_offer(session, "127.0.0.1")
 
 
 async def test_a_trainer_whose_progress_has_no_end_is_refused_by_its_size(
@@ -78,7 +77,7 @@ async def test_a_trainer_whose_progress_has_no_end_is_refused_by_its_size(
 ) -> None:
     await serve({"/progress": _endless})
     with pytest.raises(OversizedAnswerError, match="longer than 64 KiB"):
-        await trainer.trainer_progress(session, "127.0.0.1")
+        await probes.trainer_progress(session, "127.0.0.1")
 
 
 async def test_an_answer_that_unpacks_to_more_is_not_unpacked(serve: Serve, session: aiohttp.ClientSession) -> None:
@@ -89,7 +88,7 @@ async def test_an_answer_that_unpacks_to_more_is_not_unpacked(serve: Serve, sess
 
     await serve({"/progress": bomb})
     with pytest.raises(ProbeError, match="no progress document"):
-        await trainer.trainer_progress(session, "127.0.0.1")
+        await probes.trainer_progress(session, "127.0.0.1")
 
 
 async def test_progress_that_comes_in_parts_is_read_to_its_end(serve: Serve, session: aiohttp.ClientSession) -> None:
@@ -102,7 +101,7 @@ async def test_progress_that_comes_in_parts_is_read_to_its_end(serve: Serve, ses
         return answer
 
     await serve({"/progress": slowly})
-    assert (await trainer.trainer_progress(session, "127.0.0.1")).step == 3
+    assert (await probes.trainer_progress(session, "127.0.0.1")).step == 3
 
 
 async def test_a_pod_sends_the_operator_nowhere_else(serve: Serve, session: aiohttp.ClientSession) -> None:
@@ -114,9 +113,9 @@ async def test_a_pod_sends_the_operator_nowhere_else(serve: Serve, session: aioh
 
     await serve({"/progress": elsewhere, "/openapi.json": elsewhere, "/secret": secret})
     with pytest.raises(ProbeError, match="HTTP 302"):
-        await trainer.trainer_progress(session, "127.0.0.1")
+        await probes.trainer_progress(session, "127.0.0.1")
     with pytest.raises(ProbeError, match="HTTP 302"):
-        await inference.server_offer(session, "127.0.0.1")
+        await probes.server_offer(session, "127.0.0.1")
 
 
 def test_the_condition_names_the_vllm_that_answers_without_end() -> None:

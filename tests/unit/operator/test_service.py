@@ -15,7 +15,6 @@ from gymtrain_operator import kinds, watching
 from gymtrain_operator import service as service_module
 from gymtrain_operator.cluster import Cluster, Object
 from gymtrain_operator.errors import ClusterError, RejectedError, UnreachableError
-from gymtrain_operator.handlers import ended_as
 from gymtrain_operator.health import Health
 from gymtrain_operator.kinds import Kind
 from gymtrain_operator.leadership import Leadership
@@ -23,6 +22,7 @@ from gymtrain_operator.observe import Observer
 from gymtrain_operator.reconciler import Reconciler
 from gymtrain_operator.run_queue import Key
 from gymtrain_operator.service import Service
+from gymtrain_operator.watching import ended_as
 from tests.support.fakecluster import FakeCluster
 from tests.support.world import DEFAULTS, spec
 
@@ -30,7 +30,7 @@ LEASE = {"metadata": {"resourceVersion": "1"}, "spec": {"holderIdentity": "other
 
 
 def _silent_for_long() -> Health:
-    health = Health.fresh()
+    health = Health()
     health.heard -= health_module.MAX_SILENCE_SECONDS + 1
     assert not health.alive
     return health
@@ -91,7 +91,7 @@ async def test_a_lost_namespace_leaves_the_others_looked_after(monkeypatch: pyte
     monkeypatch.setattr(service_module, "RESYNC_SECONDS", 0.01)
     cluster, reconciler = _WithoutRights(), _Recorder()
     cluster.put(kinds.RUN, {"kind": labels.KIND, "metadata": {"name": "run", "namespace": "b"}})
-    service = Service(cluster, reconciler, ["gone", "b"], Health.fresh())
+    service = Service(cluster, reconciler, ["gone", "b"], Health())
     resync = asyncio.create_task(service._resync())
     await asyncio.sleep(0.05)
     resync.cancel()
@@ -115,7 +115,7 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 def _service(cluster: FakeCluster, session: aiohttp.ClientSession) -> tuple[Service, Reconciler]:
     observer = Observer(cluster, session, DEFAULTS)
     reconciler = Reconciler(cluster, observer, DEFAULTS, lambda: 1_800_000_000.0)
-    return Service(cluster, reconciler, [], Health.fresh()), reconciler
+    return Service(cluster, reconciler, [], Health()), reconciler
 
 
 async def test_an_ended_run_is_looked_at_once_and_then_left_alone_by_every_resync(
@@ -177,7 +177,7 @@ class _Busy(Reconciler):
 
 async def test_no_event_brings_a_run_back_before_the_api_server_asked_for_it() -> None:
     reconciler = _Busy()
-    service = Service(FakeCluster(), reconciler, [], Health.fresh())
+    service = Service(FakeCluster(), reconciler, [], Health())
     work = asyncio.create_task(service._work())
     for _ in range(3):
         service._queue.add(("ns", "run"))

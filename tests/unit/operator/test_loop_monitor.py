@@ -5,8 +5,7 @@ import urllib.request
 
 import pytest
 
-from gymtrain_operator.health import Health, served
-from gymtrain_operator.pulse import HUNG_SECONDS, Pulse
+from gymtrain_operator.health import HUNG_SECONDS, Health, LoopMonitor, served
 from tests.support.apiserver import free_port
 
 
@@ -15,7 +14,7 @@ class Machine:
 
     def __init__(self) -> None:
         self.now = self.cpu = 0.0
-        self.pulse = Pulse(lambda: self.now, lambda: self.cpu)
+        self.monitor = LoopMonitor(lambda: self.now, lambda: self.cpu)
 
     def pass_by(self, seconds: float, *, share: float, late: float = 0.0) -> None:
         """`seconds` in which the process gets this share of a core, its watcher woken this much too late each time."""
@@ -23,7 +22,7 @@ class Machine:
         while self.now < end:
             self.now += 1.0 + late
             self.cpu += (1.0 + late) * share
-            self.pulse.tick()
+            self.monitor.sample()
 
 
 @pytest.mark.parametrize(
@@ -35,26 +34,26 @@ class Machine:
         pytest.param(0.005, 0.8, False, id="a share of nothing on a full node: whoever wakes up is late"),
     ],
 )
-def test_two_minutes_without_a_beat(share: float, late: float, hung: bool) -> None:
+def test_two_minutes_without_a_heartbeat(share: float, late: float, hung: bool) -> None:
     machine = Machine()
     machine.pass_by(120, share=share, late=late)
-    assert machine.pulse.hung is hung
+    assert machine.monitor.hung is hung
 
 
 def test_a_starved_loop_that_computes_without_end_is_found_in_the_end() -> None:
     machine = Machine()
     machine.pass_by(HUNG_SECONDS * 10 + 20, share=0.1)
-    assert machine.pulse.hung
+    assert machine.monitor.hung
 
 
-def test_a_beat_begins_anew() -> None:
+def test_a_heartbeat_starts_the_count_again() -> None:
     machine = Machine()
     for _ in range(10):
         machine.pass_by(HUNG_SECONDS - 5, share=1.0)
-        assert not machine.pulse.hung
-        machine.pulse.beat()
+        assert not machine.monitor.hung
+        machine.monitor.heartbeat()
         machine.pass_by(1, share=1.0)
-    assert machine.pulse.had == 0.0
+    assert machine.monitor.granted_seconds == 0.0
 
 
 def _healthz(port: int) -> tuple[int, str]:
@@ -67,10 +66,10 @@ def _healthz(port: int) -> tuple[int, str]:
 
 def test_health_is_answered_while_the_event_loop_stands_still() -> None:
     """There is none here at all; the answer comes from a thread of its own."""
-    health, port = Health.fresh(), free_port()
+    health, port = Health(), free_port()
     with served(health, port):
         assert _healthz(port) == (200, "ok\n")
-        health.pulse.had = HUNG_SECONDS + 1
+        health.loop.granted_seconds = HUNG_SECONDS + 1
         status, why = _healthz(port)
         assert status == 503
         assert "the event loop hangs" in why

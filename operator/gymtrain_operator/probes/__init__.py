@@ -1,1 +1,0 @@
-"""What the pods of a run say over HTTP."""
