@@ -20,9 +20,9 @@ from gymtrain_operator.manifests.hashes import digest
 from gymtrain_operator.manifests.volumes import is_kept
 from gymtrain_operator.reconcile.events import Event
 from gymtrain_operator.reconcile.observation import Object, Observation, Rejection, labels_of, name_of, uid_of
-from gymtrain_operator.reconcile.ownership import Ownership
 from gymtrain_operator.reconcile.plan import Plan
 from gymtrain_operator.reconcile.times import to_text
+from gymtrain_operator.reconcile.writes import OwnerChange
 
 FIRST_PAUSE_SECONDS = 10.0
 MAX_PAUSE_SECONDS = 60.0
@@ -125,7 +125,7 @@ async def _try(cluster: Cluster, seen: Observation, manifest: Object, backoff: R
     return backoff.note(manifest, rejection, seen.now)
 
 
-async def _change_owners(cluster: Cluster, change: Ownership) -> Rejection | None:
+async def _change_owners(cluster: Cluster, change: OwnerChange) -> Rejection | None:
     """Changes an object's owners. Where this is rejected nothing else of the plan may be done: a trainer would write
     to a volume that goes."""
     kind = kinds.BY_NAME[change.live["kind"]]

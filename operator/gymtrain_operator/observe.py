@@ -1,17 +1,17 @@
 """Observing a run: what the API server and the run's pods say, as one `Observation`."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import aiohttp
+from pydantic import BaseModel
 
 from gymtrain_api import labels, names
 from gymtrain_api.record import read_record
 from gymtrain_api.runs import InvalidRunError, parse_spec, parse_status
 from gymtrain_api.transports import ServerOffer
-from gymtrain_api.wiring import TrainerProgress
+from gymtrain_api.wiring import GymPreflight, InferencePreflight, TrainerPreflight, TrainerProgress
 from gymtrain_operator import kinds
 from gymtrain_operator.cluster import Cluster
 from gymtrain_operator.errors import ClusterError, NotFoundError, OversizedAnswerError, ProbeError, RejectedError
@@ -23,7 +23,6 @@ from gymtrain_operator.manifests.volumes import is_kept
 from gymtrain_operator.probes import server_offer, trainer_progress
 from gymtrain_operator.reconcile.attempts import current_attempt, trainer_pods
 from gymtrain_operator.reconcile.lifecycle import has_ended
-from gymtrain_operator.reconcile.logs import LogRef, tail, wanted_tails
 from gymtrain_operator.reconcile.observation import (
     AgentSandbox,
     Children,
@@ -35,10 +34,9 @@ from gymtrain_operator.reconcile.observation import (
     name_of,
     uid_of,
 )
-from gymtrain_operator.reconcile.pod_diagnosis import has_started, is_over, phase
-from gymtrain_operator.reconcile.references import named_objects
+from gymtrain_operator.reconcile.pod_diagnosis import LogRef, has_started, is_over, phase, tail, wanted_tails
+from gymtrain_operator.reconcile.preflight import named_objects, printed_verdict, stored_verdict
 from gymtrain_operator.reconcile.sandbox_backend import INSTALL, MISSING
-from gymtrain_operator.reconcile.verdicts import gym_verdict, inference_verdict, stored_verdict, trainer_verdict
 
 # The verdict comes last, and the ConfigMap that keeps it holds 1 MiB: 64 lines, as runtimes store them in parts of
 # 16 KiB. What else a container prints, before it and in the threads that are left, may be as long again.
@@ -164,16 +162,17 @@ class Observer:
         if pod is None or not is_over(pod):
             return None
         return PreflightOutput(
-            await self._verdict(run.namespace, name_of(pod), GYM_CONTAINER, gym_verdict),
-            await self._verdict(run.namespace, name_of(pod), TRAINER_CONTAINER, trainer_verdict),
-            await self._verdict(run.namespace, name_of(pod), PREFLIGHT_INFERENCE, inference_verdict),
+            await self._verdict(run.namespace, name_of(pod), GYM_CONTAINER, GymPreflight),
+            await self._verdict(run.namespace, name_of(pod), TRAINER_CONTAINER, TrainerPreflight),
+            await self._verdict(run.namespace, name_of(pod), PREFLIGHT_INFERENCE, InferencePreflight),
         )
 
-    async def _verdict[V](self, namespace: str, pod: str, container: str, read: Callable[[str], V | None]) -> V | None:
-        """What a container printed; None where it never ran. The log is not kept."""
+    async def _verdict[V: BaseModel](self, namespace: str, pod: str, container: str, kind: type[V]) -> V | None:
+        """Reads what a container printed; None where it never ran. The log is not kept."""
         try:
             async with self._logs_at_once:
-                return read(await self._cluster.logs(namespace, pod, container, lines=_VERDICT_LINES))
+                log = await self._cluster.logs(namespace, pod, container, lines=_VERDICT_LINES)
+                return printed_verdict(log, kind)
         except NotFoundError:
             return None
         except RejectedError as error:

@@ -48,7 +48,7 @@ _POD: dict[str, _Shape] = {
 }
 # Who else wrote the pod template, as `reconcile.writes` asks.
 _WRITERS: _Shape = {"manager": None, "subresource": None, "fieldsV1": {"f:spec": {"f:template": {}}}}
-# The images that a run without a record of them has used so far, as `reconcile.images` asks.
+# The images that a run without a record of them has used so far, as `reconcile.upgrades` asks.
 _IMAGES: _Shape = {"spec": {"containers": {"name": None, "image": None, "env": {"name": None, "value": None}}}}
 _SHAPES: Mapping[str, _Shape] = {
     kinds.POD.name: _POD | {"metadata": _METADATA},

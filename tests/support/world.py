@@ -18,8 +18,8 @@ from gymtrain_operator import kinds
 from gymtrain_operator.manifests.context import Defaults
 from gymtrain_operator.reconcile.observation import Children, Observation, PreflightOutput, Run
 from gymtrain_operator.reconcile.plan import Plan, plan
+from gymtrain_operator.reconcile.preflight import stored_verdict
 from gymtrain_operator.reconcile.times import to_text
-from gymtrain_operator.reconcile.verdicts import stored_verdict
 from gymtrain_operator.trimming import trimmed
 
 START = 1_800_000_000.0

@@ -6,7 +6,7 @@ from gymtrain_api.condition_table import EventType, reason_row
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.status import Condition, GymTrainingRunStatus
 from gymtrain_operator.reconcile.conditions import shorten
-from gymtrain_operator.reconcile.preflight_warnings import split_message
+from gymtrain_operator.reconcile.preflight import split_message
 
 MAX_NOTE = 1000  # the API server takes 1024 bytes
 

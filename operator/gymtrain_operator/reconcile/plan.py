@@ -17,21 +17,18 @@ from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.status import GymTrainingRunStatus, Images
 from gymtrain_operator.manifests.context import Defaults, RunContext
-from gymtrain_operator.reconcile import health, lifecycle, preflight, record, servers, training, weight_sync
+from gymtrain_operator.reconcile import lifecycle, preflight, record, servers, training, weight_sync
 from gymtrain_operator.reconcile.attempts import current_attempt
 from gymtrain_operator.reconcile.changes import Changes, Deletion, Failure, sooner
 from gymtrain_operator.reconcile.conditions import Claim, find, is_true, lacks
 from gymtrain_operator.reconcile.events import Event, events_between
-from gymtrain_operator.reconcile.images import recorded_images
 from gymtrain_operator.reconcile.immutable_fields import effective_spec, recorded_spec
-from gymtrain_operator.reconcile.kept import kept_names, outdated_policies
-from gymtrain_operator.reconcile.notices import notice_events
 from gymtrain_operator.reconcile.observation import Object, Observation
-from gymtrain_operator.reconcile.ownership import Ownership, ownership
-from gymtrain_operator.reconcile.progress import shown_progress
+from gymtrain_operator.reconcile.progress import health, notice_events, shown_progress
 from gymtrain_operator.reconcile.rejections import refusal_that_ends, waiting_claim
 from gymtrain_operator.reconcile.status import Facts, amended, build
-from gymtrain_operator.reconcile.writes import Scaling, needed
+from gymtrain_operator.reconcile.upgrades import kept_names, outdated_policies, recorded_images
+from gymtrain_operator.reconcile.writes import OwnerChange, Scaling, needed, owner_changes
 
 
 @dataclass(frozen=True)
@@ -49,7 +46,7 @@ class Plan:
     apply: tuple[Object, ...] = ()
     scale: tuple[Scaling, ...] = ()
     delete: tuple[Deletion, ...] = ()
-    owners: tuple[Ownership, ...] = ()
+    owners: tuple[OwnerChange, ...] = ()
     record: str | None = None
     events: tuple[Event, ...] = ()
     requeue_after: float | None = None
@@ -61,7 +58,7 @@ def plan(seen: Observation, defaults: Defaults) -> Plan:
     if seen.run.deleting:
         return Plan(seen.run.status)
     done = _next(seen, defaults)
-    return replace(done, owners=ownership(seen, done.status), record=record.news(seen.run, done.status))
+    return replace(done, owners=owner_changes(seen, done.status), record=record.news(seen.run, done.status))
 
 
 def _next(seen: Observation, defaults: Defaults) -> Plan:
@@ -149,7 +146,7 @@ def _active(seen: Observation, run: RunContext, before: GymTrainingRunStatus, ig
     changes = changes.and_then(up.changes).and_then(trained.changes)
     facts = Facts(
         clock=times,
-        claims=(*suspension, *changes.claims, *health.claims(trained.report, before)),
+        claims=(*suspension, *changes.claims, *health(trained.report, before)),
         attempt=trained.attempt,
         disrupted_attempts=trained.disrupted,
         preflight_hash=check.verdict.hash,

@@ -1,15 +1,19 @@
-"""Reading pods: what ails one, in a sentence that a user can act on."""
+"""What is wrong with a pod, in a sentence that a user can act on, and which logs say why."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gymtrain_operator.reconcile.observation import Object, is_deleting, name_of
+from gymtrain_api import labels
+from gymtrain_operator.reconcile.observation import Children, Object, name_of, uid_of
 from gymtrain_operator.reconcile.times import to_seconds
 
 # Waiting reasons of a container that is on its way, not in trouble.
 _ON_ITS_WAY = {"ContainerCreating", "PodInitializing", ""}
 _OVERDUE_SECONDS = 60  # a busy kubelet is late in ending a pod, and in telling
+TAIL_LINES = 10
+MAX_TAIL = 1800  # characters
+_MOST_SERVERS = 2
 _FIXES = {
     "ErrImagePull": "check the image's name and the pull secrets",
     "ImagePullBackOff": "check the image's name and the pull secrets",
@@ -32,7 +36,18 @@ class Terminated:
     finished_at: str = ""
 
 
-def container_statuses(pod: Object) -> Iterator[tuple[dict[str, Any], bool]]:
+@dataclass(frozen=True)
+class LogRef:
+    """The log of a container's failed instance. Two equal references have the same content."""
+
+    pod: str
+    pod_uid: str
+    container: str
+    restarts: int
+    previous: bool
+
+
+def _container_statuses(pod: Object) -> Iterator[tuple[dict[str, Any], bool]]:
     """Container statuses of a pod, each with whether it is an init container's."""
     status = pod.get("status") or {}
     for item in status.get("initContainerStatuses") or []:
@@ -67,14 +82,9 @@ def node_of(pod: Object) -> str:
     return str((pod.get("spec") or {}).get("nodeName") or "")
 
 
-def is_ready(pod: Object) -> bool:
-    """Whether the pod gets traffic."""
-    return condition(pod, "Ready").get("status") == "True" and not is_deleting(pod)
-
-
 def has_started(pod: Object, container: str) -> bool:
     """Whether the container's startup probe has passed."""
-    return any(s["name"] == container and s.get("started") is True for s, init in container_statuses(pod) if not init)
+    return any(s["name"] == container and s.get("started") is True for s, init in _container_statuses(pod) if not init)
 
 
 def was_disrupted(pod: Object) -> bool:
@@ -95,7 +105,7 @@ def was_disrupted(pod: Object) -> bool:
 def terminated(pod: Object) -> list[Terminated]:
     """Containers of the pod that ended, init containers first."""
     found = []
-    for status, init in container_statuses(pod):
+    for status, init in _container_statuses(pod):
         end = (status.get("state") or {}).get("terminated")
         if end:
             found.append(
@@ -117,7 +127,7 @@ def trouble(pod: Object) -> str:
     scheduled = condition(pod, "PodScheduled")
     if scheduled.get("status") == "False":
         return f"pod {name_of(pod)} can't be scheduled: {scheduled.get('message', '')}"
-    for status, _ in container_statuses(pod):
+    for status, _ in _container_statuses(pod):
         waiting = (status.get("state") or {}).get("waiting") or {}
         reason = waiting.get("reason", "")
         if reason in _ON_ITS_WAY:
@@ -157,7 +167,7 @@ def first_overdue(pods: Iterable[Object], now: float) -> str:
 def crashed_containers(pod: Object) -> list[tuple[str, bool]]:
     """Containers whose log says why they failed: name, and whether it is the log before the restart."""
     found = []
-    for status, _ in container_statuses(pod):
+    for status, _ in _container_statuses(pod):
         state = status.get("state") or {}
         ended = state.get("terminated")
         last = (status.get("lastState") or {}).get("terminated")
@@ -166,3 +176,28 @@ def crashed_containers(pod: Object) -> list[tuple[str, bool]]:
         elif last and last.get("exitCode", 0) != 0 and not status.get("ready"):
             found.append((status["name"], "running" in state))
     return found
+
+
+def wanted_tails(children: Children, attempt: int) -> list[LogRef]:
+    """Logs of the containers that failed: of preflight, of the current trainer, of servers that crash."""
+    trainer = children.pods(labels.Role.TRAINER, {labels.ATTEMPT: str(attempt)})
+    servers = [
+        pod for role in (labels.Role.INFERENCE, labels.Role.GATEWAY, labels.Role.GYM) for pod in children.servers(role)
+    ]
+    found: list[LogRef] = []
+    for group, most in ((children.pods(labels.Role.PREFLIGHT), 4), (trainer, 4), (servers, _MOST_SERVERS)):
+        refs = []
+        for pod in group:
+            restarts = {status["name"]: int(status.get("restartCount", 0)) for status, _ in _container_statuses(pod)}
+            refs += [
+                LogRef(name_of(pod), uid_of(pod), container, restarts[container], previous)
+                for container, previous in crashed_containers(pod)
+            ]
+        found += refs[:most]
+    return found
+
+
+def tail(text: str) -> str:
+    """The last lines of a log, in a length that a condition can carry."""
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    return "\n".join(lines[-TAIL_LINES:])[-MAX_TAIL:]

@@ -1,25 +1,35 @@
-"""Preflight: one pod for a set of inputs; nothing else of the run exists until it has passed."""
+"""Preflight: one pod for a set of inputs; nothing else of the run exists until it has passed.
 
+objects that the spec names ─► the pod ─► its verdict, kept in a ConfigMap ─► findings: the run fails
+                                                                         └──► warnings: said below the condition
+"""
+
+import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
 
 from gymtrain_api import labels, names
 from gymtrain_api.conditions import ConditionType, Reason
+from gymtrain_api.resume import ResumeFrom
+from gymtrain_api.sources import ConfigMapKey, VolumeClaim, parse_data_source, parse_model_source
+from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.status import GymTrainingRunStatus
-from gymtrain_api.wiring import Finding
+from gymtrain_api.wiring import PREFLIGHT_MARK, Finding, GymPreflight, TrainerPreflight
 from gymtrain_operator.manifests import preflight as manifests
-from gymtrain_operator.manifests.config_maps import run_config_map
+from gymtrain_operator.manifests.config_maps import PREFLIGHT_KEY, run_config_map
 from gymtrain_operator.manifests.context import RunContext
 from gymtrain_operator.manifests.network import network_policies
 from gymtrain_operator.manifests.volumes import volume_claims
 from gymtrain_operator.reconcile.changes import Changes, Deletion, Failure
 from gymtrain_operator.reconcile.conditions import find, holds, is_true, lacks, unknown
-from gymtrain_operator.reconcile.images import noted_images
-from gymtrain_operator.reconcile.observation import Object, Observation, Verdict, is_deleting, name_of
+from gymtrain_operator.reconcile.observation import Children, Object, Observation, Verdict, is_deleting, name_of
 from gymtrain_operator.reconcile.pod_diagnosis import Terminated, is_over, terminated, trouble, was_disrupted
-from gymtrain_operator.reconcile.preflight_warnings import warnings_of, with_warnings
 from gymtrain_operator.reconcile.times import to_seconds
+from gymtrain_operator.reconcile.upgrades import noted_images
 
 MISSING_GRACE_SECONDS = 60
 """How long an object that the spec names may come after the run: `kubectl apply` of a folder has an order."""
@@ -31,6 +41,7 @@ _IMAGES = {
     manifests.INFERENCE_CONTAINER: "spec.inference.image",
 }
 _NO_MODULE = re.compile(r"No module named '?(gymtrain_\w+(?:\.\w+)*)")
+_WARNING_MARK = "\nwarning: "
 
 
 @dataclass(frozen=True)
@@ -105,8 +116,8 @@ def _passed(run: RunContext, verdict: Verdict, ignored: tuple[str, ...] = ()) ->
     message = f"{len(verdict.gym.servers)} Gym servers, {rows} rows of training data"
     if ignored:
         message += f". {', '.join(ignored)} changed since and stays as it was checked: put it back, or apply a new run"
-    warnings = [*warnings_of(run.spec), *verdict.gym.warnings, *verdict.trainer.warnings]
-    message = with_warnings(message, warnings)
+    warnings = [*_warnings_of(run.spec), *verdict.gym.warnings, *verdict.trainer.warnings]
+    message = _with_warnings(message, warnings)
     claim = holds(ConditionType.PREFLIGHT_PASSED, Reason.PREFLIGHT_PASSED, message)
     return PreflightStep(Changes(claims=(claim,)), verdict=verdict)
 
@@ -193,3 +204,105 @@ def _lines(findings: Iterable[Finding]) -> list[str]:
 
 def _with_deletions(done: PreflightStep, deletions: tuple[Deletion, ...]) -> PreflightStep:
     return PreflightStep(done.changes.and_then(Changes(delete=deletions)), done.verdict, done.failure)
+
+
+# ── objects that the spec names ──────────────────────────────────────────────────────────────────
+
+
+def named_objects(spec: GymTrainingRunSpec, run: str) -> list[tuple[str, str, str]]:
+    """Lists kind, name, and field of the spec, of every object that somebody else makes and that has to exist for the
+    run of that name.
+
+    Secrets are left out: the operator has no right to read them, and the kubelet names a missing one.
+    """
+    found: list[tuple[str, str, str]] = []
+    model = parse_model_source(spec.model.source)
+    if isinstance(model, VolumeClaim):
+        found.append(("PersistentVolumeClaim", model.claim, "spec.model.source"))
+    for number, dataset in enumerate(spec.data.train):
+        source = parse_data_source(dataset.source) if dataset.source else None
+        field = f"spec.data.train[{number}].source"
+        if isinstance(source, VolumeClaim):
+            found.append(("PersistentVolumeClaim", source.claim, field))
+        elif isinstance(source, ConfigMapKey):
+            found.append(("ConfigMap", source.name, field))
+    checkpoint = spec.trainer.checkpoint
+    if checkpoint and checkpoint.claim_name:
+        found.append(("PersistentVolumeClaim", checkpoint.claim_name, "spec.trainer.checkpoint.claimName"))
+    earlier = ResumeFrom.parse(spec.resume_from) if spec.resume_from else None
+    if earlier and checkpoint and checkpoint.size and earlier.run != run:  # its own is made
+        found.append(("PersistentVolumeClaim", names.checkpoint_volume(earlier.run), "spec.resumeFrom"))
+    return found
+
+
+# ── the verdict ──────────────────────────────────────────────────────────────────────────────────
+
+
+def printed_verdict[D: BaseModel](log: str, kind: type[D]) -> D | None:
+    """Reads the verdict that a container of the preflight pod printed in its log; None where it printed none."""
+    for line in reversed(log.splitlines()):
+        # Libraries print without a newline at the end: the mark may stand in the middle of a line.
+        _, mark, text = line.partition(PREFLIGHT_MARK)
+        if mark:
+            try:
+                return kind.model_validate_json(text)
+            except ValidationError:
+                return None
+    return None
+
+
+def stored_verdict(children: Children, run: str) -> Verdict | None:
+    """Reads the verdict that the ConfigMap keeps; None where there is none that can be read, and preflight is due
+    again."""
+    stored = children.get("ConfigMap", names.gym_config(run))
+    text = ((stored or {}).get("data") or {}).get(PREFLIGHT_KEY)
+    if not text:
+        return None
+    try:
+        document: dict[str, Any] = json.loads(text)
+        gym = GymPreflight.model_validate(document["gym"])
+        trainer = TrainerPreflight.model_validate(document["trainer"])
+        return Verdict(str(document["hash"]), gym, trainer)
+    except (ValueError, KeyError, TypeError, ValidationError):
+        return None
+
+
+# ── warnings: what works, and costs its user something ───────────────────────────────────────────
+
+
+def split_message(message: str) -> tuple[str, str]:
+    """Splits what PreflightPassed says: the message, and the warnings without their marks, one a line."""
+    said, *warnings = message.split(_WARNING_MARK)
+    return said, "\n".join(warnings)
+
+
+def _with_warnings(message: str, warnings: Iterable[Finding]) -> str:
+    """Puts the warnings below the condition's message."""
+    return message + "".join(f"{_WARNING_MARK}{warning.where}: {warning.message}" for warning in warnings)
+
+
+def _warnings_of(spec: GymTrainingRunSpec) -> list[Finding]:
+    """Lists the warnings that the spec alone tells, in the order of its fields; the others are of the preflight pod's
+    containers. They take part in no hash: the fields may change in a run."""
+    return [*_kept_model(spec), *_deleted_model(spec)]
+
+
+def _kept_model(spec: GymTrainingRunSpec) -> list[Finding]:
+    if spec.trainer.checkpoint is not None:
+        return []
+    message = (
+        "is not set, so nothing keeps the trained model: the final weights are gone with the run's pods, and another "
+        "attempt starts from step 0. Set size (a volume is made) or claimName (a volume of yours)"
+    )
+    return [Finding(where="spec.trainer.checkpoint", message=message)]
+
+
+def _deleted_model(spec: GymTrainingRunSpec) -> list[Finding]:
+    checkpoint, ttl = spec.trainer.checkpoint, spec.ttl_seconds_after_finished
+    if ttl is None or checkpoint is None or checkpoint.size is None or checkpoint.retain == "Keep":
+        return []
+    message = (
+        f"deletes the run {ttl} s after its end, and with it the volume that spec.trainer.checkpoint.size makes: the "
+        "only copy of the trained model. Set spec.trainer.checkpoint.retain to Keep, or leave this out"
+    )
+    return [Finding(where="spec.ttlSecondsAfterFinished", message=message)]

@@ -1,17 +1,27 @@
-"""The trainer's own report, as the status shows it."""
+"""The trainer's report, as the status shows it: progress, Healthy, and what it has to say once."""
 
 import json
+from dataclasses import replace
 
 from pydantic import ValidationError
 
-from gymtrain_api.status import Progress
+from gymtrain_api.condition_table import REASONS
+from gymtrain_api.conditions import ConditionType, Reason
+from gymtrain_api.status import GymTrainingRunStatus, Progress
 from gymtrain_api.wiring import TrainerProgress
+from gymtrain_operator.reconcile.changes import Changes
+from gymtrain_operator.reconcile.conditions import Claim, find, holds, lacks, shorten
+from gymtrain_operator.reconcile.events import MAX_NOTE, Event
 from gymtrain_operator.reconcile.times import to_seconds, to_text
 
 QUIET_SECONDS = 10
 """Counters alone are written at most this often; a new step is written at once."""
 
 _BEFORE_TRAINING = {"starting", "waiting_for_servers"}
+_MEASURES = {"waiting_for_rollouts", "training", "complete"}
+# Alarms that may stand for a whole run, as of an environment of several that never works: they must not hide what
+# comes later.
+_LASTING = {Reason.ENVIRONMENT_FAILING, Reason.NO_LEDGER_ENTRY}
 
 
 def shown_progress(report: TrainerProgress | None, before: Progress | None, now: float) -> Progress | None:
@@ -42,6 +52,56 @@ def shown_progress(report: TrainerProgress | None, before: Progress | None, now:
     # A trainer that repeats itself changes nothing but the time.
     same = before is not None and fresh.model_copy(update={"last_update_time": before.last_update_time}) == before
     return before if same else fresh
+
+
+def health(report: TrainerProgress | None, before: GymTrainingRunStatus) -> tuple[Claim, ...]:
+    """False while an alarm stands; what the trainer said last where it says nothing now; none before a first step."""
+    if report is not None and report.alarms:
+        alarms = sorted(report.alarms, key=lambda alarm: alarm.reason in _LASTING)  # the others in the order they came
+        messages = "; ".join(alarm.message for alarm in alarms)
+        return (lacks(ConditionType.HEALTHY, Reason(alarms[0].reason), messages),)
+    if report is not None and report.phase in _MEASURES and (report.step > 0 or report.phase == "complete"):
+        return (holds(ConditionType.HEALTHY, Reason.NO_ALARM),)
+    old = find(before, ConditionType.HEALTHY)
+    if old is None or (report is not None and report.phase in _BEFORE_TRAINING):
+        return ()
+    return (Claim(ConditionType.HEALTHY, old.status, Reason(old.reason), old.message),)
+
+
+def with_notices(changes: Changes, report: TrainerProgress | None) -> Changes:
+    """The changes with the trainer's notices in what Progressing says."""
+    texts = _notices(report)
+    if not texts:
+        return changes
+
+    def said(claim: Claim) -> Claim:
+        if claim.type != ConditionType.PROGRESSING:
+            return claim
+        new = [text for text in texts.values() if text not in claim.message]
+        return replace(claim, message=". ".join([part for part in (claim.message.rstrip("."), *new) if part]))
+
+    return replace(changes, claims=tuple(said(claim) for claim in changes.claims))
+
+
+def notice_events(before: GymTrainingRunStatus, report: TrainerProgress | None) -> tuple[Event, ...]:
+    """Events of the notices that Progressing doesn't show yet."""
+    old = find(before, ConditionType.PROGRESSING)
+    shown = old.message if old else ""
+    return tuple(
+        Event(REASONS[reason].event or "Normal", reason, text)
+        for reason, text in _notices(report).items()
+        if text not in shown
+    )
+
+
+def _notices(report: TrainerProgress | None) -> dict[Reason, str]:
+    """Notices whose reason this release knows."""
+    known = set(Reason)
+    return {
+        Reason(notice.reason): shorten(notice.message, MAX_NOTE)
+        for notice in (report.notices if report else ())
+        if notice.reason in known
+    }
 
 
 def parse_report(text: str) -> TrainerProgress | None:

@@ -1,10 +1,11 @@
-"""The servers of a run: the Gym servers, the gateway, vLLM and the sandbox broker."""
+"""The servers of a run: the Gym servers, the gateway, vLLM and the sandbox broker; and how ready they are."""
 
 from dataclasses import dataclass, replace
+from typing import cast
 
 from gymtrain_api import labels, names
-from gymtrain_api.conditions import ConditionType
-from gymtrain_api.status import GymTrainingRunStatus, ServerStatus, WeightSyncStatus
+from gymtrain_api.conditions import ConditionType, Reason
+from gymtrain_api.status import GymTrainingRunStatus, ServerKind, ServerStatus, WeightSyncStatus
 from gymtrain_operator.manifests.broker import broker_identity, broker_objects, broker_url
 from gymtrain_operator.manifests.checkpoints import holds_on_one_node, is_shared_with_vllm
 from gymtrain_operator.manifests.config_maps import (
@@ -24,9 +25,9 @@ from gymtrain_operator.manifests.trainer import trainer_service
 from gymtrain_operator.manifests.volumes import volume_claims
 from gymtrain_operator.reconcile import weight_sync
 from gymtrain_operator.reconcile.changes import Changes, Failure
+from gymtrain_operator.reconcile.conditions import Claim, find, holds, is_true, lacks
 from gymtrain_operator.reconcile.observation import Object, Observation, Verdict, name_of
-from gymtrain_operator.reconcile.pod_diagnosis import has_started, node_of
-from gymtrain_operator.reconcile.readiness import ServerState, readiness, server_state
+from gymtrain_operator.reconcile.pod_diagnosis import condition, first_trouble, has_started, node_of
 from gymtrain_operator.reconcile.sandbox_backend import BackendChoice, choose
 
 INFERENCE = "inference"
@@ -49,6 +50,15 @@ class ServersStep:
     weight_sync: WeightSyncStatus | None
     waiting_for: str
     failure: Failure | None = None
+
+
+@dataclass(frozen=True)
+class _ServerState:
+    """One server. `trouble` is what is wrong with its pods, for a person."""
+
+    status: ServerStatus
+    ready: bool
+    trouble: str
 
 
 def gym_of(verdict: Verdict) -> GymServers:
@@ -79,10 +89,10 @@ def step(seen: Observation, run: RunContext, verdict: Verdict, before: GymTraini
     brokers = [_broker_state(seen, run, choice)] if choice else []
     sync = weight_sync.step(seen, run, before)
     claims = [
-        readiness(ConditionType.GYM_READY, gym_states, "Gym servers", before),
-        readiness(ConditionType.INFERENCE_READY, [inference], "vLLM", before),
-        readiness(ConditionType.GATEWAY_READY, [gateway], "gateway", before),
-        *(readiness(ConditionType.SANDBOXES_READY, [broker], "sandbox broker", before) for broker in brokers),
+        _readiness(ConditionType.GYM_READY, gym_states, "Gym servers", before),
+        _readiness(ConditionType.INFERENCE_READY, [inference], "vLLM", before),
+        _readiness(ConditionType.GATEWAY_READY, [gateway], "gateway", before),
+        *(_readiness(ConditionType.SANDBOXES_READY, [broker], "sandbox broker", before) for broker in brokers),
     ]
     waiting = [claim.message for claim in claims if claim.status != "True"]
     if choice is not None and choice.backend is not None:
@@ -100,26 +110,61 @@ def step(seen: Observation, run: RunContext, verdict: Verdict, before: GymTraini
     )
 
 
-def _gym_state(seen: Observation, run: RunContext, name: str, kind: str) -> ServerState:
+def _server_state(
+    name: str, kind: str, url: str, deployment: Object | None, wanted: int, pods: list[Object]
+) -> _ServerState:
+    """How one server is, by its Deployment and its pods; `wanted` is the number of pods that the spec asks for."""
+    status = (deployment or {}).get("status") or {}
+    ready = min(int(status.get("readyReplicas", 0)), wanted)
+    trouble = first_trouble(pods)
+    if deployment is not None and not trouble:
+        failed = condition(deployment, "ReplicaFailure")
+        trouble = f"no pod can be made: {failed.get('message', '')}" if failed.get("status") == "True" else ""
+    shown = ServerStatus(
+        name=name,
+        kind=cast(ServerKind, kind),
+        url=url,
+        ready=f"{ready}/{wanted}",
+    )
+    return _ServerState(shown, deployment is not None and ready >= wanted, trouble)
+
+
+def _readiness(kind: ConditionType, states: list[_ServerState], what: str, before: GymTrainingRunStatus) -> Claim:
+    """The condition of `kind` over some servers, which a person knows as `what`."""
+    waiting = [state for state in states if not state.ready]
+    if not waiting:
+        count = sum(int(state.status.ready.split("/")[0]) for state in states)
+        return holds(kind, Reason.ALL_READY, f"{what}: all {count} pods are ready")
+    # Once ready, a server that is not is news; before that it is the way up.
+    old = find(before, kind)
+    was_ready = is_true(before, kind) or (old is not None and old.reason == Reason.PODS_NOT_READY)
+    names_text = ", ".join(f"{state.status.name} ({state.status.ready})" for state in waiting)
+    text = f"{what}: waiting for {names_text}"
+    trouble = next((state.trouble for state in waiting if state.trouble), "")
+    reason = Reason.PODS_NOT_READY if was_ready else Reason.PODS_STARTING
+    return lacks(kind, reason, f"{text}: {trouble}" if trouble else text)
+
+
+def _gym_state(seen: Observation, run: RunContext, name: str, kind: str) -> _ServerState:
     deployment = seen.children.get("Deployment", run.gym_server(name))
     pods = seen.children.servers(labels.Role.GYM, server_label(name))
     wanted = gym_settings(run, name).replicas
-    return server_state(name, kind, gym_url(run, name), deployment, wanted, pods)
+    return _server_state(name, kind, gym_url(run, name), deployment, wanted, pods)
 
 
-def _inference_state(seen: Observation, run: RunContext) -> ServerState:
+def _inference_state(seen: Observation, run: RunContext) -> _ServerState:
     deployment = seen.children.get("Deployment", names.inference(run.name))
     pods = seen.children.servers(labels.Role.INFERENCE)
     wanted = run.spec.inference.replicas
-    state = server_state(INFERENCE, INFERENCE, inference_url(run), deployment, wanted, pods)
+    state = _server_state(INFERENCE, INFERENCE, inference_url(run), deployment, wanted, pods)
     apart = _apart(seen, run, pods)
     if apart and not state.ready:
-        return ServerState(state.status, False, apart)
+        return _ServerState(state.status, False, apart)
     started = sum(has_started(pod, INFERENCE_CONTAINER) for pod in pods)
     if state.ready or state.trouble or not started:
         return state
     text = f"{started} of {wanted} vLLM pods are up and wait for the trainer's first weights"
-    return ServerState(state.status, False, text)
+    return _ServerState(state.status, False, text)
 
 
 def _apart(seen: Observation, run: RunContext, pods: list[Object]) -> str:
@@ -139,17 +184,17 @@ def _apart(seen: Observation, run: RunContext, pods: list[Object]) -> str:
     return ""
 
 
-def _gateway_state(seen: Observation, run: RunContext) -> ServerState:
+def _gateway_state(seen: Observation, run: RunContext) -> _ServerState:
     deployment = seen.children.get("Deployment", names.gateway(run.name))
     pods = seen.children.servers(labels.Role.GATEWAY)
-    return server_state(GATEWAY, GATEWAY, gateway_url(run), deployment, run.spec.gateway.replicas, pods)
+    return _server_state(GATEWAY, GATEWAY, gateway_url(run), deployment, run.spec.gateway.replicas, pods)
 
 
-def _broker_state(seen: Observation, run: RunContext, choice: BackendChoice) -> ServerState:
+def _broker_state(seen: Observation, run: RunContext, choice: BackendChoice) -> _ServerState:
     deployment = seen.children.get("Deployment", names.broker(run.name))
     pods = seen.children.servers(labels.Role.BROKER)
-    state = server_state(BROKER, BROKER, broker_url(run), deployment, 1, pods)
-    return state if choice.backend else ServerState(state.status, False, choice.why)
+    state = _server_state(BROKER, BROKER, broker_url(run), deployment, 1, pods)
+    return state if choice.backend else _ServerState(state.status, False, choice.why)
 
 
 def _broker(run: RunContext, choice: BackendChoice | None) -> list[Object]:

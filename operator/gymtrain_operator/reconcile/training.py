@@ -29,9 +29,9 @@ from gymtrain_operator.reconcile.capacity import (
 )
 from gymtrain_operator.reconcile.changes import Changes, Deletion, Failure
 from gymtrain_operator.reconcile.conditions import Claim, find, holds, lacks
-from gymtrain_operator.reconcile.notices import with_notices
 from gymtrain_operator.reconcile.observation import Object, Observation, is_deleting, labels_of
 from gymtrain_operator.reconcile.pod_diagnosis import condition, first_overdue, first_trouble, phase, terminated
+from gymtrain_operator.reconcile.progress import with_notices
 from gymtrain_operator.reconcile.servers import ServersStep
 from gymtrain_operator.reconcile.times import to_seconds, to_text
 from gymtrain_operator.reconcile.weight_sync import has_weights_of

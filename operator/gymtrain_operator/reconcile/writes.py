@@ -8,15 +8,23 @@
   alone must not restart a server, so templates are not compared. The number of pods is set by itself.
 - Secret, ServiceAccount, Role, RoleBinding: with the Deployment that needs them, since they can't be looked at.
 - others: when their content changed, and at each resync.
+
+And who owns the volume of the checkpoints: the run, which takes it with it, or nobody. What `checkpoint.retain` says
+counts at any time, after the end too. A volume that is kept is the run's own only as long as it is empty: it loses its
+owner in the same reconcile that makes the first trainer, before that is made, so that none ever writes to a volume that
+would go with the run.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from gymtrain_api import names
 from gymtrain_api.labels import FIELD_MANAGER, ROLE
+from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_operator import kinds
 from gymtrain_operator.manifests.config_maps import config_hash
-from gymtrain_operator.reconcile.observation import Children, Object, is_deleting, labels_of, name_of
+from gymtrain_operator.manifests.metadata import owner_reference
+from gymtrain_operator.reconcile.observation import Children, Object, Observation, is_deleting, labels_of, name_of
 
 _WRITTEN_ONCE = {"Pod", "Job", "PersistentVolumeClaim", "SandboxWarmPool"}
 _UNSEEN = {kind.name for kind in kinds.CREATED_ONLY}
@@ -29,6 +37,19 @@ class Scaling:
     name: str
     uid: str
     replicas: int
+
+
+@dataclass(frozen=True)
+class OwnerChange:
+    """The owners that an object is to have from now on.
+
+    Attributes:
+        live: the object as it was seen; it must not have changed since.
+        owners: all of its ownerReferences.
+    """
+
+    live: Object
+    owners: tuple[Object, ...]
 
 
 def needed(
@@ -74,3 +95,19 @@ def _edited_by_others(live: Object) -> bool:
         and "f:template" in ((entry.get("fieldsV1") or {}).get("f:spec") or {})
         for entry in live["metadata"].get("managedFields") or []
     )
+
+
+def owner_changes(seen: Observation, status: GymTrainingRunStatus) -> tuple[OwnerChange, ...]:
+    """What has to change, by the status that the run is to have."""
+    checkpoint = seen.run.spec.trainer.checkpoint if seen.run.spec else None
+    live = seen.children.get("PersistentVolumeClaim", names.checkpoint_volume(seen.run.name))
+    if checkpoint is None or checkpoint.size is None or live is None or is_deleting(live):
+        return ()
+    owners = live["metadata"].get("ownerReferences") or []
+    others = tuple(owner for owner in owners if owner.get("uid") != seen.run.uid)
+    owned = len(others) < len(owners)
+    if checkpoint.retain == "Delete" and not owned:
+        return (OwnerChange(live, (*others, owner_reference(seen.run.name, seen.run.uid))),)
+    if checkpoint.retain == "Keep" and owned and status.attempt is not None:
+        return (OwnerChange(live, others),)
+    return ()

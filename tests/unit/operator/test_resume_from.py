@@ -10,7 +10,7 @@ from gymtrain_api.resume import ResumeFrom
 from gymtrain_operator.manifests.context import RunContext
 from gymtrain_operator.manifests.preflight import preflight_hash, preflight_pod
 from gymtrain_operator.manifests.trainer import trainer_job
-from gymtrain_operator.reconcile.references import named_objects
+from gymtrain_operator.reconcile.preflight import named_objects
 from tests.support.world import World
 from tests.unit.operator.test_manifests import context
 

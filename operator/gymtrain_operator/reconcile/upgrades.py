@@ -1,8 +1,12 @@
-"""Which images a run has used so far: one release from preflight to the last attempt (decision 21).
+"""What a run keeps when the operator is upgraded under it: its images, and the names of its objects.
 
-preflight starts     they follow from the spec and the operator's defaults; its pod keeps note of all of them
-preflight passes     they are recorded in the status, and hold from then on
-no record            (the status was lost, or the run is of an earlier release) the pod's note, then what runs
+Images: one release from preflight to the last attempt (decision 21).
+
+    preflight starts     they follow from the spec and the operator's defaults; its pod keeps note of all of them
+    preflight passes     they are recorded in the status, and hold from then on
+    no record            (the status was lost, or the run is of an earlier release) the pod's note, then what runs
+
+Names: an upgrade never makes a second set of a run's objects.
 """
 
 from collections.abc import Iterator
@@ -12,9 +16,18 @@ from pydantic import ValidationError
 from gymtrain_api import labels, names, wiring
 from gymtrain_api.status import GymTrainingRunStatus, Images
 from gymtrain_operator.manifests import broker, gateway, gym, inference, trainer
-from gymtrain_operator.manifests.context import RunContext
+from gymtrain_operator.manifests.context import KeptNames, RunContext
 from gymtrain_operator.manifests.preflight import preflight_hash
-from gymtrain_operator.reconcile.observation import Object, Observation, Verdict, labels_of
+from gymtrain_operator.reconcile.changes import Changes, Deletion
+from gymtrain_operator.reconcile.observation import (
+    Children,
+    Object,
+    Observation,
+    Verdict,
+    is_deleting,
+    labels_of,
+    name_of,
+)
 
 
 def recorded_images(
@@ -80,3 +93,23 @@ def _containers(manifest: Object | None, name: str) -> list[Object]:
     if manifest is None:
         return []
     return [one for one in manifest["spec"]["template"]["spec"]["containers"] if one["name"] == name]
+
+
+def kept_names(children: Children, run: str) -> KeptNames:
+    """The names as the run's Services have them, which stay until the run is deleted, also while it is suspended."""
+    services = [one for one in children.of("Service") if not is_deleting(one)]
+    servers = {labels_of(one)[labels.SERVER]: name_of(one) for one in services if labels.SERVER in labels_of(one)}
+    service = next((one for one in services if name_of(one) == names.broker(run)), None)
+    if service is None:
+        return KeptNames(servers)
+    notes = service["metadata"].get("annotations") or {}
+    # Before it was noted the identity had the name of the Service.
+    return KeptNames(servers, notes.get(labels.BROKER_IDENTITY) or names.broker(run))
+
+
+def outdated_policies(children: Children, run: RunContext) -> Changes:
+    """The fence that had the run's own name, once the one that took its place stands."""
+    old, new = (children.get("NetworkPolicy", name) for name in (run.name, names.network_policy(run.name)))
+    if old is None or new is None or is_deleting(old):
+        return Changes()
+    return Changes(delete=(Deletion.of(old),))
