@@ -16,7 +16,7 @@ from gymtrain_operator.cluster import Cluster
 from gymtrain_operator.errors import ClusterError, ConflictError, ForeignObjectError, NotFoundError, RejectedError
 from gymtrain_operator.kinds import Kind
 from gymtrain_operator.log import logger
-from gymtrain_operator.manifests.hashes import digest
+from gymtrain_operator.manifests.objects import digest
 from gymtrain_operator.manifests.volumes import is_kept
 from gymtrain_operator.reconcile.events import Event
 from gymtrain_operator.reconcile.observation import Object, Observation, Rejection, labels_of, name_of, uid_of

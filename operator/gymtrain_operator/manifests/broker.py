@@ -5,11 +5,8 @@ from typing import Any
 from gymtrain_api import agent_sandbox, labels, names, wiring
 from gymtrain_api.sandboxes import SandboxBackend
 from gymtrain_operator.manifests.context import Object, RunContext
-from gymtrain_operator.manifests.deployments import deployment
-from gymtrain_operator.manifests.hashes import digest, settings
-from gymtrain_operator.manifests.metadata import metadata
+from gymtrain_operator.manifests.objects import deployment, digest, hash_input, metadata, service
 from gymtrain_operator.manifests.pod import container, pod_template
-from gymtrain_operator.manifests.services import service
 
 CONTAINER = "broker"
 _TOKEN_KEY = "token"  # noqa: S105 - the name of a key
@@ -174,7 +171,7 @@ def _deployment(run: RunContext, backend: SandboxBackend, why: str) -> Object:
         labels.Role.BROKER,
         template,
         replicas=1,
-        inputs=settings(sandboxes),
+        inputs=hash_input(sandboxes),
         recreate=True,
     )
     made["metadata"]["annotations"] |= {labels.SANDBOX_BACKEND: backend, labels.SANDBOX_BACKEND_REASON: why}

@@ -7,11 +7,9 @@ from collections.abc import Mapping
 import yaml
 
 from gymtrain_api import names, wiring
-from gymtrain_api.labels import CONFIG_HASH
 from gymtrain_operator.manifests.broker import broker_url
 from gymtrain_operator.manifests.context import GymServers, Object, RunContext
-from gymtrain_operator.manifests.hashes import digest
-from gymtrain_operator.manifests.metadata import metadata, stamped
+from gymtrain_operator.manifests.objects import digest, metadata, stamped
 
 GYM_CONFIG_MOUNT: Object = {"name": "gym", "mountPath": wiring.GYM_CONFIG_DIR, "readOnly": True}
 GYM_CONFIG_KEY = "config.yaml"
@@ -115,9 +113,3 @@ def inference_url(run: RunContext) -> str:
 def _config_map(run: RunContext, name: str, data: dict[str, str]) -> Object:
     manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata(run, name), "data": data}
     return stamped(manifest, digest(data))
-
-
-def config_hash(manifest: Object) -> str:
-    """The hash that an object carries; empty where it has none."""
-    annotations = (manifest.get("metadata") or {}).get("annotations") or {}
-    return str(annotations.get(CONFIG_HASH, ""))

@@ -2,10 +2,8 @@
 
 from gymtrain_api import labels, names, wiring
 from gymtrain_operator.manifests.context import Object, RunContext
-from gymtrain_operator.manifests.deployments import deployment
-from gymtrain_operator.manifests.hashes import settings
+from gymtrain_operator.manifests.objects import deployment, hash_input, service
 from gymtrain_operator.manifests.pod import container, pod_template
-from gymtrain_operator.manifests.services import service
 
 CONTAINER = "gateway"
 _REQUESTS = {"cpu": "50m", "memory": "192Mi"}
@@ -60,5 +58,5 @@ def _deployment(run: RunContext) -> Object:
         labels.Role.GATEWAY,
         template,
         replicas=gateway.replicas,
-        inputs=(settings(gateway, without=frozenset({"replicas"})), run.spec.service_account_name),
+        inputs=(hash_input(gateway, without=frozenset({"replicas"})), run.spec.service_account_name),
     )

@@ -6,10 +6,8 @@ from gymtrain_api.spec import GymServer
 from gymtrain_operator.manifests.broker import broker_url, client_env, token_mount, token_volume
 from gymtrain_operator.manifests.config_maps import GYM_CONFIG_MOUNT, gym_config_volume, hosted_config
 from gymtrain_operator.manifests.context import GymServers, Object, RunContext
-from gymtrain_operator.manifests.deployments import deployment
-from gymtrain_operator.manifests.hashes import settings as hashed
+from gymtrain_operator.manifests.objects import deployment, hash_input, service
 from gymtrain_operator.manifests.pod import container, pod_template, shared_memory
-from gymtrain_operator.manifests.services import service
 
 CONTAINER = "gym"
 # Resident memory measured: head 136 MB, model 157, agent 211, resources 274.
@@ -122,5 +120,5 @@ def _deployment(run: RunContext, gym: GymServers, name: str, kind: str) -> Objec
 
 def _inputs(run: RunContext, settings: GymServer) -> object:
     """What of the spec the pods of a server are made from."""
-    own = (hashed(settings, without=frozenset({"replicas"})), run.spec.gym.env, run.spec.service_account_name)
+    own = (hash_input(settings, without=frozenset({"replicas"})), run.spec.gym.env, run.spec.service_account_name)
     return own if run.spec.sandboxes is None else (*own, broker_url(run))

@@ -1,13 +1,11 @@
 """Deployment of vLLM and its two Services."""
 
 from gymtrain_api import labels, names, wiring
-from gymtrain_operator.manifests.checkpoints import checkpoint_mount, checkpoint_volume, is_shared_with_vllm
 from gymtrain_operator.manifests.context import Object, RunContext
-from gymtrain_operator.manifests.deployments import deployment
-from gymtrain_operator.manifests.hashes import settings
-from gymtrain_operator.manifests.model import model_in_server_pods
+from gymtrain_operator.manifests.objects import deployment, hash_input, service
 from gymtrain_operator.manifests.pod import container, pod_template, shared_memory
-from gymtrain_operator.manifests.services import service
+from gymtrain_operator.manifests.sources import model_in_server_pods
+from gymtrain_operator.manifests.volumes import checkpoint_mount, checkpoint_volume, is_shared_with_vllm
 
 CONTAINER = "inference"
 _REQUESTS = {"cpu": "250m", "memory": "2Gi"}
@@ -66,8 +64,8 @@ def _deployment(run: RunContext) -> Object:
         template=inference.template,
     )
     inputs = (
-        settings(inference, without=frozenset({"replicas"})),
-        settings(run.spec.model),
+        hash_input(inference, without=frozenset({"replicas"})),
+        hash_input(run.spec.model),
         run.spec.trainer.image if model.fetch else None,
         run.spec.service_account_name,
     )

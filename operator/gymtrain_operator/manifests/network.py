@@ -20,8 +20,7 @@ from typing import Any
 
 from gymtrain_api import labels, names, wiring
 from gymtrain_operator.manifests.context import Object, RunContext
-from gymtrain_operator.manifests.hashes import digest
-from gymtrain_operator.manifests.metadata import metadata, stamped
+from gymtrain_operator.manifests.objects import digest, metadata, stamped
 
 # Labels that the chart gives the operator's pods.
 OPERATOR_LABELS = {"app.kubernetes.io/name": "gymtrain", "app.kubernetes.io/component": "operator"}

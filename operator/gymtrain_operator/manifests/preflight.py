@@ -6,13 +6,11 @@ from typing import Any
 
 from gymtrain_api import labels, names
 from gymtrain_api.merge import merge
-from gymtrain_operator.manifests.checkpoints import resume_in_preflight
 from gymtrain_operator.manifests.context import Object, RunContext
-from gymtrain_operator.manifests.data import INDEX_MOUNT, INDEX_VOLUME, data_sources
-from gymtrain_operator.manifests.hashes import digest
-from gymtrain_operator.manifests.metadata import metadata, stamped
-from gymtrain_operator.manifests.model import model_in_preflight, token_env
+from gymtrain_operator.manifests.objects import digest, metadata, stamped
 from gymtrain_operator.manifests.pod import container, pod_template
+from gymtrain_operator.manifests.sources import INDEX_MOUNT, INDEX_VOLUME, dataset_mounts, model_in_preflight, token_env
+from gymtrain_operator.manifests.volumes import resume_in_preflight
 
 GYM_CONTAINER = "gym"
 TRAINER_CONTAINER = "trainer"
@@ -47,7 +45,7 @@ def preflight_pod(run: RunContext) -> Object:
     """The preflight pod. It isn't changed or tried again: other inputs make another pod. It keeps note of all images of
     its release, of which the run goes on to be made."""
     model = model_in_preflight(run)
-    sources = data_sources(run)
+    sources = dataset_mounts(run)
     volumes = [model.volume, INDEX_VOLUME, *sources.volumes]
     resume = resume_in_preflight(run, volumes)
     gym = container(

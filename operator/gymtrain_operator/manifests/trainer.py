@@ -2,15 +2,19 @@
 
 from gymtrain_api import labels, names, wiring
 from gymtrain_operator.manifests.broker import client_env, token_mount, token_volume
-from gymtrain_operator.manifests.checkpoints import checkpoint_mount, checkpoint_volume, resume_in_trainer
 from gymtrain_operator.manifests.config_maps import GYM_CONFIG_MOUNT, gym_config_volume
 from gymtrain_operator.manifests.context import Object, RunContext
-from gymtrain_operator.manifests.data import INDEX_MOUNT, INDEX_VOLUME, data_init, data_sources
-from gymtrain_operator.manifests.hashes import digest, settings
-from gymtrain_operator.manifests.metadata import metadata, stamped
-from gymtrain_operator.manifests.model import model_in_server_pods, token_env
+from gymtrain_operator.manifests.objects import digest, hash_input, metadata, service, stamped
 from gymtrain_operator.manifests.pod import container, pod_template, shared_memory
-from gymtrain_operator.manifests.services import service
+from gymtrain_operator.manifests.sources import (
+    INDEX_MOUNT,
+    INDEX_VOLUME,
+    data_init,
+    dataset_mounts,
+    model_in_server_pods,
+    token_env,
+)
+from gymtrain_operator.manifests.volumes import checkpoint_mount, checkpoint_volume, resume_in_trainer
 
 CONTAINER = "trainer"
 _REQUESTS = {"cpu": "250m", "memory": "2Gi"}
@@ -32,7 +36,7 @@ def trainer_job(run: RunContext, attempt: int) -> Object:
     operator starts the next attempt from the last checkpoint."""
     trainer = run.spec.trainer
     model = model_in_server_pods(run)
-    sources = data_sources(run)
+    sources = dataset_mounts(run)
     resume = resume_in_trainer(run)
     shm_volume, shm_mount = shared_memory()
     main = container(
@@ -99,4 +103,4 @@ def trainer_job(run: RunContext, attempt: int) -> Object:
             "template": template,
         },
     }
-    return stamped(manifest, digest(settings(run.spec.trainer)))
+    return stamped(manifest, digest(hash_input(run.spec.trainer)))

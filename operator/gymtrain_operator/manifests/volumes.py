@@ -1,11 +1,14 @@
-"""PersistentVolumeClaims that are made for a run, and which of them outlive it (decision 18)."""
+"""The volumes of a run: the PersistentVolumeClaims that are made for it, which of them outlive it (decision 18), and
+how the volume of the checkpoints gets into its pods: the trainer writes it, and vLLM reads adapters from it."""
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
-from gymtrain_api import labels, names
+from gymtrain_api import labels, names, transports, wiring
+from gymtrain_api.resume import ResumeFrom
 from gymtrain_operator.manifests.context import Object, RunContext
-from gymtrain_operator.manifests.hashes import digest
-from gymtrain_operator.manifests.metadata import metadata, stamped, unowned_metadata
+from gymtrain_operator.manifests.objects import digest, metadata, stamped, unowned_metadata
 
 _KIND = "PersistentVolumeClaim"
 
@@ -19,12 +22,12 @@ def volume_claims(run: RunContext, *, in_use: bool) -> list[Object]:
     storage = run.spec.model.storage
     if storage:
         meta = metadata(run, names.model_volume(run.name))
-        claims.append(_claim(meta, storage.size, storage.access_modes, storage.storage_class_name))
+        claims.append(_volume_claim(meta, storage.size, storage.access_modes, storage.storage_class_name))
     checkpoint = run.spec.trainer.checkpoint
     if checkpoint and checkpoint.size:
         kept = in_use and checkpoint.retain == "Keep"
         meta = (unowned_metadata if kept else metadata)(run, names.checkpoint_volume(run.name))
-        claims.append(_claim(meta, checkpoint.size, checkpoint.access_modes, checkpoint.storage_class_name))
+        claims.append(_volume_claim(meta, checkpoint.size, checkpoint.access_modes, checkpoint.storage_class_name))
     return claims
 
 
@@ -40,8 +43,80 @@ def is_kept(manifest: Object, run: str) -> bool:
     )
 
 
-def _claim(meta: Object, size: str, modes: list[Any], storage_class: str | None) -> Object:
+def _volume_claim(meta: Object, size: str, modes: list[Any], storage_class: str | None) -> Object:
     spec: dict[str, Any] = {"accessModes": list(modes), "resources": {"requests": {"storage": size}}}
     if storage_class is not None:
         spec["storageClassName"] = storage_class
     return stamped({"apiVersion": "v1", "kind": _KIND, "metadata": meta, "spec": spec}, digest(spec))
+
+
+def checkpoint_volume(run: RunContext) -> Object:
+    """Volume of a pod: the user's claim, the one made for the run, or a folder that ends with the pod."""
+    checkpoint = run.spec.trainer.checkpoint
+    if checkpoint is None:
+        return {"name": "checkpoints", "emptyDir": {}}
+    claim = checkpoint.claim_name or names.checkpoint_volume(run.name)
+    return {"name": "checkpoints", "persistentVolumeClaim": {"claimName": claim}}
+
+
+def checkpoint_mount(run: RunContext, *, read_only: bool = False) -> Object:
+    """Mount of the volume; at the same path in every pod, so that a path means the same to all."""
+    mount: Object = {"name": "checkpoints", "mountPath": wiring.CHECKPOINT_DIR}
+    if read_only:
+        mount |= {"readOnly": True}
+    checkpoint = run.spec.trainer.checkpoint
+    # Runs may share a claim of the user's; each writes below a folder of its own.
+    return mount | {"subPath": run.name} if checkpoint and checkpoint.claim_name else mount
+
+
+@dataclass(frozen=True)
+class ResumeMounts:
+    """Volumes of a pod, and read-only mounts of its trainer container, for `spec.resumeFrom`."""
+
+    volumes: tuple[Object, ...] = ()
+    mounts: tuple[Object, ...] = ()
+
+
+def resume_in_trainer(run: RunContext) -> ResumeMounts:
+    """The folder of the earlier run. A run that goes on from its own name has it already."""
+    source = _source(run)
+    checkpoint = run.spec.trainer.checkpoint
+    if source is None or checkpoint is None or source.run == run.name:
+        return ResumeMounts()
+    mount: Object = {"mountPath": f"{wiring.RESUME_DIR}/{source.run}", "readOnly": True}
+    if checkpoint.claim_name:  # a pod that names a claim twice never starts with some drivers
+        return ResumeMounts((), ({"name": "checkpoints", **mount, "subPath": source.run},))
+    return ResumeMounts((_read_only(names.checkpoint_volume(source.run)),), ({"name": "resume", **mount},))
+
+
+def resume_in_preflight(run: RunContext, volumes: Iterable[Object]) -> ResumeMounts:
+    """The volume as a whole, so that preflight can say what there is: for a subPath that isn't there the kubelet would
+    make a folder. `volumes`: what the pod has anyway."""
+    source = _source(run)
+    checkpoint = run.spec.trainer.checkpoint
+    if source is None or checkpoint is None:
+        return ResumeMounts()
+    claim = checkpoint.claim_name or names.checkpoint_volume(source.run)
+    path = wiring.RESUME_DIR if checkpoint.claim_name else f"{wiring.RESUME_DIR}/{source.run}"
+    known = next((v["name"] for v in volumes if (v.get("persistentVolumeClaim") or {}).get("claimName") == claim), None)
+    mount = {"name": known or "resume", "mountPath": path, "readOnly": True}
+    return ResumeMounts(() if known else (_read_only(claim),), (mount,))
+
+
+def _read_only(claim: str) -> Object:
+    return {"name": "resume", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
+
+
+def _source(run: RunContext) -> ResumeFrom | None:
+    return ResumeFrom.parse(run.spec.resume_from) if run.spec.resume_from else None
+
+
+def is_shared_with_vllm(run: RunContext) -> bool:
+    """Whether vLLM pods mount the volume: adapters get there through it."""
+    return transports.planned(run.spec) == "LoRAFilesystem"
+
+
+def is_single_node_volume(run: RunContext) -> bool:
+    """Whether the volume is one that pods on different nodes can't have. Of a claim of the user's nothing is known."""
+    checkpoint = run.spec.trainer.checkpoint
+    return checkpoint is not None and checkpoint.size is not None and "ReadWriteMany" not in checkpoint.access_modes

@@ -7,7 +7,6 @@ from gymtrain_api import labels, names
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.status import GymTrainingRunStatus, ServerKind, ServerStatus, WeightSyncStatus
 from gymtrain_operator.manifests.broker import broker_identity, broker_objects, broker_url
-from gymtrain_operator.manifests.checkpoints import holds_on_one_node, is_shared_with_vllm
 from gymtrain_operator.manifests.config_maps import (
     gateway_url,
     gym_config_map,
@@ -22,7 +21,7 @@ from gymtrain_operator.manifests.inference import CONTAINER as INFERENCE_CONTAIN
 from gymtrain_operator.manifests.inference import inference_objects
 from gymtrain_operator.manifests.network import network_policies
 from gymtrain_operator.manifests.trainer import trainer_service
-from gymtrain_operator.manifests.volumes import volume_claims
+from gymtrain_operator.manifests.volumes import is_shared_with_vllm, is_single_node_volume, volume_claims
 from gymtrain_operator.reconcile import weight_sync
 from gymtrain_operator.reconcile.changes import Changes, Failure
 from gymtrain_operator.reconcile.conditions import Claim, find, holds, is_true, lacks
@@ -169,7 +168,7 @@ def _inference_state(seen: Observation, run: RunContext) -> _ServerState:
 
 def _apart(seen: Observation, run: RunContext, pods: list[Object]) -> str:
     """Whether a vLLM pod waits for a volume that the trainer has on another node; empty where none does."""
-    if not is_shared_with_vllm(run) or not holds_on_one_node(run):
+    if not is_shared_with_vllm(run) or not is_single_node_volume(run):
         return ""
     trainers = {node_of(pod) for pod in seen.children.servers(labels.Role.TRAINER)} - {""}
     for pod in pods:
