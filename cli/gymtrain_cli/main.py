@@ -6,8 +6,7 @@ from pathlib import Path
 
 from gymtrain_cli import curve
 from gymtrain_cli.errors import CliError
-from gymtrain_cli.run_reader import Cluster
-from gymtrain_cli.steps import parse_steps
+from gymtrain_cli.run_reader import RunReader
 from gymtrain_cli.watch import follow
 
 _INTERRUPTED = 130  # as shells say it of SIGINT
@@ -49,10 +48,10 @@ def main(argv: list[str] | None = None) -> int:
     """
     args = _parser().parse_args(argv)
     try:
-        cluster = Cluster(args.context, args.namespace)
+        runs = RunReader(args.context, args.namespace)
         if args.command == "watch":
-            return 0 if follow(lambda: cluster.status(args.run), _write, args.timeout) else 1
-        steps = parse_steps(cluster.trainer_logs(args.run))
+            return 0 if follow(lambda: runs.status(args.run), _write, args.timeout) else 1
+        steps = curve.parse_steps(runs.trainer_logs(args.run))
         _write(curve.draw_text(args.run, steps))
         _write(curve.summary(steps))
         if args.png:

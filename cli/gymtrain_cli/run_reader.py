@@ -19,7 +19,7 @@ _TOO_MANY_REQUESTS = 429
 _TEXT_LIMIT = 200  # characters of an answer that is no Status: a proxy's page
 
 
-class Cluster:
+class RunReader:
     """Read access to the runs of one namespace."""
 
     def __init__(self, context: str | None, namespace: str | None) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from gymtrain_cli import curve
+from gymtrain_cli.curve import Step, ends, parse_steps, smoothed
 from gymtrain_cli.errors import NoStepsError
-from gymtrain_cli.steps import Step, ends, parse_steps, smoothed
 
 
 def _line(step: int, reward: float) -> str:
