@@ -9,8 +9,16 @@ from gymtrain_api import labels, names
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_operator.reconcile.conditions import find
-from gymtrain_operator.reconcile.observation import Object, Observation, labels_of, name_of
-from gymtrain_operator.reconcile.pod_diagnosis import condition, node_of, phase
+from gymtrain_operator.reconcile.observation import (
+    Object,
+    Observation,
+    age_of,
+    condition_of,
+    is_finished,
+    labels_of,
+    name_of,
+)
+from gymtrain_operator.reconcile.pod_diagnosis import node_of, phase
 from gymtrain_operator.reconcile.times import to_seconds
 
 AGAIN_SECONDS = 300.0
@@ -31,13 +39,13 @@ def without_room(seen: Observation, attempt: int) -> str:
     pods = seen.children.pods(labels.Role.TRAINER, {labels.ATTEMPT: str(attempt)})
     for pod in [*pods, *_server_pods(seen)]:
         if _has_no_room(pod):
-            return f"pod {name_of(pod)} can't be scheduled: {condition(pod, 'PodScheduled').get('message', '')}"
+            return f"pod {name_of(pod)} can't be scheduled: {condition_of(pod, 'PodScheduled').get('message', '')}"
     for deployment in seen.children.of("Deployment"):
-        refused = condition(deployment, "ReplicaFailure")
+        refused = condition_of(deployment, "ReplicaFailure")
         if refused.get("status") == "True" and "exceeded quota" in str(refused.get("message")):
             return f"no pod of Deployment {name_of(deployment)} can be made: {refused['message']}"
     job = seen.children.get("Job", names.trainer_job(seen.run.name, attempt))
-    if job is not None and not pods and not _is_over(job) and _age(job, seen.now) > _MADE_SECONDS:
+    if job is not None and not pods and not is_finished(job) and age_of(job, seen.now) > _MADE_SECONDS:
         return (
             f"no pod of Job {name_of(job)} is made: a quota, a queue or an admission policy holds them back; "
             f"kubectl describe job {name_of(job)} says which"
@@ -54,7 +62,7 @@ def ended_for_want_of_room(seen: Observation, before: GymTrainingRunStatus, job:
 
 def lost_servers(seen: Observation, job: Object) -> bool:
     """Whether a server of the run had no room any more when the attempt's Job failed."""
-    failed = condition(job, "Failed")
+    failed = condition_of(job, "Failed")
     failed_at = to_seconds(failed.get("lastTransitionTime"))
     if failed.get("status") != "True" or failed_at is None:
         return False
@@ -79,16 +87,8 @@ def _server_pods(seen: Observation) -> list[Object]:
 
 def _has_no_room(pod: Object) -> bool:
     """Whether the scheduler looked for a node and found none, or a queue keeps it from looking."""
-    return phase(pod) == "Pending" and not node_of(pod) and condition(pod, "PodScheduled").get("status") == "False"
+    return phase(pod) == "Pending" and not node_of(pod) and condition_of(pod, "PodScheduled").get("status") == "False"
 
 
 def _since(pod: Object) -> float:
-    return to_seconds(condition(pod, "PodScheduled").get("lastTransitionTime")) or 0.0
-
-
-def _age(manifest: Object, now: float) -> float:
-    return now - (to_seconds(manifest["metadata"].get("creationTimestamp")) or now)
-
-
-def _is_over(job: Object) -> bool:
-    return any(condition(job, kind).get("status") == "True" for kind in ("Complete", "Failed"))
+    return to_seconds(condition_of(pod, "PodScheduled").get("lastTransitionTime")) or 0.0

@@ -9,8 +9,8 @@ from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_operator.manifests.context import RunContext
 from gymtrain_operator.reconcile.changes import Changes, Deletion, Failure
 from gymtrain_operator.reconcile.conditions import Claim, find, is_true, lacks, says
-from gymtrain_operator.reconcile.observation import Object, Observation, is_deleting
-from gymtrain_operator.reconcile.pod_diagnosis import condition, is_over
+from gymtrain_operator.reconcile.observation import Object, Observation, is_deleting, is_finished
+from gymtrain_operator.reconcile.pod_diagnosis import is_over
 from gymtrain_operator.reconcile.times import to_seconds, to_text
 
 SWEEP_SECONDS = 2.0
@@ -100,7 +100,7 @@ def sweep(seen: Observation) -> Changes:
 
 def release(seen: Observation) -> Changes:
     """The end of a run: servers go, and a trainer that still runs. What ended stays, for its log."""
-    jobs = [job for job in seen.children.of("Job") if not _is_over(job)]
+    jobs = [job for job in seen.children.of("Job") if not is_finished(job)]
     preflight = [p for p in seen.children.pods(labels.Role.PREFLIGHT) if not is_over(p)]
     return _deletions(seen.children.of("Deployment") + jobs + preflight).and_then(sweep(seen))
 
@@ -119,10 +119,6 @@ def seconds_to_live(seen: Observation, before: GymTrainingRunStatus) -> float | 
 def _suspended_since(status: GymTrainingRunStatus) -> float | None:
     old = find(status, ConditionType.SUSPENDED)
     return to_seconds(old.last_transition_time) if old and old.status == "True" else None
-
-
-def _is_over(job: Object) -> bool:
-    return any(condition(job, kind).get("status") == "True" for kind in ("Complete", "Failed"))
 
 
 def _deletions(objects: list[Object]) -> Changes:

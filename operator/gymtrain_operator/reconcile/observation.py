@@ -10,6 +10,7 @@ from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_api.transports import ServerOffer
 from gymtrain_api.wiring import GymPreflight, InferencePreflight, TrainerPreflight, TrainerProgress
+from gymtrain_operator.reconcile.times import to_seconds
 
 type Object = dict[str, Any]
 
@@ -159,3 +160,24 @@ def labels_of(manifest: Object) -> dict[str, str]:
 def is_deleting(manifest: Object) -> bool:
     """Whether the object is on its way out."""
     return bool(manifest["metadata"].get("deletionTimestamp"))
+
+
+def age_of(manifest: Object, now: float) -> float:
+    """Returns seconds since the object was made; 0 where that isn't known."""
+    return now - (to_seconds(manifest["metadata"].get("creationTimestamp")) or now)
+
+
+def is_finished(job: Object) -> bool:
+    """Whether a Job is over, well or not."""
+    return has_condition(job, "Complete") or has_condition(job, "Failed")
+
+
+def condition_of(manifest: Object, kind: str) -> dict[str, Any]:
+    """Returns a condition of an object's status; empty where it has none of the kind."""
+    conditions = (manifest.get("status") or {}).get("conditions") or []
+    return next((c for c in conditions if c.get("type") == kind), {})
+
+
+def has_condition(manifest: Object, kind: str) -> bool:
+    """Whether a condition of an object's status is True."""
+    return condition_of(manifest, kind).get("status") == "True"

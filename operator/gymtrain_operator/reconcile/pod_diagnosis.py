@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gymtrain_api import labels
-from gymtrain_operator.reconcile.observation import Children, Object, name_of, uid_of
+from gymtrain_operator.reconcile.observation import Children, Object, condition_of, has_condition, name_of, uid_of
 from gymtrain_operator.reconcile.times import to_seconds
 
 # Waiting reasons of a container that is on its way, not in trouble.
@@ -71,12 +71,6 @@ def is_over(pod: Object) -> bool:
     return spec.get("restartPolicy") == "Never" and len(well) == len(spec.get("containers") or ())
 
 
-def condition(manifest: Object, kind: str) -> dict[str, Any]:
-    """A condition of an object's status; empty where it has none of the kind."""
-    conditions = (manifest.get("status") or {}).get("conditions") or []
-    return next((c for c in conditions if c.get("type") == kind), {})
-
-
 def node_of(pod: Object) -> str:
     """The node that the pod was given to; empty where it waits for one."""
     return str((pod.get("spec") or {}).get("nodeName") or "")
@@ -93,7 +87,7 @@ def was_disrupted(pod: Object) -> bool:
     The reason Evicted alone says nothing: the kubelet evicts a pod that fills its own volumes, too.
     """
     reason = (pod.get("status") or {}).get("reason", "")
-    return condition(pod, "DisruptionTarget").get("status") == "True" or reason in {
+    return has_condition(pod, "DisruptionTarget") or reason in {
         "NodeLost",
         "NodeShutdown",
         "Preempting",
@@ -124,7 +118,7 @@ def terminated(pod: Object) -> list[Terminated]:
 
 def trouble(pod: Object) -> str:
     """Why the pod is not running as it should; empty where it is on its way or fine."""
-    scheduled = condition(pod, "PodScheduled")
+    scheduled = condition_of(pod, "PodScheduled")
     if scheduled.get("status") == "False":
         return f"pod {name_of(pod)} can't be scheduled: {scheduled.get('message', '')}"
     for status, _ in _container_statuses(pod):

@@ -26,7 +26,7 @@ from gymtrain_operator.manifests.network import network_policies
 from gymtrain_operator.manifests.volumes import volume_claims
 from gymtrain_operator.reconcile.changes import Changes, Deletion, Failure
 from gymtrain_operator.reconcile.conditions import find, holds, is_true, lacks, unknown
-from gymtrain_operator.reconcile.observation import Children, Object, Observation, Verdict, is_deleting, name_of
+from gymtrain_operator.reconcile.observation import Children, Object, Observation, Verdict, age_of, is_deleting, name_of
 from gymtrain_operator.reconcile.pod_diagnosis import Terminated, is_over, terminated, trouble, was_disrupted
 from gymtrain_operator.reconcile.times import to_seconds
 from gymtrain_operator.reconcile.upgrades import noted_images
@@ -101,9 +101,8 @@ def _for_pod(
         return _finished(seen, run, pod, wanted)
 
     waits_for = trouble(pod) or (seen.missing[0] if seen.missing else "")
-    age = seen.now - (to_seconds(pod["metadata"].get("creationTimestamp")) or seen.now)
     deadline = run.spec.startup_deadline_seconds
-    if age > deadline:
+    if age_of(pod, seen.now) > deadline:
         why = waits_for or "its containers did not end in time"
         return _failed(
             Reason.PREFLIGHT_ERROR, f"preflight took longer than {deadline} s (startupDeadlineSeconds): {why}"

@@ -25,8 +25,8 @@ from gymtrain_operator.manifests.volumes import is_shared_with_vllm, is_single_n
 from gymtrain_operator.reconcile import weight_sync
 from gymtrain_operator.reconcile.changes import Changes, Failure
 from gymtrain_operator.reconcile.conditions import Claim, find, holds, is_true, lacks
-from gymtrain_operator.reconcile.observation import Object, Observation, Verdict, name_of
-from gymtrain_operator.reconcile.pod_diagnosis import condition, first_trouble, has_started, node_of
+from gymtrain_operator.reconcile.observation import Object, Observation, Verdict, condition_of, name_of
+from gymtrain_operator.reconcile.pod_diagnosis import first_trouble, has_started, node_of
 from gymtrain_operator.reconcile.sandbox_backend import BackendChoice, choose
 
 INFERENCE = "inference"
@@ -117,7 +117,7 @@ def _server_state(
     ready = min(int(status.get("readyReplicas", 0)), wanted)
     trouble = first_trouble(pods)
     if deployment is not None and not trouble:
-        failed = condition(deployment, "ReplicaFailure")
+        failed = condition_of(deployment, "ReplicaFailure")
         trouble = f"no pod can be made: {failed.get('message', '')}" if failed.get("status") == "True" else ""
     shown = ServerStatus(
         name=name,

@@ -29,8 +29,15 @@ from gymtrain_operator.reconcile.capacity import (
 )
 from gymtrain_operator.reconcile.changes import Changes, Deletion, Failure
 from gymtrain_operator.reconcile.conditions import Claim, find, holds, lacks
-from gymtrain_operator.reconcile.observation import Object, Observation, is_deleting, labels_of
-from gymtrain_operator.reconcile.pod_diagnosis import condition, first_overdue, first_trouble, phase, terminated
+from gymtrain_operator.reconcile.observation import (
+    Object,
+    Observation,
+    condition_of,
+    has_condition,
+    is_deleting,
+    labels_of,
+)
+from gymtrain_operator.reconcile.pod_diagnosis import first_overdue, first_trouble, phase, terminated
 from gymtrain_operator.reconcile.progress import with_notices
 from gymtrain_operator.reconcile.servers import ServersStep
 from gymtrain_operator.reconcile.times import to_seconds, to_text
@@ -83,10 +90,10 @@ def _step(
         if overdue := first_overdue(trainer_pods(seen, attempt), seen.now):
             return _waiting_for_node(attempt, overdue)
         return _going_on(attempt, _starting_reason(servers), "waiting for the pods of the last trainer to end")
-    if condition(job, "Complete").get("status") == "True":
+    if has_condition(job, "Complete"):
         report = final_report(trainer_pods(seen, attempt))
         return TrainingStep(Changes(), attempt, "complete", report)
-    if condition(job, "Failed").get("status") == "True":
+    if has_condition(job, "Failed"):
         return _after_failure(seen, run, servers, before, job, attempt, disrupted)
     return _watch(seen, run, servers, before, job, attempt)
 
@@ -127,7 +134,7 @@ def _after_failure(
     message = failure_message(seen, pods, job)
     if any(t.exit_code == ExitCode.REFUSED for pod in pods for t in terminated(pod) if t.container == CONTAINER):
         return TrainingStep(Changes(), attempt, "retrying", report, Failure(Reason.TRAINER_REFUSED, message))
-    failed_at = to_seconds(condition(job, "Failed").get("lastTransitionTime")) or seen.now
+    failed_at = to_seconds(condition_of(job, "Failed").get("lastTransitionTime")) or seen.now
     if ended_for_want_of_room(seen, before, job):
         return _begin_again(seen, job, attempt, failed_at + AGAIN_SECONDS, message)
     limit = run.spec.backoff_limit
