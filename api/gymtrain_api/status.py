@@ -121,3 +121,12 @@ class GymTrainingRunStatus(Status):
         description="The servers of the run.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["kind", "name"]},
     )
+
+    def condition(self, kind: str) -> Condition | None:
+        """Returns the condition of that type, or None."""
+        return next((condition for condition in self.conditions if condition.type == kind), None)
+
+    def is_true(self, kind: str) -> bool:
+        """Whether the condition of that type is True."""
+        found = self.condition(kind)
+        return found is not None and found.status == "True"

@@ -4,32 +4,20 @@ import time
 from collections.abc import Callable
 
 from gymtrain_api.conditions import ConditionType
-from gymtrain_api.status import Condition, GymTrainingRunStatus
+from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_cli.errors import UnavailableError, WatchDeadlineError
 
 _POLL_SECONDS = 1.0
 _AGAIN_SECONDS = 5.0  # after the API server didn't answer
 
 
-def condition(status: GymTrainingRunStatus, kind: ConditionType) -> Condition | None:
-    """The condition of that type, or None."""
-    return next((c for c in status.conditions if c.type == kind), None)
-
-
-def is_true(status: GymTrainingRunStatus, kind: ConditionType) -> bool:
-    """Whether the condition stands at True."""
-    found = condition(status, kind)
-    return found is not None and found.status == "True"
-
-
 def describe(status: GymTrainingRunStatus) -> str:
     """The state of a run in one line: what it does, or what it waits for."""
     parts = [f"{status.state or 'Pending':<10}"]
     progress = status.progress
-    if is_true(status, ConditionType.COMPLETE) or is_true(status, ConditionType.FAILED):
-        ended = condition(
-            status, ConditionType.COMPLETE if is_true(status, ConditionType.COMPLETE) else ConditionType.FAILED
-        )
+    end = next((kind for kind in (ConditionType.COMPLETE, ConditionType.FAILED) if status.is_true(kind)), None)
+    if end is not None:
+        ended = status.condition(end)
         if progress and progress.max_steps:
             parts.append(f"step {progress.step}/{progress.max_steps}")
         parts.append(ended.message if ended else "")
@@ -41,17 +29,17 @@ def describe(status: GymTrainingRunStatus) -> str:
             parts.append(f"{progress.tokens_per_second} tokens/s")
         if status.weight_sync and status.weight_sync.version:
             parts.append(f"weights {status.weight_sync.version}")
-        failing = condition(status, ConditionType.PROGRESSING)
+        failing = status.condition(ConditionType.PROGRESSING)
         if failing and failing.status != "True":
             parts.append(failing.message)
-        healthy = condition(status, ConditionType.HEALTHY)
+        healthy = status.condition(ConditionType.HEALTHY)
         if healthy and healthy.status == "False":
             parts.append(f"{healthy.reason}: {healthy.message}")
     else:
         ready = [s for s in status.servers if s.ready.split("/")[0] == s.ready.split("/")[-1]]
         if status.servers:
             parts.append(f"servers {len(ready)}/{len(status.servers)} ready")
-        waits = condition(status, ConditionType.PROGRESSING)
+        waits = status.condition(ConditionType.PROGRESSING)
         parts.append(waits.message if waits else "waiting for the operator")
     return " · ".join(part for part in parts if part)
 
@@ -87,9 +75,9 @@ def follow(
             if line != seen or silence:
                 write(f"[{clock() - begin:5.0f}s] {line}")
             seen, silence = line, ""
-            if is_true(status, ConditionType.COMPLETE):
+            if status.is_true(ConditionType.COMPLETE):
                 return True
-            if is_true(status, ConditionType.FAILED):
+            if status.is_true(ConditionType.FAILED):
                 return False
         if clock() - begin > deadline_seconds:
             raise WatchDeadlineError(

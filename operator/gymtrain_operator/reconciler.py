@@ -22,8 +22,8 @@ from gymtrain_operator.reconcile.events import events_between
 from gymtrain_operator.reconcile.lifecycle import has_ended
 from gymtrain_operator.reconcile.observation import Observation
 from gymtrain_operator.reconcile.plan import Plan, plan
-from gymtrain_operator.reconcile.rejections import unanswered_claim
-from gymtrain_operator.reconcile.status import amended
+from gymtrain_operator.reconcile.rejections import unanswered_condition
+from gymtrain_operator.reconcile.status import with_condition
 from gymtrain_operator.run_queue import Key
 from gymtrain_operator.trimming import trimmed_run
 
@@ -93,7 +93,7 @@ class Reconciler:
         """Whether the run has ended, and nothing is left to do about it in this version."""
         return self._ended.get(key) == resource_version
 
-    def settle(self, key: Key, resource_version: str, state: str) -> None:
+    def note_ended(self, key: Key, resource_version: str, state: str) -> None:
         """Takes a run that ended before this process began for one about which little is left to do."""
         self._ended[key] = resource_version
         self._count(key, state)
@@ -187,7 +187,7 @@ class Reconciler:
         seen = read_run(run)
         if now - since < _TELL_AFTER_SECONDS or seen.deleting or has_ended(seen.status):
             return
-        status = amended(seen.status, unanswered_claim(str(error), since), seen.generation, now)
+        status = with_condition(seen.status, unanswered_condition(str(error), since), seen.generation, now)
         try:
             run = trimmed_run(await write_status(self._cluster, run, status))
             for event in events_between(seen.status, status):

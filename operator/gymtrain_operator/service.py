@@ -57,7 +57,7 @@ class Service:
     def enqueue(self, key: Key, resource_version: str = "", ended_as: str = "") -> None:
         """Something about the run happened, or about what it owns; `ended_as` is the state of one that has ended."""
         if ended_as and not self._reconciler.knows(key):
-            self._reconciler.settle(key, resource_version, ended_as)
+            self._reconciler.note_ended(key, resource_version, ended_as)
             self._queue.add(key, after=random.uniform(_SETTLE_SECONDS, _ENDED_SECONDS))  # noqa: S311
         elif self._reconciler.event(key, resource_version):
             self._queue.add(key, after=_SETTLE_SECONDS)

@@ -8,7 +8,6 @@ that never trained fails by the deadline, as one whose pods no node can ever hol
 from gymtrain_api import labels, names
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.status import GymTrainingRunStatus
-from gymtrain_operator.reconcile.conditions import find
 from gymtrain_operator.reconcile.observation import (
     Object,
     Observation,
@@ -55,7 +54,7 @@ def without_room(seen: Observation, attempt: int) -> str:
 
 def ended_for_want_of_room(seen: Observation, before: GymTrainingRunStatus, job: Object) -> bool:
     """Whether the last that is known of an attempt before its Job failed is that it waited for room."""
-    old = find(before, ConditionType.PROGRESSING)
+    old = before.condition(ConditionType.PROGRESSING)
     waited = old is not None and old.reason == Reason.WAITING_FOR_CAPACITY
     return waited and before.attempt == int(labels_of(job).get(labels.ATTEMPT, "0"))
 
@@ -72,7 +71,7 @@ def lost_servers(seen: Observation, job: Object) -> bool:
 def startup_begins(seen: Observation, before: GymTrainingRunStatus, job: Object, *, trained: bool) -> float:
     """When the startup deadline begins to count: with the attempt, or, of a run that has trained, when it had room."""
     begun = to_seconds(job["metadata"].get("creationTimestamp")) or seen.now
-    old = find(before, ConditionType.PROGRESSING)
+    old = before.condition(ConditionType.PROGRESSING)
     if not trained or old is None:
         return begun
     if old.reason == Reason.WAITING_FOR_CAPACITY:

@@ -5,7 +5,7 @@ from typing import Self
 
 from gymtrain_api import agent_sandbox
 from gymtrain_api.conditions import Reason
-from gymtrain_operator.reconcile.conditions import Claim
+from gymtrain_operator.reconcile.conditions import StatedCondition
 from gymtrain_operator.reconcile.observation import Object, name_of, uid_of
 
 _WITH_PODS = {"Job", "Deployment", agent_sandbox.CLAIM}
@@ -49,7 +49,7 @@ class Changes:
 
     apply: tuple[Object, ...] = ()
     delete: tuple[Deletion, ...] = ()
-    claims: tuple[Claim, ...] = ()
+    conditions: tuple[StatedCondition, ...] = ()
     requeue_after: float | None = None
 
     def and_then(self, other: "Changes") -> "Changes":
@@ -58,7 +58,7 @@ class Changes:
             self,
             apply=self.apply + other.apply,
             delete=self.delete + other.delete,
-            claims=self.claims + other.claims,
+            conditions=self.conditions + other.conditions,
             requeue_after=sooner(self.requeue_after, other.requeue_after),
         )
 

@@ -1,7 +1,8 @@
-"""Conditions: changed only where something changed, so that their times tell the truth."""
+"""Conditions of a run: changed only where something changed, so that their times tell the truth."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Self
 
 from gymtrain_api.condition_table import ConditionStatus, Words
 from gymtrain_api.conditions import ConditionType, Reason
@@ -11,7 +12,7 @@ MAX_MESSAGE = 3000  # characters
 
 
 @dataclass(frozen=True)
-class Claim:
+class StatedCondition:
     """What the plan says about one condition; its time follows from the condition before."""
 
     type: ConditionType
@@ -19,57 +20,54 @@ class Claim:
     reason: Reason
     message: str = ""
 
+    @classmethod
+    def unchanged(cls, condition: Condition) -> Self:
+        """States a condition as it was before."""
+        return cls(ConditionType(condition.type), condition.status, Reason(condition.reason), condition.message)
 
-def holds(kind: ConditionType, reason: Reason, message: str = "") -> Claim:
-    """The condition holds."""
-    return Claim(kind, "True", reason, message)
-
-
-def lacks(kind: ConditionType, reason: Reason, message: str = "") -> Claim:
-    """The condition doesn't hold."""
-    return Claim(kind, "False", reason, message)
-
-
-def unknown(kind: ConditionType, reason: Reason, message: str = "") -> Claim:
-    """It isn't known yet whether the condition holds."""
-    return Claim(kind, "Unknown", reason, message)
+    @classmethod
+    def of_table(cls, kind: ConditionType, words: Words) -> Self:
+        """States a condition in words of the table of conditions."""
+        return cls(kind, words.status, words.reason, words.message)
 
 
-def says(kind: ConditionType, words: Words) -> Claim:
-    """The condition says what the table has it say."""
-    return Claim(kind, words.status, words.reason, words.message)
+def true_condition(kind: ConditionType, reason: Reason, message: str = "") -> StatedCondition:
+    """States that a condition is True."""
+    return StatedCondition(kind, "True", reason, message)
 
 
-def find(status: GymTrainingRunStatus, kind: ConditionType) -> Condition | None:
-    """The condition of that type, or None."""
-    return next((c for c in status.conditions if c.type == kind), None)
+def false_condition(kind: ConditionType, reason: Reason, message: str = "") -> StatedCondition:
+    """States that a condition is False."""
+    return StatedCondition(kind, "False", reason, message)
 
 
-def is_true(status: GymTrainingRunStatus, kind: ConditionType) -> bool:
-    """Whether the condition stands at True."""
-    found = find(status, kind)
-    return found is not None and found.status == "True"
+def unknown_condition(kind: ConditionType, reason: Reason, message: str = "") -> StatedCondition:
+    """States that a condition is Unknown."""
+    return StatedCondition(kind, "Unknown", reason, message)
 
 
-def settle(before: GymTrainingRunStatus, claims: Iterable[Claim], generation: int, now: str) -> list[Condition]:
-    """The new list of conditions: one for each claim, in the order of `ConditionType`.
+def next_conditions(
+    before: GymTrainingRunStatus, stated: Iterable[StatedCondition], generation: int, now: str
+) -> list[Condition]:
+    """Returns the new list of conditions: one for each type that is stated, in the order of `ConditionType`; where a
+    type is stated twice the last counts.
 
     `lastTransitionTime` is kept while the status stays the same.
     """
-    by_type = {claim.type: claim for claim in claims}
+    by_type = {one.type: one for one in stated}
     result = []
     for kind in ConditionType:
-        claim = by_type.get(kind)
-        if claim is None:
+        new = by_type.get(kind)
+        if new is None:
             continue
-        old = find(before, kind)
-        same = old is not None and old.status == claim.status
+        old = before.condition(kind)
+        same = old is not None and old.status == new.status
         result.append(
             Condition(
                 type=kind,
-                status=claim.status,
-                reason=claim.reason,
-                message=shorten(claim.message),
+                status=new.status,
+                reason=new.reason,
+                message=shorten(new.message),
                 last_transition_time=old.last_transition_time if same and old else now,
                 observed_generation=generation,
             )
@@ -78,7 +76,7 @@ def settle(before: GymTrainingRunStatus, claims: Iterable[Claim], generation: in
 
 
 def shorten(text: str, limit: int = MAX_MESSAGE) -> str:
-    """`text` in at most `limit` characters: the middle is left out, since errors name the cause at the start
+    """Returns `text` in at most `limit` characters: the middle is left out, since errors name the cause at the start
     and the last lines of a log at the end."""
     if len(text) <= limit:
         return text

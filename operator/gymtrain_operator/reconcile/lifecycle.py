@@ -8,7 +8,7 @@ from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_operator.manifests.context import RunContext
 from gymtrain_operator.reconcile.changes import Changes, Deletion, Failure
-from gymtrain_operator.reconcile.conditions import Claim, find, is_true, lacks, says
+from gymtrain_operator.reconcile.conditions import StatedCondition, false_condition
 from gymtrain_operator.reconcile.observation import Object, Observation, is_deleting, is_finished
 from gymtrain_operator.reconcile.pod_diagnosis import is_over
 from gymtrain_operator.reconcile.times import to_seconds, to_text
@@ -18,7 +18,7 @@ ENDS = (ConditionType.COMPLETE, ConditionType.FAILED)
 
 
 @dataclass(frozen=True)
-class Clock:
+class RunTimes:
     """Times of the run that its status keeps."""
 
     start_time: str
@@ -27,7 +27,7 @@ class Clock:
 
 def reopened(status: GymTrainingRunStatus, generation: int) -> GymTrainingRunStatus:
     """The status to go on from: a run that failed before it trained starts afresh when its spec changes."""
-    failed = find(status, ConditionType.FAILED)
+    failed = status.condition(ConditionType.FAILED)
     if not failed or failed.status != "True" or not reason_row(failed.reason).mendable:
         return status
     if failed.observed_generation is not None and failed.observed_generation >= generation:
@@ -39,19 +39,19 @@ def reopened(status: GymTrainingRunStatus, generation: int) -> GymTrainingRunSta
 
 def has_ended(status: GymTrainingRunStatus) -> bool:
     """Whether the run is Complete or Failed."""
-    return any(is_true(status, kind) for kind in ENDS)
+    return any(status.is_true(kind) for kind in ENDS)
 
 
-def clock(seen: Observation, before: GymTrainingRunStatus, *, suspend: bool) -> Clock:
+def run_times(seen: Observation, before: GymTrainingRunStatus, *, suspend: bool) -> RunTimes:
     """Start and suspended time; a suspension is added when it ends."""
     suspended = before.suspended_seconds
     since = _suspended_since(before)
     if since is not None and not suspend:
         suspended = (suspended or 0) + max(0, int(seen.now - since))
-    return Clock(before.start_time or to_text(seen.now), suspended)
+    return RunTimes(before.start_time or to_text(seen.now), suspended)
 
 
-def remaining_seconds(seen: Observation, run: RunContext, times: Clock) -> float | None:
+def remaining_seconds(seen: Observation, run: RunContext, times: RunTimes) -> float | None:
     """Seconds until activeDeadlineSeconds is over; None where there is no deadline."""
     limit = run.spec.active_deadline_seconds
     started = to_seconds(times.start_time)
@@ -67,20 +67,20 @@ def deadline_failure(run: RunContext, before: GymTrainingRunStatus) -> Failure:
     return Failure(Reason.DEADLINE_EXCEEDED, text)
 
 
-def suspended_claims(seen: Observation) -> list[Claim]:
+def suspended_conditions(seen: Observation) -> list[StatedCondition]:
     """What a suspended run says, but for parts that its spec leaves out."""
     return [
-        says(kind, row.suspended)
+        StatedCondition.of_table(kind, row.suspended)
         for kind, row in CONDITIONS.items()
         if row.suspended and (row.block is None or getattr(seen.run.spec, row.block, None) is not None)
     ]
 
 
-def not_suspended(before: GymTrainingRunStatus) -> Claim:
+def not_suspended(before: GymTrainingRunStatus) -> StatedCondition:
     """The Suspended condition of a run that isn't."""
-    old = find(before, ConditionType.SUSPENDED)
+    old = before.condition(ConditionType.SUSPENDED)
     resumed = old is not None and (old.status == "True" or old.reason == Reason.RESUMED)
-    return lacks(ConditionType.SUSPENDED, Reason.RESUMED if resumed else Reason.NOT_SUSPENDED)
+    return false_condition(ConditionType.SUSPENDED, Reason.RESUMED if resumed else Reason.NOT_SUSPENDED)
 
 
 def stop_all(seen: Observation) -> Changes:
@@ -117,7 +117,7 @@ def seconds_to_live(seen: Observation, before: GymTrainingRunStatus) -> float | 
 
 
 def _suspended_since(status: GymTrainingRunStatus) -> float | None:
-    old = find(status, ConditionType.SUSPENDED)
+    old = status.condition(ConditionType.SUSPENDED)
     return to_seconds(old.last_transition_time) if old and old.status == "True" else None
 
 

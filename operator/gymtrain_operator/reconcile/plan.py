@@ -20,13 +20,13 @@ from gymtrain_operator.manifests.context import Defaults, RunContext
 from gymtrain_operator.reconcile import lifecycle, preflight, record, servers, training, weight_sync
 from gymtrain_operator.reconcile.attempts import current_attempt
 from gymtrain_operator.reconcile.changes import Changes, Deletion, Failure, sooner
-from gymtrain_operator.reconcile.conditions import Claim, find, is_true, lacks
+from gymtrain_operator.reconcile.conditions import StatedCondition, false_condition
 from gymtrain_operator.reconcile.events import Event, events_between
 from gymtrain_operator.reconcile.immutable_fields import effective_spec, recorded_spec
 from gymtrain_operator.reconcile.observation import Object, Observation
 from gymtrain_operator.reconcile.progress import health, notice_events, shown_progress
-from gymtrain_operator.reconcile.rejections import refusal_that_ends, waiting_claim
-from gymtrain_operator.reconcile.status import Facts, amended, build
+from gymtrain_operator.reconcile.rejections import refusal_that_ends, waiting_condition
+from gymtrain_operator.reconcile.status import Facts, build, with_condition
 from gymtrain_operator.reconcile.upgrades import kept_names, outdated_policies, recorded_images
 from gymtrain_operator.reconcile.writes import OwnerChange, Scaling, needed, owner_changes
 
@@ -68,7 +68,7 @@ def _next(seen: Observation, defaults: Defaults) -> Plan:
         return _after_the_end(seen, before)
     if seen.run.spec is None:
         return _unreadable(seen, before)
-    passed = seen.verdict is not None and is_true(before, ConditionType.PREFLIGHT_PASSED)
+    passed = seen.verdict is not None and before.is_true(ConditionType.PREFLIGHT_PASSED)
     recorded = recorded_spec(seen.children, seen.run.name) if passed else None
     effective = effective_spec(seen.run.spec, recorded)
     lineage = seen.run.record.uid if seen.run.record else seen.run.uid
@@ -84,12 +84,13 @@ def _next(seen: Observation, defaults: Defaults) -> Plan:
 def _unreadable(seen: Observation, before: GymTrainingRunStatus) -> Plan:
     """A spec that doesn't fit the types. Of a run under way it did once, so another release of the operator or of the
     CRD is at work: that must not end what the pods go on with."""
-    if not is_true(before, ConditionType.PREFLIGHT_PASSED):
-        times = lifecycle.clock(seen, before, suspend=False)
+    if not before.is_true(ConditionType.PREFLIGHT_PASSED):
+        times = lifecycle.run_times(seen, before, suspend=False)
         failure = Failure(Reason.INVALID_SPEC, seen.run.spec_error)
-        return _ended(seen, before, Facts(clock=times, attempt=before.attempt, progress=before.progress), failure)
+        return _ended(seen, before, Facts(times=times, attempt=before.attempt, progress=before.progress), failure)
     text = f"{seen.run.spec_error}. The run's pods are left as they are until the operator can read its spec"
-    status = amended(before, lacks(ConditionType.PROGRESSING, Reason.INVALID_SPEC, text), seen.run.generation, seen.now)
+    unreadable = false_condition(ConditionType.PROGRESSING, Reason.INVALID_SPEC, text)
+    status = with_condition(before, unreadable, seen.run.generation, seen.now)
     return Plan(status, events=events_between(seen.run.status, status))
 
 
@@ -108,13 +109,13 @@ def _after_the_end(seen: Observation, before: GymTrainingRunStatus) -> Plan:
 
 
 def _suspended(seen: Observation, before: GymTrainingRunStatus, images: Images | None) -> Plan:
-    passed = find(before, ConditionType.PREFLIGHT_PASSED)
-    claims = lifecycle.suspended_claims(seen)
+    passed = before.condition(ConditionType.PREFLIGHT_PASSED)
+    conditions = lifecycle.suspended_conditions(seen)
     if passed is not None and passed.status == "True":
-        claims.append(Claim(ConditionType.PREFLIGHT_PASSED, "True", Reason(passed.reason), passed.message))
+        conditions.append(StatedCondition.unchanged(passed))
     facts = Facts(
-        clock=lifecycle.clock(seen, before, suspend=True),
-        claims=tuple(claims),
+        times=lifecycle.run_times(seen, before, suspend=True),
+        conditions=tuple(conditions),
         attempt=current_attempt(seen, before) if before.attempt else None,
         preflight_hash=before.preflight_hash,
         images=images,
@@ -124,9 +125,9 @@ def _suspended(seen: Observation, before: GymTrainingRunStatus, images: Images |
 
 
 def _active(seen: Observation, run: RunContext, before: GymTrainingRunStatus, ignored: tuple[str, ...]) -> Plan:
-    times = lifecycle.clock(seen, before, suspend=False)
+    times = lifecycle.run_times(seen, before, suspend=False)
     suspension = (lifecycle.not_suspended(before),)
-    facts = Facts(clock=times, claims=suspension, attempt=before.attempt, progress=before.progress)
+    facts = Facts(times=times, conditions=suspension, attempt=before.attempt, progress=before.progress)
     remaining = lifecycle.remaining_seconds(seen, run, times)
     if mistake := refusal_that_ends(seen, before):
         return _ended(seen, before, replace(facts, images=before.images), mistake)
@@ -134,7 +135,7 @@ def _active(seen: Observation, run: RunContext, before: GymTrainingRunStatus, ig
     check = preflight.step(seen, run, before, ignored)
     changes = check.changes.and_then(outdated_policies(seen.children, run)).and_then(Changes(requeue_after=remaining))
     if check.verdict is None:
-        facts = Facts(clock=times, claims=suspension + changes.claims)
+        facts = Facts(times=times, conditions=suspension + changes.conditions)
         if check.failure:
             return _ended(seen, before, facts, check.failure)
         if remaining is not None and remaining <= 0:
@@ -145,8 +146,8 @@ def _active(seen: Observation, run: RunContext, before: GymTrainingRunStatus, ig
     trained = training.step(seen, run, up, before)
     changes = changes.and_then(up.changes).and_then(trained.changes)
     facts = Facts(
-        clock=times,
-        claims=(*suspension, *changes.claims, *health(trained.report, before)),
+        times=times,
+        conditions=(*suspension, *changes.conditions, *health(trained.report, before)),
         attempt=trained.attempt,
         disrupted_attempts=trained.disrupted,
         preflight_hash=check.verdict.hash,
@@ -167,8 +168,8 @@ def _active(seen: Observation, run: RunContext, before: GymTrainingRunStatus, ig
 
 
 def _plan(seen: Observation, before: GymTrainingRunStatus, facts: Facts, changes: Changes) -> Plan:
-    if blocked := waiting_claim(seen.rejections):
-        facts = replace(facts, claims=(*facts.claims, blocked))
+    if blocked := waiting_condition(seen.rejections):
+        facts = replace(facts, conditions=(*facts.conditions, blocked))
     writes, scalings = needed(changes.apply, seen.children, resync=seen.resync)
     status = build(before, facts, seen.run.generation, seen.now)
     requeue = sooner(changes.requeue_after, min((refused.next_in for refused in seen.rejections), default=None))

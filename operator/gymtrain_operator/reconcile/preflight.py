@@ -25,7 +25,7 @@ from gymtrain_operator.manifests.context import RunContext
 from gymtrain_operator.manifests.network import network_policies
 from gymtrain_operator.manifests.volumes import volume_claims
 from gymtrain_operator.reconcile.changes import Changes, Deletion, Failure
-from gymtrain_operator.reconcile.conditions import find, holds, is_true, lacks, unknown
+from gymtrain_operator.reconcile.conditions import false_condition, true_condition, unknown_condition
 from gymtrain_operator.reconcile.observation import Children, Object, Observation, Verdict, age_of, is_deleting, name_of
 from gymtrain_operator.reconcile.pod_diagnosis import Terminated, is_over, terminated, trouble, was_disrupted
 from gymtrain_operator.reconcile.times import to_seconds
@@ -73,7 +73,7 @@ def standing_verdict(seen: Observation, run: RunContext, before: GymTrainingRunS
     After it has passed the API server refuses changes of what it checked. So a verdict stands even where another
     release of the operator would compute another hash of the same spec.
     """
-    passed = is_true(before, ConditionType.PREFLIGHT_PASSED)
+    passed = before.is_true(ConditionType.PREFLIGHT_PASSED)
     if seen.verdict and (passed or seen.verdict.hash == manifests.preflight_hash(run)):
         return seen.verdict
     return None
@@ -117,35 +117,35 @@ def _passed(run: RunContext, verdict: Verdict, ignored: tuple[str, ...] = ()) ->
         message += f". {', '.join(ignored)} changed since and stays as it was checked: put it back, or apply a new run"
     warnings = [*_warnings_of(run.spec), *verdict.gym.warnings, *verdict.trainer.warnings]
     message = _with_warnings(message, warnings)
-    claim = holds(ConditionType.PREFLIGHT_PASSED, Reason.PREFLIGHT_PASSED, message)
-    return PreflightStep(Changes(claims=(claim,)), verdict=verdict)
+    condition = true_condition(ConditionType.PREFLIGHT_PASSED, Reason.PREFLIGHT_PASSED, message)
+    return PreflightStep(Changes(conditions=(condition,)), verdict=verdict)
 
 
 def _running(message: str, changes: Changes | None = None) -> PreflightStep:
-    claims = (
-        unknown(ConditionType.PREFLIGHT_PASSED, Reason.PREFLIGHT_RUNNING, message),
-        holds(ConditionType.PROGRESSING, Reason.PREFLIGHT_RUNNING, f"preflight: {message}"),
+    conditions = (
+        unknown_condition(ConditionType.PREFLIGHT_PASSED, Reason.PREFLIGHT_RUNNING, message),
+        true_condition(ConditionType.PROGRESSING, Reason.PREFLIGHT_RUNNING, f"preflight: {message}"),
     )
-    said = Changes(claims=claims, requeue_after=_POLL_SECONDS)
+    said = Changes(conditions=conditions, requeue_after=_POLL_SECONDS)
     return PreflightStep((changes or Changes()).and_then(said))
 
 
 def _failed(reason: Reason, message: str) -> PreflightStep:
-    claim = lacks(ConditionType.PREFLIGHT_PASSED, reason, message)
-    return PreflightStep(Changes(claims=(claim,)), failure=Failure(reason, message))
+    condition = false_condition(ConditionType.PREFLIGHT_PASSED, reason, message)
+    return PreflightStep(Changes(conditions=(condition,)), failure=Failure(reason, message))
 
 
 def _missing(seen: Observation, before: GymTrainingRunStatus) -> PreflightStep:
     message = "; ".join(seen.missing)
-    old = find(before, ConditionType.PREFLIGHT_PASSED)
+    old = before.condition(ConditionType.PREFLIGHT_PASSED)
     since = to_seconds(old.last_transition_time) if old and old.reason == Reason.PREFLIGHT_ERROR else None
     if since is not None and seen.now - since > MISSING_GRACE_SECONDS:
         return _failed(Reason.PREFLIGHT_ERROR, message)
-    claims = (
-        lacks(ConditionType.PREFLIGHT_PASSED, Reason.PREFLIGHT_ERROR, message),
-        lacks(ConditionType.PROGRESSING, Reason.PREFLIGHT_ERROR, message),
+    conditions = (
+        false_condition(ConditionType.PREFLIGHT_PASSED, Reason.PREFLIGHT_ERROR, message),
+        false_condition(ConditionType.PROGRESSING, Reason.PREFLIGHT_ERROR, message),
     )
-    return PreflightStep(Changes(claims=claims, requeue_after=_POLL_SECONDS))
+    return PreflightStep(Changes(conditions=conditions, requeue_after=_POLL_SECONDS))
 
 
 def _finished(seen: Observation, run: RunContext, pod: Object, wanted: str) -> PreflightStep:

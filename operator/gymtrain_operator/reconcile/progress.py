@@ -10,7 +10,7 @@ from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.status import GymTrainingRunStatus, Progress
 from gymtrain_api.wiring import TrainerProgress
 from gymtrain_operator.reconcile.changes import Changes
-from gymtrain_operator.reconcile.conditions import Claim, find, holds, lacks, shorten
+from gymtrain_operator.reconcile.conditions import StatedCondition, false_condition, shorten, true_condition
 from gymtrain_operator.reconcile.events import MAX_NOTE, Event
 from gymtrain_operator.reconcile.times import to_seconds, to_text
 
@@ -54,18 +54,18 @@ def shown_progress(report: TrainerProgress | None, before: Progress | None, now:
     return before if same else fresh
 
 
-def health(report: TrainerProgress | None, before: GymTrainingRunStatus) -> tuple[Claim, ...]:
+def health(report: TrainerProgress | None, before: GymTrainingRunStatus) -> tuple[StatedCondition, ...]:
     """False while an alarm stands; what the trainer said last where it says nothing now; none before a first step."""
     if report is not None and report.alarms:
         alarms = sorted(report.alarms, key=lambda alarm: alarm.reason in _LASTING)  # the others in the order they came
         messages = "; ".join(alarm.message for alarm in alarms)
-        return (lacks(ConditionType.HEALTHY, Reason(alarms[0].reason), messages),)
+        return (false_condition(ConditionType.HEALTHY, Reason(alarms[0].reason), messages),)
     if report is not None and report.phase in _MEASURES and (report.step > 0 or report.phase == "complete"):
-        return (holds(ConditionType.HEALTHY, Reason.NO_ALARM),)
-    old = find(before, ConditionType.HEALTHY)
+        return (true_condition(ConditionType.HEALTHY, Reason.NO_ALARM),)
+    old = before.condition(ConditionType.HEALTHY)
     if old is None or (report is not None and report.phase in _BEFORE_TRAINING):
         return ()
-    return (Claim(ConditionType.HEALTHY, old.status, Reason(old.reason), old.message),)
+    return (StatedCondition.unchanged(old),)
 
 
 def with_notices(changes: Changes, report: TrainerProgress | None) -> Changes:
@@ -74,18 +74,18 @@ def with_notices(changes: Changes, report: TrainerProgress | None) -> Changes:
     if not texts:
         return changes
 
-    def said(claim: Claim) -> Claim:
-        if claim.type != ConditionType.PROGRESSING:
-            return claim
-        new = [text for text in texts.values() if text not in claim.message]
-        return replace(claim, message=". ".join([part for part in (claim.message.rstrip("."), *new) if part]))
+    def said(condition: StatedCondition) -> StatedCondition:
+        if condition.type != ConditionType.PROGRESSING:
+            return condition
+        new = [text for text in texts.values() if text not in condition.message]
+        return replace(condition, message=". ".join([part for part in (condition.message.rstrip("."), *new) if part]))
 
-    return replace(changes, claims=tuple(said(claim) for claim in changes.claims))
+    return replace(changes, conditions=tuple(said(condition) for condition in changes.conditions))
 
 
 def notice_events(before: GymTrainingRunStatus, report: TrainerProgress | None) -> tuple[Event, ...]:
     """Events of the notices that Progressing doesn't show yet."""
-    old = find(before, ConditionType.PROGRESSING)
+    old = before.condition(ConditionType.PROGRESSING)
     shown = old.message if old else ""
     return tuple(
         Event(REASONS[reason].event or "Normal", reason, text)

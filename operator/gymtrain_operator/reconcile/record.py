@@ -5,7 +5,13 @@ from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.labels import RECORD
 from gymtrain_api.record import MAX_MESSAGE, Ended, Record
 from gymtrain_api.status import MAX_DISRUPTED_ATTEMPTS, GymTrainingRunStatus
-from gymtrain_operator.reconcile.conditions import Claim, find, holds, lacks, says, settle, shorten
+from gymtrain_operator.reconcile.conditions import (
+    StatedCondition,
+    false_condition,
+    next_conditions,
+    shorten,
+    true_condition,
+)
 from gymtrain_operator.reconcile.lifecycle import ENDS
 from gymtrain_operator.reconcile.observation import Run
 from gymtrain_operator.reconcile.status import state_of
@@ -22,7 +28,7 @@ def recalled(run: Run, before: GymTrainingRunStatus, now: float) -> GymTrainingR
         lost = (record.attempt,) if record.attempt and record.attempt not in record.disrupted else ()
         disrupted = [*record.disrupted, *lost][:MAX_DISRUPTED_ATTEMPTS]
         return before.model_copy(update={"disrupted_attempts": disrupted})
-    conditions = settle(before, _claims(record.ended), run.generation, to_text(now))
+    conditions = next_conditions(before, _end_conditions(record.ended), run.generation, to_text(now))
     return GymTrainingRunStatus(
         observed_generation=run.generation,
         state=state_of(conditions),
@@ -60,7 +66,7 @@ def _record(run: Run, status: GymTrainingRunStatus) -> Record | None:
 
 def _ended(status: GymTrainingRunStatus) -> Ended | None:
     for kind in ENDS:
-        found = find(status, kind)
+        found = status.condition(kind)
         if found is not None and found.status == "True":
             time = status.completion_time or found.last_transition_time
             message = shorten(found.message, MAX_MESSAGE)
@@ -70,7 +76,7 @@ def _ended(status: GymTrainingRunStatus) -> Ended | None:
     return None
 
 
-def _claims(ended: Ended) -> list[Claim]:
+def _end_conditions(ended: Ended) -> list[StatedCondition]:
     try:
         reason = Reason(ended.reason)
     except ValueError:  # of a later release
@@ -81,7 +87,8 @@ def _claims(ended: Ended) -> list[Claim]:
         f"trained again. To train it anew, delete the run and apply it without annotation {RECORD}"
     )
     return [
-        lacks(ConditionType.PROGRESSING, Reason.FINISHED, "the run has ended"),
-        *(says(kind, other) for kind in ENDS if (other := CONDITIONS[kind].waits)),
-        holds(ConditionType(ended.condition), reason, text),  # of two claims about one condition the last counts
+        false_condition(ConditionType.PROGRESSING, Reason.FINISHED, "the run has ended"),
+        *(StatedCondition.of_table(kind, other) for kind in ENDS if (other := CONDITIONS[kind].waits)),
+        # Said last, so it counts where the table says something of the same condition.
+        true_condition(ConditionType(ended.condition), reason, text),
     ]

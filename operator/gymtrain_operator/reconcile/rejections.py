@@ -5,7 +5,7 @@ from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_operator.reconcile.capacity import has_trained
 from gymtrain_operator.reconcile.changes import Failure
-from gymtrain_operator.reconcile.conditions import Claim, lacks
+from gymtrain_operator.reconcile.conditions import StatedCondition, false_condition
 from gymtrain_operator.reconcile.observation import Observation, Rejection
 from gymtrain_operator.reconcile.times import to_text
 
@@ -28,16 +28,16 @@ def refusal_that_ends(seen: Observation, before: GymTrainingRunStatus) -> Failur
     return None
 
 
-def waiting_claim(rejections: tuple[Rejection, ...]) -> Claim | None:
+def waiting_condition(rejections: tuple[Rejection, ...]) -> StatedCondition | None:
     """What the run waits for while something of it is refused; None where nothing is."""
     if not rejections:
         return None
     refused = rejections[0]
     text = f"the API server doesn't take {refused.kind} {refused.name} now, trying again: {refused.message}"
-    return lacks(ConditionType.PROGRESSING, Reason.PODS_NOT_READY, text)
+    return false_condition(ConditionType.PROGRESSING, Reason.PODS_NOT_READY, text)
 
 
-def unanswered_claim(error: str, since: float) -> Claim:
+def unanswered_condition(error: str, since: float) -> StatedCondition:
     """What the run waits for while the API server gives no answer that it can go on with."""
     text = f"since {to_text(since)} the API server doesn't let the operator go on with this run, trying again: {error}"
-    return lacks(ConditionType.PROGRESSING, Reason.API_SERVER_ERROR, text)
+    return false_condition(ConditionType.PROGRESSING, Reason.API_SERVER_ERROR, text)

@@ -24,7 +24,7 @@ from gymtrain_operator.manifests.trainer import trainer_service
 from gymtrain_operator.manifests.volumes import is_shared_with_vllm, is_single_node_volume, volume_claims
 from gymtrain_operator.reconcile import weight_sync
 from gymtrain_operator.reconcile.changes import Changes, Failure
-from gymtrain_operator.reconcile.conditions import Claim, find, holds, is_true, lacks
+from gymtrain_operator.reconcile.conditions import StatedCondition, false_condition, true_condition
 from gymtrain_operator.reconcile.observation import Object, Observation, Verdict, condition_of, name_of
 from gymtrain_operator.reconcile.pod_diagnosis import first_trouble, has_started, node_of
 from gymtrain_operator.reconcile.sandbox_backend import BackendChoice, choose
@@ -87,19 +87,21 @@ def step(seen: Observation, run: RunContext, verdict: Verdict, before: GymTraini
     gateway = _gateway_state(seen, run)
     brokers = [_broker_state(seen, run, choice)] if choice else []
     sync = weight_sync.step(seen, run, before)
-    claims = [
+    conditions = [
         _readiness(ConditionType.GYM_READY, gym_states, "Gym servers", before),
         _readiness(ConditionType.INFERENCE_READY, [inference], "vLLM", before),
         _readiness(ConditionType.GATEWAY_READY, [gateway], "gateway", before),
         *(_readiness(ConditionType.SANDBOXES_READY, [broker], "sandbox broker", before) for broker in brokers),
     ]
-    waiting = [claim.message for claim in claims if claim.status != "True"]
+    waiting = [condition.message for condition in conditions if condition.status != "True"]
     if choice is not None and choice.backend is not None:
-        claims[-1] = replace(claims[-1], message=f"{claims[-1].message}. Backend {choice.backend}: {choice.why}")
+        of_broker = conditions[-1]
+        message = f"{of_broker.message}. Backend {choice.backend}: {choice.why}"
+        conditions[-1] = replace(of_broker, message=message)
     return ServersStep(
         Changes(
             apply=objects,
-            claims=(*claims, sync.claim),
+            conditions=(*conditions, sync.condition),
             requeue_after=_PROBE_AGAIN_SECONDS if choice is not None and choice.backend is None else None,
         ),
         tuple(state.status for state in [*gym_states, gateway, *brokers, inference]),
@@ -128,20 +130,22 @@ def _server_state(
     return _ServerState(shown, deployment is not None and ready >= wanted, trouble)
 
 
-def _readiness(kind: ConditionType, states: list[_ServerState], what: str, before: GymTrainingRunStatus) -> Claim:
+def _readiness(
+    kind: ConditionType, states: list[_ServerState], what: str, before: GymTrainingRunStatus
+) -> StatedCondition:
     """The condition of `kind` over some servers, which a person knows as `what`."""
     waiting = [state for state in states if not state.ready]
     if not waiting:
         count = sum(int(state.status.ready.split("/")[0]) for state in states)
-        return holds(kind, Reason.ALL_READY, f"{what}: all {count} pods are ready")
+        return true_condition(kind, Reason.ALL_READY, f"{what}: all {count} pods are ready")
     # Once ready, a server that is not is news; before that it is the way up.
-    old = find(before, kind)
-    was_ready = is_true(before, kind) or (old is not None and old.reason == Reason.PODS_NOT_READY)
+    old = before.condition(kind)
+    was_ready = before.is_true(kind) or (old is not None and old.reason == Reason.PODS_NOT_READY)
     names_text = ", ".join(f"{state.status.name} ({state.status.ready})" for state in waiting)
     text = f"{what}: waiting for {names_text}"
     trouble = next((state.trouble for state in waiting if state.trouble), "")
     reason = Reason.PODS_NOT_READY if was_ready else Reason.PODS_STARTING
-    return lacks(kind, reason, f"{text}: {trouble}" if trouble else text)
+    return false_condition(kind, reason, f"{text}: {trouble}" if trouble else text)
 
 
 def _gym_state(seen: Observation, run: RunContext, name: str, kind: str) -> _ServerState:

@@ -28,7 +28,7 @@ from gymtrain_operator.reconcile.capacity import (
     without_room,
 )
 from gymtrain_operator.reconcile.changes import Changes, Deletion, Failure
-from gymtrain_operator.reconcile.conditions import Claim, find, holds, lacks
+from gymtrain_operator.reconcile.conditions import StatedCondition, false_condition, true_condition
 from gymtrain_operator.reconcile.observation import (
     Object,
     Observation,
@@ -116,8 +116,8 @@ def _going_on(
     phase: Phase = "starting",
     report: TrainerProgress | None = None,
 ) -> TrainingStep:
-    claim = holds(ConditionType.PROGRESSING, reason, message)
-    return TrainingStep(Changes(claims=(claim,), requeue_after=POLL_SECONDS), attempt, phase, report)
+    condition = true_condition(ConditionType.PROGRESSING, reason, message)
+    return TrainingStep(Changes(conditions=(condition,), requeue_after=POLL_SECONDS), attempt, phase, report)
 
 
 def _after_failure(
@@ -151,8 +151,8 @@ def _after_failure(
     if seen.now >= next_at:
         return _start(seen, run, servers, attempt + 1, f"{what}, starting attempt {attempt + 1}: {message}")
     text = f"{what}, the next starts at {to_text(next_at)}: {message}"
-    claim = lacks(ConditionType.PROGRESSING, Reason.RETRYING, text)
-    return TrainingStep(Changes(claims=(claim,), requeue_after=next_at - seen.now), attempt, "retrying", report)
+    condition = false_condition(ConditionType.PROGRESSING, Reason.RETRYING, text)
+    return TrainingStep(Changes(conditions=(condition,), requeue_after=next_at - seen.now), attempt, "retrying", report)
 
 
 def _begin_again(seen: Observation, job: Object, attempt: int, at: float, message: str) -> TrainingStep:
@@ -161,9 +161,9 @@ def _begin_again(seen: Observation, job: Object, attempt: int, at: float, messag
     room = without_room(seen, attempt)
     text = f"attempt {attempt} ended while it waited for room in the cluster and begins again at {to_text(at)}"
     text = f"{text}: {f'{room}; ' if room else ''}{message}"
-    claim = lacks(ConditionType.PROGRESSING, Reason.WAITING_FOR_CAPACITY, text)
+    condition = false_condition(ConditionType.PROGRESSING, Reason.WAITING_FOR_CAPACITY, text)
     gone = (Deletion.of(job),) if seen.now >= at else ()
-    changes = Changes(delete=gone, claims=(claim,), requeue_after=max(0.0, at - seen.now) or POLL_SECONDS)
+    changes = Changes(delete=gone, conditions=(condition,), requeue_after=max(0.0, at - seen.now) or POLL_SECONDS)
     return TrainingStep(changes, attempt, "starting")
 
 
@@ -183,9 +183,9 @@ def _watch(
         trained = has_trained(seen, before)
         if trained and (room := without_room(seen, attempt)):
             text = f"attempt {attempt} waits for room in the cluster: {room}"
-            claim = lacks(ConditionType.PROGRESSING, Reason.WAITING_FOR_CAPACITY, text)
+            condition = false_condition(ConditionType.PROGRESSING, Reason.WAITING_FOR_CAPACITY, text)
             pause = POLL_SECONDS if running else _IDLE_POLL_SECONDS
-            return TrainingStep(Changes(claims=(claim,), requeue_after=pause), attempt, "starting", report)
+            return TrainingStep(Changes(conditions=(condition,), requeue_after=pause), attempt, "starting", report)
         since = startup_begins(seen, before, job, trained=trained)
         deadline = run.spec.startup_deadline_seconds
         if seen.now - since > deadline:
@@ -198,10 +198,10 @@ def _watch(
     if report.rollouts_failing_since is not None:
         since_text = to_text(report.rollouts_failing_since)
         text = f"no usable rollout since {since_text}: {report.message}".rstrip(": ")
-        claim = lacks(ConditionType.PROGRESSING, Reason.ROLLOUTS_FAILING, text)
-        return TrainingStep(Changes(claims=(claim,), requeue_after=POLL_SECONDS), attempt, "training", report)
+        condition = false_condition(ConditionType.PROGRESSING, Reason.ROLLOUTS_FAILING, text)
+        return TrainingStep(Changes(conditions=(condition,), requeue_after=POLL_SECONDS), attempt, "training", report)
     message = report.message or report.phase.replace("_", " ")
-    old = find(before, ConditionType.PROGRESSING)
+    old = before.condition(ConditionType.PROGRESSING)
     trained = old is not None and old.reason in _TRAINED and before.attempt == attempt
     if report.phase not in _STARTED and not trained:
         return _going_on(attempt, _starting_reason(servers), servers.waiting_for or message, report=report)
@@ -218,23 +218,23 @@ def _starting_reason(servers: ServersStep) -> Reason:
 def _waiting_for_node(attempt: int, overdue: str, report: TrainerProgress | None = None) -> TrainingStep:
     """A pod of the trainer is gone with its node: the Job doesn't fail before somebody says so."""
     text = f"the next trainer starts when the pods of attempt {attempt} have ended: {overdue}"
-    claim = lacks(ConditionType.PROGRESSING, Reason.RETRYING, text)
-    return TrainingStep(Changes(claims=(claim,), requeue_after=_IDLE_POLL_SECONDS), attempt, "retrying", report)
+    condition = false_condition(ConditionType.PROGRESSING, Reason.RETRYING, text)
+    return TrainingStep(Changes(conditions=(condition,), requeue_after=_IDLE_POLL_SECONDS), attempt, "retrying", report)
 
 
 def _silent(
     servers: ServersStep, before: GymTrainingRunStatus, pods: list[Object], attempt: int, *, running: bool
 ) -> TrainingStep:
     """The trainer doesn't answer: it starts, or one answer was lost."""
-    old = find(before, ConditionType.PROGRESSING)
+    old = before.condition(ConditionType.PROGRESSING)
     spoke = {Reason.WAITING_FOR_ROLLOUTS, *_TRAINED}
     if running and old and old.reason in spoke and before.attempt == attempt:
-        claim = Claim(ConditionType.PROGRESSING, old.status, Reason(old.reason), old.message)
-        return TrainingStep(Changes(claims=(claim,), requeue_after=POLL_SECONDS), attempt, "training")
+        condition = StatedCondition.unchanged(old)
+        return TrainingStep(Changes(conditions=(condition,), requeue_after=POLL_SECONDS), attempt, "training")
     waits = first_trouble(pods) or servers.waiting_for or "the trainer is starting"
-    claim = holds(ConditionType.PROGRESSING, _starting_reason(servers), waits)
+    condition = true_condition(ConditionType.PROGRESSING, _starting_reason(servers), waits)
     pause = POLL_SECONDS if running else _IDLE_POLL_SECONDS
-    return TrainingStep(Changes(claims=(claim,), requeue_after=pause), attempt, "starting")
+    return TrainingStep(Changes(conditions=(condition,), requeue_after=pause), attempt, "starting")
 
 
 def _startup_failed(

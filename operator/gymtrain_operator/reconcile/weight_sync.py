@@ -9,7 +9,7 @@ from gymtrain_api.weight_version import WeightVersion
 from gymtrain_api.wiring import TrainerProgress
 from gymtrain_operator.manifests.context import RunContext
 from gymtrain_operator.reconcile.changes import Failure
-from gymtrain_operator.reconcile.conditions import Claim, holds, lacks
+from gymtrain_operator.reconcile.conditions import StatedCondition, false_condition, true_condition
 from gymtrain_operator.reconcile.observation import Observation
 
 _KIND = ConditionType.WEIGHT_SYNC_READY
@@ -26,7 +26,7 @@ class WeightSyncStep:
     """
 
     status: WeightSyncStatus | None
-    claim: Claim
+    condition: StatedCondition
     failure: Failure | None = None
 
 
@@ -36,18 +36,18 @@ def step(seen: Observation, run: RunContext, before: GymTrainingRunStatus) -> We
     if seen.offers and (known is None or known.missing is None):
         choice = _choose(seen, run)
         if choice.transport is None and known is None:
-            claim = lacks(_KIND, Reason.TRANSPORT_UNAVAILABLE, choice.reason)
-            return WeightSyncStep(None, claim, Failure(Reason.TRANSPORT_UNAVAILABLE, choice.reason))
+            condition = false_condition(_KIND, Reason.TRANSPORT_UNAVAILABLE, choice.reason)
+            return WeightSyncStep(None, condition, Failure(Reason.TRANSPORT_UNAVAILABLE, choice.reason))
         known = _with_choice(known, choice)
     if known is None:
         waiting = "waiting for vLLM to say what it offers"
         if seen.oversized:
             waiting += f". {seen.oversized}: is this vLLM's own image and command?"
-        return WeightSyncStep(None, lacks(_KIND, Reason.WAITING_FOR_INFERENCE, waiting))
+        return WeightSyncStep(None, false_condition(_KIND, Reason.WAITING_FOR_INFERENCE, waiting))
     text = f"{known.transport}: {known.reason.removeprefix(f'{known.transport}: ')}"
     if known.missing:
         text += f". Not chosen: {' | '.join(known.missing)}"
-    return WeightSyncStep(known, holds(_KIND, Reason.TRANSPORT_CHOSEN, text))
+    return WeightSyncStep(known, true_condition(_KIND, Reason.TRANSPORT_CHOSEN, text))
 
 
 def _with_choice(known: WeightSyncStatus | None, choice: transports.TransportChoice) -> WeightSyncStatus:

@@ -16,8 +16,8 @@ from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_api.wiring import Alarm
 from gymtrain_operator.reconcile.changes import Failure
-from gymtrain_operator.reconcile.conditions import holds
-from gymtrain_operator.reconcile.lifecycle import Clock
+from gymtrain_operator.reconcile.conditions import true_condition
+from gymtrain_operator.reconcile.lifecycle import RunTimes
 from gymtrain_operator.reconcile.status import Facts, build
 from tests.support.world import World
 
@@ -85,7 +85,7 @@ def test_a_condition_hangs_on_a_block_that_the_spec_has() -> None:
 
 
 def test_a_run_whose_steps_say_nothing_waits() -> None:
-    status = build(NOTHING, Facts(clock=Clock(TIME, None)), 1, 0.0)
+    status = build(NOTHING, Facts(times=RunTimes(TIME, None)), 1, 0.0)
     assert _said(status) == {kind: row.waits for kind, row in CONDITIONS.items() if row.waits}
 
 
@@ -98,23 +98,26 @@ def test_a_suspended_run_says_so(blocks: dict[str, Any]) -> None:
 
 
 def test_an_ended_run_says_so_of_what_it_had() -> None:
-    claims = tuple(holds(kind, Reason.RUNNING, "words") for kind in ConditionType)
+    stated = tuple(true_condition(kind, Reason.RUNNING, "words") for kind in ConditionType)
     end = Failure(Reason.DEADLINE_EXCEEDED, "too long")
-    said = _said(build(NOTHING, Facts(clock=Clock(TIME, None), claims=claims, end=end), 1, 0.0))
+    said = _said(build(NOTHING, Facts(times=RunTimes(TIME, None), conditions=stated, end=end), 1, 0.0))
     assert said.pop(ConditionType.FAILED) == Words("True", end.reason, end.message)
     other = Words("True", Reason.RUNNING, "words")
     assert said == {k: row.ended or other for k, row in CONDITIONS.items() if k != ConditionType.FAILED}
 
 
 def test_an_ended_run_says_nothing_of_what_it_never_had() -> None:
-    status = build(NOTHING, Facts(clock=Clock(TIME, None), end=True), 1, 0.0)
+    status = build(NOTHING, Facts(times=RunTimes(TIME, None), end=True), 1, 0.0)
     assert set(_said(status)) == {kind for kind, row in CONDITIONS.items() if row.waits}
 
 
 @pytest.mark.parametrize("reason", Reason)
 def test_the_state_of_a_run_under_way_follows_from_the_reason(reason: Reason) -> None:
-    claims = (holds(ConditionType.PREFLIGHT_PASSED, Reason.PREFLIGHT_PASSED), holds(ConditionType.PROGRESSING, reason))
-    status = build(NOTHING, Facts(clock=Clock(TIME, None), claims=claims), 1, 0.0)
+    stated = (
+        true_condition(ConditionType.PREFLIGHT_PASSED, Reason.PREFLIGHT_PASSED),
+        true_condition(ConditionType.PROGRESSING, reason),
+    )
+    status = build(NOTHING, Facts(times=RunTimes(TIME, None), conditions=stated), 1, 0.0)
     assert status.state == REASONS[reason].state
 
 

@@ -7,7 +7,7 @@ import pytest
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_api.wiring import Alarm, Finding
-from gymtrain_operator.reconcile.conditions import lacks, settle
+from gymtrain_operator.reconcile.conditions import false_condition, next_conditions
 from gymtrain_operator.reconcile.events import MAX_NOTE, events_between
 from tests.support.world import GYM_VERDICT, World
 
@@ -116,8 +116,10 @@ def test_no_reason_is_good_and_trouble() -> None:
 
 @pytest.mark.parametrize("reason", sorted(GOOD | TROUBLE))
 def test_trouble_and_nothing_else_is_a_warning(reason: Reason) -> None:
-    claims = [lacks(ConditionType.PROGRESSING, reason, "words")]
-    told = GymTrainingRunStatus(conditions=settle(GymTrainingRunStatus(), claims, 1, "2027-01-15T08:00:00Z"))
+    conditions = [false_condition(ConditionType.PROGRESSING, reason, "words")]
+    told = GymTrainingRunStatus(
+        conditions=next_conditions(GymTrainingRunStatus(), conditions, 1, "2027-01-15T08:00:00Z")
+    )
     types = [event.type for event in events_between(GymTrainingRunStatus(), told)]
     assert types == ["Warning"] if reason in TROUBLE else "Warning" not in types
 
