@@ -28,9 +28,9 @@ FIRST_PAUSE_SECONDS = 10.0
 MAX_PAUSE_SECONDS = 60.0
 
 _CREATED_ONLY = {kind.name for kind in kinds.CREATED_ONLY}
-_FIRST = {kinds.CONFIG_MAP.name, kinds.CLAIM.name, kinds.POLICY.name} | _CREATED_ONLY
+_FIRST = {kinds.CONFIG_MAP.name, kinds.VOLUME_CLAIM.name, kinds.NETWORK_POLICY.name} | _CREATED_ONLY
 # Written once, so plain creation does, and it fails by itself where the name is taken.
-_CREATED = {kinds.POD.name, kinds.JOB.name, kinds.CLAIM.name, kinds.SANDBOX_POOL.name} | _CREATED_ONLY
+_CREATED = {kinds.POD.name, kinds.JOB.name, kinds.VOLUME_CLAIM.name, kinds.SANDBOX_POOL.name} | _CREATED_ONLY
 _TOKEN_BYTES = 32
 
 

@@ -23,11 +23,11 @@ RUN = Kind(labels.KIND, f"apis/{labels.GROUP}/{labels.VERSION}", labels.PLURAL)
 POD = Kind("Pod", "api/v1", "pods")
 SERVICE = Kind("Service", "api/v1", "services")
 CONFIG_MAP = Kind("ConfigMap", "api/v1", "configmaps")
-CLAIM = Kind("PersistentVolumeClaim", "api/v1", "persistentvolumeclaims")
+VOLUME_CLAIM = Kind("PersistentVolumeClaim", "api/v1", "persistentvolumeclaims")
 EVENT = Kind("Event", "api/v1", "events")
 DEPLOYMENT = Kind("Deployment", "apis/apps/v1", "deployments")
 JOB = Kind("Job", "apis/batch/v1", "jobs")
-POLICY = Kind("NetworkPolicy", "apis/networking.k8s.io/v1", "networkpolicies")
+NETWORK_POLICY = Kind("NetworkPolicy", "apis/networking.k8s.io/v1", "networkpolicies")
 SECRET = Kind("Secret", "api/v1", "secrets")
 SERVICE_ACCOUNT = Kind("ServiceAccount", "api/v1", "serviceaccounts")
 ROLE = Kind("Role", "apis/rbac.authorization.k8s.io/v1", "roles")
@@ -41,7 +41,7 @@ SANDBOX_CLAIM, SANDBOX_POOL, SANDBOX_TEMPLATE = (
 )
 AGENT_SANDBOX = (SANDBOX_CLAIM, SANDBOX_POOL, SANDBOX_TEMPLATE)
 
-CHILDREN = (POD, SERVICE, CONFIG_MAP, CLAIM, DEPLOYMENT, JOB, POLICY)
+CHILDREN = (POD, SERVICE, CONFIG_MAP, VOLUME_CLAIM, DEPLOYMENT, JOB, NETWORK_POLICY)
 # Created and never read: the operator has no right to look at a Secret. Owner references collect them.
 CREATED_ONLY = (SECRET, SERVICE_ACCOUNT, ROLE, ROLE_BINDING)
 BY_NAME = {kind.name: kind for kind in (*CHILDREN, *CREATED_ONLY, *AGENT_SANDBOX)}

@@ -55,7 +55,7 @@ class Leadership:
         metrics.LEADER.set(1)
         logger().info("leading", identity=self._identity)
 
-    async def keep(self) -> None:
+    async def keep_renewing(self) -> None:
         """Renews the Lease until it can't.
 
         Raises:

@@ -65,7 +65,7 @@ async def _lead(options: Options, cluster: Cluster, service: Service, health: He
         if stop.is_set():
             waiting.cancel()
             return
-        keeping = group.create_task(leadership.keep())
+        renewing = group.create_task(leadership.keep_renewing())
         await service.run(options.workers, stop)
-        keeping.cancel()
+        renewing.cancel()
     await leadership.release()

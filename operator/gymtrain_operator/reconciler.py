@@ -24,13 +24,13 @@ from gymtrain_operator.reconcile.observation import Observation
 from gymtrain_operator.reconcile.plan import Plan, plan
 from gymtrain_operator.reconcile.rejections import unanswered_condition
 from gymtrain_operator.reconcile.status import with_condition
-from gymtrain_operator.run_queue import Key
+from gymtrain_operator.run_queue import RunKey
 from gymtrain_operator.trimming import trimmed_run
 
 _REMEMBER_SECONDS = 30.0
 _RESYNC_SECONDS = 600.0
 _RECORD_AGAIN_SECONDS = 60.0
-_TELL_AFTER_SECONDS = 5.0
+_REPORT_AFTER_SECONDS = 5.0
 
 
 @dataclass
@@ -64,14 +64,14 @@ class Reconciler:
         self._observer = observer
         self._defaults = defaults
         self._clock = clock
-        self._memories: dict[Key, _Memory] = {}
-        self._ended: dict[Key, str] = {}  # resourceVersion of runs about which nothing is left to do
-        self._states: dict[Key, str] = {}  # for the metric
-        self._recorded: dict[Key, str] = {}  # records as written last: not again where somebody takes them away
-        self._changed: set[Key] = set()  # runs with events since they were observed
-        self._failing: dict[Key, float] = {}  # since when each reconcile of a run has ended in an error
+        self._memories: dict[RunKey, _Memory] = {}
+        self._ended: dict[RunKey, str] = {}  # resourceVersion of runs about which nothing is left to do
+        self._states: dict[RunKey, str] = {}  # for the metric
+        self._recorded: dict[RunKey, str] = {}  # records as written last: not again where somebody takes them away
+        self._changed: set[RunKey] = set()  # runs with events since they were observed
+        self._failing: dict[RunKey, float] = {}  # since when each reconcile of a run has ended in an error
 
-    def event(self, key: Key, resource_version: str = "") -> bool:
+    def event(self, key: RunKey, resource_version: str = "") -> bool:
         """Something about the run changed, or about what it owns where there is no version.
 
         False where there is no reason to look at it: it is the operator's own status write; the run has ended; or it
@@ -85,28 +85,28 @@ class Reconciler:
         self._changed.add(key)
         return True
 
-    def knows(self, key: Key) -> bool:
+    def knows(self, key: RunKey) -> bool:
         """Whether the run was looked at, or is known to have ended."""
         return key in self._memories or key in self._ended
 
-    def is_settled(self, key: Key, resource_version: str) -> bool:
+    def is_settled(self, key: RunKey, resource_version: str) -> bool:
         """Whether the run has ended, and nothing is left to do about it in this version."""
         return self._ended.get(key) == resource_version
 
-    def note_ended(self, key: Key, resource_version: str, state: str) -> None:
+    def note_ended(self, key: RunKey, resource_version: str, state: str) -> None:
         """Takes a run that ended before this process began for one about which little is left to do."""
         self._ended[key] = resource_version
         self._count(key, state)
 
-    def known(self, namespace: str | None) -> set[Key]:
+    def known(self, namespace: str | None) -> set[RunKey]:
         """All runs that `knows` knows, of a namespace or of all."""
         return {key for key in (*self._memories, *self._ended) if namespace in (None, key[0])}
 
-    def _version(self, key: Key) -> str:
+    def _version(self, key: RunKey) -> str:
         memory = self._memories.get(key)
         return str(memory.run["metadata"].get("resourceVersion", "")) if memory else self._ended.get(key, "")
 
-    async def reconcile(self, key: Key) -> float | None:
+    async def reconcile(self, key: RunKey) -> float | None:
         """Brings the run one step on. Returns seconds after which it wants to be looked at again.
 
         Raises:
@@ -129,19 +129,19 @@ class Reconciler:
             seen = await (self._tick(last, run) if last is not None else self._observe(key, run))
             requeue = await self._act(key, run, seen)
         except ClusterError as error:
-            await self._tell(key, run, error)
+            await self._report_error(key, run, error)
             raise
         self._failing.pop(key, None)
         metrics.RECONCILE_SECONDS.labels("full" if last is None else "tick").observe(time.perf_counter() - begin)
         return requeue
 
-    def _last(self, key: Key, memory: _Memory | None) -> Observation | None:
+    def _last(self, key: RunKey, memory: _Memory | None) -> Observation | None:
         """The last observation, if it still holds and only the servers' answers can have changed."""
         if memory is None or memory.seen is None or memory.seen.verdict is None or key in self._changed:
             return None
         return memory.seen if self._clock() - memory.at < _REMEMBER_SECONDS else None
 
-    async def _observe(self, key: Key, run: Object) -> Observation:
+    async def _observe(self, key: RunKey, run: Object) -> Observation:
         now = self._clock()
         memory = self._memories.get(key)
         # The first look after a start takes the objects as they are: they were written by the release before.
@@ -160,7 +160,7 @@ class Reconciler:
         seen = replace(last, run=read_run(run, last.run), now=self._clock(), resync=False)
         return await self._observer.ask_again(seen)
 
-    async def _act(self, key: Key, run: Object, seen: Observation) -> float | None:
+    async def _act(self, key: RunKey, run: Object, seen: Observation) -> float | None:
         wanted = plan(seen, self._defaults)
         rejections = await carry_out(self._cluster, seen, wanted, self._memories[key].backoff)
         if rejections:
@@ -179,13 +179,13 @@ class Reconciler:
         self._remember(key, run, seen, wanted, quiet=not rejections)
         return wanted.requeue_after
 
-    async def _tell(self, key: Key, run: Object, error: ClusterError) -> None:
+    async def _report_error(self, key: RunKey, run: Object, error: ClusterError) -> None:
         """Has the status of a run that goes on say what the API server answers, once it does so for a while: a single
         conflict, or a moment without an answer, is ordinary."""
         now = self._clock()
         since = self._failing.setdefault(key, now)
         seen = read_run(run)
-        if now - since < _TELL_AFTER_SECONDS or seen.deleting or has_ended(seen.status):
+        if now - since < _REPORT_AFTER_SECONDS or seen.deleting or has_ended(seen.status):
             return
         status = with_condition(seen.status, unanswered_condition(str(error), since), seen.generation, now)
         try:
@@ -197,7 +197,7 @@ class Reconciler:
         if key in self._memories:
             self._memories[key].run = run  # so that this write is no event
 
-    async def _record(self, key: Key, run: Object, wanted: Plan) -> Object:
+    async def _record(self, key: RunKey, run: Object, wanted: Plan) -> Object:
         """The run with its record written. Once: a tool that keeps the object as its manifest is not fought with."""
         memory = self._memories[key]
         if wanted.record in (None, self._recorded.get(key)) or self._clock() < memory.record_again:
@@ -211,7 +211,7 @@ class Reconciler:
             self._recorded[key] = wanted.record
         return run
 
-    def _remember(self, key: Key, run: Object, seen: Observation, wanted: Plan, *, quiet: bool) -> None:
+    def _remember(self, key: RunKey, run: Object, seen: Observation, wanted: Plan, *, quiet: bool) -> None:
         memory = self._memories[key]
         memory.run = run
         self._count(key, wanted.status.state or "")
@@ -224,7 +224,7 @@ class Reconciler:
         else:
             memory.seen = seen
 
-    def _forget(self, key: Key) -> None:
+    def _forget(self, key: RunKey) -> None:
         self._memories.pop(key, None)
         self._ended.pop(key, None)
         self._changed.discard(key)
@@ -232,7 +232,7 @@ class Reconciler:
         self._recorded.pop(key, None)
         self._count(key, "")
 
-    def _count(self, key: Key, state: str) -> None:
+    def _count(self, key: RunKey, state: str) -> None:
         before = self._states.pop(key, "")
         if before:
             metrics.RUNS.labels(before).dec()

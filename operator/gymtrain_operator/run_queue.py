@@ -9,7 +9,7 @@ from collections import deque
 
 from gymtrain_operator import metrics
 
-type Key = tuple[str, str]
+type RunKey = tuple[str, str]
 """Namespace and name of a run."""
 
 
@@ -17,14 +17,14 @@ class RunQueue:
     """Keys that wait for a worker. Not thread-safe: one event loop."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Key] = deque()
-        self._listed: set[Key] = set()
-        self._active: set[Key] = set()
-        self._again: set[Key] = set()
-        self._timers: dict[Key, asyncio.TimerHandle] = {}
+        self._waiting: deque[RunKey] = deque()
+        self._listed: set[RunKey] = set()
+        self._active: set[RunKey] = set()
+        self._again: set[RunKey] = set()
+        self._timers: dict[RunKey, asyncio.TimerHandle] = {}
         self._available = asyncio.Event()
 
-    def add(self, key: Key, *, after: float = 0.0) -> None:
+    def add(self, key: RunKey, *, after: float = 0.0) -> None:
         """Has the run looked at, at the latest after `after` seconds."""
         if after > 0:
             self._add_later(key, after)
@@ -39,7 +39,7 @@ class RunQueue:
             self._waiting.append(key)
             self._changed()
 
-    async def take(self) -> Key:
+    async def take(self) -> RunKey:
         """The next run; `finish` must follow."""
         while not self._waiting:
             self._available.clear()
@@ -50,14 +50,14 @@ class RunQueue:
         self._changed()
         return key
 
-    def finish(self, key: Key) -> None:
+    def finish(self, key: RunKey) -> None:
         """The worker is done with the run."""
         self._active.discard(key)
         if key in self._again:
             self._again.discard(key)
             self.add(key)
 
-    def _add_later(self, key: Key, after: float) -> None:
+    def _add_later(self, key: RunKey, after: float) -> None:
         loop = asyncio.get_running_loop()
         old = self._timers.get(key)
         if old and old.when() <= loop.time() + after:
@@ -66,7 +66,7 @@ class RunQueue:
             old.cancel()
         self._timers[key] = loop.call_later(after, self._fire, key)
 
-    def _fire(self, key: Key) -> None:
+    def _fire(self, key: RunKey) -> None:
         self._timers.pop(key, None)
         self.add(key)
 

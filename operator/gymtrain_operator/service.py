@@ -13,7 +13,7 @@ from gymtrain_operator.errors import ClusterError, ConflictError, UnreachableErr
 from gymtrain_operator.health import Health
 from gymtrain_operator.log import logger
 from gymtrain_operator.reconciler import Reconciler
-from gymtrain_operator.run_queue import Key, RunQueue
+from gymtrain_operator.run_queue import RunKey, RunQueue
 
 RESYNC_SECONDS = 60.0
 CRD_POLL_SECONDS = 2.0
@@ -21,7 +21,7 @@ _RECONCILE_SECONDS = 120.0
 _FIRST_RETRY_SECONDS = 0.5
 _MAX_RETRY_SECONDS = 60.0
 # Events come in bursts: one look a moment later serves them all.
-_SETTLE_SECONDS = 0.15
+_DEBOUNCE_SECONDS = 0.15
 # Runs that ended before this process began, of which there may be thousands, are looked at without haste: their time to
 # live may be over, or the operator before was stopped while it cleared away.
 _ENDED_SECONDS = 300.0
@@ -36,8 +36,8 @@ class Service:
         self._namespaces = list(namespaces)
         self._health = health
         self._queue = RunQueue()
-        self._failures: dict[Key, int] = {}
-        self._not_before: dict[Key, float] = {}  # by time.monotonic(): when the API server wants to be asked again
+        self._failures: dict[RunKey, int] = {}
+        self._not_before: dict[RunKey, float] = {}  # by time.monotonic(): when the API server wants to be asked again
 
     async def run(self, workers: int, stop: asyncio.Event) -> None:
         """Works until `stop`.
@@ -54,13 +54,13 @@ class Service:
             for task in tasks[1:]:
                 task.cancel()
 
-    def enqueue(self, key: Key, resource_version: str = "", ended_as: str = "") -> None:
+    def enqueue(self, key: RunKey, resource_version: str = "", ended_as: str = "") -> None:
         """Something about the run happened, or about what it owns; `ended_as` is the state of one that has ended."""
         if ended_as and not self._reconciler.knows(key):
             self._reconciler.note_ended(key, resource_version, ended_as)
-            self._queue.add(key, after=random.uniform(_SETTLE_SECONDS, _ENDED_SECONDS))  # noqa: S311
+            self._queue.add(key, after=random.uniform(_DEBOUNCE_SECONDS, _ENDED_SECONDS))  # noqa: S311
         elif self._reconciler.event(key, resource_version):
-            self._queue.add(key, after=_SETTLE_SECONDS)
+            self._queue.add(key, after=_DEBOUNCE_SECONDS)
 
     async def _watch(self, stop: asyncio.Event) -> None:
         await watching.watch(self.enqueue, self._namespaces, stop)
@@ -103,7 +103,7 @@ class Service:
             finally:
                 self._queue.finish(key)
 
-    async def _reconcile(self, key: Key) -> None:
+    async def _reconcile(self, key: RunKey) -> None:
         """One reconcile, whose errors only delay the next one."""
         wait = self._not_before.pop(key, 0.0) - time.monotonic()
         if wait > 0:  # an event came meanwhile
@@ -130,12 +130,12 @@ class Service:
         if requeue is not None:
             self._queue.add(key, after=max(requeue, 0.05))
 
-    def _pause(self, key: Key, seconds: float) -> None:
+    def _pause(self, key: RunKey, seconds: float) -> None:
         """Leaves the run alone for so long, whatever happens."""
         self._not_before[key] = time.monotonic() + seconds
         self._queue.add(key, after=seconds)
 
-    def _retry_delay(self, key: Key) -> float:
+    def _retry_delay(self, key: RunKey) -> float:
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         return float(min(_FIRST_RETRY_SECONDS * 2 ** min(failures - 1, 10), _MAX_RETRY_SECONDS))
 

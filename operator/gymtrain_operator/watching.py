@@ -17,9 +17,9 @@ import kopf
 
 from gymtrain_api import labels
 from gymtrain_api.conditions import ConditionType
-from gymtrain_operator.run_queue import Key
+from gymtrain_operator.run_queue import RunKey
 
-type OnEvent = Callable[[Key, str, str], None]
+type OnEvent = Callable[[RunKey, str, str], None]
 """Called with the run; the resourceVersion where the event is about the run itself; and the state of a run that has
 ended."""
 

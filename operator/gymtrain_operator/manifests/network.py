@@ -27,15 +27,17 @@ OPERATOR_LABELS = {"app.kubernetes.io/name": "gymtrain", "app.kubernetes.io/comp
 
 _INNER = [labels.Role.INFERENCE, labels.Role.TRAINER]
 # AWS, Google and most others below 169.254; Alibaba; Azure's wire server; AWS and Google over IPv6.
-_METADATA = tuple(
+_METADATA_SERVICES = tuple(
     map(ip_network, ("100.100.100.200/32", "168.63.129.16/32", "169.254.0.0/16", "fd00:ec2::/32", "fd20:ce::254/128"))
 )
-_FENCED = [*_INNER, labels.Role.BROKER, labels.Role.SANDBOX]
+_WITH_OWN_POLICY = [*_INNER, labels.Role.BROKER, labels.Role.SANDBOX]
 
 
 def network_policies(run: RunContext) -> list[Object]:
     """All fences."""
-    outer = _ingress(run, _pods(run, "NotIn", _FENCED), [_pods(run, "NotIn", [labels.Role.SANDBOX]), _OPERATOR])
+    outer = _ingress(
+        run, _pods(run, "NotIn", _WITH_OWN_POLICY), [_pods(run, "NotIn", [labels.Role.SANDBOX]), _OPERATOR]
+    )
     outer |= {"policyTypes": ["Ingress", "Egress"], "egress": _ANYWHERE_BUT_METADATA}
     inner = _ingress(run, _pods(run, "In", _INNER), [_pods(run, "In", [labels.Role.GATEWAY, *_INNER]), _OPERATOR])
     policies = [
@@ -79,7 +81,7 @@ def _block(cidr: str) -> Object:
         network = ip_network(cidr, strict=False)
     except ValueError:
         return {"cidr": cidr}  # the API server says what is wrong with it
-    inside = [str(service) for service in _METADATA if service != network and _holds(network, service)]
+    inside = [str(service) for service in _METADATA_SERVICES if service != network and _holds(network, service)]
     return {"cidr": cidr, "except": inside} if inside else {"cidr": cidr}
 
 

@@ -20,7 +20,7 @@ from gymtrain_operator.reconcile.observation import (
 from gymtrain_operator.reconcile.pod_diagnosis import node_of, phase
 from gymtrain_operator.reconcile.times import to_seconds
 
-AGAIN_SECONDS = 300.0
+RESTART_SECONDS = 300.0
 """Pause before an attempt that ended while it waited for room is begun again."""
 
 _SERVERS = (labels.Role.INFERENCE, labels.Role.GYM, labels.Role.GATEWAY, labels.Role.BROKER)

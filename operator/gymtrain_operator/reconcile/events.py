@@ -23,13 +23,13 @@ class Event:
 def events_between(before: GymTrainingRunStatus, after: GymTrainingRunStatus) -> tuple[Event, ...]:
     """One event for each reason that is new, in the order of the conditions. The same reason in two
     conditions is one event, and preflight's warnings are an event beside the one that it passed."""
-    old = {condition.type: _news(condition) for condition in before.conditions}
+    old = {condition.type: _identity(condition) for condition in before.conditions}
     alarmed = any(c.type == ConditionType.HEALTHY and c.status == "False" for c in before.conditions)
     events: dict[str, Event] = {}
     for condition in after.conditions:
         reason = condition.reason
         kind = reason_row(reason).event
-        if kind is None or old.get(condition.type) == _news(condition) or reason in events:
+        if kind is None or old.get(condition.type) == _identity(condition) or reason in events:
             continue
         if reason == Reason.NO_ALARM and not alarmed:
             continue  # only the end of an alarm is news
@@ -42,7 +42,7 @@ def events_between(before: GymTrainingRunStatus, after: GymTrainingRunStatus) ->
     return tuple(events.values())
 
 
-def _news(condition: Condition) -> tuple[str, ...]:
+def _identity(condition: Condition) -> tuple[str, ...]:
     """What of a condition is news when it changes. Of the transport the message counts too: it says which, and why."""
     message = condition.message if condition.type == ConditionType.WEIGHT_SYNC_READY else ""
     return condition.status, condition.reason, message

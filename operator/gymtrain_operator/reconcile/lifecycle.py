@@ -13,7 +13,7 @@ from gymtrain_operator.reconcile.observation import Object, Observation, is_dele
 from gymtrain_operator.reconcile.pod_diagnosis import is_over
 from gymtrain_operator.reconcile.times import to_seconds, to_text
 
-SWEEP_SECONDS = 2.0
+_SANDBOX_POLL_SECONDS = 2.0
 ENDS = (ConditionType.COMPLETE, ConditionType.FAILED)
 
 
@@ -86,23 +86,23 @@ def not_suspended(before: GymTrainingRunStatus) -> StatedCondition:
 def stop_all(seen: Observation) -> Changes:
     """Suspension: everything that has pods goes. Volumes, Services and ConfigMaps stay."""
     objects = seen.children.of("Deployment") + seen.children.of("Job")
-    return _deletions(objects + seen.children.pods(labels.Role.PREFLIGHT)).and_then(sweep(seen))
+    return _deletions(objects + seen.children.pods(labels.Role.PREFLIGHT)).and_then(delete_sandboxes(seen))
 
 
-def sweep(seen: Observation) -> Changes:
+def delete_sandboxes(seen: Observation) -> Changes:
     """What the broker left behind: its sandboxes go, and are looked for until the broker itself is gone."""
     sandboxes = seen.children.pods(labels.Role.SANDBOX)
     for kind in agent_sandbox.KINDS:
         sandboxes += seen.children.of(kind)
     left = sandboxes or seen.children.pods(labels.Role.BROKER)
-    return replace(_deletions(sandboxes), requeue_after=SWEEP_SECONDS if left else None)
+    return replace(_deletions(sandboxes), requeue_after=_SANDBOX_POLL_SECONDS if left else None)
 
 
-def release(seen: Observation) -> Changes:
+def tear_down(seen: Observation) -> Changes:
     """The end of a run: servers go, and a trainer that still runs. What ended stays, for its log."""
     jobs = [job for job in seen.children.of("Job") if not is_finished(job)]
     preflight = [p for p in seen.children.pods(labels.Role.PREFLIGHT) if not is_over(p)]
-    return _deletions(seen.children.of("Deployment") + jobs + preflight).and_then(sweep(seen))
+    return _deletions(seen.children.of("Deployment") + jobs + preflight).and_then(delete_sandboxes(seen))
 
 
 def seconds_to_live(seen: Observation, before: GymTrainingRunStatus) -> float | None:

@@ -28,7 +28,7 @@ from gymtrain_operator.reconcile.progress import health, notice_events, shown_pr
 from gymtrain_operator.reconcile.rejections import refusal_that_ends, waiting_condition
 from gymtrain_operator.reconcile.status import Facts, build, with_condition
 from gymtrain_operator.reconcile.upgrades import kept_names, outdated_policies, recorded_images
-from gymtrain_operator.reconcile.writes import OwnerChange, Scaling, needed, owner_changes
+from gymtrain_operator.reconcile.writes import OwnerChange, Scaling, needed_writes, owner_changes
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,12 @@ def plan(seen: Observation, defaults: Defaults) -> Plan:
     if seen.run.deleting:
         return Plan(seen.run.status)
     done = _next(seen, defaults)
-    return replace(done, owners=owner_changes(seen, done.status), record=record.news(seen.run, done.status))
+    return replace(done, owners=owner_changes(seen, done.status), record=record.updated_record(seen.run, done.status))
 
 
 def _next(seen: Observation, defaults: Defaults) -> Plan:
     before = lifecycle.reopened(seen.run.status, seen.run.generation)
-    before = record.recalled(seen.run, before, seen.now)
+    before = record.status_from_record(seen.run, before, seen.now)
     if lifecycle.has_ended(before):
         return _after_the_end(seen, before)
     if seen.run.spec is None:
@@ -99,7 +99,7 @@ def _after_the_end(seen: Observation, before: GymTrainingRunStatus) -> Plan:
     status = before.model_copy(update={"observed_generation": seen.run.generation})
     if left is not None and left <= 0:
         return Plan(status, delete_run=True)
-    changes = lifecycle.release(seen)
+    changes = lifecycle.tear_down(seen)
     return Plan(
         status,
         delete=changes.delete,
@@ -170,7 +170,7 @@ def _active(seen: Observation, run: RunContext, before: GymTrainingRunStatus, ig
 def _plan(seen: Observation, before: GymTrainingRunStatus, facts: Facts, changes: Changes) -> Plan:
     if blocked := waiting_condition(seen.rejections):
         facts = replace(facts, conditions=(*facts.conditions, blocked))
-    writes, scalings = needed(changes.apply, seen.children, resync=seen.resync)
+    writes, scalings = needed_writes(changes.apply, seen.children, resync=seen.resync)
     status = build(before, facts, seen.run.generation, seen.now)
     requeue = sooner(changes.requeue_after, min((refused.next_in for refused in seen.rejections), default=None))
     events = events_between(seen.run.status, status)
@@ -181,7 +181,7 @@ def _ended(seen: Observation, before: GymTrainingRunStatus, facts: Facts, failur
     status = build(before, replace(facts, end=failure or True), seen.run.generation, seen.now)
     return Plan(
         status,
-        delete=lifecycle.release(seen).delete,
+        delete=lifecycle.tear_down(seen).delete,
         events=events_between(seen.run.status, status),
         requeue_after=1.0 if seen.run.spec and _looks_again(seen.run.spec) else None,
     )

@@ -116,7 +116,7 @@ def terminated(pod: Object) -> list[Terminated]:
     return found
 
 
-def trouble(pod: Object) -> str:
+def problem(pod: Object) -> str:
     """Why the pod is not running as it should; empty where it is on its way or fine."""
     scheduled = condition_of(pod, "PodScheduled")
     if scheduled.get("status") == "False":
@@ -137,9 +137,9 @@ def trouble(pod: Object) -> str:
     return ""
 
 
-def first_trouble(pods: Iterable[Object]) -> str:
+def first_problem(pods: Iterable[Object]) -> str:
     """The first pod's trouble among several; empty where none has any."""
-    return next((text for text in map(trouble, pods) if text), "")
+    return next((text for text in map(problem, pods) if text), "")
 
 
 def first_overdue(pods: Iterable[Object], now: float) -> str:

@@ -27,7 +27,7 @@ from gymtrain_operator.manifests.volumes import volume_claims
 from gymtrain_operator.reconcile.changes import Changes, Deletion, Failure
 from gymtrain_operator.reconcile.conditions import false_condition, true_condition, unknown_condition
 from gymtrain_operator.reconcile.observation import Children, Object, Observation, Verdict, age_of, is_deleting, name_of
-from gymtrain_operator.reconcile.pod_diagnosis import Terminated, is_over, terminated, trouble, was_disrupted
+from gymtrain_operator.reconcile.pod_diagnosis import Terminated, is_over, problem, terminated, was_disrupted
 from gymtrain_operator.reconcile.times import to_seconds
 from gymtrain_operator.reconcile.upgrades import noted_images
 
@@ -100,7 +100,7 @@ def _for_pod(
             )
         return _finished(seen, run, pod, wanted)
 
-    waits_for = trouble(pod) or (seen.missing[0] if seen.missing else "")
+    waits_for = problem(pod) or (seen.missing[0] if seen.missing else "")
     deadline = run.spec.startup_deadline_seconds
     if age_of(pod, seen.now) > deadline:
         why = waits_for or "its containers did not end in time"
@@ -178,7 +178,7 @@ def _no_verdict(seen: Observation, pod: Object, container: str) -> str:
     culprit = next((t for t in ended if t.init and t.exit_code != 0), None)
     culprit = culprit or next((t for t in ended if t.container == container), None)
     if culprit is None:
-        return trouble(pod) or f"container {container} of the preflight pod never ran"
+        return problem(pod) or f"container {container} of the preflight pod never ran"
     text = f"container {culprit.container} of the preflight pod ended with exit code {culprit.exit_code}"
     text += f" ({culprit.reason})" if culprit.reason and culprit.reason != "Error" else ""
     tail = seen.log_tails.get((culprit.pod, culprit.container)) or culprit.message

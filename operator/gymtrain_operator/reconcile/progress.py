@@ -74,13 +74,13 @@ def with_notices(changes: Changes, report: TrainerProgress | None) -> Changes:
     if not texts:
         return changes
 
-    def said(condition: StatedCondition) -> StatedCondition:
+    def extended(condition: StatedCondition) -> StatedCondition:
         if condition.type != ConditionType.PROGRESSING:
             return condition
         new = [text for text in texts.values() if text not in condition.message]
         return replace(condition, message=". ".join([part for part in (condition.message.rstrip("."), *new) if part]))
 
-    return replace(changes, conditions=tuple(said(condition) for condition in changes.conditions))
+    return replace(changes, conditions=tuple(extended(condition) for condition in changes.conditions))
 
 
 def notice_events(before: GymTrainingRunStatus, report: TrainerProgress | None) -> tuple[Event, ...]:

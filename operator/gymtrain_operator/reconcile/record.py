@@ -18,7 +18,7 @@ from gymtrain_operator.reconcile.status import state_of
 from gymtrain_operator.reconcile.times import to_text
 
 
-def recalled(run: Run, before: GymTrainingRunStatus, now: float) -> GymTrainingRunStatus:
+def status_from_record(run: Run, before: GymTrainingRunStatus, now: float) -> GymTrainingRunStatus:
     """The status to go on from: where there is none, what the record says of it."""
     record = run.record
     if record is None or run.status.conditions:
@@ -39,7 +39,7 @@ def recalled(run: Run, before: GymTrainingRunStatus, now: float) -> GymTrainingR
     )
 
 
-def news(run: Run, status: GymTrainingRunStatus) -> str | None:
+def updated_record(run: Run, status: GymTrainingRunStatus) -> str | None:
     """The annotation's new value, by the status that the run is to have: empty where it has to go, None where it is
     right as it is."""
     old, wanted = run.record, _record(run, status)

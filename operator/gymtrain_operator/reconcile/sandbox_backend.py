@@ -42,7 +42,7 @@ class BackendChoice:
     probe: tuple[Object, ...] = ()
 
 
-def choose(seen: Observation, run: RunContext) -> BackendChoice:
+def choose_backend(seen: Observation, run: RunContext) -> BackendChoice:
     """The backend of a run with sandboxes."""
     assert run.spec.sandboxes is not None
     wanted, offer = run.spec.sandboxes.backend, seen.agent_sandbox or AgentSandbox(served=False)

@@ -26,8 +26,8 @@ from gymtrain_operator.reconcile import weight_sync
 from gymtrain_operator.reconcile.changes import Changes, Failure
 from gymtrain_operator.reconcile.conditions import StatedCondition, false_condition, true_condition
 from gymtrain_operator.reconcile.observation import Object, Observation, Verdict, condition_of, name_of
-from gymtrain_operator.reconcile.pod_diagnosis import first_trouble, has_started, node_of
-from gymtrain_operator.reconcile.sandbox_backend import BackendChoice, choose
+from gymtrain_operator.reconcile.pod_diagnosis import first_problem, has_started, node_of
+from gymtrain_operator.reconcile.sandbox_backend import BackendChoice, choose_backend
 
 INFERENCE = "inference"
 GATEWAY = "gateway"
@@ -53,22 +53,22 @@ class ServersStep:
 
 @dataclass(frozen=True)
 class _ServerState:
-    """One server. `trouble` is what is wrong with its pods, for a person."""
+    """One server. `problem` is what is wrong with its pods, for a person."""
 
     status: ServerStatus
     ready: bool
-    trouble: str
+    problem: str
 
 
-def gym_of(verdict: Verdict) -> GymServers:
+def _found_servers(verdict: Verdict) -> GymServers:
     """The Gym servers that preflight found."""
     return GymServers(tuple(verdict.gym.servers), dict(verdict.gym.config))
 
 
 def step(seen: Observation, run: RunContext, verdict: Verdict, before: GymTrainingRunStatus) -> ServersStep:
     """The desired servers, and what became of them so far."""
-    gym = gym_of(verdict)
-    choice = choose(seen, run) if run.spec.sandboxes else None
+    gym = _found_servers(verdict)
+    choice = choose_backend(seen, run) if run.spec.sandboxes else None
     documents = {"gym": verdict.gym.model_dump(mode="json"), "trainer": verdict.trainer.model_dump(mode="json")}
     # ConfigMaps first: a pod that starts before its ConfigMap waits for the kubelet's next try.
     objects = (
@@ -117,17 +117,17 @@ def _server_state(
     """How one server is, by its Deployment and its pods; `wanted` is the number of pods that the spec asks for."""
     status = (deployment or {}).get("status") or {}
     ready = min(int(status.get("readyReplicas", 0)), wanted)
-    trouble = first_trouble(pods)
-    if deployment is not None and not trouble:
+    problem = first_problem(pods)
+    if deployment is not None and not problem:
         failed = condition_of(deployment, "ReplicaFailure")
-        trouble = f"no pod can be made: {failed.get('message', '')}" if failed.get("status") == "True" else ""
+        problem = f"no pod can be made: {failed.get('message', '')}" if failed.get("status") == "True" else ""
     shown = ServerStatus(
         name=name,
         kind=cast(ServerKind, kind),
         url=url,
         ready=f"{ready}/{wanted}",
     )
-    return _ServerState(shown, deployment is not None and ready >= wanted, trouble)
+    return _ServerState(shown, deployment is not None and ready >= wanted, problem)
 
 
 def _readiness(
@@ -143,9 +143,9 @@ def _readiness(
     was_ready = before.is_true(kind) or (old is not None and old.reason == Reason.PODS_NOT_READY)
     names_text = ", ".join(f"{state.status.name} ({state.status.ready})" for state in waiting)
     text = f"{what}: waiting for {names_text}"
-    trouble = next((state.trouble for state in waiting if state.trouble), "")
+    problem = next((state.problem for state in waiting if state.problem), "")
     reason = Reason.PODS_NOT_READY if was_ready else Reason.PODS_STARTING
-    return false_condition(kind, reason, f"{text}: {trouble}" if trouble else text)
+    return false_condition(kind, reason, f"{text}: {problem}" if problem else text)
 
 
 def _gym_state(seen: Observation, run: RunContext, name: str, kind: str) -> _ServerState:
@@ -160,17 +160,17 @@ def _inference_state(seen: Observation, run: RunContext) -> _ServerState:
     pods = seen.children.servers(labels.Role.INFERENCE)
     wanted = run.spec.inference.replicas
     state = _server_state(INFERENCE, INFERENCE, inference_url(run), deployment, wanted, pods)
-    apart = _apart(seen, run, pods)
-    if apart and not state.ready:
-        return _ServerState(state.status, False, apart)
+    stuck = _on_another_node(seen, run, pods)
+    if stuck and not state.ready:
+        return _ServerState(state.status, False, stuck)
     started = sum(has_started(pod, INFERENCE_CONTAINER) for pod in pods)
-    if state.ready or state.trouble or not started:
+    if state.ready or state.problem or not started:
         return state
     text = f"{started} of {wanted} vLLM pods are up and wait for the trainer's first weights"
     return _ServerState(state.status, False, text)
 
 
-def _apart(seen: Observation, run: RunContext, pods: list[Object]) -> str:
+def _on_another_node(seen: Observation, run: RunContext, pods: list[Object]) -> str:
     """Whether a vLLM pod waits for a volume that the trainer has on another node; empty where none does."""
     if not is_shared_with_vllm(run) or not is_single_node_volume(run):
         return ""

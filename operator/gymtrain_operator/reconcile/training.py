@@ -20,7 +20,7 @@ from gymtrain_operator.reconcile.attempts import (
     trainer_pods,
 )
 from gymtrain_operator.reconcile.capacity import (
-    AGAIN_SECONDS,
+    RESTART_SECONDS,
     ended_for_want_of_room,
     has_trained,
     lost_servers,
@@ -37,7 +37,7 @@ from gymtrain_operator.reconcile.observation import (
     is_deleting,
     labels_of,
 )
-from gymtrain_operator.reconcile.pod_diagnosis import first_overdue, first_trouble, phase, terminated
+from gymtrain_operator.reconcile.pod_diagnosis import first_overdue, first_problem, phase, terminated
 from gymtrain_operator.reconcile.progress import with_notices
 from gymtrain_operator.reconcile.servers import ServersStep
 from gymtrain_operator.reconcile.times import to_seconds, to_text
@@ -89,13 +89,13 @@ def _step(
     if is_deleting(job):
         if overdue := first_overdue(trainer_pods(seen, attempt), seen.now):
             return _waiting_for_node(attempt, overdue)
-        return _going_on(attempt, _starting_reason(servers), "waiting for the pods of the last trainer to end")
+        return _progressing(attempt, _starting_reason(servers), "waiting for the pods of the last trainer to end")
     if has_condition(job, "Complete"):
         report = final_report(trainer_pods(seen, attempt))
         return TrainingStep(Changes(), attempt, "complete", report)
     if has_condition(job, "Failed"):
         return _after_failure(seen, run, servers, before, job, attempt, disrupted)
-    return _watch(seen, run, servers, before, job, attempt)
+    return _under_way(seen, run, servers, before, job, attempt)
 
 
 def _start(seen: Observation, run: RunContext, servers: ServersStep, attempt: int, message: str) -> TrainingStep:
@@ -104,11 +104,11 @@ def _start(seen: Observation, run: RunContext, servers: ServersStep, attempt: in
         apply=(trainer_job(run, attempt),),
         delete=tuple(Deletion.of(job) for job in outdated if not is_deleting(job)),
     )
-    going = _going_on(attempt, _starting_reason(servers), message)
+    going = _progressing(attempt, _starting_reason(servers), message)
     return TrainingStep(changes.and_then(going.changes), attempt, "starting")
 
 
-def _going_on(
+def _progressing(
     attempt: int,
     reason: Reason,
     message: str,
@@ -136,7 +136,7 @@ def _after_failure(
         return TrainingStep(Changes(), attempt, "retrying", report, Failure(Reason.TRAINER_REFUSED, message))
     failed_at = to_seconds(condition_of(job, "Failed").get("lastTransitionTime")) or seen.now
     if ended_for_want_of_room(seen, before, job):
-        return _begin_again(seen, job, attempt, failed_at + AGAIN_SECONDS, message)
+        return _restart(seen, job, attempt, failed_at + RESTART_SECONDS, message)
     limit = run.spec.backoff_limit
     failed = attempt - len(disrupted)
     if failed > limit:
@@ -155,7 +155,7 @@ def _after_failure(
     return TrainingStep(Changes(conditions=(condition,), requeue_after=next_at - seen.now), attempt, "retrying", report)
 
 
-def _begin_again(seen: Observation, job: Object, attempt: int, at: float, message: str) -> TrainingStep:
+def _restart(seen: Observation, job: Object, attempt: int, at: float, message: str) -> TrainingStep:
     """An attempt that ended while it waited for room, by a deadline of its own or in the wait: it never started, so it
     keeps its number and doesn't count, however often that happens."""
     room = without_room(seen, attempt)
@@ -167,7 +167,7 @@ def _begin_again(seen: Observation, job: Object, attempt: int, at: float, messag
     return TrainingStep(changes, attempt, "starting")
 
 
-def _watch(
+def _under_way(
     seen: Observation, run: RunContext, servers: ServersStep, before: GymTrainingRunStatus, job: Object, attempt: int
 ) -> TrainingStep:
     pods = trainer_pods(seen, attempt)
@@ -194,7 +194,7 @@ def _watch(
     if overdue := first_overdue(pods, seen.now):
         return _waiting_for_node(attempt, overdue, report)
     if report is None:
-        return _silent(servers, before, pods, attempt, running=running)
+        return _without_report(servers, before, pods, attempt, running=running)
     if report.rollouts_failing_since is not None:
         since_text = to_text(report.rollouts_failing_since)
         text = f"no usable rollout since {since_text}: {report.message}".rstrip(": ")
@@ -204,11 +204,11 @@ def _watch(
     old = before.condition(ConditionType.PROGRESSING)
     trained = old is not None and old.reason in _TRAINED and before.attempt == attempt
     if report.phase not in _STARTED and not trained:
-        return _going_on(attempt, _starting_reason(servers), servers.waiting_for or message, report=report)
+        return _progressing(attempt, _starting_reason(servers), servers.waiting_for or message, report=report)
     # A trainer waits for rollouts before each step; only the first wait is a state of its own.
     first_wait = report.phase == "waiting_for_rollouts" and not trained
     reason = Reason.WAITING_FOR_ROLLOUTS if first_wait else Reason.TRAINING
-    return _going_on(attempt, reason, message, phase="training", report=report)
+    return _progressing(attempt, reason, message, phase="training", report=report)
 
 
 def _starting_reason(servers: ServersStep) -> Reason:
@@ -222,7 +222,7 @@ def _waiting_for_node(attempt: int, overdue: str, report: TrainerProgress | None
     return TrainingStep(Changes(conditions=(condition,), requeue_after=_IDLE_POLL_SECONDS), attempt, "retrying", report)
 
 
-def _silent(
+def _without_report(
     servers: ServersStep, before: GymTrainingRunStatus, pods: list[Object], attempt: int, *, running: bool
 ) -> TrainingStep:
     """The trainer doesn't answer: it starts, or one answer was lost."""
@@ -231,7 +231,7 @@ def _silent(
     if running and old and old.reason in spoke and before.attempt == attempt:
         condition = StatedCondition.unchanged(old)
         return TrainingStep(Changes(conditions=(condition,), requeue_after=POLL_SECONDS), attempt, "training")
-    waits = first_trouble(pods) or servers.waiting_for or "the trainer is starting"
+    waits = first_problem(pods) or servers.waiting_for or "the trainer is starting"
     condition = true_condition(ConditionType.PROGRESSING, _starting_reason(servers), waits)
     pause = POLL_SECONDS if running else _IDLE_POLL_SECONDS
     return TrainingStep(Changes(conditions=(condition,), requeue_after=pause), attempt, "starting")
@@ -240,9 +240,9 @@ def _silent(
 def _startup_failed(
     seen: Observation, servers: ServersStep, pods: list[Object], attempt: int, deadline: int
 ) -> TrainingStep:
-    trouble = first_overdue(pods, seen.now) or first_trouble(pods)
-    why = servers.waiting_for or trouble or "the trainer pushed no weights"
-    if trouble and trouble not in why:
-        why = f"{why}; {trouble}"
+    problem = first_overdue(pods, seen.now) or first_problem(pods)
+    why = servers.waiting_for or problem or "the trainer pushed no weights"
+    if problem and problem not in why:
+        why = f"{why}; {problem}"
     text = f"not started within {deadline} s (startupDeadlineSeconds): {why}{quoted_tails(seen)}"
     return TrainingStep(Changes(), attempt, "starting", seen.progress, Failure(Reason.STARTUP_DEADLINE_EXCEEDED, text))

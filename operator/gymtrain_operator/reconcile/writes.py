@@ -51,7 +51,7 @@ class OwnerChange:
     owners: tuple[Object, ...]
 
 
-def needed(
+def needed_writes(
     desired: Iterable[Object], children: Children, *, resync: bool
 ) -> tuple[tuple[Object, ...], tuple[Scaling, ...]]:
     """The objects to write, in the given order, and the Deployments to scale.

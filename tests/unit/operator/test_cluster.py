@@ -58,7 +58,7 @@ async def test_a_creation_asks_to_be_refused_where_a_field_is_unknown() -> None:
 async def test_metadata_is_changed_of_that_very_object_as_it_was_seen() -> None:
     cluster, requests = _recorded()
     live = {"metadata": {"name": "c", "namespace": "ns", "uid": "u1", "resourceVersion": "7", "labels": {"a": "b"}}}
-    await cluster.change_metadata(kinds.CLAIM, live, {"ownerReferences": None})
+    await cluster.change_metadata(kinds.VOLUME_CLAIM, live, {"ownerReferences": None})
     (request,) = requests
     assert (request.method, request.url.path) == ("PATCH", "/api/v1/namespaces/ns/persistentvolumeclaims/c")
     assert request.headers["Content-Type"] == "application/merge-patch+json"

@@ -131,7 +131,7 @@ OWNED_BY_ANOTHER = [{"kind": labels.KIND, "name": "run", "uid": "an-earlier-one"
 
 
 async def test_a_run_takes_over_the_volume_that_was_kept_of_an_earlier_one_of_its_name(bench: Bench) -> None:
-    bench.cluster.put(kinds.CLAIM, _claim([], labels.run_labels("run")))
+    bench.cluster.put(kinds.VOLUME_CLAIM, _claim([], labels.run_labels("run")))
     bench.add_run(trainer={"checkpoint": {"size": "1Gi"}})
     await bench.pass_preflight()
     assert ("Job", "ns", "run-trainer-1") in bench.cluster.objects
@@ -140,7 +140,7 @@ async def test_a_run_takes_over_the_volume_that_was_kept_of_an_earlier_one_of_it
 
 
 async def test_a_run_owns_the_volume_that_was_kept_where_it_is_told_to_delete_it(bench: Bench) -> None:
-    bench.cluster.put(kinds.CLAIM, _claim([], labels.run_labels("run")))
+    bench.cluster.put(kinds.VOLUME_CLAIM, _claim([], labels.run_labels("run")))
     bench.add_run(trainer={"checkpoint": {"size": "1Gi", "retain": "Delete"}})
     await bench.reconcile()
     owners = bench.cluster.objects["PersistentVolumeClaim", "ns", CLAIM]["metadata"]["ownerReferences"]
@@ -156,7 +156,7 @@ async def test_a_run_owns_the_volume_that_was_kept_where_it_is_told_to_delete_it
 async def test_a_claim_of_somebody_else_is_not_taken(
     bench: Bench, owners: list[dict[str, Any]], found: dict[str, str], retain: str
 ) -> None:
-    bench.cluster.put(kinds.CLAIM, _claim(owners, found))
+    bench.cluster.put(kinds.VOLUME_CLAIM, _claim(owners, found))
     bench.add_run(trainer={"checkpoint": {"size": "1Gi", "retain": retain}})
     await bench.reconcile()
     claim = bench.cluster.objects["PersistentVolumeClaim", "ns", CLAIM]["metadata"]
@@ -168,7 +168,7 @@ async def test_a_claim_of_somebody_else_is_not_taken(
 async def test_another_volume_without_owner_is_none_of_the_runs(bench: Bench) -> None:
     """Only the claim of the checkpoints is ever kept; whatever else has our labels was given them by somebody."""
     meta = {"name": "run-model", "namespace": "ns", "labels": labels.run_labels("run")}
-    bench.cluster.put(kinds.CLAIM, {"kind": "PersistentVolumeClaim", "metadata": meta, "spec": {}})
+    bench.cluster.put(kinds.VOLUME_CLAIM, {"kind": "PersistentVolumeClaim", "metadata": meta, "spec": {}})
     bench.add_run(model={"source": "hf://a/b", "storage": {"size": "1Gi"}})
     await bench.reconcile()
     progressing = next(c for c in bench.run["status"]["conditions"] if c["type"] == "Progressing")

@@ -71,7 +71,7 @@ async def test_a_leader_that_can_not_renew_stops_before_the_lease_expires(clock:
     cluster.fail["PUT Lease"] = UnreachableError("gone")
     begin = clock.now
     with pytest.raises(LostLeaseError):
-        await leader.keep()
+        await leader.keep_renewing()
     assert clock.now - begin < leadership.DURATION_SECONDS
 
 
@@ -82,5 +82,5 @@ async def test_a_leader_that_was_replaced_stops(clock: Clock) -> None:
     lease = cluster.objects["Lease", "sys", leadership.NAME]
     cluster.put(kinds.LEASE, lease | {"spec": lease["spec"] | {"holderIdentity": "b"}})
     with pytest.raises(LostLeaseError):
-        await leader.keep()
+        await leader.keep_renewing()
     assert _holder(cluster) == "b"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gymtrain_operator.reconcile.pod_diagnosis import crashed_containers, trouble, was_disrupted
+from gymtrain_operator.reconcile.pod_diagnosis import crashed_containers, problem, was_disrupted
 
 
 def _pod(**status: Any) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def _waiting(reason: str, message: str = "", init: bool = False, **more: Any) ->
     ],
 )
 def test_trouble_is_named_with_its_cure(pod: dict[str, Any], words: str) -> None:
-    assert trouble(pod) == words
+    assert problem(pod) == words
 
 
 @pytest.mark.parametrize(

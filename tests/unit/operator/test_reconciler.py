@@ -403,7 +403,7 @@ async def test_missing_claims_are_looked_for_before_preflight_and_not_after(benc
     condition = bench.run["status"]["conditions"][0]
     assert condition["message"] == ("spec.data.train[0].source: PersistentVolumeClaim rows not found in namespace ns")
     meta = {"name": "rows", "namespace": "ns"}
-    bench.cluster.put(kinds.CLAIM, {"kind": "PersistentVolumeClaim", "metadata": meta})
+    bench.cluster.put(kinds.VOLUME_CLAIM, {"kind": "PersistentVolumeClaim", "metadata": meta})
     await bench.reconcile()
     assert bench.only_pod()
 

@@ -2,14 +2,14 @@
 
 import asyncio
 
-from gymtrain_operator.run_queue import Key, RunQueue
+from gymtrain_operator.run_queue import RunKey, RunQueue
 
-A: Key = ("ns", "a")
-B: Key = ("ns", "b")
+A: RunKey = ("ns", "a")
+B: RunKey = ("ns", "b")
 
 
-async def _drain(queue: RunQueue) -> list[Key]:
-    found: list[Key] = []
+async def _drain(queue: RunQueue) -> list[RunKey]:
+    found: list[RunKey] = []
     while True:
         try:
             async with asyncio.timeout(0.05):

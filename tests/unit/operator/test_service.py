@@ -20,7 +20,7 @@ from gymtrain_operator.kinds import Kind
 from gymtrain_operator.leadership import Leadership
 from gymtrain_operator.observe import Observer
 from gymtrain_operator.reconciler import Reconciler
-from gymtrain_operator.run_queue import Key
+from gymtrain_operator.run_queue import RunKey
 from gymtrain_operator.service import Service
 from gymtrain_operator.watching import ended_as
 from tests.support.fakecluster import FakeCluster
@@ -65,16 +65,16 @@ class _Recorder(Reconciler):
     """Runs that are looked at."""
 
     def __init__(self) -> None:
-        self.seen: list[Key] = []
+        self.seen: list[RunKey] = []
 
-    def event(self, key: Key, resource_version: str = "") -> bool:
+    def event(self, key: RunKey, resource_version: str = "") -> bool:
         self.seen.append(key)
         return True
 
-    def known(self, namespace: str | None) -> set[Key]:
+    def known(self, namespace: str | None) -> set[RunKey]:
         return set()
 
-    def is_settled(self, key: Key, resource_version: str) -> bool:
+    def is_settled(self, key: RunKey, resource_version: str) -> bool:
         return False
 
 
@@ -167,10 +167,10 @@ class _Busy(Reconciler):
     def __init__(self) -> None:
         self.looks = 0
 
-    def event(self, key: Key, resource_version: str = "") -> bool:
+    def event(self, key: RunKey, resource_version: str = "") -> bool:
         return True
 
-    async def reconcile(self, key: Key) -> float | None:
+    async def reconcile(self, key: RunKey) -> float | None:
         self.looks += 1
         raise UnreachableError("HTTP 429", retry_after=3600.0)
 
