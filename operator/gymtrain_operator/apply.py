@@ -14,12 +14,12 @@ from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_operator import kinds, metrics
 from gymtrain_operator.cluster import Cluster
 from gymtrain_operator.errors import ClusterError, ConflictError, ForeignObjectError, NotFoundError, RejectedError
-from gymtrain_operator.kinds import Kind
+from gymtrain_operator.kinds import Kind, Object
 from gymtrain_operator.log import logger
 from gymtrain_operator.manifests.objects import digest
 from gymtrain_operator.manifests.volumes import is_kept
 from gymtrain_operator.reconcile.events import Event
-from gymtrain_operator.reconcile.observation import Object, Observation, Rejection, labels_of, name_of, uid_of
+from gymtrain_operator.reconcile.observation import Observation, Rejection, labels_of, name_of, uid_of
 from gymtrain_operator.reconcile.plan import Plan
 from gymtrain_operator.reconcile.times import to_text
 from gymtrain_operator.reconcile.writes import OwnerChange

@@ -1,8 +1,12 @@
 """The kinds that the operator reads and writes, and where the API server has them."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from gymtrain_api import agent_sandbox, labels
+
+type Object = dict[str, Any]
+"""A Kubernetes object, or a part of one, as JSON."""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from gymtrain_api.wiring import GymPreflight, InferencePreflight, TrainerPreflig
 from gymtrain_operator import kinds
 from gymtrain_operator.cluster import Cluster
 from gymtrain_operator.errors import ClusterError, NotFoundError, OversizedAnswerError, ProbeError, RejectedError
+from gymtrain_operator.kinds import Object
 from gymtrain_operator.manifests.context import Defaults, RunContext
 from gymtrain_operator.manifests.inference import CONTAINER as INFERENCE_CONTAINER
 from gymtrain_operator.manifests.preflight import GYM_CONTAINER, TRAINER_CONTAINER, preflight_hash
@@ -26,7 +27,6 @@ from gymtrain_operator.reconcile.lifecycle import has_ended
 from gymtrain_operator.reconcile.observation import (
     AgentSandbox,
     Children,
-    Object,
     Observation,
     PreflightOutput,
     Run,

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 
 from gymtrain_operator import kinds, metrics
 from gymtrain_operator.apply import RejectionBackoff, carry_out, post_event, write_record, write_status
-from gymtrain_operator.cluster import Cluster, Object
+from gymtrain_operator.cluster import Cluster
 from gymtrain_operator.errors import ClusterError, NotFoundError, RejectedError
+from gymtrain_operator.kinds import Object
 from gymtrain_operator.log import logger
 from gymtrain_operator.manifests.context import Defaults
 from gymtrain_operator.observe import Observer, read_run

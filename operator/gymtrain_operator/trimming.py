@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from gymtrain_operator import kinds
-from gymtrain_operator.kinds import Kind
+from gymtrain_operator.kinds import Kind, Object
 from gymtrain_operator.manifests.config_maps import PREFLIGHT_KEY, RUN_KEY
 
-type Object = dict[str, Any]
 type _Shape = Mapping[str, "_Shape"] | None
 """The keys of a mapping, or of each mapping in a list, with what is kept of their values; None: all of it."""
 

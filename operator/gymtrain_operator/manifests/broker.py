@@ -4,7 +4,8 @@ from typing import Any
 
 from gymtrain_api import agent_sandbox, labels, names, wiring
 from gymtrain_api.sandboxes import SandboxBackend
-from gymtrain_operator.manifests.context import Object, RunContext
+from gymtrain_operator.kinds import Object
+from gymtrain_operator.manifests.context import RunContext
 from gymtrain_operator.manifests.objects import deployment, digest, hash_input, metadata, service
 from gymtrain_operator.manifests.pod import container, pod_template
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 import yaml
 
 from gymtrain_api import names, wiring
+from gymtrain_operator.kinds import Object
 from gymtrain_operator.manifests.broker import broker_url
-from gymtrain_operator.manifests.context import GymServers, Object, RunContext
+from gymtrain_operator.manifests.context import GymServers, RunContext
 from gymtrain_operator.manifests.objects import digest, metadata, stamped
 
 GYM_CONFIG_MOUNT: Object = {"name": "gym", "mountPath": wiring.GYM_CONFIG_DIR, "readOnly": True}

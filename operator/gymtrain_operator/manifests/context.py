@@ -9,9 +9,6 @@ from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.status import Images
 from gymtrain_api.wiring import GymServerInfo
 
-type Object = dict[str, Any]
-"""A Kubernetes object, or a part of one, as JSON."""
-
 
 @dataclass(frozen=True)
 class Defaults:

@@ -1,7 +1,8 @@
 """Deployment of the gateway and its two Services."""
 
 from gymtrain_api import labels, names, wiring
-from gymtrain_operator.manifests.context import Object, RunContext
+from gymtrain_operator.kinds import Object
+from gymtrain_operator.manifests.context import RunContext
 from gymtrain_operator.manifests.objects import deployment, hash_input, service
 from gymtrain_operator.manifests.pod import container, pod_template
 

@@ -3,9 +3,10 @@
 from gymtrain_api import labels, names, wiring
 from gymtrain_api.merge import merge
 from gymtrain_api.spec import GymServer
+from gymtrain_operator.kinds import Object
 from gymtrain_operator.manifests.broker import broker_url, client_env, token_mount, token_volume
 from gymtrain_operator.manifests.config_maps import GYM_CONFIG_MOUNT, gym_config_volume, hosted_config
-from gymtrain_operator.manifests.context import GymServers, Object, RunContext
+from gymtrain_operator.manifests.context import GymServers, RunContext
 from gymtrain_operator.manifests.objects import deployment, hash_input, service
 from gymtrain_operator.manifests.pod import container, pod_template, shared_memory
 

@@ -19,7 +19,8 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any
 
 from gymtrain_api import labels, names, wiring
-from gymtrain_operator.manifests.context import Object, RunContext
+from gymtrain_operator.kinds import Object
+from gymtrain_operator.manifests.context import RunContext
 from gymtrain_operator.manifests.objects import digest, metadata, stamped
 
 # Labels that the chart gives the operator's pods.

@@ -9,7 +9,8 @@ from pydantic import BaseModel
 
 from gymtrain_api import labels
 from gymtrain_api.merge import merge
-from gymtrain_operator.manifests.context import Object, RunContext
+from gymtrain_operator.kinds import Object
+from gymtrain_operator.manifests.context import RunContext
 
 _LONGEST_AFFINITY_SECONDS = 86400  # the API server takes no more
 

@@ -6,7 +6,8 @@ from typing import Any
 from gymtrain_api import labels, names, wiring
 from gymtrain_api.merge import merge
 from gymtrain_api.spec import PodSettings
-from gymtrain_operator.manifests.context import Object, RunContext
+from gymtrain_operator.kinds import Object
+from gymtrain_operator.manifests.context import RunContext
 
 _USER = 65532
 

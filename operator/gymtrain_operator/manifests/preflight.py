@@ -6,7 +6,8 @@ from typing import Any
 
 from gymtrain_api import labels, names
 from gymtrain_api.merge import merge
-from gymtrain_operator.manifests.context import Object, RunContext
+from gymtrain_operator.kinds import Object
+from gymtrain_operator.manifests.context import RunContext
 from gymtrain_operator.manifests.objects import digest, metadata, stamped
 from gymtrain_operator.manifests.pod import container, pod_template
 from gymtrain_operator.manifests.sources import INDEX_MOUNT, INDEX_VOLUME, dataset_mounts, model_in_preflight, token_env

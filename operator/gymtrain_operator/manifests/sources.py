@@ -21,7 +21,8 @@ from gymtrain_api.sources import (
     parse_data_source,
     parse_model_source,
 )
-from gymtrain_operator.manifests.context import Object, RunContext
+from gymtrain_operator.kinds import Object
+from gymtrain_operator.manifests.context import RunContext
 from gymtrain_operator.manifests.pod import container, secret_env
 
 INDEX_MOUNT: Object = {"name": "data", "mountPath": wiring.DATA_DIR}

@@ -1,9 +1,10 @@
 """The training Job of one attempt, and the Service that names its pods."""
 
 from gymtrain_api import labels, names, wiring
+from gymtrain_operator.kinds import Object
 from gymtrain_operator.manifests.broker import client_env, token_mount, token_volume
 from gymtrain_operator.manifests.config_maps import GYM_CONFIG_MOUNT, gym_config_volume
-from gymtrain_operator.manifests.context import Object, RunContext
+from gymtrain_operator.manifests.context import RunContext
 from gymtrain_operator.manifests.objects import digest, hash_input, metadata, service, stamped
 from gymtrain_operator.manifests.pod import container, pod_template, shared_memory
 from gymtrain_operator.manifests.sources import (

@@ -7,7 +7,8 @@ from typing import Any
 
 from gymtrain_api import labels, names, transports, wiring
 from gymtrain_api.resume import ResumeFrom
-from gymtrain_operator.manifests.context import Object, RunContext
+from gymtrain_operator.kinds import Object
+from gymtrain_operator.manifests.context import RunContext
 from gymtrain_operator.manifests.objects import digest, metadata, stamped, unowned_metadata
 
 _KIND = "PersistentVolumeClaim"

@@ -7,9 +7,10 @@ preemption, node shutdown), or those of its servers and had no room for new ones
 from gymtrain_api import labels, names
 from gymtrain_api.status import MAX_DISRUPTED_ATTEMPTS, GymTrainingRunStatus
 from gymtrain_api.wiring import TrainerProgress
+from gymtrain_operator.kinds import Object
 from gymtrain_operator.manifests.trainer import CONTAINER
 from gymtrain_operator.reconcile.capacity import has_trained, lost_servers
-from gymtrain_operator.reconcile.observation import Object, Observation, condition_of, labels_of, name_of
+from gymtrain_operator.reconcile.observation import Observation, condition_of, labels_of, name_of
 from gymtrain_operator.reconcile.pod_diagnosis import terminated, was_disrupted
 from gymtrain_operator.reconcile.progress import parse_report
 

@@ -8,15 +8,8 @@ that never trained fails by the deadline, as one whose pods no node can ever hol
 from gymtrain_api import labels, names
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.status import GymTrainingRunStatus
-from gymtrain_operator.reconcile.observation import (
-    Object,
-    Observation,
-    age_of,
-    condition_of,
-    is_finished,
-    labels_of,
-    name_of,
-)
+from gymtrain_operator.kinds import Object
+from gymtrain_operator.reconcile.observation import Observation, age_of, condition_of, is_finished, labels_of, name_of
 from gymtrain_operator.reconcile.pod_diagnosis import node_of, phase
 from gymtrain_operator.reconcile.times import to_seconds
 

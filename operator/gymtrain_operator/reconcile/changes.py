@@ -5,8 +5,9 @@ from typing import Self
 
 from gymtrain_api import agent_sandbox
 from gymtrain_api.conditions import Reason
+from gymtrain_operator.kinds import Object
 from gymtrain_operator.reconcile.conditions import StatedCondition
-from gymtrain_operator.reconcile.observation import Object, name_of, uid_of
+from gymtrain_operator.reconcile.observation import name_of, uid_of
 
 _WITH_PODS = {"Job", "Deployment", agent_sandbox.CLAIM}
 

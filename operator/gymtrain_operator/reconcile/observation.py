@@ -10,9 +10,8 @@ from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_api.transports import ServerOffer
 from gymtrain_api.wiring import GymPreflight, InferencePreflight, TrainerPreflight, TrainerProgress
+from gymtrain_operator.kinds import Object
 from gymtrain_operator.reconcile.times import to_seconds
-
-type Object = dict[str, Any]
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.status import GymTrainingRunStatus, Images
+from gymtrain_operator.kinds import Object
 from gymtrain_operator.manifests.context import Defaults, RunContext
 from gymtrain_operator.reconcile import lifecycle, preflight, record, servers, training, weight_sync
 from gymtrain_operator.reconcile.attempts import current_attempt
@@ -23,7 +24,7 @@ from gymtrain_operator.reconcile.changes import Changes, Deletion, Failure, soon
 from gymtrain_operator.reconcile.conditions import StatedCondition, false_condition
 from gymtrain_operator.reconcile.events import Event, events_between
 from gymtrain_operator.reconcile.immutable_fields import effective_spec, recorded_spec
-from gymtrain_operator.reconcile.observation import Object, Observation
+from gymtrain_operator.reconcile.observation import Observation
 from gymtrain_operator.reconcile.progress import health, notice_events, shown_progress
 from gymtrain_operator.reconcile.rejections import refusal_that_ends, waiting_condition
 from gymtrain_operator.reconcile.status import Facts, build, with_condition

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gymtrain_api import labels
-from gymtrain_operator.reconcile.observation import Children, Object, condition_of, has_condition, name_of, uid_of
+from gymtrain_operator.kinds import Object
+from gymtrain_operator.reconcile.observation import Children, condition_of, has_condition, name_of, uid_of
 from gymtrain_operator.reconcile.times import to_seconds
 
 # Waiting reasons of a container that is on its way, not in trouble.

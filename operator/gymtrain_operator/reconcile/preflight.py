@@ -19,6 +19,7 @@ from gymtrain_api.sources import ConfigMapKey, VolumeClaim, parse_data_source, p
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_api.wiring import PREFLIGHT_MARK, Finding, GymPreflight, TrainerPreflight
+from gymtrain_operator.kinds import Object
 from gymtrain_operator.manifests import preflight as manifests
 from gymtrain_operator.manifests.config_maps import PREFLIGHT_KEY, run_config_map
 from gymtrain_operator.manifests.context import RunContext
@@ -26,7 +27,7 @@ from gymtrain_operator.manifests.network import network_policies
 from gymtrain_operator.manifests.volumes import volume_claims
 from gymtrain_operator.reconcile.changes import Changes, Deletion, Failure
 from gymtrain_operator.reconcile.conditions import false_condition, true_condition, unknown_condition
-from gymtrain_operator.reconcile.observation import Children, Object, Observation, Verdict, age_of, is_deleting, name_of
+from gymtrain_operator.reconcile.observation import Children, Observation, Verdict, age_of, is_deleting, name_of
 from gymtrain_operator.reconcile.pod_diagnosis import Terminated, is_over, problem, terminated, was_disrupted
 from gymtrain_operator.reconcile.times import to_seconds
 from gymtrain_operator.reconcile.upgrades import noted_images

@@ -6,6 +6,7 @@ from typing import cast
 from gymtrain_api import labels, names
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.status import GymTrainingRunStatus, ServerKind, ServerStatus, WeightSyncStatus
+from gymtrain_operator.kinds import Object
 from gymtrain_operator.manifests.broker import broker_identity, broker_objects, broker_url
 from gymtrain_operator.manifests.config_maps import (
     gateway_url,
@@ -25,7 +26,7 @@ from gymtrain_operator.manifests.volumes import is_shared_with_vllm, is_single_n
 from gymtrain_operator.reconcile import weight_sync
 from gymtrain_operator.reconcile.changes import Changes, Failure
 from gymtrain_operator.reconcile.conditions import StatedCondition, false_condition, true_condition
-from gymtrain_operator.reconcile.observation import Object, Observation, Verdict, condition_of, name_of
+from gymtrain_operator.reconcile.observation import Observation, Verdict, condition_of, name_of
 from gymtrain_operator.reconcile.pod_diagnosis import first_problem, has_started, node_of
 from gymtrain_operator.reconcile.sandbox_backend import BackendChoice, choose_backend
 

@@ -7,6 +7,7 @@ from gymtrain_api import labels, names
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_api.wiring import ExitCode, TrainerProgress
+from gymtrain_operator.kinds import Object
 from gymtrain_operator.manifests.context import RunContext
 from gymtrain_operator.manifests.trainer import CONTAINER, trainer_job
 from gymtrain_operator.reconcile.attempts import (
@@ -29,14 +30,7 @@ from gymtrain_operator.reconcile.capacity import (
 )
 from gymtrain_operator.reconcile.changes import Changes, Deletion, Failure
 from gymtrain_operator.reconcile.conditions import StatedCondition, false_condition, true_condition
-from gymtrain_operator.reconcile.observation import (
-    Object,
-    Observation,
-    condition_of,
-    has_condition,
-    is_deleting,
-    labels_of,
-)
+from gymtrain_operator.reconcile.observation import Observation, condition_of, has_condition, is_deleting, labels_of
 from gymtrain_operator.reconcile.pod_diagnosis import first_overdue, first_problem, phase, terminated
 from gymtrain_operator.reconcile.progress import with_notices
 from gymtrain_operator.reconcile.servers import ServersStep

@@ -15,19 +15,12 @@ from pydantic import ValidationError
 
 from gymtrain_api import labels, names, wiring
 from gymtrain_api.status import GymTrainingRunStatus, Images
+from gymtrain_operator.kinds import Object
 from gymtrain_operator.manifests import broker, gateway, gym, inference, trainer
 from gymtrain_operator.manifests.context import KeptNames, RunContext
 from gymtrain_operator.manifests.preflight import preflight_hash
 from gymtrain_operator.reconcile.changes import Changes, Deletion
-from gymtrain_operator.reconcile.observation import (
-    Children,
-    Object,
-    Observation,
-    Verdict,
-    is_deleting,
-    labels_of,
-    name_of,
-)
+from gymtrain_operator.reconcile.observation import Children, Observation, Verdict, is_deleting, labels_of, name_of
 
 
 def recorded_images(

@@ -22,8 +22,9 @@ from gymtrain_api import names
 from gymtrain_api.labels import FIELD_MANAGER, ROLE
 from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_operator import kinds
+from gymtrain_operator.kinds import Object
 from gymtrain_operator.manifests.objects import config_hash, owner_reference
-from gymtrain_operator.reconcile.observation import Children, Object, Observation, is_deleting, labels_of, name_of
+from gymtrain_operator.reconcile.observation import Children, Observation, is_deleting, labels_of, name_of
 
 _WRITTEN_ONCE = {"Pod", "Job", "PersistentVolumeClaim", "SandboxWarmPool"}
 _UNSEEN = {kind.name for kind in kinds.CREATED_ONLY}
