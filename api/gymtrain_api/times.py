@@ -19,3 +19,8 @@ def to_text(seconds: float) -> str:
 def to_text_with_milliseconds(seconds: float) -> str:
     """RFC 3339 with three digits after the point, such as 2026-11-21T17:00:00.250Z."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def to_text_with_microseconds(seconds: float) -> str:
+    """RFC 3339 with six digits after the point, as Kubernetes writes the times of a Lease."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from gymtrain_api import labels
 from gymtrain_api.status import GymTrainingRunStatus
+from gymtrain_api.times import to_text
 from gymtrain_operator import kinds, metrics
 from gymtrain_operator.cluster import Cluster
 from gymtrain_operator.errors import ClusterError, ConflictError, ForeignObjectError, NotFoundError, RejectedError
@@ -21,7 +22,6 @@ from gymtrain_operator.manifests.volumes import is_kept
 from gymtrain_operator.reconcile.events import Event
 from gymtrain_operator.reconcile.observation import Observation, Rejection, labels_of, name_of, uid_of
 from gymtrain_operator.reconcile.plan import Plan
-from gymtrain_operator.reconcile.times import to_text
 from gymtrain_operator.reconcile.writes import OwnerChange
 
 FIRST_PAUSE_SECONDS = 10.0

@@ -8,9 +8,9 @@ machines are never compared.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from typing import Any
 
+from gymtrain_api.times import to_text_with_microseconds
 from gymtrain_operator import kinds, metrics
 from gymtrain_operator.cluster import Cluster
 from gymtrain_operator.errors import ClusterError, ConflictError, NotFoundError
@@ -118,7 +118,7 @@ class Leadership:
         return now - self._seen[1] > float(lease["spec"].get("leaseDurationSeconds", DURATION_SECONDS))
 
     def _spec(self, old: dict[str, Any]) -> dict[str, Any]:
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        now = to_text_with_microseconds(time.time())
         same = old.get("holderIdentity") == self._identity
         return {
             "holderIdentity": self._identity,

@@ -8,6 +8,7 @@ import aiohttp
 from pydantic import BaseModel
 
 from gymtrain_api import labels, names
+from gymtrain_api.pods import phase
 from gymtrain_api.record import read_record
 from gymtrain_api.runs import InvalidRunError, parse_spec, parse_status
 from gymtrain_api.transports import ServerOffer
@@ -34,7 +35,7 @@ from gymtrain_operator.reconcile.observation import (
     name_of,
     uid_of,
 )
-from gymtrain_operator.reconcile.pod_diagnosis import LogRef, has_started, is_over, phase, tail, wanted_tails
+from gymtrain_operator.reconcile.pod_diagnosis import LogRef, has_started, is_over, tail, wanted_tails
 from gymtrain_operator.reconcile.preflight import named_objects, printed_verdict, stored_verdict
 from gymtrain_operator.reconcile.sandbox_backend import INSTALL, MISSING
 

@@ -12,6 +12,7 @@ from gymtrain_api.conditions import ConditionType
 from gymtrain_api.record import read_record
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.status import Condition, GymTrainingRunStatus
+from gymtrain_api.times import to_text
 from gymtrain_api.transports import PULL_BACKEND, ServerOffer
 from gymtrain_api.weight_version import WeightVersion
 from gymtrain_operator import kinds
@@ -19,7 +20,6 @@ from gymtrain_operator.manifests.context import Defaults
 from gymtrain_operator.reconcile.observation import Children, Observation, PreflightOutput, Run
 from gymtrain_operator.reconcile.plan import Plan, plan
 from gymtrain_operator.reconcile.preflight import stored_verdict
-from gymtrain_operator.reconcile.times import to_text
 from gymtrain_operator.trimming import trimmed
 
 START = 1_800_000_000.0

@@ -5,12 +5,13 @@ preemption, node shutdown), or those of its servers and had no room for new ones
 """
 
 from gymtrain_api import labels, names
+from gymtrain_api.pods import condition
 from gymtrain_api.status import MAX_DISRUPTED_ATTEMPTS, GymTrainingRunStatus
 from gymtrain_api.wiring import TrainerProgress
 from gymtrain_operator.kinds import Object
 from gymtrain_operator.manifests.trainer import CONTAINER
 from gymtrain_operator.reconcile.capacity import has_trained, lost_servers
-from gymtrain_operator.reconcile.observation import Observation, condition_of, labels_of, name_of
+from gymtrain_operator.reconcile.observation import Observation, labels_of, name_of
 from gymtrain_operator.reconcile.pod_diagnosis import terminated, was_disrupted
 from gymtrain_operator.reconcile.progress import parse_report
 
@@ -57,7 +58,7 @@ def disrupted_attempts(seen: Observation, before: GymTrainingRunStatus) -> tuple
         return known
     job = seen.children.get("Job", names.trainer_job(seen.run.name, attempt)) or {}
     lost = (
-        condition_of(job, "Failed").get("reason") == _BY_POLICY
+        condition(job, "Failed").get("reason") == _BY_POLICY
         or any(map(was_disrupted, trainer_pods(seen, attempt)))
         or (has_trained(seen, before) and lost_servers(seen, job))
     )
@@ -72,13 +73,13 @@ def backoff_seconds(attempt: int) -> int:
 def disruption_message(pods: list[Object], job: Object) -> str:
     """What the cluster did to a pod."""
     for pod in pods:
-        target = condition_of(pod, "DisruptionTarget")
+        target = condition(pod, "DisruptionTarget")
         if target.get("status") == "True":
             return f"pod {name_of(pod)}: {target.get('reason', '')}: {target.get('message', '')}".rstrip(": ")
         if was_disrupted(pod):
             status = pod["status"]
             return f"pod {name_of(pod)}: {status.get('reason', '')}: {status.get('message', '')}".rstrip(": ")
-    return str(condition_of(job, "Failed").get("message", ""))
+    return str(condition(job, "Failed").get("message", ""))
 
 
 def failure_message(seen: Observation, pods: list[Object], job: Object) -> str:
@@ -86,7 +87,7 @@ def failure_message(seen: Observation, pods: list[Object], job: Object) -> str:
     # When one node fails the others follow; the first to end is the cause.
     ends = sorted((e for pod in pods for e in terminated(pod) if e.exit_code != 0), key=lambda e: e.finished_at)
     if not ends:
-        failed = condition_of(job, "Failed")
+        failed = condition(job, "Failed")
         return f"the trainer's pods are gone ({failed.get('reason', '')}: {failed.get('message', '')})"
     end = ends[0]
     why = f" ({end.reason})" if end.reason not in {"", "Error"} else ""

@@ -7,11 +7,12 @@ that never trained fails by the deadline, as one whose pods no node can ever hol
 
 from gymtrain_api import labels, names
 from gymtrain_api.conditions import ConditionType, Reason
+from gymtrain_api.pods import condition, phase, unschedulable
 from gymtrain_api.status import GymTrainingRunStatus
+from gymtrain_api.times import to_seconds
 from gymtrain_operator.kinds import Object
-from gymtrain_operator.reconcile.observation import Observation, age_of, condition_of, is_finished, labels_of, name_of
-from gymtrain_operator.reconcile.pod_diagnosis import node_of, phase
-from gymtrain_operator.reconcile.times import to_seconds
+from gymtrain_operator.reconcile.observation import Observation, age_of, is_finished, labels_of, name_of
+from gymtrain_operator.reconcile.pod_diagnosis import node_of
 
 RESTART_SECONDS = 300.0
 """Pause before an attempt that ended while it waited for room is begun again."""
@@ -31,9 +32,9 @@ def without_room(seen: Observation, attempt: int) -> str:
     pods = seen.children.pods(labels.Role.TRAINER, {labels.ATTEMPT: str(attempt)})
     for pod in [*pods, *_server_pods(seen)]:
         if _has_no_room(pod):
-            return f"pod {name_of(pod)} can't be scheduled: {condition_of(pod, 'PodScheduled').get('message', '')}"
+            return f"pod {name_of(pod)} can't be scheduled: {unschedulable(pod)}"
     for deployment in seen.children.of("Deployment"):
-        refused = condition_of(deployment, "ReplicaFailure")
+        refused = condition(deployment, "ReplicaFailure")
         if refused.get("status") == "True" and "exceeded quota" in str(refused.get("message")):
             return f"no pod of Deployment {name_of(deployment)} can be made: {refused['message']}"
     job = seen.children.get("Job", names.trainer_job(seen.run.name, attempt))
@@ -54,7 +55,7 @@ def ended_for_want_of_room(seen: Observation, before: GymTrainingRunStatus, job:
 
 def lost_servers(seen: Observation, job: Object) -> bool:
     """Whether a server of the run had no room any more when the attempt's Job failed."""
-    failed = condition_of(job, "Failed")
+    failed = condition(job, "Failed")
     failed_at = to_seconds(failed.get("lastTransitionTime"))
     if failed.get("status") != "True" or failed_at is None:
         return False
@@ -79,8 +80,8 @@ def _server_pods(seen: Observation) -> list[Object]:
 
 def _has_no_room(pod: Object) -> bool:
     """Whether the scheduler looked for a node and found none, or a queue keeps it from looking."""
-    return phase(pod) == "Pending" and not node_of(pod) and condition_of(pod, "PodScheduled").get("status") == "False"
+    return phase(pod) == "Pending" and not node_of(pod) and unschedulable(pod) is not None
 
 
 def _since(pod: Object) -> float:
-    return to_seconds(condition_of(pod, "PodScheduled").get("lastTransitionTime")) or 0.0
+    return to_seconds(condition(pod, "PodScheduled").get("lastTransitionTime")) or 0.0

@@ -6,13 +6,13 @@ from gymtrain_api import agent_sandbox, labels
 from gymtrain_api.condition_table import CONDITIONS, reason_row
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.status import GymTrainingRunStatus
+from gymtrain_api.times import to_seconds, to_text
 from gymtrain_operator.kinds import Object
 from gymtrain_operator.manifests.context import RunContext
 from gymtrain_operator.reconcile.changes import Changes, Deletion, Failure
 from gymtrain_operator.reconcile.conditions import StatedCondition, false_condition
 from gymtrain_operator.reconcile.observation import Observation, is_deleting, is_finished
 from gymtrain_operator.reconcile.pod_diagnosis import is_over
-from gymtrain_operator.reconcile.times import to_seconds, to_text
 
 _SANDBOX_POLL_SECONDS = 2.0
 ENDS = (ConditionType.COMPLETE, ConditionType.FAILED)

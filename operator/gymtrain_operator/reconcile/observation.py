@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from gymtrain_api import labels
+from gymtrain_api.pods import condition
 from gymtrain_api.record import Record
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.status import GymTrainingRunStatus
+from gymtrain_api.times import to_seconds
 from gymtrain_api.transports import ServerOffer
 from gymtrain_api.wiring import GymPreflight, InferencePreflight, TrainerPreflight, TrainerProgress
 from gymtrain_operator.kinds import Object
-from gymtrain_operator.reconcile.times import to_seconds
 
 
 @dataclass(frozen=True)
@@ -171,12 +171,6 @@ def is_finished(job: Object) -> bool:
     return has_condition(job, "Complete") or has_condition(job, "Failed")
 
 
-def condition_of(manifest: Object, kind: str) -> dict[str, Any]:
-    """Returns a condition of an object's status; empty where it has none of the kind."""
-    conditions = (manifest.get("status") or {}).get("conditions") or []
-    return next((c for c in conditions if c.get("type") == kind), {})
-
-
 def has_condition(manifest: Object, kind: str) -> bool:
     """Whether a condition of an object's status is True."""
-    return condition_of(manifest, kind).get("status") == "True"
+    return condition(manifest, kind).get("status") == "True"

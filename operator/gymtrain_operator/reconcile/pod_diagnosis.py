@@ -1,16 +1,14 @@
 """What is wrong with a pod, in a sentence that a user can act on, and which logs say why."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from gymtrain_api import labels
+from gymtrain_api.pods import container_statuses, phase, stuck_container, unschedulable
+from gymtrain_api.times import to_seconds
 from gymtrain_operator.kinds import Object
-from gymtrain_operator.reconcile.observation import Children, condition_of, has_condition, name_of, uid_of
-from gymtrain_operator.reconcile.times import to_seconds
+from gymtrain_operator.reconcile.observation import Children, has_condition, name_of, uid_of
 
-# Waiting reasons of a container that is on its way, not in trouble.
-_ON_ITS_WAY = {"ContainerCreating", "PodInitializing", ""}
 _OVERDUE_SECONDS = 60  # a busy kubelet is late in ending a pod, and in telling
 TAIL_LINES = 10
 MAX_TAIL = 1800  # characters
@@ -48,20 +46,6 @@ class LogRef:
     previous: bool
 
 
-def _container_statuses(pod: Object) -> Iterator[tuple[dict[str, Any], bool]]:
-    """Container statuses of a pod, each with whether it is an init container's."""
-    status = pod.get("status") or {}
-    for item in status.get("initContainerStatuses") or []:
-        yield item, True
-    for item in status.get("containerStatuses") or []:
-        yield item, False
-
-
-def phase(pod: Object) -> str:
-    """status.phase."""
-    return str((pod.get("status") or {}).get("phase", ""))
-
-
 def is_over(pod: Object) -> bool:
     """Whether nothing of the pod runs again. The kubelet tells that the containers ended a second before it tells
     that of the pod; where all ended well, the phase can't become another."""
@@ -79,7 +63,7 @@ def node_of(pod: Object) -> str:
 
 def has_started(pod: Object, container: str) -> bool:
     """Whether the container's startup probe has passed."""
-    return any(s["name"] == container and s.get("started") is True for s, init in _container_statuses(pod) if not init)
+    return any(s["name"] == container and s.get("started") is True for s, init in container_statuses(pod) if not init)
 
 
 def was_disrupted(pod: Object) -> bool:
@@ -100,7 +84,7 @@ def was_disrupted(pod: Object) -> bool:
 def terminated(pod: Object) -> list[Terminated]:
     """Containers of the pod that ended, init containers first."""
     found = []
-    for status, init in _container_statuses(pod):
+    for status, init in container_statuses(pod):
         end = (status.get("state") or {}).get("terminated")
         if end:
             found.append(
@@ -119,14 +103,11 @@ def terminated(pod: Object) -> list[Terminated]:
 
 def problem(pod: Object) -> str:
     """Why the pod is not running as it should; empty where it is on its way or fine."""
-    scheduled = condition_of(pod, "PodScheduled")
-    if scheduled.get("status") == "False":
-        return f"pod {name_of(pod)} can't be scheduled: {scheduled.get('message', '')}"
-    for status, _ in _container_statuses(pod):
-        waiting = (status.get("state") or {}).get("waiting") or {}
-        reason = waiting.get("reason", "")
-        if reason in _ON_ITS_WAY:
-            continue
+    if (why := unschedulable(pod)) is not None:
+        return f"pod {name_of(pod)} can't be scheduled: {why}"
+    if stuck := stuck_container(pod):
+        status, waiting = stuck
+        reason = waiting["reason"]
         text = f"pod {name_of(pod)}, container {status['name']}: {reason}: {waiting.get('message', '')}".rstrip(": ")
         last = (status.get("lastState") or {}).get("terminated")
         if last:
@@ -162,7 +143,7 @@ def first_overdue(pods: Iterable[Object], now: float) -> str:
 def crashed_containers(pod: Object) -> list[tuple[str, bool]]:
     """Containers whose log says why they failed: name, and whether it is the log before the restart."""
     found = []
-    for status, _ in _container_statuses(pod):
+    for status, _ in container_statuses(pod):
         state = status.get("state") or {}
         ended = state.get("terminated")
         last = (status.get("lastState") or {}).get("terminated")
@@ -183,7 +164,7 @@ def wanted_tails(children: Children, attempt: int) -> list[LogRef]:
     for group, most in ((children.pods(labels.Role.PREFLIGHT), 4), (trainer, 4), (servers, _MOST_SERVERS)):
         refs = []
         for pod in group:
-            restarts = {status["name"]: int(status.get("restartCount", 0)) for status, _ in _container_statuses(pod)}
+            restarts = {status["name"]: int(status.get("restartCount", 0)) for status, _ in container_statuses(pod)}
             refs += [
                 LogRef(name_of(pod), uid_of(pod), container, restarts[container], previous)
                 for container, previous in crashed_containers(pod)

@@ -18,6 +18,7 @@ from gymtrain_api.resume import ResumeFrom
 from gymtrain_api.sources import ConfigMapKey, VolumeClaim, parse_data_source, parse_model_source
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.status import GymTrainingRunStatus
+from gymtrain_api.times import to_seconds
 from gymtrain_api.wiring import PREFLIGHT_MARK, Finding, GymPreflight, TrainerPreflight
 from gymtrain_operator.kinds import Object
 from gymtrain_operator.manifests import preflight as manifests
@@ -29,7 +30,6 @@ from gymtrain_operator.reconcile.changes import Changes, Deletion, Failure
 from gymtrain_operator.reconcile.conditions import false_condition, true_condition, unknown_condition
 from gymtrain_operator.reconcile.observation import Children, Observation, Verdict, age_of, is_deleting, name_of
 from gymtrain_operator.reconcile.pod_diagnosis import Terminated, is_over, problem, terminated, was_disrupted
-from gymtrain_operator.reconcile.times import to_seconds
 from gymtrain_operator.reconcile.upgrades import noted_images
 
 MISSING_GRACE_SECONDS = 60

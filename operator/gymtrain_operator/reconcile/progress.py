@@ -8,11 +8,11 @@ from pydantic import ValidationError
 from gymtrain_api.condition_table import REASONS
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.status import GymTrainingRunStatus, Progress
+from gymtrain_api.times import to_seconds, to_text
 from gymtrain_api.wiring import TrainerProgress
 from gymtrain_operator.reconcile.changes import Changes
 from gymtrain_operator.reconcile.conditions import StatedCondition, false_condition, shorten, true_condition
 from gymtrain_operator.reconcile.events import MAX_NOTE, Event
-from gymtrain_operator.reconcile.times import to_seconds, to_text
 
 QUIET_SECONDS = 10
 """Counters alone are written at most this often; a new step is written at once."""

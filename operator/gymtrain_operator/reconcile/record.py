@@ -5,6 +5,7 @@ from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.labels import RECORD
 from gymtrain_api.record import MAX_MESSAGE, Ended, Record
 from gymtrain_api.status import MAX_DISRUPTED_ATTEMPTS, GymTrainingRunStatus
+from gymtrain_api.times import to_text
 from gymtrain_operator.reconcile.conditions import (
     StatedCondition,
     false_condition,
@@ -15,7 +16,6 @@ from gymtrain_operator.reconcile.conditions import (
 from gymtrain_operator.reconcile.lifecycle import ENDS
 from gymtrain_operator.reconcile.observation import Run
 from gymtrain_operator.reconcile.status import state_of
-from gymtrain_operator.reconcile.times import to_text
 
 
 def status_from_record(run: Run, before: GymTrainingRunStatus, now: float) -> GymTrainingRunStatus:

@@ -3,11 +3,11 @@
 from gymtrain_api import names
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.status import GymTrainingRunStatus
+from gymtrain_api.times import to_text
 from gymtrain_operator.reconcile.capacity import has_trained
 from gymtrain_operator.reconcile.changes import Failure
 from gymtrain_operator.reconcile.conditions import StatedCondition, false_condition
 from gymtrain_operator.reconcile.observation import Observation, Rejection
-from gymtrain_operator.reconcile.times import to_text
 
 _KIND = "Job"
 

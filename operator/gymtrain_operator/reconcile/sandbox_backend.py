@@ -9,11 +9,11 @@ from typing import cast
 
 from gymtrain_api import agent_sandbox, labels, names
 from gymtrain_api.sandboxes import BACKENDS, SandboxBackend
+from gymtrain_api.times import to_seconds
 from gymtrain_operator.kinds import Object
 from gymtrain_operator.manifests.broker import sandbox_probe
 from gymtrain_operator.manifests.context import RunContext
 from gymtrain_operator.reconcile.observation import AgentSandbox, Observation, is_deleting, name_of
-from gymtrain_operator.reconcile.times import to_seconds
 
 PROBE_SECONDS = 15.0
 """How long the controller may take for its first status."""

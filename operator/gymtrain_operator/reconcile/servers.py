@@ -5,6 +5,7 @@ from typing import cast
 
 from gymtrain_api import labels, names
 from gymtrain_api.conditions import ConditionType, Reason
+from gymtrain_api.pods import condition
 from gymtrain_api.status import GymTrainingRunStatus, ServerKind, ServerStatus, WeightSyncStatus
 from gymtrain_operator.kinds import Object
 from gymtrain_operator.manifests.broker import broker_identity, broker_objects, broker_url
@@ -26,7 +27,7 @@ from gymtrain_operator.manifests.volumes import is_shared_with_vllm, is_single_n
 from gymtrain_operator.reconcile import weight_sync
 from gymtrain_operator.reconcile.changes import Changes, Failure
 from gymtrain_operator.reconcile.conditions import StatedCondition, false_condition, true_condition
-from gymtrain_operator.reconcile.observation import Observation, Verdict, condition_of, name_of
+from gymtrain_operator.reconcile.observation import Observation, Verdict, name_of
 from gymtrain_operator.reconcile.pod_diagnosis import first_problem, has_started, node_of
 from gymtrain_operator.reconcile.sandbox_backend import BackendChoice, choose_backend
 
@@ -94,7 +95,7 @@ def step(seen: Observation, run: RunContext, verdict: Verdict, before: GymTraini
         _readiness(ConditionType.GATEWAY_READY, [gateway], "gateway", before),
         *(_readiness(ConditionType.SANDBOXES_READY, [broker], "sandbox broker", before) for broker in brokers),
     ]
-    waiting = [condition.message for condition in conditions if condition.status != "True"]
+    waiting = [one.message for one in conditions if one.status != "True"]
     if choice is not None and choice.backend is not None:
         of_broker = conditions[-1]
         message = f"{of_broker.message}. Backend {choice.backend}: {choice.why}"
@@ -120,7 +121,7 @@ def _server_state(
     ready = min(int(status.get("readyReplicas", 0)), wanted)
     problem = first_problem(pods)
     if deployment is not None and not problem:
-        failed = condition_of(deployment, "ReplicaFailure")
+        failed = condition(deployment, "ReplicaFailure")
         problem = f"no pod can be made: {failed.get('message', '')}" if failed.get("status") == "True" else ""
     shown = ServerStatus(
         name=name,

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from gymtrain_api.condition_table import CONDITIONS, reason_row
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.status import Condition, GymTrainingRunStatus, Images, Progress, ServerStatus, WeightSyncStatus
+from gymtrain_api.times import to_text
 from gymtrain_operator.reconcile.changes import Failure
 from gymtrain_operator.reconcile.conditions import StatedCondition, next_conditions, true_condition
 from gymtrain_operator.reconcile.lifecycle import RunTimes
-from gymtrain_operator.reconcile.times import to_text
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,9 @@ from typing import Literal
 
 from gymtrain_api import labels, names
 from gymtrain_api.conditions import ConditionType, Reason
+from gymtrain_api.pods import condition, phase
 from gymtrain_api.status import GymTrainingRunStatus
+from gymtrain_api.times import to_seconds, to_text
 from gymtrain_api.wiring import ExitCode, TrainerProgress
 from gymtrain_operator.kinds import Object
 from gymtrain_operator.manifests.context import RunContext
@@ -30,11 +32,10 @@ from gymtrain_operator.reconcile.capacity import (
 )
 from gymtrain_operator.reconcile.changes import Changes, Deletion, Failure
 from gymtrain_operator.reconcile.conditions import StatedCondition, false_condition, true_condition
-from gymtrain_operator.reconcile.observation import Observation, condition_of, has_condition, is_deleting, labels_of
-from gymtrain_operator.reconcile.pod_diagnosis import first_overdue, first_problem, phase, terminated
+from gymtrain_operator.reconcile.observation import Observation, has_condition, is_deleting, labels_of
+from gymtrain_operator.reconcile.pod_diagnosis import first_overdue, first_problem, terminated
 from gymtrain_operator.reconcile.progress import with_notices
 from gymtrain_operator.reconcile.servers import ServersStep
-from gymtrain_operator.reconcile.times import to_seconds, to_text
 from gymtrain_operator.reconcile.weight_sync import has_weights_of
 
 POLL_SECONDS = 2.0
@@ -110,8 +111,8 @@ def _progressing(
     phase: Phase = "starting",
     report: TrainerProgress | None = None,
 ) -> TrainingStep:
-    condition = true_condition(ConditionType.PROGRESSING, reason, message)
-    return TrainingStep(Changes(conditions=(condition,), requeue_after=POLL_SECONDS), attempt, phase, report)
+    stated = true_condition(ConditionType.PROGRESSING, reason, message)
+    return TrainingStep(Changes(conditions=(stated,), requeue_after=POLL_SECONDS), attempt, phase, report)
 
 
 def _after_failure(
@@ -128,7 +129,7 @@ def _after_failure(
     message = failure_message(seen, pods, job)
     if any(t.exit_code == ExitCode.REFUSED for pod in pods for t in terminated(pod) if t.container == CONTAINER):
         return TrainingStep(Changes(), attempt, "retrying", report, Failure(Reason.TRAINER_REFUSED, message))
-    failed_at = to_seconds(condition_of(job, "Failed").get("lastTransitionTime")) or seen.now
+    failed_at = to_seconds(condition(job, "Failed").get("lastTransitionTime")) or seen.now
     if ended_for_want_of_room(seen, before, job):
         return _restart(seen, job, attempt, failed_at + RESTART_SECONDS, message)
     limit = run.spec.backoff_limit
@@ -145,8 +146,8 @@ def _after_failure(
     if seen.now >= next_at:
         return _start(seen, run, servers, attempt + 1, f"{what}, starting attempt {attempt + 1}: {message}")
     text = f"{what}, the next starts at {to_text(next_at)}: {message}"
-    condition = false_condition(ConditionType.PROGRESSING, Reason.RETRYING, text)
-    return TrainingStep(Changes(conditions=(condition,), requeue_after=next_at - seen.now), attempt, "retrying", report)
+    stated = false_condition(ConditionType.PROGRESSING, Reason.RETRYING, text)
+    return TrainingStep(Changes(conditions=(stated,), requeue_after=next_at - seen.now), attempt, "retrying", report)
 
 
 def _restart(seen: Observation, job: Object, attempt: int, at: float, message: str) -> TrainingStep:
@@ -155,9 +156,9 @@ def _restart(seen: Observation, job: Object, attempt: int, at: float, message: s
     room = without_room(seen, attempt)
     text = f"attempt {attempt} ended while it waited for room in the cluster and begins again at {to_text(at)}"
     text = f"{text}: {f'{room}; ' if room else ''}{message}"
-    condition = false_condition(ConditionType.PROGRESSING, Reason.WAITING_FOR_CAPACITY, text)
+    stated = false_condition(ConditionType.PROGRESSING, Reason.WAITING_FOR_CAPACITY, text)
     gone = (Deletion.of(job),) if seen.now >= at else ()
-    changes = Changes(delete=gone, conditions=(condition,), requeue_after=max(0.0, at - seen.now) or POLL_SECONDS)
+    changes = Changes(delete=gone, conditions=(stated,), requeue_after=max(0.0, at - seen.now) or POLL_SECONDS)
     return TrainingStep(changes, attempt, "starting")
 
 
@@ -177,9 +178,9 @@ def _under_way(
         trained = has_trained(seen, before)
         if trained and (room := without_room(seen, attempt)):
             text = f"attempt {attempt} waits for room in the cluster: {room}"
-            condition = false_condition(ConditionType.PROGRESSING, Reason.WAITING_FOR_CAPACITY, text)
+            stated = false_condition(ConditionType.PROGRESSING, Reason.WAITING_FOR_CAPACITY, text)
             pause = POLL_SECONDS if running else _IDLE_POLL_SECONDS
-            return TrainingStep(Changes(conditions=(condition,), requeue_after=pause), attempt, "starting", report)
+            return TrainingStep(Changes(conditions=(stated,), requeue_after=pause), attempt, "starting", report)
         since = startup_begins(seen, before, job, trained=trained)
         deadline = run.spec.startup_deadline_seconds
         if seen.now - since > deadline:
@@ -192,8 +193,8 @@ def _under_way(
     if report.rollouts_failing_since is not None:
         since_text = to_text(report.rollouts_failing_since)
         text = f"no usable rollout since {since_text}: {report.message}".rstrip(": ")
-        condition = false_condition(ConditionType.PROGRESSING, Reason.ROLLOUTS_FAILING, text)
-        return TrainingStep(Changes(conditions=(condition,), requeue_after=POLL_SECONDS), attempt, "training", report)
+        stated = false_condition(ConditionType.PROGRESSING, Reason.ROLLOUTS_FAILING, text)
+        return TrainingStep(Changes(conditions=(stated,), requeue_after=POLL_SECONDS), attempt, "training", report)
     message = report.message or report.phase.replace("_", " ")
     old = before.condition(ConditionType.PROGRESSING)
     trained = old is not None and old.reason in _TRAINED and before.attempt == attempt
@@ -212,8 +213,8 @@ def _starting_reason(servers: ServersStep) -> Reason:
 def _waiting_for_node(attempt: int, overdue: str, report: TrainerProgress | None = None) -> TrainingStep:
     """A pod of the trainer is gone with its node: the Job doesn't fail before somebody says so."""
     text = f"the next trainer starts when the pods of attempt {attempt} have ended: {overdue}"
-    condition = false_condition(ConditionType.PROGRESSING, Reason.RETRYING, text)
-    return TrainingStep(Changes(conditions=(condition,), requeue_after=_IDLE_POLL_SECONDS), attempt, "retrying", report)
+    stated = false_condition(ConditionType.PROGRESSING, Reason.RETRYING, text)
+    return TrainingStep(Changes(conditions=(stated,), requeue_after=_IDLE_POLL_SECONDS), attempt, "retrying", report)
 
 
 def _without_report(
@@ -223,12 +224,12 @@ def _without_report(
     old = before.condition(ConditionType.PROGRESSING)
     spoke = {Reason.WAITING_FOR_ROLLOUTS, *_TRAINED}
     if running and old and old.reason in spoke and before.attempt == attempt:
-        condition = StatedCondition.unchanged(old)
-        return TrainingStep(Changes(conditions=(condition,), requeue_after=POLL_SECONDS), attempt, "training")
+        stated = StatedCondition.unchanged(old)
+        return TrainingStep(Changes(conditions=(stated,), requeue_after=POLL_SECONDS), attempt, "training")
     waits = first_problem(pods) or servers.waiting_for or "the trainer is starting"
-    condition = true_condition(ConditionType.PROGRESSING, _starting_reason(servers), waits)
+    stated = true_condition(ConditionType.PROGRESSING, _starting_reason(servers), waits)
     pause = POLL_SECONDS if running else _IDLE_POLL_SECONDS
-    return TrainingStep(Changes(conditions=(condition,), requeue_after=pause), attempt, "starting")
+    return TrainingStep(Changes(conditions=(stated,), requeue_after=pause), attempt, "starting")
 
 
 def _startup_failed(

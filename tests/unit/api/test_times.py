@@ -2,7 +2,7 @@
 
 import pytest
 
-from gymtrain_api.times import to_seconds, to_text, to_text_with_milliseconds
+from gymtrain_api.times import to_seconds, to_text, to_text_with_microseconds, to_text_with_milliseconds
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,7 @@ def test_times_of_documents_have_milliseconds() -> None:
 
 def test_what_is_written_is_read() -> None:
     assert to_seconds(to_text(1795280400.0)) == to_seconds(to_text_with_milliseconds(1795280400.0)) == 1795280400.0
+
+
+def test_times_of_a_lease_have_microseconds() -> None:
+    assert to_text_with_microseconds(1795280400.25) == "2026-11-21T17:00:00.250000Z"

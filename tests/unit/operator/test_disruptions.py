@@ -8,7 +8,7 @@ import pytest
 from gymtrain_api import labels
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.status import MAX_DISRUPTED_ATTEMPTS
-from gymtrain_operator.reconcile.times import to_text
+from gymtrain_api.times import to_text
 from tests.support.world import World, applied
 
 TARGET = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI", "message": "node drain"}

@@ -6,7 +6,7 @@ import pytest
 
 from gymtrain_api import labels
 from gymtrain_api.conditions import ConditionType, Reason
-from gymtrain_operator.reconcile.times import to_text
+from gymtrain_api.times import to_text
 from tests.support.world import World, applied, deleted
 
 NO_ROOM = "0/4 nodes are available: 4 Insufficient nvidia.com/gpu."

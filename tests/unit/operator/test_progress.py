@@ -1,9 +1,9 @@
 """status.progress: the trainer's report, written when it says something new."""
 
 from gymtrain_api.status import Progress
+from gymtrain_api.times import to_text
 from gymtrain_api.wiring import TrainerProgress
 from gymtrain_operator.reconcile.progress import parse_report, shown_progress
-from gymtrain_operator.reconcile.times import to_text
 
 NOW = 1_800_000_000.0
 

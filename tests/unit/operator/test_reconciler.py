@@ -8,12 +8,12 @@ import aiohttp
 import pytest
 
 from gymtrain_api import agent_sandbox, labels, names
+from gymtrain_api.times import to_text
 from gymtrain_api.wiring import PREFLIGHT_MARK, TrainerProgress
 from gymtrain_operator import kinds
 from gymtrain_operator import observe as observing
 from gymtrain_operator.errors import ClusterError, ConflictError, RejectedError, UnreachableError
 from gymtrain_operator.observe import Observer
-from gymtrain_operator.reconcile.times import to_text
 from gymtrain_operator.reconciler import Reconciler
 from tests.support.fakecluster import FakeCluster
 from tests.support.world import DEFAULTS, GYM_VERDICT, INFERENCE_VERDICT, OFFER, TRAINER_VERDICT, spec
