@@ -74,9 +74,11 @@ def parse_model_source(source: str) -> ModelSource:
             return HuggingFace(rest)
         case "oci":
             return ModelImage(rest)
-        case _:
+        case "pvc":
             claim, _, path = rest.partition("/")
             return VolumeClaim(claim, path)
+        case _:  # a form that the pattern lets pass, and that nobody has parsed yet
+            raise SourceError(f"model source {source!r} has the scheme {scheme!r}, which is not known here")
 
 
 def parse_data_source(source: str) -> DataSource:
@@ -88,7 +90,13 @@ def parse_data_source(source: str) -> DataSource:
     if not re.match(DATA_SOURCE_PATTERN, source):
         raise SourceError(f"data source {source!r} is none of pvc://CLAIM/PATH, configmap://NAME/KEY, gym://PATH")
     scheme, _, rest = source.partition("://")
-    if scheme == "gym":
-        return GymPath(rest)
     head, _, tail = rest.partition("/")
-    return VolumeClaim(head, tail) if scheme == "pvc" else ConfigMapKey(head, tail)
+    match scheme:
+        case "gym":
+            return GymPath(rest)
+        case "pvc":
+            return VolumeClaim(head, tail)
+        case "configmap":
+            return ConfigMapKey(head, tail)
+        case _:  # a form that the pattern lets pass, and that nobody has parsed yet
+            raise SourceError(f"data source {source!r} has the scheme {scheme!r}, which is not known here")

@@ -3,6 +3,7 @@
 from gymtrain_api import labels, names, wiring
 from gymtrain_api.merge import merge
 from gymtrain_api.spec import GymServer
+from gymtrain_api.status import ServerKind
 from gymtrain_operator.kinds import Object
 from gymtrain_operator.manifests.broker import broker_url, client_env, token_mount, token_volume
 from gymtrain_operator.manifests.config_maps import GYM_CONFIG_MOUNT, gym_config_volume, hosted_config
@@ -38,10 +39,9 @@ def gym_objects(run: RunContext, gym: GymServers) -> list[Object]:
     return objects
 
 
-def gym_server_kinds(run: RunContext, gym: GymServers) -> dict[str, str]:
+def gym_server_kinds(run: RunContext, gym: GymServers) -> dict[str, ServerKind]:
     """Kind (agent, resources, model, head) of every Gym server that gets pods, by name."""
-    kinds: dict[str, str] = {wiring.HEAD_SERVER: "head"}
-    return kinds | {server.name: server.kind for server in gym.with_pods(run)}
+    return {wiring.HEAD_SERVER: "head", **{server.name: server.kind for server in gym.with_pods(run)}}
 
 
 def gym_settings(run: RunContext, name: str) -> GymServer:
@@ -67,7 +67,7 @@ def _service(run: RunContext, name: str, *, sticky: bool) -> Object:
     return service(run, service_name, labels.Role.GYM, ports, selector=server_label(name), sticky=sticky)
 
 
-def _deployment(run: RunContext, gym: GymServers, name: str, kind: str) -> Object:
+def _deployment(run: RunContext, gym: GymServers, name: str, kind: ServerKind) -> Object:
     settings = gym_settings(run, name)
     uses_ray = any(server.needs_ray for server in gym.servers if server.name == name)
     uses_sandboxes = kind in {"agent", "resources"}

@@ -101,6 +101,10 @@ def _pods(run: RunContext, operator: str, roles: list[labels.Role]) -> Object:
     }
 
 
+def _dns_ports() -> list[Object]:
+    return [{"port": 53, "protocol": protocol} for protocol in ("UDP", "TCP")]
+
+
 _OPERATOR: Object = {"matchLabels": OPERATOR_LABELS}
 _DNS: Object = {
     "to": [
@@ -109,11 +113,11 @@ _DNS: Object = {
             "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
         }
     ],
-    "ports": [{"port": 53, "protocol": protocol} for protocol in ("UDP", "TCP")],
+    "ports": _dns_ports(),
 }
 _ANYWHERE_BUT_METADATA: list[Object] = [
     # Name servers may have a link-local address (NodeLocal DNSCache).
-    {"ports": [{"port": 53, "protocol": protocol} for protocol in ("UDP", "TCP")]},
+    {"ports": _dns_ports()},
     # To some network plugins a range of addresses never means pods.
     {"to": [{"namespaceSelector": {}}]},
     {"to": [{"ipBlock": _block("0.0.0.0/0")}, {"ipBlock": _block("::/0")}]},

@@ -8,14 +8,22 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, assert_never
 
 from pydantic import BaseModel, ValidationError
 
 from gymtrain_api import labels, names
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.resume import ResumeFrom
-from gymtrain_api.sources import ConfigMapKey, VolumeClaim, parse_data_source, parse_model_source
+from gymtrain_api.sources import (
+    ConfigMapKey,
+    GymPath,
+    HuggingFace,
+    ModelImage,
+    VolumeClaim,
+    parse_data_source,
+    parse_model_source,
+)
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_api.times import to_seconds
@@ -216,16 +224,25 @@ def named_objects(spec: GymTrainingRunSpec, run: str) -> list[tuple[str, str, st
     Secrets are left out: the operator has no right to read them, and the kubelet names a missing one.
     """
     found: list[tuple[str, str, str]] = []
-    model = parse_model_source(spec.model.source)
-    if isinstance(model, VolumeClaim):
-        found.append(("PersistentVolumeClaim", model.claim, "spec.model.source"))
+    match model := parse_model_source(spec.model.source):
+        case VolumeClaim(claim=claim):
+            found.append(("PersistentVolumeClaim", claim, "spec.model.source"))
+        case HuggingFace() | ModelImage():
+            pass
+        case _:
+            assert_never(model)
     for number, dataset in enumerate(spec.data.train):
         source = parse_data_source(dataset.source) if dataset.source else None
         field = f"spec.data.train[{number}].source"
-        if isinstance(source, VolumeClaim):
-            found.append(("PersistentVolumeClaim", source.claim, field))
-        elif isinstance(source, ConfigMapKey):
-            found.append(("ConfigMap", source.name, field))
+        match source:
+            case VolumeClaim(claim=claim):
+                found.append(("PersistentVolumeClaim", claim, field))
+            case ConfigMapKey(name=name):
+                found.append(("ConfigMap", name, field))
+            case GymPath() | None:
+                pass
+            case _:
+                assert_never(source)
     checkpoint = spec.trainer.checkpoint
     if checkpoint and checkpoint.claim_name:
         found.append(("PersistentVolumeClaim", checkpoint.claim_name, "spec.trainer.checkpoint.claimName"))

@@ -1,7 +1,6 @@
 """The servers of a run: the Gym servers, the gateway, vLLM and the sandbox broker; and how ready they are."""
 
 from dataclasses import dataclass, replace
-from typing import cast
 
 from gymtrain_api import labels, names
 from gymtrain_api.conditions import ConditionType, Reason
@@ -31,9 +30,6 @@ from gymtrain_operator.reconcile.observation import Observation, Verdict, name_o
 from gymtrain_operator.reconcile.pod_diagnosis import first_problem, has_started, node_of
 from gymtrain_operator.reconcile.sandbox_backend import BackendChoice, choose_backend
 
-INFERENCE = "inference"
-GATEWAY = "gateway"
-BROKER = "broker"
 _PROBE_AGAIN_SECONDS = 1.0
 
 
@@ -114,7 +110,7 @@ def step(seen: Observation, run: RunContext, verdict: Verdict, before: GymTraini
 
 
 def _server_state(
-    name: str, kind: str, url: str, deployment: Object | None, wanted: int, pods: list[Object]
+    name: str, kind: ServerKind, url: str, deployment: Object | None, wanted: int, pods: list[Object]
 ) -> _ServerState:
     """How one server is, by its Deployment and its pods; `wanted` is the number of pods that the spec asks for."""
     status = (deployment or {}).get("status") or {}
@@ -125,7 +121,7 @@ def _server_state(
         problem = f"no pod can be made: {failed.get('message', '')}" if failed.get("status") == "True" else ""
     shown = ServerStatus(
         name=name,
-        kind=cast(ServerKind, kind),
+        kind=kind,
         url=url,
         ready=f"{ready}/{wanted}",
     )
@@ -150,7 +146,7 @@ def _readiness(
     return false_condition(kind, reason, f"{text}: {problem}" if problem else text)
 
 
-def _gym_state(seen: Observation, run: RunContext, name: str, kind: str) -> _ServerState:
+def _gym_state(seen: Observation, run: RunContext, name: str, kind: ServerKind) -> _ServerState:
     deployment = seen.children.get("Deployment", run.gym_server(name))
     pods = seen.children.servers(labels.Role.GYM, server_label(name))
     wanted = gym_settings(run, name).replicas
@@ -161,7 +157,7 @@ def _inference_state(seen: Observation, run: RunContext) -> _ServerState:
     deployment = seen.children.get("Deployment", names.inference(run.name))
     pods = seen.children.servers(labels.Role.INFERENCE)
     wanted = run.spec.inference.replicas
-    state = _server_state(INFERENCE, INFERENCE, inference_url(run), deployment, wanted, pods)
+    state = _server_state("inference", "inference", inference_url(run), deployment, wanted, pods)
     stuck = _on_another_node(seen, run, pods)
     if stuck and not state.ready:
         return _ServerState(state.status, False, stuck)
@@ -192,13 +188,13 @@ def _on_another_node(seen: Observation, run: RunContext, pods: list[Object]) -> 
 def _gateway_state(seen: Observation, run: RunContext) -> _ServerState:
     deployment = seen.children.get("Deployment", names.gateway(run.name))
     pods = seen.children.servers(labels.Role.GATEWAY)
-    return _server_state(GATEWAY, GATEWAY, gateway_url(run), deployment, run.spec.gateway.replicas, pods)
+    return _server_state("gateway", "gateway", gateway_url(run), deployment, run.spec.gateway.replicas, pods)
 
 
 def _broker_state(seen: Observation, run: RunContext, choice: BackendChoice) -> _ServerState:
     deployment = seen.children.get("Deployment", names.broker(run.name))
     pods = seen.children.servers(labels.Role.BROKER)
-    state = _server_state(BROKER, BROKER, broker_url(run), deployment, 1, pods)
+    state = _server_state("broker", "broker", broker_url(run), deployment, 1, pods)
     return state if choice.backend else _ServerState(state.status, False, choice.why)
 
 
