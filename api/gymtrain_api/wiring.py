@@ -184,12 +184,16 @@ class TrainerPreflight(Document):
     seconds: float = 0.0
 
 
+type AlarmReason = Literal[
+    "KLHigh", "RatioOff", "ParityOff", "Stalled", "CheckpointFailed", "EnvironmentFailing", "NoLedgerEntry"
+]
+"""Values of conditions.Reason that the trainer gives Healthy."""
+
+
 class Alarm(Document):
     """Something that makes the run's samples or its pace doubtful."""
 
-    reason: Literal[
-        "KLHigh", "RatioOff", "ParityOff", "Stalled", "CheckpointFailed", "EnvironmentFailing", "NoLedgerEntry"
-    ]
+    reason: AlarmReason
     message: str
     since: float  # seconds since the epoch
 

@@ -6,13 +6,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from gymtrain_api.wiring import Alarm, Notice, TrainerProgress
-
-type AlarmReason = Literal[
-    "KLHigh", "RatioOff", "ParityOff", "Stalled", "CheckpointFailed", "EnvironmentFailing", "NoLedgerEntry"
-]
+from gymtrain_api.wiring import Alarm, AlarmReason, Notice, TrainerProgress
 
 KEPT_SAMPLES = 64
 _TERMINATION_LIMIT = 4096  # bytes that the kubelet takes of a termination message

@@ -14,7 +14,7 @@ from gymtrain_api.condition_table import CONDITIONS, REASONS, Words, reason_row
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.status import GymTrainingRunStatus
-from gymtrain_api.wiring import Alarm
+from gymtrain_api.wiring import AlarmReason
 from gymtrain_operator.reconcile.changes import Failure
 from gymtrain_operator.reconcile.conditions import true_condition
 from gymtrain_operator.reconcile.lifecycle import RunTimes
@@ -74,7 +74,7 @@ def test_every_type_is_decided_somewhere() -> None:
 
 
 def test_every_reason_is_given_somewhere() -> None:
-    alarms = {Reason(value).name for value in get_args(Alarm.model_fields["reason"].annotation)}
+    alarms = {Reason(value).name for value in get_args(AlarmReason.__value__)}
     given = _named(Reason) | {words.reason.name for words in _words()} | alarms
     assert {reason.name for reason in REASONS} - given == set()
 

@@ -6,7 +6,7 @@ import pytest
 
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.status import GymTrainingRunStatus
-from gymtrain_api.wiring import Alarm, Finding
+from gymtrain_api.wiring import Alarm, AlarmReason, Finding
 from gymtrain_operator.reconcile.conditions import false_condition, next_conditions
 from gymtrain_operator.reconcile.events import MAX_NOTE, events_between
 from tests.support.world import GYM_VERDICT, World
@@ -125,7 +125,7 @@ def test_trouble_and_nothing_else_is_a_warning(reason: Reason) -> None:
 
 
 def test_every_alarm_of_the_trainer_is_trouble() -> None:
-    assert set(get_args(Alarm.model_fields["reason"].annotation)) <= {str(reason) for reason in TROUBLE}
+    assert set(get_args(AlarmReason.__value__)) <= {str(reason) for reason in TROUBLE}
 
 
 def test_a_checkpoint_that_could_not_be_written_is_a_warning() -> None:

@@ -34,10 +34,10 @@ from typing import get_args
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from gymtrain_api.wiring import Alarm
+from gymtrain_api.wiring import AlarmReason
 from gymtrain_trainer.progress import ProgressBoard
 
-_ALARMS: tuple[str, ...] = get_args(Alarm.model_fields["reason"].annotation)
+_ALARMS: tuple[str, ...] = get_args(AlarmReason.__value__)
 
 
 class BoardCollector:

@@ -29,7 +29,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gymtrain_trainer.progress import AlarmReason
+from gymtrain_api.wiring import AlarmReason
 
 _WINDOW = 50  # steps of the run's own values
 _TIMES = 4.0

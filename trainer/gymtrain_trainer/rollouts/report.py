@@ -8,8 +8,9 @@ from collections import Counter
 from typing import Any
 
 from gymtrain_api.conditions import Reason
+from gymtrain_api.wiring import AlarmReason
 from gymtrain_trainer.errors import DropReason, GroupDroppedError, RolloutError
-from gymtrain_trainer.progress import AlarmReason, ProgressBoard
+from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts.alarms import Environments, KnownCalls
 from gymtrain_trainer.rollouts.answer import prompt_text
 from gymtrain_trainer.rollouts.group import Group
