@@ -18,7 +18,7 @@ class Step:
 
 
 def parse_steps(lines: Iterable[str]) -> list[Step]:
-    """The steps in order. Where a later attempt repeats a step, the later one counts: it is the one kept."""
+    """Returns the steps in order. Where a later attempt repeats a step, the later one counts: it is the one kept."""
     steps: dict[int, Step] = {}
     for line in lines:
         if not line.startswith("{"):
@@ -36,20 +36,20 @@ def parse_steps(lines: Iterable[str]) -> list[Step]:
 
 
 def smoothed(steps: list[Step], window: int = 5) -> list[float]:
-    """Trailing mean of the reward over `window` steps."""
+    """Returns the trailing mean of the reward over `window` steps."""
     rewards = [step.reward for step in steps]
     return [sum(rewards[max(0, i - window + 1) : i + 1]) / min(window, i + 1) for i in range(len(rewards))]
 
 
 def ends(steps: list[Step], window: int = 5) -> tuple[float, float]:
-    """Mean reward of the first and of the last `window` steps."""
+    """Returns the mean reward of the first and of the last `window` steps."""
     rewards = [step.reward for step in steps]
     first, last = rewards[:window], rewards[-window:]
     return sum(first) / len(first), sum(last) / len(last)
 
 
 def draw_text(run: str, steps: list[Step], width: int = 76, height: int = 18) -> str:
-    """The curve in characters.
+    """Draws the curve in characters.
 
     Raises:
         NoStepsError: there are no steps.
@@ -94,7 +94,7 @@ def draw_png(run: str, steps: list[Step], path: Path) -> None:
 
 
 def summary(steps: list[Step]) -> str:
-    """One line: how far the reward rose."""
+    """Says in one line how far the reward rose."""
     first, last = ends(steps)
     times = f"{last / first:.1f} times" if first > 0 else "from nothing"
     return f"mean reward of the first 5 steps {first:.3f}, of the last 5 {last:.3f}: {times}"

@@ -1,4 +1,4 @@
-"""What the command line reads from the cluster. It writes nothing."""
+"""Reading runs and their logs from the cluster. The command line writes nothing."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,7 +38,7 @@ class RunReader:
         self.namespace = self._client.namespace
 
     def status(self, run: str) -> GymTrainingRunStatus:
-        """The status of a run; empty while the operator hasn't seen it.
+        """Reads the status of a run; empty while the operator hasn't seen it.
 
         Raises:
             RunNotFoundError: there is no such run, or the cluster doesn't know the kind.
@@ -58,7 +58,7 @@ class RunReader:
         return GymTrainingRunStatus.model_validate(found.get("status") or {})
 
     def trainer_logs(self, run: str) -> Iterator[str]:
-        """Log lines of the first trainer pod of each attempt that still has one, oldest attempt first.
+        """Reads the log lines of the first trainer pod of each attempt that still has one, oldest attempt first.
 
         Raises:
             UnavailableError: the API server doesn't answer, or not now.

@@ -12,7 +12,7 @@ _AGAIN_SECONDS = 5.0  # after the API server didn't answer
 
 
 def describe(status: GymTrainingRunStatus) -> str:
-    """The state of a run in one line: what it does, or what it waits for."""
+    """Describes the state of a run in one line: what it does, or what it waits for."""
     parts = [f"{status.state or 'Pending':<10}"]
     progress = status.progress
     end = next((kind for kind in (ConditionType.COMPLETE, ConditionType.FAILED) if status.is_true(kind)), None)

@@ -18,7 +18,7 @@ class Kind:
     plural: str
 
     def path(self, namespace: str | None, name: str = "", subresource: str = "") -> str:
-        """URL path of the collection or of one object; of all namespaces where `namespace` is None."""
+        """Returns the URL path of the collection or of one object; of all namespaces where `namespace` is None."""
         parts = [self.api, f"namespaces/{namespace}" if namespace else "", self.plural, name, subresource]
         return "/".join(part for part in parts if part)
 

@@ -1,4 +1,4 @@
-"""Leader election: of several replicas the holder of a Lease acts, the others wait for it to expire.
+"""Leader election: of several replicas the holder of a Lease acts, and the others wait for it to expire.
 
 kopf has none of its own. The rules are those of client-go: who sees the Lease unchanged for its whole
 duration, by its own clock, may take it; who can't renew it in time stops at once. Clocks of different
@@ -17,7 +17,7 @@ from gymtrain_operator.errors import ClusterError, ConflictError, NotFoundError
 from gymtrain_operator.log import logger
 
 NAME = "gymtrain-operator"
-# Twice client-go's: a leader whose node has no core to spare must not lose the Lease, and start anew, for that alone.
+# Twice client-go's: a leader whose node has no core to spare must not lose the Lease, and restart, for that alone.
 DURATION_SECONDS = 30.0
 RENEW_DEADLINE_SECONDS = 20.0
 RETRY_SECONDS = 2.0
@@ -47,7 +47,7 @@ class Leadership:
         self._seen: tuple[str, float] = ("", 0.0)  # resourceVersion, and since when it is unchanged
 
     async def acquire(self) -> None:
-        """Returns when this replica is the leader; waits without end before."""
+        """Waits until this replica is the leader, however long that takes."""
         while True:
             if await self._try():
                 break

@@ -40,6 +40,6 @@ def set_up(level: str, form: LogFormat) -> None:
 
 
 def logger() -> structlog.stdlib.BoundLogger:
-    """The operator's logger. Namespace and run come from the context (`bound`)."""
+    """Returns the operator's logger. Namespace and run come from the context (`bound`)."""
     bound: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("gymtrain")
     return bound

@@ -1,4 +1,4 @@
-"""Start of the operator process."""
+"""Starts the operator process."""
 
 import asyncio
 import signal

@@ -58,7 +58,7 @@ class Observer:
         self._logs_at_once = asyncio.Semaphore(_LOGS_AT_ONCE)
 
     async def observe(self, found: Object, now: float, *, resync: bool) -> Observation:
-        """All about the run whose object is `found`.
+        """Reads everything about the run whose object is `found`.
 
         Raises:
             ClusterError: the API server didn't answer; pods that don't answer are no error.
@@ -91,14 +91,14 @@ class Observer:
         )
 
     async def ask_again(self, seen: Observation) -> Observation:
-        """The observation with fresh answers of the run's pods; the objects are not read again."""
+        """Returns the observation with new answers of the run's pods; the objects are not read again."""
         progress, (offers, oversized), agent_sandbox = await asyncio.gather(
             self._progress(seen), self._offers(seen.run, seen.children), self._agent_sandbox(seen)
         )
         return replace(seen, progress=progress, offers=offers, oversized=oversized, agent_sandbox=agent_sandbox)
 
     async def _agent_sandbox(self, seen: Observation) -> AgentSandbox | None:
-        """What the cluster offers of agent-sandbox, until the broker is there."""
+        """Asks what the cluster offers of agent-sandbox, until the broker is there."""
         run = seen.run
         assert run.spec is not None
         if not _may_use_agent_sandbox(run) or seen.children.get("Deployment", names.broker(run.name)):
@@ -114,7 +114,7 @@ class Observer:
         return AgentSandbox(served=True, probe=probe if _owned_by(probe, {run.uid}) else None)
 
     async def _progress(self, seen: Observation) -> TrainerProgress | None:
-        """The trainer's report; None while it doesn't answer."""
+        """Asks the trainer for its report; None while it doesn't answer."""
         attempt = current_attempt(seen, seen.run.status)
         pods = trainer_pods(seen, attempt)
         ip = _ip_of(pods[0]) if pods and phase(pods[0]) == "Running" else ""
@@ -147,7 +147,7 @@ class Observer:
         )
 
     async def _of_agent_sandbox(self, run: Run) -> dict[str, list[Object]]:
-        """What the run has of agent-sandbox's kinds; nothing where they aren't served, or are none of ours."""
+        """Lists what the run has of agent-sandbox's kinds; nothing where they aren't served, or are none of ours."""
         found: dict[str, list[Object]] = {}
         for kind in kinds.AGENT_SANDBOX:
             try:
@@ -196,8 +196,8 @@ class Observer:
         return tuple(dict.fromkeys(found))
 
     async def _offers(self, run: Run, children: Children) -> tuple[tuple[ServerOffer, ...] | None, str]:
-        """Answers of all vLLM servers once as many as wanted have started, until it is known what they lack; and which
-        of them answers without end."""
+        """Asks all vLLM servers what they offer, once as many as wanted have started, until it is known what they lack;
+        and which of them answers without end."""
         assert run.spec is not None
         if run.status.weight_sync is not None and run.status.weight_sync.missing is not None:
             return None, ""
@@ -234,8 +234,8 @@ class Observer:
 
 
 def read_run(found: Object, last: Run | None = None) -> Run:
-    """The run as the plan sees it. Of `last`, the same run read before, the spec is taken where it can't have changed:
-    most looks at a run are for its progress."""
+    """Returns the run as the plan sees it. Of `last`, the same run read before, the spec is taken where it can't have
+    changed: most looks at a run are for its progress."""
     meta = found["metadata"]
     spec, error = None, ""
     if last is not None and last.generation == int(meta.get("generation", 1)):

@@ -33,7 +33,7 @@ class Options:
 
 
 def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> Options:
-    """Options of a command line; the environment stands in for flags that are left out."""
+    """Reads the options of a command line; the environment stands in for flags that are left out."""
     parser = argparse.ArgumentParser(
         prog="python -m gymtrain_operator",
         description="Looks after GymTrainingRuns. Each flag may be given by the environment variable in brackets.",

@@ -1,4 +1,4 @@
-"""One reconcile: observe, plan, carry out, report. Every event, timer and restart leads here.
+"""Reconciling a run: observe, plan, carry out, report. Every event, timer and restart leads here.
 
 While a run trains it is looked at every 2 s for its progress. Such a tick asks only the trainer and takes
 the rest from the last observation, which any event about the run makes void; so do 30 s.
@@ -73,7 +73,7 @@ class Reconciler:
         self._failing: dict[RunKey, float] = {}  # since when each reconcile of a run has ended in an error
 
     def event(self, key: RunKey, resource_version: str = "") -> bool:
-        """Something about the run changed, or about what it owns where there is no version.
+        """Notes that the run changed, or what it owns where there is no version.
 
         False where there is no reason to look at it: it is the operator's own status write; the run has ended; or it
         is only known by what it owns, and its own event is still to come.
@@ -95,12 +95,12 @@ class Reconciler:
         return self._ended.get(key) == resource_version
 
     def note_ended(self, key: RunKey, resource_version: str, state: str) -> None:
-        """Takes a run that ended before this process began for one about which little is left to do."""
+        """Notes a run that ended before this process began, about which little is left to do."""
         self._ended[key] = resource_version
         self._count(key, state)
 
     def known(self, namespace: str | None) -> set[RunKey]:
-        """All runs that `knows` knows, of a namespace or of all."""
+        """Returns all runs that `knows` knows, of a namespace or of all."""
         return {key for key in (*self._memories, *self._ended) if namespace in (None, key[0])}
 
     def _version(self, key: RunKey) -> str:
@@ -108,7 +108,7 @@ class Reconciler:
         return str(memory.run["metadata"].get("resourceVersion", "")) if memory else self._ended.get(key, "")
 
     async def reconcile(self, key: RunKey) -> float | None:
-        """Brings the run one step on. Returns seconds after which it wants to be looked at again.
+        """Brings the run one step on. Returns the seconds after which it has to be looked at again.
 
         Raises:
             ClusterError: the API server didn't answer, or the run changed meanwhile: try again.
@@ -137,7 +137,7 @@ class Reconciler:
         return requeue
 
     def _last(self, key: RunKey, memory: _Memory | None) -> Observation | None:
-        """The last observation, if it still holds and only the servers' answers can have changed."""
+        """Returns the last observation, if it still holds and only the servers' answers can have changed."""
         if memory is None or memory.seen is None or memory.seen.verdict is None or key in self._changed:
             return None
         return memory.seen if self._clock() - memory.at < _REMEMBER_SECONDS else None
@@ -157,7 +157,7 @@ class Reconciler:
         return await self._observer.observe(run, now, resync=resync)
 
     async def _tick(self, last: Observation, run: Object) -> Observation:
-        """The last observation with fresh answers of the servers. Since it was made only the status was written."""
+        """Observes by new answers of the servers alone. Since the last observation only the status was written."""
         seen = replace(last, run=read_run(run, last.run), now=self._clock(), resync=False)
         return await self._observer.ask_again(seen)
 
@@ -181,8 +181,8 @@ class Reconciler:
         return wanted.requeue_after
 
     async def _report_error(self, key: RunKey, run: Object, error: ClusterError) -> None:
-        """Has the status of a run that goes on say what the API server answers, once it does so for a while: a single
-        conflict, or a moment without an answer, is ordinary."""
+        """Writes what the API server answers into the status of a run that goes on, once it does so for a while: a
+        single conflict, or a moment without an answer, is ordinary."""
         now = self._clock()
         since = self._failing.setdefault(key, now)
         seen = read_run(run)
@@ -199,7 +199,8 @@ class Reconciler:
             self._memories[key].run = run  # so that this write is no event
 
     async def _record(self, key: RunKey, run: Object, wanted: Plan) -> Object:
-        """The run with its record written. Once: a tool that keeps the object as its manifest is not fought with."""
+        """Writes the run's record, and returns the run after that. Once: a tool that keeps the object as its manifest
+        has is not fought."""
         memory = self._memories[key]
         if wanted.record in (None, self._recorded.get(key)) or self._clock() < memory.record_again:
             return run

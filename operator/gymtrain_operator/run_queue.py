@@ -14,7 +14,7 @@ type RunKey = tuple[str, str]
 
 
 class RunQueue:
-    """Keys that wait for a worker. Not thread-safe: one event loop."""
+    """Runs that wait for a worker. Not thread-safe: one event loop."""
 
     def __init__(self) -> None:
         self._waiting: deque[RunKey] = deque()
@@ -25,7 +25,7 @@ class RunQueue:
         self._available = asyncio.Event()
 
     def add(self, key: RunKey, *, after: float = 0.0) -> None:
-        """Has the run looked at, at the latest after `after` seconds."""
+        """Queues a run to be looked at after `after` seconds at the latest."""
         if after > 0:
             self._add_later(key, after)
             return
@@ -40,7 +40,7 @@ class RunQueue:
             self._changed()
 
     async def take(self) -> RunKey:
-        """The next run; `finish` must follow."""
+        """Waits for the next run, and takes it; `finish` must follow."""
         while not self._waiting:
             self._available.clear()
             await self._available.wait()
@@ -51,7 +51,7 @@ class RunQueue:
         return key
 
     def finish(self, key: RunKey) -> None:
-        """The worker is done with the run."""
+        """Notes that the worker is done with the run."""
         self._active.discard(key)
         if key in self._again:
             self._again.discard(key)

@@ -40,7 +40,7 @@ class Service:
         self._not_before: dict[RunKey, float] = {}  # by time.monotonic(): when the API server wants to be asked again
 
     async def run(self, workers: int, stop: asyncio.Event) -> None:
-        """Works until `stop`.
+        """Watches, resyncs and reconciles until `stop`.
 
         Raises:
             ExceptionGroup: a part of the service ended in an error, and all the others were stopped.
@@ -55,7 +55,7 @@ class Service:
                 task.cancel()
 
     def enqueue(self, key: RunKey, resource_version: str = "", ended_as: str = "") -> None:
-        """Something about the run happened, or about what it owns; `ended_as` is the state of one that has ended."""
+        """Queues a run after an event about it or about what it owns; `ended_as` is the state of one that has ended."""
         if ended_as and not self._reconciler.knows(key):
             self._reconciler.note_ended(key, resource_version, ended_as)
             self._queue.add(key, after=random.uniform(_DEBOUNCE_SECONDS, _ENDED_SECONDS))  # noqa: S311
@@ -77,8 +77,8 @@ class Service:
                 metrics.RESYNC_TIME.set_to_current_time()
 
     async def _list(self, namespace: str | None) -> bool:
-        """Has the runs of one namespace looked at, but for those that have ended. A namespace that was deleted, or its
-        Role, must not keep the others waiting: False where the API server doesn't list it."""
+        """Queues the runs of one namespace, but for those that have ended. A namespace that was deleted, or its Role,
+        must not keep the others waiting: False where the API server doesn't list it."""
         gone = self._reconciler.known(namespace)
         try:
             due = await self._cluster.versions(kinds.RUN, namespace)
@@ -104,7 +104,7 @@ class Service:
                 self._queue.finish(key)
 
     async def _reconcile(self, key: RunKey) -> None:
-        """One reconcile, whose errors only delay the next one."""
+        """Reconciles a run once; an error only delays the next time."""
         wait = self._not_before.pop(key, 0.0) - time.monotonic()
         if wait > 0:  # an event came meanwhile
             self._pause(key, wait)
@@ -131,7 +131,7 @@ class Service:
             self._queue.add(key, after=max(requeue, 0.05))
 
     def _pause(self, key: RunKey, seconds: float) -> None:
-        """Leaves the run alone for so long, whatever happens."""
+        """Leaves the run alone for `seconds`, whatever happens."""
         self._not_before[key] = time.monotonic() + seconds
         self._queue.add(key, after=seconds)
 
@@ -140,7 +140,7 @@ class Service:
         return float(min(_FIRST_RETRY_SECONDS * 2 ** min(failures - 1, 10), _MAX_RETRY_SECONDS))
 
     async def _wait_for_crd(self) -> None:
-        """kopf looks for the kinds once, at its start."""
+        """Waits until the API server knows GymTrainingRuns: kopf looks for the kinds once, at its start."""
         said = False
         while True:
             try:

@@ -63,14 +63,15 @@ _OTHERS: _Shape = {"metadata": _METADATA, "status": None}
 
 
 def trimmed(kind: Kind, item: Object) -> Object:
-    """A copy of an object that the operator made, with what is read of it."""
+    """Copies of an object that the operator made what is read of it."""
     kept: Object = _cut(item, _SHAPES.get(kind.name, _OTHERS))
     kept["kind"] = kind.name
     return kept
 
 
 def trimmed_run(found: Object) -> Object:
-    """A run without the record of who wrote what, and without the copy of itself that `kubectl apply` leaves."""
+    """Returns a run without the record of who wrote what, and without the copy of itself that `kubectl apply`
+    leaves."""
     meta = {key: value for key, value in found["metadata"].items() if key != "managedFields"}
     if _LAST_APPLIED in (meta.get("annotations") or {}):
         meta["annotations"] = {k: v for k, v in meta["annotations"].items() if k != _LAST_APPLIED}
@@ -88,7 +89,7 @@ def _cut(value: Any, shape: _Shape) -> Any:
 
 
 def _shared(value: Any) -> Any:
-    """The value with one copy of each key and short text for all objects: every document brings its own."""
+    """Returns the value with one copy of each key and short text for all objects: every document brings its own."""
     if isinstance(value, dict):
         return {sys.intern(key): _shared(item) for key, item in value.items()}
     if isinstance(value, list):

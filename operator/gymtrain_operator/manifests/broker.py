@@ -35,12 +35,12 @@ _IDENTITY_VOLUME: Object = {
 
 
 def broker_url(run: RunContext) -> str:
-    """URL of the broker; empty where the run has no sandboxes."""
+    """Returns the URL of the broker; empty where the run has no sandboxes."""
     return f"http://{names.broker(run.name)}:{wiring.BROKER_PORT}" if run.spec.sandboxes else ""
 
 
 def broker_objects(run: RunContext, backend: SandboxBackend = "Pod", why: str = "") -> list[Object]:
-    """Service and Deployment; none where the run has no sandboxes. `why` this backend is kept for the status."""
+    """Builds Service and Deployment; none where the run has no sandboxes. `why` this backend is kept for the status."""
     if run.spec.sandboxes is None:
         return []
     ports = {"http": wiring.BROKER_PORT}
@@ -50,7 +50,7 @@ def broker_objects(run: RunContext, backend: SandboxBackend = "Pod", why: str = 
 
 
 def broker_identity(run: RunContext, backend: SandboxBackend = "Pod") -> list[Object]:
-    """What has to be there before the Deployment: token, ServiceAccount, and its rights on sandboxes.
+    """Builds what has to be there before the Deployment: token, ServiceAccount, and its rights on sandboxes.
 
     The operator can create all of these and look at none. So they are named by the resource's uid, and rights by their
     rules too: another backend, or another release's broker, gets others beside those that were there before. The
@@ -78,7 +78,8 @@ def broker_identity(run: RunContext, backend: SandboxBackend = "Pod") -> list[Ob
 
 
 def sandbox_probe(run: RunContext) -> Object:
-    """An empty SandboxWarmPool: agent-sandbox's controller writes its status, if there is one and it serves pools."""
+    """Builds an empty SandboxWarmPool: agent-sandbox's controller writes its status, if there is one and it serves
+    pools."""
     name = names.sandbox_probe(run.name)
     return {
         "apiVersion": agent_sandbox.API_VERSION,
@@ -89,7 +90,8 @@ def sandbox_probe(run: RunContext) -> Object:
 
 
 def _rules(backend: SandboxBackend) -> list[Object]:
-    """With agent-sandbox the broker writes claims and what they refer to, and only looks at pods."""
+    """Returns the broker's rights. With agent-sandbox it writes SandboxClaims and what they refer to, and only looks at
+    pods."""
     if backend == "Pod":
         return [{"apiGroups": [""], "resources": ["pods"], "verbs": _ALL_VERBS}]
     group = [agent_sandbox.GROUP]
@@ -102,19 +104,19 @@ def _rules(backend: SandboxBackend) -> list[Object]:
 
 
 def token_volume(run: RunContext) -> list[Object]:
-    """Volume of the broker's token in pods that use sandboxes; none where the run has no sandboxes."""
+    """Returns the volume of the broker's token in pods that use sandboxes; none where the run has no sandboxes."""
     if run.spec.sandboxes is None:
         return []
     return [{"name": "broker-token", "secret": {"secretName": run.broker_identity, "defaultMode": 0o440}}]
 
 
 def token_mount(run: RunContext) -> list[Object]:
-    """Mount of that volume."""
+    """Returns the mount of that volume."""
     return [_TOKEN_MOUNT] if run.spec.sandboxes else []
 
 
 def client_env(run: RunContext) -> list[Object]:
-    """Environment of pods that use sandboxes."""
+    """Returns the environment of pods that use sandboxes."""
     if run.spec.sandboxes is None:
         return []
     return [
@@ -151,7 +153,7 @@ def _deployment(run: RunContext, backend: SandboxBackend, why: str) -> Object:
             "periodSeconds": 2,
             "timeoutSeconds": 5,
         },
-        # On a full node it answers late, and nobody gets a sandbox while it starts anew: five minutes of silence.
+        # On a full node it answers late, and nobody gets a sandbox while it restarts: five minutes of silence.
         livenessProbe=health | {"periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 30},
     )
     pull = [{"name": secret.name} for secret in sandboxes.image_pull_secrets]

@@ -21,12 +21,12 @@ _SECTION = {"agent": "responses_api_agents", "resources": "resources_servers", "
 
 
 def gym_config_volume(run: RunContext) -> Object:
-    """Volume with the resolved Gym config."""
+    """Returns the volume with the resolved Gym config."""
     return {"name": "gym", "configMap": {"name": names.gym_config(run.name)}}
 
 
 def run_config(run: RunContext, gym: GymServers | None) -> wiring.RunConfig:
-    """`run.json`; without `gym` (preflight) it names no servers of the Gym config."""
+    """Builds `run.json`; without `gym` (preflight) it names no servers of the Gym config."""
     agents = [server.name for server in gym.with_pods(run) if server.kind == "agent"] if gym else []
     return wiring.RunConfig(
         name=run.name,
@@ -46,13 +46,13 @@ def run_config(run: RunContext, gym: GymServers | None) -> wiring.RunConfig:
 
 
 def run_config_map(run: RunContext, gym: GymServers | None) -> Object:
-    """ConfigMap <run>-run."""
+    """Builds the ConfigMap <run>-run."""
     config = run_config(run, gym).model_dump(mode="json", by_alias=True)
     return _config_map(run, names.run_config(run.name), {RUN_KEY: json.dumps(config, indent=1, sort_keys=True)})
 
 
 def gym_config_map(run: RunContext, gym: GymServers, preflight_hash: str, preflight: Mapping[str, object]) -> Object:
-    """ConfigMap <run>-gym: the config with this run's hosts, and preflight's verdict.
+    """Builds the ConfigMap <run>-gym: the config with this run's hosts, and preflight's verdict.
 
     `preflight_hash` is the hash of the inputs that the verdict is about; it stands in the verdict too,
     so that a verdict is never taken for another spec.
@@ -63,7 +63,7 @@ def gym_config_map(run: RunContext, gym: GymServers, preflight_hash: str, prefli
 
 
 def hosted_config(run: RunContext, gym: GymServers) -> dict[str, object]:
-    """The resolved Gym config in which every server is found at its Service."""
+    """Returns the resolved Gym config in which every server is found at its Service."""
     config = copy.deepcopy(gym.config)
     head = {"host": run.gym_server(wiring.HEAD_SERVER), "port": wiring.GYM_PORT}
     config[wiring.HEAD_SERVER] = (config.get(wiring.HEAD_SERVER) or {}) | head
@@ -75,7 +75,7 @@ def hosted_config(run: RunContext, gym: GymServers) -> dict[str, object]:
 
 
 def verifiers(run: RunContext, gym: GymServers) -> dict[str, wiring.VerifyRoute]:
-    """In mode Verify, what stands in for each agent that has both servers (preflight has said which lack one)."""
+    """Returns what stands in for each agent in mode Verify that has both servers; preflight has said which lack one."""
     if not run.verifies:
         return {}
     routes = {}
@@ -92,22 +92,22 @@ def verifiers(run: RunContext, gym: GymServers) -> dict[str, wiring.VerifyRoute]
 
 
 def _referred(reference: object) -> str:
-    """Name of the server that a setting of a Gym server refers to; empty where it refers to none."""
+    """Returns the name of the server that a setting of a Gym server refers to; empty where it refers to none."""
     return str(reference.get("name") or "") if isinstance(reference, Mapping) else ""
 
 
 def gym_url(run: RunContext, server: str) -> str:
-    """URL of a Gym server inside the cluster."""
+    """Returns the URL of a Gym server inside the cluster."""
     return f"http://{run.gym_server(server)}:{wiring.GYM_PORT}"
 
 
 def gateway_url(run: RunContext) -> str:
-    """URL of the gateway."""
+    """Returns the URL of the gateway."""
     return f"http://{names.gateway(run.name)}:{wiring.GATEWAY_PORT}"
 
 
 def inference_url(run: RunContext) -> str:
-    """URL of the vLLM pods that hold the run's weights."""
+    """Returns the URL of the vLLM pods that hold the run's weights."""
     return f"http://{names.inference(run.name)}:{wiring.INFERENCE_PORT}"
 
 

@@ -1,4 +1,4 @@
-"""What every builder is given."""
+"""What every builder is given: the run, the operator's defaults, and the Gym servers that preflight found."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -71,7 +71,7 @@ class RunContext:
     lineage: str = ""
 
     def gym_server(self, server: str) -> str:
-        """Name of the Deployment and Service of a Gym server."""
+        """Returns the name of the Deployment and Service of a Gym server."""
         return self.kept.gym_servers.get(names.gym_server_label(server)) or names.gym_server(self.name, server)
 
     @property
@@ -137,5 +137,5 @@ class GymServers:
     config: dict[str, Any]
 
     def with_pods(self, run: RunContext) -> tuple[GymServerInfo, ...]:
-        """Those that get pods: in mode Verify the trainer does the agents' work."""
+        """Returns those that get pods: in mode Verify the trainer does the agents' work."""
         return tuple(server for server in self.servers if server.kind != "agent" or not run.verifies)

@@ -12,7 +12,7 @@ _GRACE_SECONDS = 40  # after SIGTERM the gateway finishes what is in flight
 
 
 def gateway_objects(run: RunContext) -> list[Object]:
-    """The Service that Gym servers call, the one over all pods, and the Deployment."""
+    """Builds the Service that Gym servers call, the one over all pods, and the Deployment."""
     ports = {"http": wiring.GATEWAY_PORT}
     role = labels.Role.GATEWAY
     return [

@@ -26,7 +26,7 @@ _DRAIN_SECONDS = 30
 
 
 def gym_objects(run: RunContext, gym: GymServers) -> list[Object]:
-    """Services and Deployments of all Gym servers."""
+    """Builds Services and Deployments of all Gym servers."""
     referenced = {name for server in gym.servers for name in server.references}
     objects: list[Object] = []
     for name, kind in gym_server_kinds(run, gym).items():
@@ -40,12 +40,12 @@ def gym_objects(run: RunContext, gym: GymServers) -> list[Object]:
 
 
 def gym_server_kinds(run: RunContext, gym: GymServers) -> dict[str, ServerKind]:
-    """Kind (agent, resources, model, head) of every Gym server that gets pods, by name."""
+    """Returns the kind (agent, resources, model, head) of every Gym server that gets pods, by name."""
     return {wiring.HEAD_SERVER: "head", **{server.name: server.kind for server in gym.with_pods(run)}}
 
 
 def gym_settings(run: RunContext, name: str) -> GymServer:
-    """Pod settings of one server; where it has none, those of all Gym servers."""
+    """Returns the pod settings of one server; where it has none, those of all Gym servers."""
     own = run.spec.gym.servers.get(name, GymServer())
     every = run.spec.gym
     return GymServer(
@@ -57,7 +57,7 @@ def gym_settings(run: RunContext, name: str) -> GymServer:
 
 
 def server_label(name: str) -> dict[str, str]:
-    """Label of the pods of one server."""
+    """Returns the label of the pods of one server."""
     return {labels.SERVER: names.gym_server_label(name)}
 
 
@@ -120,6 +120,6 @@ def _deployment(run: RunContext, gym: GymServers, name: str, kind: ServerKind) -
 
 
 def _inputs(run: RunContext, settings: GymServer) -> object:
-    """What of the spec the pods of a server are made from."""
+    """Returns what of the spec the pods of a server are made from."""
     own = (hash_input(settings, without=frozenset({"replicas"})), run.spec.gym.env, run.spec.service_account_name)
     return own if run.spec.sandboxes is None else (*own, broker_url(run))

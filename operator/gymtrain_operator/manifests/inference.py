@@ -13,7 +13,7 @@ _REQUESTS = {"cpu": "250m", "memory": "2Gi"}
 
 
 def inference_objects(run: RunContext) -> list[Object]:
-    """The Service over pods that hold the run's weights, the one over all pods, and the Deployment."""
+    """Builds the Service over pods that hold the run's weights, the one over all pods, and the Deployment."""
     ports = {"http": wiring.INFERENCE_PORT}
     role = labels.Role.INFERENCE
     return [

@@ -1,18 +1,18 @@
-"""The fences around a run: NeMo Gym's, vLLM's and the trainer's servers have no authentication.
+"""The NetworkPolicies around a run: NeMo Gym's, vLLM's and the trainer's servers have no authentication.
 
     Gym servers, gateway, preflight   ◄── all pods of the run but sandboxes, the operator
     vLLM, trainer                     ◄── gateway, vLLM, trainer, the operator
     broker                            ◄── Gym servers, trainer, the operator
     sandboxes                         ◄── Gym servers, broker; and they reach nothing, or what the spec opens
 
-The inner fence keeps out the Gym servers, which run others' code: whoever reaches vLLM can pause it or give it other
+The inner policy keeps out the Gym servers, which run others' code: whoever reaches vLLM can pause it or give it other
 weights, and whoever reaches the trainer's rendezvous can take it over. Gym servers generate through the gateway.
 vLLM pods reach each other since they are ranks of one group where NCCL carries the weights.
 
 A policy only adds to what others let in, so each pod is selected by one of them.
 
 Gym servers and preflight run others' code and judge with models that may be anywhere, so all is open to them but the
-addresses at which clouds hand a node's credentials to whoever asks. The gateway shares their fence.
+addresses at which clouds hand a node's credentials to whoever asks. The gateway shares their policy.
 """
 
 from ipaddress import IPv4Network, IPv6Network, ip_network
@@ -35,7 +35,7 @@ _WITH_OWN_POLICY = [*_INNER, labels.Role.BROKER, labels.Role.SANDBOX]
 
 
 def network_policies(run: RunContext) -> list[Object]:
-    """All fences."""
+    """Builds all policies of a run."""
     outer = _ingress(
         run, _pods(run, "NotIn", _WITH_OWN_POLICY), [_pods(run, "NotIn", [labels.Role.SANDBOX]), _OPERATOR]
     )
@@ -57,7 +57,7 @@ def network_policies(run: RunContext) -> list[Object]:
 
 
 def _around_sandboxes(run: RunContext) -> Object:
-    """Only the daemon's port is open, since all else goes through it; out goes what the spec says."""
+    """Opens only the daemon's port, since all else goes through it, and to the outside what the spec says."""
     sandboxes = run.spec.sandboxes
     assert sandboxes is not None
     callers = _pods(run, "In", [labels.Role.GYM, labels.Role.BROKER])
@@ -77,7 +77,7 @@ def _around_sandboxes(run: RunContext) -> Object:
 
 
 def _block(cidr: str) -> Object:
-    """The addresses of a range, but not those at which clouds hand a node's credentials to whoever asks."""
+    """Returns the addresses of a range, but not those at which clouds hand a node's credentials to whoever asks."""
     try:
         network = ip_network(cidr, strict=False)
     except ValueError:
@@ -93,7 +93,7 @@ def _holds(network: IPv4Network | IPv6Network, other: IPv4Network | IPv6Network)
 
 
 def _pods(run: RunContext, operator: str, roles: list[labels.Role]) -> Object:
-    """Selector of the run's pods, narrowed by role."""
+    """Returns a selector of the run's pods, narrowed by role."""
     values = [str(role) for role in roles]
     return {
         "matchLabels": {labels.RUN: run.name},

@@ -43,7 +43,7 @@ def container(
     gpus: int = 0,
     **more: Any,
 ) -> Object:
-    """A container under restricted Pod Security with the run's settings and scratch space mounted.
+    """Builds a container under restricted Pod Security with the run's settings and scratch space mounted.
 
     `requests` stand unless `settings` brings resources of its own; GPUs are added to either.
     """
@@ -72,8 +72,8 @@ def container(
 
 
 def _one_of_each_name(env: Sequence[Object]) -> list[Object]:
-    """The last of each name, as the kubelet would take it; the API server takes no name twice. Each stays where it
-    was, since a value may refer to variables before it."""
+    """Returns the last of each name, as the kubelet would take it; the API server takes no name twice. Each stays where
+    it was, since a value may refer to variables before it."""
     last = {item.get("name"): number for number, item in enumerate(env)}
     return [item for number, item in enumerate(env) if last[item.get("name")] == number]
 
@@ -91,7 +91,7 @@ def pod_template(
     template: dict[str, Any] | None = None,
     **more: Any,
 ) -> dict[str, Any]:
-    """A pod template of the run, with the user's partial `template` merged over it.
+    """Builds a pod template of the run, with the user's partial `template` merged over it.
 
     What can't be overridden: the labels by which Services, policies and the operator find the pod, and that it
     gets no token of its ServiceAccount.
@@ -127,12 +127,12 @@ def pod_template(
 
 
 def shared_memory() -> tuple[Object, Object]:
-    """Volume and mount of /dev/shm in memory: torch's processes share tensors there, and the runtime's
+    """Returns volume and mount of /dev/shm in memory: torch's processes share tensors there, and the runtime's
     default of 64 MiB is too small."""
     mount = {"name": "shm", "mountPath": "/dev/shm"}  # noqa: S108 - a mount, not a file
     return {"name": "shm", "emptyDir": {"medium": "Memory"}}, mount
 
 
 def secret_env(name: str, secret: str, key: str) -> Object:
-    """An environment variable from a Secret."""
+    """Returns an environment variable from a Secret."""
     return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}

@@ -33,7 +33,7 @@ _UNCHECKED: Mapping[str, Mapping[str, bool | set[str]] | set[str] | bool] = {
 
 
 def preflight_hash(run: RunContext) -> str:
-    """Hash of what the preflight pod is made from and checks."""
+    """Returns the hash of what the preflight pod is made from and checks."""
     dumped = run.spec.model_dump(mode="json", exclude=_UNCHECKED, exclude_defaults=True)
     spec = {block: value for block, value in dumped.items() if value != {}}  # nothing left is nothing set
     servers = run.spec.gym.servers
@@ -43,8 +43,8 @@ def preflight_hash(run: RunContext) -> str:
 
 
 def preflight_pod(run: RunContext) -> Object:
-    """The preflight pod. It isn't changed or tried again: other inputs make another pod. It keeps note of all images of
-    its release, of which the run goes on to be made."""
+    """Builds the preflight pod. It isn't changed or tried again: other inputs make another pod. It keeps note of all
+    images of its release, of which the run goes on to be made."""
     model = model_in_preflight(run)
     sources = dataset_mounts(run)
     volumes = [model.volume, INDEX_VOLUME, *sources.volumes]
@@ -95,7 +95,7 @@ def preflight_pod(run: RunContext) -> Object:
 
 
 def _cpu_template(run: RunContext) -> dict[str, Any]:
-    """What the preflight pod takes over from the templates of the Gym servers, of the trainer and of vLLM.
+    """Returns what the preflight pod takes over from the templates of the Gym servers, of the trainer and of vLLM.
 
     The Gym servers run on CPU nodes as preflight does: their template counts in full. Of the others only what their
     containers need to run anywhere: node selectors and tolerations would pin the check to a GPU node.
@@ -112,8 +112,8 @@ def _cpu_template(run: RunContext) -> dict[str, Any]:
 
 
 def _to_run_anywhere(template: dict[str, Any] | None, name: str, taken: Iterable[Object]) -> dict[str, Any]:
-    """A template with only what container `name` needs. A volume that another part's template calls the same, and
-    that isn't the same (`taken`), gets a name of its own."""
+    """Returns a template with only what container `name` needs. A volume that another part's template calls the same,
+    and that isn't the same (`taken`), gets a name of its own."""
     spec = (template or {}).get("spec") or {}
     own = [
         {key: c[key] for key in ("name", "env", "envFrom", "volumeMounts") if key in c}
@@ -132,5 +132,5 @@ def _to_run_anywhere(template: dict[str, Any] | None, name: str, taken: Iterable
 
 
 def _renamed(item: Object, clashes: set[str], container_name: str) -> Object:
-    """A volume or a mount that names its volume."""
+    """Renames the volume that a volume or a mount names, where two volumes have the name."""
     return item | {"name": f"{container_name}-{item['name']}"} if item.get("name") in clashes else item

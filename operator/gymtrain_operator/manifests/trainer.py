@@ -27,13 +27,13 @@ _BY_THE_CLUSTER = {
 
 
 def trainer_service(run: RunContext) -> Object:
-    """Headless Service of the trainer's pods. They find each other before they are ready."""
+    """Builds the headless Service of the trainer's pods. They find each other before they are ready."""
     ports = {"http": wiring.TRAINER_PORT, "rendezvous": wiring.RENDEZVOUS_PORT}
     return service(run, names.trainer(run.name), labels.Role.TRAINER, ports, headless=True)
 
 
 def trainer_job(run: RunContext, attempt: int) -> Object:
-    """The Job of one attempt: one pod a node, and none is tried again. When one pod fails all do, and the
+    """Builds the Job of one attempt: one pod a node, and none is tried again. When one pod fails all do, and the
     operator starts the next attempt from the last checkpoint."""
     trainer = run.spec.trainer
     model = model_in_server_pods(run)

@@ -15,7 +15,7 @@ _KIND = "PersistentVolumeClaim"
 
 
 def volume_claims(run: RunContext, *, in_use: bool) -> list[Object]:
-    """The claims for the model and for the checkpoints, where the spec asks for them.
+    """Builds the PersistentVolumeClaims for the model and for the checkpoints, where the spec asks for them.
 
     `in_use`: a trainer writes to them, or is about to. Until then all of them go with the run: they are empty.
     """
@@ -52,7 +52,7 @@ def _volume_claim(meta: Object, size: str, modes: list[Any], storage_class: str 
 
 
 def checkpoint_volume(run: RunContext) -> Object:
-    """Volume of a pod: the user's claim, the one made for the run, or a folder that ends with the pod."""
+    """Returns the volume of a pod: the user's claim, the one made for the run, or a folder that ends with the pod."""
     checkpoint = run.spec.trainer.checkpoint
     if checkpoint is None:
         return {"name": "checkpoints", "emptyDir": {}}
@@ -61,7 +61,7 @@ def checkpoint_volume(run: RunContext) -> Object:
 
 
 def checkpoint_mount(run: RunContext, *, read_only: bool = False) -> Object:
-    """Mount of the volume; at the same path in every pod, so that a path means the same to all."""
+    """Returns the mount of that volume; at the same path in every pod, so that a path means the same to all."""
     mount: Object = {"name": "checkpoints", "mountPath": wiring.CHECKPOINT_DIR}
     if read_only:
         mount |= {"readOnly": True}
@@ -79,7 +79,7 @@ class ResumeMounts:
 
 
 def resume_in_trainer(run: RunContext) -> ResumeMounts:
-    """The folder of the earlier run. A run that goes on from its own name has it already."""
+    """Mounts the folder of the earlier run. A run that goes on from its own name has it already."""
     source = _source(run)
     checkpoint = run.spec.trainer.checkpoint
     if source is None or checkpoint is None or source.run == run.name:
@@ -91,8 +91,8 @@ def resume_in_trainer(run: RunContext) -> ResumeMounts:
 
 
 def resume_in_preflight(run: RunContext, volumes: Iterable[Object]) -> ResumeMounts:
-    """The volume as a whole, so that preflight can say what there is: for a subPath that isn't there the kubelet would
-    make a folder. `volumes`: what the pod has anyway."""
+    """Mounts the earlier run's volume as a whole, so that preflight can say what there is: for a subPath that isn't
+    there the kubelet would make a folder. `volumes`: what the pod has anyway."""
     source = _source(run)
     checkpoint = run.spec.trainer.checkpoint
     if source is None or checkpoint is None:

@@ -1,7 +1,7 @@
 """Attempts: which one it is, how it ended, and whether its end counts.
 
 Each attempt is a Job. One that failed counts against backoffLimit, unless the cluster took its pods away (eviction,
-preemption, node shutdown), or those of its servers and had no room for new ones: the run didn't fail, its place did.
+preemption, node shutdown), or those of its servers and had no room for new ones: the run did not fail, its nodes did.
 """
 
 from gymtrain_api import labels, names
@@ -23,8 +23,8 @@ _BY_POLICY = "PodFailurePolicy"  # reason of a Job that its podFailurePolicy end
 
 
 def current_attempt(seen: Observation, before: GymTrainingRunStatus) -> int:
-    """The newest attempt that is known: of the status, of a Job that was made just before a restart, or the one after
-    the last on record where both are lost."""
+    """Returns the newest attempt that is known: of the status, of a Job that was made just before a restart, or the one
+    after the last on record where both are lost."""
     made = [int(labels_of(job).get(labels.ATTEMPT, "0")) for job in seen.children.of("Job")]
     if not made and before.attempt is None and seen.run.record is not None:
         return (seen.run.record.attempt or 0) + 1
@@ -32,13 +32,13 @@ def current_attempt(seen: Observation, before: GymTrainingRunStatus) -> int:
 
 
 def trainer_pods(seen: Observation, attempt: int) -> list[Object]:
-    """Pods of one attempt, by node rank."""
+    """Returns the pods of one attempt, by node rank."""
     pods = seen.children.pods(labels.Role.TRAINER, {labels.ATTEMPT: str(attempt)})
     return sorted(pods, key=lambda pod: int(labels_of(pod).get(_INDEX, "0")))
 
 
 def final_report(pods: list[Object]) -> TrainerProgress | None:
-    """What the first node's trainer left as its termination message."""
+    """Reads what the first node's trainer left as its termination message."""
     for pod in pods[:1]:
         for end in terminated(pod):
             if end.container == CONTAINER:
@@ -47,7 +47,7 @@ def final_report(pods: list[Object]) -> TrainerProgress | None:
 
 
 def disrupted_attempts(seen: Observation, before: GymTrainingRunStatus) -> tuple[int, ...]:
-    """Attempts that the cluster ended.
+    """Returns the attempts that the cluster ended.
 
     The status keeps them, since neither pods nor Jobs stay. They are noted as soon as a pod is marked for disruption:
     when its Job has failed the pod may be gone, and of several nodes another pod's error may end the Job first.
@@ -66,12 +66,12 @@ def disrupted_attempts(seen: Observation, before: GymTrainingRunStatus) -> tuple
 
 
 def backoff_seconds(attempt: int) -> int:
-    """Pause after attempt `attempt` failed: 10, 20, 40, ... at most 300 seconds."""
+    """Returns the pause after attempt `attempt` failed: 10, 20, 40, ... at most 300 seconds."""
     return int(min(FIRST_BACKOFF_SECONDS * 2 ** max(0, min(attempt - 1, 10)), MAX_BACKOFF_SECONDS))
 
 
 def disruption_message(pods: list[Object], job: Object) -> str:
-    """What the cluster did to a pod."""
+    """Says what the cluster did to a pod."""
     for pod in pods:
         target = condition(pod, "DisruptionTarget")
         if target.get("status") == "True":
@@ -83,7 +83,7 @@ def disruption_message(pods: list[Object], job: Object) -> str:
 
 
 def failure_message(seen: Observation, pods: list[Object], job: Object) -> str:
-    """Which container failed and what it said last."""
+    """Says which container failed and what it said last."""
     # When one node fails the others follow; the first to end is the cause.
     ends = sorted((e for pod in pods for e in terminated(pod) if e.exit_code != 0), key=lambda e: e.finished_at)
     if not ends:
@@ -102,7 +102,7 @@ def failure_message(seen: Observation, pods: list[Object], job: Object) -> str:
 
 
 def quoted_tails(seen: Observation) -> str:
-    """The last lines of the first container that failed."""
+    """Quotes the last lines of the first container that failed."""
     return "".join(
         f"\nlast lines of pod {pod}, container {container}:\n{tail}"
         for (pod, container), tail in list(seen.log_tails.items())[:1]

@@ -28,7 +28,8 @@ def has_trained(seen: Observation, before: GymTrainingRunStatus) -> bool:
 
 
 def without_room(seen: Observation, attempt: int) -> str:
-    """The first pod of the attempt that no node has room for, in the scheduler's words; empty where there is none."""
+    """Names the first pod of the attempt that no node has room for, in the scheduler's words; empty where there is
+    none."""
     pods = seen.children.pods(labels.Role.TRAINER, {labels.ATTEMPT: str(attempt)})
     for pod in [*pods, *_server_pods(seen)]:
         if _has_no_room(pod):
@@ -63,7 +64,8 @@ def lost_servers(seen: Observation, job: Object) -> bool:
 
 
 def startup_begins(seen: Observation, before: GymTrainingRunStatus, job: Object, *, trained: bool) -> float:
-    """When the startup deadline begins to count: with the attempt, or, of a run that has trained, when it had room."""
+    """Returns when the startup deadline begins to count: with the attempt, or, of a run that has trained, when it had
+    room."""
     begun = to_seconds(job["metadata"].get("creationTimestamp")) or seen.now
     old = before.condition(ConditionType.PROGRESSING)
     if not trained or old is None:

@@ -1,4 +1,4 @@
-"""What each part of the plan hands to the next: objects to write and to delete, and what to say."""
+"""What each step of the plan returns: objects to write and to delete, and what to say."""
 
 from dataclasses import dataclass, replace
 from typing import Self
@@ -27,14 +27,14 @@ class Deletion:
 
     @classmethod
     def of(cls, manifest: Object) -> Self:
-        """Deletes an object that was seen; of what has pods, the pods first."""
+        """Returns the deletion of an object that was seen; of what has pods, the pods go first."""
         kind = manifest["kind"]
         return cls(kind, name_of(manifest), uid_of(manifest), foreground=kind in _WITH_PODS)
 
 
 @dataclass(frozen=True)
 class Failure:
-    """The run ends here: the reason and what the user reads."""
+    """Why the run ends: the reason, and what the user reads."""
 
     reason: Reason
     message: str
@@ -42,7 +42,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Changes:
-    """Objects to write, and objects to delete.
+    """Objects to write, objects to delete, and conditions to state.
 
     Attributes:
         requeue_after: seconds after which something may have to be done although nothing happens.
@@ -54,7 +54,7 @@ class Changes:
     requeue_after: float | None = None
 
     def and_then(self, other: "Changes") -> "Changes":
-        """Both, in this order; the sooner requeue wins."""
+        """Returns both, in this order, with the sooner requeue."""
         return replace(
             self,
             apply=self.apply + other.apply,
@@ -65,6 +65,6 @@ class Changes:
 
 
 def sooner(one: float | None, other: float | None) -> float | None:
-    """The smaller of two delays, None being never."""
+    """Returns the smaller of two delays, None being never."""
     delays = [delay for delay in (one, other) if delay is not None]
     return max(0.0, min(delays)) if delays else None

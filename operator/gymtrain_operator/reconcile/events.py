@@ -21,7 +21,7 @@ class Event:
 
 
 def events_between(before: GymTrainingRunStatus, after: GymTrainingRunStatus) -> tuple[Event, ...]:
-    """One event for each reason that is new, in the order of the conditions. The same reason in two
+    """Returns an event for each reason that is new, in the order of the conditions. The same reason in two
     conditions is one event, and preflight's warnings are an event beside the one that it passed."""
     old = {condition.type: _identity(condition) for condition in before.conditions}
     alarmed = any(c.type == ConditionType.HEALTHY and c.status == "False" for c in before.conditions)
@@ -43,6 +43,7 @@ def events_between(before: GymTrainingRunStatus, after: GymTrainingRunStatus) ->
 
 
 def _identity(condition: Condition) -> tuple[str, ...]:
-    """What of a condition is news when it changes. Of the transport the message counts too: it says which, and why."""
+    """Returns what of a condition makes an event when it changes. Of the transport the message counts too: it says
+    which, and why."""
     message = condition.message if condition.type == ConditionType.WEIGHT_SYNC_READY else ""
     return condition.status, condition.reason, message

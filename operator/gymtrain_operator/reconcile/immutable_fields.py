@@ -30,7 +30,7 @@ class EffectiveSpec:
 
 
 def recorded_spec(children: Children, run: str) -> GymTrainingRunSpec | None:
-    """The spec that the run's pods were made from; None where there is no readable record."""
+    """Reads the spec that the run's pods were made from; None where there is no readable record."""
     stored = children.get("ConfigMap", names.run_config(run))
     text = ((stored or {}).get("data") or {}).get(RUN_KEY)
     try:
@@ -40,7 +40,7 @@ def recorded_spec(children: Children, run: str) -> GymTrainingRunSpec | None:
 
 
 def effective_spec(spec: GymTrainingRunSpec, recorded: GymTrainingRunSpec | None) -> EffectiveSpec:
-    """`spec` with what is fixed taken from `recorded`. Both pass through the types of this release, so a
+    """Returns `spec` with what may not change taken from `recorded`. Both pass through the types of this release, so a
     field that is new in it is no difference."""
     if recorded is None:
         return EffectiveSpec(spec, ())
@@ -65,7 +65,7 @@ def _read(spec: dict[str, Any], path: str) -> Any:
 
 
 def _without(block: Any, live: Collection[str]) -> Any:
-    """A block without the fields that may change."""
+    """Returns a block without the fields that may change."""
     return {key: value for key, value in block.items() if key not in live} if live and block else block
 
 

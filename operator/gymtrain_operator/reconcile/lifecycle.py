@@ -27,7 +27,7 @@ class RunTimes:
 
 
 def reopened(status: GymTrainingRunStatus, generation: int) -> GymTrainingRunStatus:
-    """The status to go on from: a run that failed before it trained starts afresh when its spec changes."""
+    """Returns the status to go on from: a run that failed before it trained starts again when its spec changes."""
     failed = status.condition(ConditionType.FAILED)
     if not failed or failed.status != "True" or not reason_row(failed.reason).mendable:
         return status
@@ -44,7 +44,7 @@ def has_ended(status: GymTrainingRunStatus) -> bool:
 
 
 def run_times(seen: Observation, before: GymTrainingRunStatus, *, suspend: bool) -> RunTimes:
-    """Start and suspended time; a suspension is added when it ends."""
+    """Returns start and suspended time; a suspension is added when it ends."""
     suspended = before.suspended_seconds
     since = _suspended_since(before)
     if since is not None and not suspend:
@@ -53,7 +53,7 @@ def run_times(seen: Observation, before: GymTrainingRunStatus, *, suspend: bool)
 
 
 def remaining_seconds(seen: Observation, run: RunContext, times: RunTimes) -> float | None:
-    """Seconds until activeDeadlineSeconds is over; None where there is no deadline."""
+    """Returns the seconds until activeDeadlineSeconds is over; None where there is no deadline."""
     limit = run.spec.active_deadline_seconds
     started = to_seconds(times.start_time)
     if limit is None or started is None:
@@ -62,14 +62,14 @@ def remaining_seconds(seen: Observation, run: RunContext, times: RunTimes) -> fl
 
 
 def deadline_failure(run: RunContext, before: GymTrainingRunStatus) -> Failure:
-    """The run took longer than activeDeadlineSeconds."""
+    """Returns the failure of a run that took longer than activeDeadlineSeconds."""
     done = f" at step {before.progress.step}" if before.progress else ""
     text = f"the run was active for {run.spec.active_deadline_seconds} s (activeDeadlineSeconds) and ended{done}"
     return Failure(Reason.DEADLINE_EXCEEDED, text)
 
 
 def suspended_conditions(seen: Observation) -> list[StatedCondition]:
-    """What a suspended run says, but for parts that its spec leaves out."""
+    """States the conditions of a suspended run, but for parts that its spec leaves out."""
     return [
         StatedCondition.of_table(kind, row.suspended)
         for kind, row in CONDITIONS.items()
@@ -78,20 +78,20 @@ def suspended_conditions(seen: Observation) -> list[StatedCondition]:
 
 
 def not_suspended(before: GymTrainingRunStatus) -> StatedCondition:
-    """The Suspended condition of a run that isn't."""
+    """States Suspended of a run that isn't."""
     old = before.condition(ConditionType.SUSPENDED)
     resumed = old is not None and (old.status == "True" or old.reason == Reason.RESUMED)
     return false_condition(ConditionType.SUSPENDED, Reason.RESUMED if resumed else Reason.NOT_SUSPENDED)
 
 
 def stop_all(seen: Observation) -> Changes:
-    """Suspension: everything that has pods goes. Volumes, Services and ConfigMaps stay."""
+    """Suspends a run: everything that has pods goes. Volumes, Services and ConfigMaps stay."""
     objects = seen.children.of("Deployment") + seen.children.of("Job")
     return _deletions(objects + seen.children.pods(labels.Role.PREFLIGHT)).and_then(delete_sandboxes(seen))
 
 
 def delete_sandboxes(seen: Observation) -> Changes:
-    """What the broker left behind: its sandboxes go, and are looked for until the broker itself is gone."""
+    """Deletes the sandboxes that the broker left behind, and looks for them until the broker itself is gone."""
     sandboxes = seen.children.pods(labels.Role.SANDBOX)
     for kind in agent_sandbox.KINDS:
         sandboxes += seen.children.of(kind)
@@ -100,14 +100,14 @@ def delete_sandboxes(seen: Observation) -> Changes:
 
 
 def tear_down(seen: Observation) -> Changes:
-    """The end of a run: servers go, and a trainer that still runs. What ended stays, for its log."""
+    """Ends a run: servers go, and a trainer that still runs. What ended stays, for its log."""
     jobs = [job for job in seen.children.of("Job") if not is_finished(job)]
     preflight = [p for p in seen.children.pods(labels.Role.PREFLIGHT) if not is_over(p)]
     return _deletions(seen.children.of("Deployment") + jobs + preflight).and_then(delete_sandboxes(seen))
 
 
 def seconds_to_live(seen: Observation, before: GymTrainingRunStatus) -> float | None:
-    """Seconds until an ended run is deleted; None where it stays, as it does while its spec can't be read.
+    """Returns the seconds until an ended run is deleted; None where it stays, as it does while its spec can't be read.
 
     They count from its end, or from when the status said so first: who restores an ended run wants to have it.
     """

@@ -42,20 +42,20 @@ class Children:
     by_kind: Mapping[str, Mapping[str, Object]] = field(default_factory=dict)
 
     def get(self, kind: str, name: str) -> Object | None:
-        """The object, or None."""
+        """Returns the object, or None."""
         return self.by_kind.get(kind, {}).get(name)
 
     def of(self, kind: str) -> list[Object]:
-        """All objects of a kind, by name."""
+        """Returns all objects of a kind, by name."""
         return [item for _, item in sorted(self.by_kind.get(kind, {}).items())]
 
     def pods(self, role: labels.Role, more: Mapping[str, str] | None = None) -> list[Object]:
-        """Pods of a role, narrowed by `more` labels."""
+        """Returns the pods of a role, narrowed by `more` labels."""
         wanted = {labels.ROLE: str(role), **(more or {})}
         return [pod for pod in self.of("Pod") if wanted.items() <= labels_of(pod).items()]
 
     def servers(self, role: labels.Role, more: Mapping[str, str] | None = None) -> list[Object]:
-        """The same without pods on their way out: their state says nothing about the server."""
+        """Returns the same without pods on their way out: their state says nothing about the server."""
         return [pod for pod in self.pods(role, more) if not is_deleting(pod)]
 
 
@@ -142,17 +142,17 @@ class Observation:
 
 
 def name_of(manifest: Object) -> str:
-    """metadata.name."""
+    """Returns metadata.name."""
     return str(manifest["metadata"]["name"])
 
 
 def uid_of(manifest: Object) -> str:
-    """metadata.uid."""
+    """Returns metadata.uid."""
     return str(manifest["metadata"].get("uid", ""))
 
 
 def labels_of(manifest: Object) -> dict[str, str]:
-    """metadata.labels."""
+    """Returns metadata.labels."""
     return dict(manifest["metadata"].get("labels") or {})
 
 

@@ -55,7 +55,7 @@ class Plan:
 
 
 def plan(seen: Observation, defaults: Defaults) -> Plan:
-    """What to do about the run."""
+    """Plans what to do about the run."""
     if seen.run.deleting:
         return Plan(seen.run.status)
     done = _next(seen, defaults)
@@ -83,8 +83,8 @@ def _next(seen: Observation, defaults: Defaults) -> Plan:
 
 
 def _unreadable(seen: Observation, before: GymTrainingRunStatus) -> Plan:
-    """A spec that doesn't fit the types. Of a run under way it did once, so another release of the operator or of the
-    CRD is at work: that must not end what the pods go on with."""
+    """Plans for a spec that doesn't fit the types. Of a run under way it did once, so another release of the operator
+    or of the CRD is at work: that must not end what the pods go on with."""
     if not before.is_true(ConditionType.PREFLIGHT_PASSED):
         times = lifecycle.run_times(seen, before, suspend=False)
         failure = Failure(Reason.INVALID_SPEC, seen.run.spec_error)

@@ -47,8 +47,8 @@ class LogRef:
 
 
 def is_over(pod: Object) -> bool:
-    """Whether nothing of the pod runs again. The kubelet tells that the containers ended a second before it tells
-    that of the pod; where all ended well, the phase can't become another."""
+    """Whether no container of the pod runs again. The kubelet reports that the containers ended a second before it
+    reports that the pod has; where all ended well, the phase can't become another."""
     if phase(pod) in {"Succeeded", "Failed"}:
         return True
     spec = pod.get("spec") or {}
@@ -57,7 +57,7 @@ def is_over(pod: Object) -> bool:
 
 
 def node_of(pod: Object) -> str:
-    """The node that the pod was given to; empty where it waits for one."""
+    """Returns the node that the pod was given to; empty where it waits for one."""
     return str((pod.get("spec") or {}).get("nodeName") or "")
 
 
@@ -82,7 +82,7 @@ def was_disrupted(pod: Object) -> bool:
 
 
 def terminated(pod: Object) -> list[Terminated]:
-    """Containers of the pod that ended, init containers first."""
+    """Returns the containers of the pod that ended, init containers first."""
     found = []
     for status, init in container_statuses(pod):
         end = (status.get("state") or {}).get("terminated")
@@ -102,7 +102,7 @@ def terminated(pod: Object) -> list[Terminated]:
 
 
 def problem(pod: Object) -> str:
-    """Why the pod is not running as it should; empty where it is on its way or fine."""
+    """Says why the pod is not running as it should; empty where it is on its way or fine."""
     if (why := unschedulable(pod)) is not None:
         return f"pod {name_of(pod)} can't be scheduled: {why}"
     if stuck := stuck_container(pod):
@@ -120,13 +120,13 @@ def problem(pod: Object) -> str:
 
 
 def first_problem(pods: Iterable[Object]) -> str:
-    """The first pod's trouble among several; empty where none has any."""
+    """Says what is wrong with the first of several pods that has a problem; empty where none has any."""
     return next((text for text in map(problem, pods) if text), "")
 
 
 def first_overdue(pods: Iterable[Object], now: float) -> str:
-    """The first pod that was to end by now and that nobody says has ended: its node is off, or cut off. Kubernetes
-    waits for the node without end, since the pod may run there still. Empty where there is none."""
+    """Names the first pod that was to end by now and that nobody says has ended: its node is off, or cut off.
+    Kubernetes waits for the node without end, since the pod may run there still. Empty where there is none."""
     for pod in pods:
         # When a pod is deleted this is set to the end of its grace period.
         until = pod["metadata"].get("deletionTimestamp")
@@ -141,7 +141,7 @@ def first_overdue(pods: Iterable[Object], now: float) -> str:
 
 
 def crashed_containers(pod: Object) -> list[tuple[str, bool]]:
-    """Containers whose log says why they failed: name, and whether it is the log before the restart."""
+    """Returns the containers whose log says why they failed: name, and whether it is the log before the restart."""
     found = []
     for status, _ in container_statuses(pod):
         state = status.get("state") or {}
@@ -155,7 +155,7 @@ def crashed_containers(pod: Object) -> list[tuple[str, bool]]:
 
 
 def wanted_tails(children: Children, attempt: int) -> list[LogRef]:
-    """Logs of the containers that failed: of preflight, of the current trainer, of servers that crash."""
+    """Returns the logs of the containers that failed: of preflight, of the current trainer, of servers that crash."""
     trainer = children.pods(labels.Role.TRAINER, {labels.ATTEMPT: str(attempt)})
     servers = [
         pod for role in (labels.Role.INFERENCE, labels.Role.GATEWAY, labels.Role.GYM) for pod in children.servers(role)
@@ -174,6 +174,6 @@ def wanted_tails(children: Children, attempt: int) -> list[LogRef]:
 
 
 def tail(text: str) -> str:
-    """The last lines of a log, in a length that a condition can carry."""
+    """Returns the last lines of a log, in a length that a condition can carry."""
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
     return "\n".join(lines[-TAIL_LINES:])[-MAX_TAIL:]

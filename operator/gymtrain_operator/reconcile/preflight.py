@@ -77,7 +77,7 @@ def step(
 
 
 def standing_verdict(seen: Observation, run: RunContext, before: GymTrainingRunStatus) -> Verdict | None:
-    """The verdict of a preflight that has passed before; None where preflight is due.
+    """Returns the verdict of a preflight that has passed before; None where preflight is due.
 
     After it has passed the API server refuses changes of what it checked. So a verdict stands even where another
     release of the operator would compute another hash of the same spec.
@@ -182,7 +182,7 @@ def _finished(seen: Observation, run: RunContext, pod: Object, wanted: str) -> P
 
 
 def _no_verdict(seen: Observation, pod: Object, container: str) -> str:
-    """Why a container printed no verdict: it crashed, or an init container before it did."""
+    """Says why a container printed no verdict: it crashed, or an init container before it did."""
     ended = terminated(pod)
     culprit = next((t for t in ended if t.init and t.exit_code != 0), None)
     culprit = culprit or next((t for t in ended if t.container == container), None)
@@ -197,7 +197,7 @@ def _no_verdict(seen: Observation, pod: Object, container: str) -> str:
 
 
 def _lacks(tail: str, culprit: Terminated) -> str:
-    """What an image that isn't ours hasn't got; empty where the container failed of something else."""
+    """Says what an image that isn't ours lacks; empty where the container failed for another reason."""
     if found := _NO_MODULE.search(tail):
         return f"its image has no {found[1]}"
     # The runtime's way to say that there is no such program: nothing of ours has run.
@@ -309,7 +309,7 @@ def _kept_model(spec: GymTrainingRunSpec) -> list[Finding]:
         return []
     message = (
         "is not set, so nothing keeps the trained model: the final weights are gone with the run's pods, and another "
-        "attempt starts from step 0. Set size (a volume is made) or claimName (a volume of yours)"
+        "attempt starts from step 0. Set size (a volume is made) or claimName (an existing PersistentVolumeClaim)"
     )
     return [Finding(where="spec.trainer.checkpoint", message=message)]
 

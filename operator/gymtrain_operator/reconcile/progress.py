@@ -25,7 +25,7 @@ _LASTING = {Reason.ENVIRONMENT_FAILING, Reason.NO_LEDGER_ENTRY}
 
 
 def shown_progress(report: TrainerProgress | None, before: Progress | None, now: float) -> Progress | None:
-    """`status.progress` after a report. A trainer that starts again doesn't take the step back to 0 while
+    """Returns `status.progress` after a report. A trainer that starts again doesn't take the step back to 0 while
     it loads its checkpoint."""
     if report is None or (report.phase in _BEFORE_TRAINING and before is not None):
         return before
@@ -55,7 +55,8 @@ def shown_progress(report: TrainerProgress | None, before: Progress | None, now:
 
 
 def health(report: TrainerProgress | None, before: GymTrainingRunStatus) -> tuple[StatedCondition, ...]:
-    """False while an alarm stands; what the trainer said last where it says nothing now; none before a first step."""
+    """States Healthy: False while an alarm stands; what the trainer said last where it says nothing now; nothing before
+    a first step."""
     if report is not None and report.alarms:
         alarms = sorted(report.alarms, key=lambda alarm: alarm.reason in _LASTING)  # the others in the order they came
         messages = "; ".join(alarm.message for alarm in alarms)
@@ -69,7 +70,7 @@ def health(report: TrainerProgress | None, before: GymTrainingRunStatus) -> tupl
 
 
 def with_notices(changes: Changes, report: TrainerProgress | None) -> Changes:
-    """The changes with the trainer's notices in what Progressing says."""
+    """Returns the changes with the trainer's notices in what Progressing says."""
     texts = _notices(report)
     if not texts:
         return changes
@@ -84,7 +85,7 @@ def with_notices(changes: Changes, report: TrainerProgress | None) -> Changes:
 
 
 def notice_events(before: GymTrainingRunStatus, report: TrainerProgress | None) -> tuple[Event, ...]:
-    """Events of the notices that Progressing doesn't show yet."""
+    """Returns events of the notices that Progressing doesn't show yet."""
     old = before.condition(ConditionType.PROGRESSING)
     shown = old.message if old else ""
     return tuple(
@@ -95,7 +96,7 @@ def notice_events(before: GymTrainingRunStatus, report: TrainerProgress | None) 
 
 
 def _notices(report: TrainerProgress | None) -> dict[Reason, str]:
-    """Notices whose reason this release knows."""
+    """Returns the notices whose reason this release knows."""
     known = set(Reason)
     return {
         Reason(notice.reason): shorten(notice.message, MAX_NOTE)
@@ -105,7 +106,7 @@ def _notices(report: TrainerProgress | None) -> dict[Reason, str]:
 
 
 def parse_report(text: str) -> TrainerProgress | None:
-    """A report from a termination message; None where the text is something else."""
+    """Reads a report from a termination message; None where the text is something else."""
     try:
         return TrainerProgress.model_validate(json.loads(text))
     except (ValueError, ValidationError):

@@ -1,4 +1,5 @@
-"""Runs that come with a record and without a status: restored from a backup, or exported and applied again."""
+"""The record of a run, an annotation: for runs that come with it and without a status, as they do when they are
+restored from a backup, or exported and applied again."""
 
 from gymtrain_api.condition_table import CONDITIONS
 from gymtrain_api.conditions import ConditionType, Reason
@@ -19,7 +20,7 @@ from gymtrain_operator.reconcile.status import state_of
 
 
 def status_from_record(run: Run, before: GymTrainingRunStatus, now: float) -> GymTrainingRunStatus:
-    """The status to go on from: where there is none, what the record says of it."""
+    """Returns the status to go on from: where there is none, what the record says of it."""
     record = run.record
     if record is None or run.status.conditions:
         return before
@@ -40,8 +41,8 @@ def status_from_record(run: Run, before: GymTrainingRunStatus, now: float) -> Gy
 
 
 def updated_record(run: Run, status: GymTrainingRunStatus) -> str | None:
-    """The annotation's new value, by the status that the run is to have: empty where it has to go, None where it is
-    right as it is."""
+    """Returns the annotation's new value, by the status that the run is to have: empty where it has to go, None where
+    it is right as it is."""
     old, wanted = run.record, _record(run, status)
     if wanted == old:
         return None
@@ -84,7 +85,7 @@ def _end_conditions(ended: Ended) -> list[StatedCondition]:
     words = ended.message.rstrip(".") or f"it ended at {ended.time}"
     text = (
         f"{words}. So says annotation {RECORD}, with which this object was made, as a restored backup is: nothing is "
-        f"trained again. To train it anew, delete the run and apply it without annotation {RECORD}"
+        f"trained again. To train it again, delete the run and apply it without annotation {RECORD}"
     )
     return [
         false_condition(ConditionType.PROGRESSING, Reason.FINISHED, "the run has ended"),

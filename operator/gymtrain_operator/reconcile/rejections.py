@@ -1,4 +1,4 @@
-"""What a refusal of the API server means for the run: its end, or a wait that the status tells of."""
+"""What a rejection by the API server means for the run: its end, or a wait that the status tells of."""
 
 from gymtrain_api import names
 from gymtrain_api.conditions import ConditionType, Reason
@@ -13,10 +13,10 @@ _KIND = "Job"
 
 
 def refusal_that_ends(seen: Observation, before: GymTrainingRunStatus) -> Failure | None:
-    """The end of a run whose first attempt holds an object that can't be: it has cost nothing yet.
+    """Returns the end of a run whose first attempt has an object that is invalid: it has cost nothing yet.
 
-    A run that has trained waits instead, for a mended template or another API server: what it has learnt is worth more
-    than an early answer.
+    A run that has trained waits instead, for a corrected template or another API server: what it has learnt is
+    worth more than an early answer.
     """
     first = names.trainer_job(seen.run.name, 1)
     trained = (before.attempt or 1) > 1 or has_trained(seen, before)
@@ -29,7 +29,7 @@ def refusal_that_ends(seen: Observation, before: GymTrainingRunStatus) -> Failur
 
 
 def waiting_condition(rejections: tuple[Rejection, ...]) -> StatedCondition | None:
-    """What the run waits for while something of it is refused; None where nothing is."""
+    """States what the run waits for while something of it is rejected; None where nothing is."""
     if not rejections:
         return None
     refused = rejections[0]
@@ -38,6 +38,6 @@ def waiting_condition(rejections: tuple[Rejection, ...]) -> StatedCondition | No
 
 
 def unanswered_condition(error: str, since: float) -> StatedCondition:
-    """What the run waits for while the API server gives no answer that it can go on with."""
+    """States what the run waits for while the API server gives no answer that it can go on with."""
     text = f"since {to_text(since)} the API server doesn't let the operator go on with this run, trying again: {error}"
     return false_condition(ConditionType.PROGRESSING, Reason.API_SERVER_ERROR, text)

@@ -44,7 +44,7 @@ class BackendChoice:
 
 
 def choose_backend(seen: Observation, run: RunContext) -> BackendChoice:
-    """The backend of a run with sandboxes."""
+    """Chooses the backend of a run with sandboxes."""
     assert run.spec.sandboxes is not None
     wanted, offer = run.spec.sandboxes.backend, seen.agent_sandbox or AgentSandbox(served=False)
     live = seen.children.get("Deployment", names.broker(run.name))

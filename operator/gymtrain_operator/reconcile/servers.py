@@ -59,12 +59,12 @@ class _ServerState:
 
 
 def _found_servers(verdict: Verdict) -> GymServers:
-    """The Gym servers that preflight found."""
+    """Returns the Gym servers that preflight found."""
     return GymServers(tuple(verdict.gym.servers), dict(verdict.gym.config))
 
 
 def step(seen: Observation, run: RunContext, verdict: Verdict, before: GymTrainingRunStatus) -> ServersStep:
-    """The desired servers, and what became of them so far."""
+    """Builds the servers that the run should have, and says how far they are."""
     gym = _found_servers(verdict)
     choice = choose_backend(seen, run) if run.spec.sandboxes else None
     documents = {"gym": verdict.gym.model_dump(mode="json"), "trainer": verdict.trainer.model_dump(mode="json")}
@@ -112,7 +112,8 @@ def step(seen: Observation, run: RunContext, verdict: Verdict, before: GymTraini
 def _server_state(
     name: str, kind: ServerKind, url: str, deployment: Object | None, wanted: int, pods: list[Object]
 ) -> _ServerState:
-    """How one server is, by its Deployment and its pods; `wanted` is the number of pods that the spec asks for."""
+    """Returns how one server is, by its Deployment and its pods; `wanted` is the number of pods that the spec asks
+    for."""
     status = (deployment or {}).get("status") or {}
     ready = min(int(status.get("readyReplicas", 0)), wanted)
     problem = first_problem(pods)
@@ -131,7 +132,7 @@ def _server_state(
 def _readiness(
     kind: ConditionType, states: list[_ServerState], what: str, before: GymTrainingRunStatus
 ) -> StatedCondition:
-    """The condition of `kind` over some servers, which a person knows as `what`."""
+    """States the condition of `kind` over some servers, which a person knows as `what`."""
     waiting = [state for state in states if not state.ready]
     if not waiting:
         count = sum(int(state.status.ready.split("/")[0]) for state in states)
@@ -169,7 +170,7 @@ def _inference_state(seen: Observation, run: RunContext) -> _ServerState:
 
 
 def _on_another_node(seen: Observation, run: RunContext, pods: list[Object]) -> str:
-    """Whether a vLLM pod waits for a volume that the trainer has on another node; empty where none does."""
+    """Says which vLLM pod waits for a volume that the trainer has on another node; empty where none does."""
     if not is_shared_with_vllm(run) or not is_single_node_volume(run):
         return ""
     trainers = {node_of(pod) for pod in seen.children.servers(labels.Role.TRAINER)} - {""}
@@ -179,7 +180,7 @@ def _on_another_node(seen: Observation, run: RunContext, pods: list[Object]) -> 
             return (
                 f"pod {name_of(pod)} on node {node} shares the checkpoint volume with the trainer on node "
                 f"{min(trainers)}, and a ReadWriteOnce volume holds on one node only: apply the "
-                "run anew with spec.trainer.checkpoint.accessModes: [ReadWriteMany], or keep both on one node with a "
+                "run again with spec.trainer.checkpoint.accessModes: [ReadWriteMany], or keep both on one node with a "
                 "nodeSelector in their templates"
             )
     return ""
@@ -199,7 +200,7 @@ def _broker_state(seen: Observation, run: RunContext, choice: BackendChoice) -> 
 
 
 def _broker(run: RunContext, choice: BackendChoice | None) -> list[Object]:
-    """The broker, once it is known what it makes sandboxes of."""
+    """Builds the broker, once it is known what it makes sandboxes of."""
     if choice is None or choice.backend is None:
         return list(choice.probe) if choice else []
     return [*broker_identity(run, choice.backend), *broker_objects(run, choice.backend, choice.why)]

@@ -151,8 +151,8 @@ def _after_failure(
 
 
 def _restart(seen: Observation, job: Object, attempt: int, at: float, message: str) -> TrainingStep:
-    """An attempt that ended while it waited for room, by a deadline of its own or in the wait: it never started, so it
-    keeps its number and doesn't count, however often that happens."""
+    """Begins an attempt again that ended while it waited for room, by a deadline of its own or in the wait: it never
+    started, so it keeps its number and doesn't count, however often that happens."""
     room = without_room(seen, attempt)
     text = f"attempt {attempt} ended while it waited for room in the cluster and begins again at {to_text(at)}"
     text = f"{text}: {f'{room}; ' if room else ''}{message}"
@@ -211,7 +211,7 @@ def _starting_reason(servers: ServersStep) -> Reason:
 
 
 def _waiting_for_node(attempt: int, overdue: str, report: TrainerProgress | None = None) -> TrainingStep:
-    """A pod of the trainer is gone with its node: the Job doesn't fail before somebody says so."""
+    """Waits for a pod of the trainer that is gone with its node: the Job doesn't fail before somebody says so."""
     text = f"the next trainer starts when the pods of attempt {attempt} have ended: {overdue}"
     stated = false_condition(ConditionType.PROGRESSING, Reason.RETRYING, text)
     return TrainingStep(Changes(conditions=(stated,), requeue_after=_IDLE_POLL_SECONDS), attempt, "retrying", report)
@@ -220,7 +220,7 @@ def _waiting_for_node(attempt: int, overdue: str, report: TrainerProgress | None
 def _without_report(
     servers: ServersStep, before: GymTrainingRunStatus, pods: list[Object], attempt: int, *, running: bool
 ) -> TrainingStep:
-    """The trainer doesn't answer: it starts, or one answer was lost."""
+    """Goes on while the trainer doesn't answer: it starts, or one answer was lost."""
     old = before.condition(ConditionType.PROGRESSING)
     spoke = {Reason.WAITING_FOR_ROLLOUTS, *_TRAINED}
     if running and old and old.reason in spoke and before.attempt == attempt:

@@ -26,8 +26,8 @@ from gymtrain_operator.reconcile.observation import Children, Observation, Verdi
 def recorded_images(
     seen: Observation, run: RunContext, verdict: Verdict | None, before: GymTrainingRunStatus
 ) -> Images:
-    """The images that the run has to keep; what is left out is free. `verdict` is that of a preflight that has passed
-    before, if one has."""
+    """Returns the images that the run has to keep; what is left out is free. `verdict` is that of a preflight that has
+    passed before, if one has."""
     wanted = verdict.hash if verdict else preflight_hash(run)
     pod = seen.children.get("Pod", names.preflight(run.name, wanted))
     noted = noted_images(pod) if pod else None
@@ -39,7 +39,7 @@ def recorded_images(
 
 
 def noted_images(pod: Object) -> Images | None:
-    """What a preflight pod keeps note of; None on one that an earlier release made."""
+    """Reads the images that a preflight pod keeps note of; None on one that an earlier release made."""
     text = (pod["metadata"].get("annotations") or {}).get(labels.IMAGES)
     try:
         return Images.model_validate_json(text) if text else None
@@ -48,7 +48,7 @@ def noted_images(pod: Object) -> Images | None:
 
 
 def _in_use(seen: Observation, run: RunContext, verdict: Verdict) -> Images:
-    """The images of what runs, for a run of a release that recorded none."""
+    """Returns the images of what runs, for a run of a release that recorded none."""
     deployments = {
         "gateway": (names.gateway(run.name), gateway.CONTAINER),
         "inference": (names.inference(run.name), inference.CONTAINER),
@@ -65,7 +65,7 @@ def _in_use(seen: Observation, run: RunContext, verdict: Verdict) -> Images:
 
 
 def _gym_images(seen: Observation, run: RunContext, verdict: Verdict) -> Iterator[str]:
-    """Of the Gym servers for which the spec names no image of their own."""
+    """Returns the images of the Gym servers for which the spec names none."""
     for server in (wiring.HEAD_SERVER, *(one.name for one in verdict.gym.servers)):
         own = run.spec.gym.servers.get(server)
         image = _image(seen.children.get("Deployment", run.gym_server(server)), gym.CONTAINER)
@@ -89,7 +89,8 @@ def _containers(manifest: Object | None, name: str) -> list[Object]:
 
 
 def kept_names(children: Children, run: str) -> KeptNames:
-    """The names as the run's Services have them, which stay until the run is deleted, also while it is suspended."""
+    """Returns the names as the run's Services have them, which stay until the run is deleted, also while it is
+    suspended."""
     services = [one for one in children.of("Service") if not is_deleting(one)]
     servers = {labels_of(one)[labels.SERVER]: name_of(one) for one in services if labels.SERVER in labels_of(one)}
     service = next((one for one in services if name_of(one) == names.broker(run)), None)
@@ -101,7 +102,7 @@ def kept_names(children: Children, run: str) -> KeptNames:
 
 
 def outdated_policies(children: Children, run: RunContext) -> Changes:
-    """The fence that had the run's own name, once the one that took its place stands."""
+    """Deletes the NetworkPolicy that had the run's own name, once the one that took its place is there."""
     old, new = (children.get("NetworkPolicy", name) for name in (run.name, names.network_policy(run.name)))
     if old is None or new is None or is_deleting(old):
         return Changes()

@@ -31,7 +31,7 @@ class WeightSyncStep:
 
 
 def step(seen: Observation, run: RunContext, before: GymTrainingRunStatus) -> WeightSyncStep:
-    """The transport: chosen from what the servers prove; what the trainer says that it uses counts more."""
+    """Returns the transport: chosen from what the servers prove; what the trainer says that it uses counts more."""
     known = _as_used(before.weight_sync, seen.progress)
     if seen.offers and (known is None or known.missing is None):
         choice = _choose(seen, run)
@@ -71,7 +71,7 @@ def _choose(seen: Observation, run: RunContext) -> transports.TransportChoice:
 
 
 def _as_used(known: WeightSyncStatus | None, report: TrainerProgress | None) -> WeightSyncStatus | None:
-    """The status with the transport that the trainer uses."""
+    """Returns the status with the transport that the trainer uses."""
     if report is None or report.transport is None or (known and known.transport == report.transport):
         return known
     return WeightSyncStatus(
@@ -80,7 +80,7 @@ def _as_used(known: WeightSyncStatus | None, report: TrainerProgress | None) -> 
 
 
 def with_version(sync: WeightSyncStatus | None, report: TrainerProgress | None) -> WeightSyncStatus | None:
-    """The weight sync with the version that the trainer says the servers hold."""
+    """Returns the weight sync with the version that the trainer says the servers hold."""
     if sync is None or report is None or report.weight_version is None:
         return sync
     return sync.model_copy(update={"version": report.weight_version})

@@ -55,7 +55,7 @@ class OwnerChange:
 def needed_writes(
     desired: Iterable[Object], children: Children, *, resync: bool
 ) -> tuple[tuple[Object, ...], tuple[Scaling, ...]]:
-    """The objects to write, in the given order, and the Deployments to scale.
+    """Returns the objects to write, in the given order, and the Deployments to scale.
 
     An object on its way out is left alone: its successor can only be made when it is gone.
     """
@@ -98,7 +98,7 @@ def _edited_by_others(live: Object) -> bool:
 
 
 def owner_changes(seen: Observation, status: GymTrainingRunStatus) -> tuple[OwnerChange, ...]:
-    """What has to change, by the status that the run is to have."""
+    """Returns what has to change, by the status that the run is to have."""
     checkpoint = seen.run.spec.trainer.checkpoint if seen.run.spec else None
     live = seen.children.get("PersistentVolumeClaim", names.checkpoint_volume(seen.run.name))
     if checkpoint is None or checkpoint.size is None or live is None or is_deleting(live):

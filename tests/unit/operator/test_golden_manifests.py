@@ -1,6 +1,6 @@
 """Every object of a run, as YAML, compared with the files in golden/.
 
-After a change on purpose, write them anew and read the difference:
+After a change on purpose, write them again and read the difference:
 
     GYMTRAIN_UPDATE_GOLDEN=1 python -m pytest tests/unit/operator/test_golden_manifests.py
 """

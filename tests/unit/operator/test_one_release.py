@@ -169,7 +169,7 @@ def test_what_runs_is_recorded_before_a_suspension_takes_it_away() -> None:
     assert _used(world) == ALL_OF_FIRST
 
 
-def test_a_preflight_pod_of_a_release_without_records_is_made_anew() -> None:
+def test_a_preflight_pod_of_a_release_without_records_is_made_again() -> None:
     """With which gateway and vLLM its verdict would go together is not known."""
     world = _world()
     world.reconcile()

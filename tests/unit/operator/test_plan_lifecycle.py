@@ -66,7 +66,7 @@ def test_two_suspensions_add_up() -> None:
     assert world.status.suspended_seconds == 100
 
 
-def test_a_resumed_run_starts_its_startup_deadline_anew() -> None:
+def test_a_resumed_run_starts_its_startup_deadline_again() -> None:
     world = World(startupDeadlineSeconds=60).to_training()
     world.change(suspend=True)
     world.reconcile(5)

@@ -436,7 +436,7 @@ async def test_a_broker_that_comes_back_keeps_its_token(bench: Bench) -> None:
     assert bench.cluster.objects["Secret", "ns", BROKER] == before
 
 
-async def test_a_run_that_is_applied_anew_has_a_broker_identity_that_stays(bench: Bench) -> None:
+async def test_a_run_that_is_applied_again_has_a_broker_identity_that_stays(bench: Bench) -> None:
     """What an earlier run of the name owned is collected some time after it is gone, while the next one starts."""
     bench.add_run(sandboxes={})
     await bench.pass_preflight()

@@ -14,7 +14,7 @@ NEW = "99999999-2222-3333-4444-555555555555"
 
 
 def restored(old: World, name: str = "run", **blocks: Any) -> World:
-    """The run's object made anew with the annotations that the operator left on it."""
+    """The run's object made again with the annotations that the operator left on it."""
     world = World(name, **{**old.spec, **blocks})
     world.uid = NEW
     world.annotations = dict(old.annotations)

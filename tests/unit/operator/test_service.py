@@ -189,7 +189,7 @@ async def test_no_event_brings_a_run_back_before_the_api_server_asked_for_it() -
 def test_watches_that_are_refused_are_tried_again_without_end() -> None:
     pauses = watching.settings().networking.error_backoffs
     assert not isinstance(pauses, int | float)
-    for _ in range(2):  # kopf begins anew for each request
+    for _ in range(2):  # kopf begins again for each request
         tries = list(islice(pauses, 1000))
         assert len(tries) == 1000
         assert max(tries) <= 60
