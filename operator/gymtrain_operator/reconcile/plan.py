@@ -26,7 +26,7 @@ from gymtrain_operator.reconcile.events import Event, events_between
 from gymtrain_operator.reconcile.immutable_fields import effective_spec, recorded_spec
 from gymtrain_operator.reconcile.observation import Observation
 from gymtrain_operator.reconcile.progress import health, notice_events, shown_progress
-from gymtrain_operator.reconcile.rejections import refusal_that_ends, waiting_condition
+from gymtrain_operator.reconcile.rejections import fatal_rejection, waiting_condition
 from gymtrain_operator.reconcile.status import Facts, build, with_condition
 from gymtrain_operator.reconcile.upgrades import kept_names, outdated_policies, recorded_images
 from gymtrain_operator.reconcile.writes import OwnerChange, Scaling, needed_writes, owner_changes
@@ -130,7 +130,7 @@ def _active(seen: Observation, run: RunContext, before: GymTrainingRunStatus, ig
     suspension = (lifecycle.not_suspended(before),)
     facts = Facts(times=times, conditions=suspension, attempt=before.attempt, progress=before.progress)
     remaining = lifecycle.remaining_seconds(seen, run, times)
-    if mistake := refusal_that_ends(seen, before):
+    if mistake := fatal_rejection(seen, before):
         return _ended(seen, before, replace(facts, images=before.images), mistake)
 
     check = preflight.step(seen, run, before, ignored)

@@ -9,10 +9,8 @@ from gymtrain_operator.reconcile.changes import Failure
 from gymtrain_operator.reconcile.conditions import StatedCondition, false_condition
 from gymtrain_operator.reconcile.observation import Observation, Rejection
 
-_KIND = "Job"
 
-
-def refusal_that_ends(seen: Observation, before: GymTrainingRunStatus) -> Failure | None:
+def fatal_rejection(seen: Observation, before: GymTrainingRunStatus) -> Failure | None:
     """Returns the end of a run whose first attempt has an object that is invalid: it has cost nothing yet.
 
     A run that has trained waits instead, for a corrected template or another API server: what it has learnt is
@@ -20,10 +18,10 @@ def refusal_that_ends(seen: Observation, before: GymTrainingRunStatus) -> Failur
     """
     first = names.trainer_job(seen.run.name, 1)
     trained = (before.attempt or 1) > 1 or has_trained(seen, before)
-    for refused in seen.rejections:
-        later_attempt = refused.kind == _KIND and refused.name != first
-        if refused.final and not trained and not later_attempt:
-            text = f"the API server refuses {refused.kind} {refused.name}: {refused.message}"
+    for rejection in seen.rejections:
+        later_attempt = rejection.kind == "Job" and rejection.name != first
+        if rejection.final and not trained and not later_attempt:
+            text = f"the API server refuses {rejection.kind} {rejection.name}: {rejection.message}"
             return Failure(Reason.INVALID_SPEC, text)
     return None
 
@@ -32,8 +30,8 @@ def waiting_condition(rejections: tuple[Rejection, ...]) -> StatedCondition | No
     """States what the run waits for while something of it is rejected; None where nothing is."""
     if not rejections:
         return None
-    refused = rejections[0]
-    text = f"the API server doesn't take {refused.kind} {refused.name} now, trying again: {refused.message}"
+    rejection = rejections[0]
+    text = f"the API server doesn't take {rejection.kind} {rejection.name} now, trying again: {rejection.message}"
     return false_condition(ConditionType.PROGRESSING, Reason.PODS_NOT_READY, text)
 
 
