@@ -88,8 +88,8 @@ SETS = (
         },
         module=_CLUSTER,
     ),
-    # By itself: it imports logrus under its old name, Sirupsen, and no command builds packages whose paths differ in case
-    # alone.
+    # By itself: it imports logrus under its old name, Sirupsen, and one command can't build packages whose paths differ
+    # in case alone.
     BinarySet("storage", {"local-path-provisioner": "github.com/rancher/local-path-provisioner"}, module=_CLUSTER),
     BinarySet("helm", {"helm": "helm.sh/helm/v3/cmd/helm"}, module=_CLUSTER),
     BinarySet("pause", {"pause": "."}),
