@@ -19,7 +19,7 @@ from gymtrain_gateway.errors import BadCallError, CallError
 from gymtrain_gateway.ledger import Ledger
 from gymtrain_gateway.memory import Prompts
 from gymtrain_gateway.metrics import Metrics
-from gymtrain_gateway.passing import Passing
+from gymtrain_gateway.passthrough import Passing
 from gymtrain_gateway.pods import Pods
 from gymtrain_gateway.sampling import Sampling
 from gymtrain_gateway.settings import BODY_BYTES, PROMPT_TOKENS, Settings

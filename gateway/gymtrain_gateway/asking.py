@@ -4,7 +4,7 @@ import aiohttp
 from pydantic import ValidationError
 
 from gymtrain_api.wiring import WeightsHeld
-from gymtrain_gateway.versions import PodFacts, Statement
+from gymtrain_gateway.pod_choice import PodFacts, Statement
 
 _SECONDS = 5.0  # vLLM answers nothing while its engine works in the same process
 _CONNECT_SECONDS = 2.0

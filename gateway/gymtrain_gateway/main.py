@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from aiohttp import web
 
-from gymtrain_gateway import limits, place, settings
+from gymtrain_gateway import environment, limits, settings
 from gymtrain_gateway.app import Gateway
 from gymtrain_gateway.drain import Drain
 from gymtrain_gateway.errors import PortError, StartError
@@ -72,7 +72,7 @@ def main() -> int:
     """Returns the exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        asyncio.run(serve(settings.read(place.run_config())))
+        asyncio.run(serve(settings.read(environment.run_config())))
     except StartError as error:
         print(f"gymtrain: {error}", file=sys.stderr, flush=True)
         return 1 if isinstance(error, PortError) else _EX_CONFIG

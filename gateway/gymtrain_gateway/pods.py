@@ -12,9 +12,9 @@ from typing import Any
 import aiohttp
 
 from gymtrain_gateway.asking import SlowError, ask_pod, ask_trainer, weight_label
+from gymtrain_gateway.pod_choice import UNKNOWN, PodFacts, Statement, Verdict, judge, newest
 from gymtrain_gateway.resolve import resolve
 from gymtrain_gateway.settings import Settings
-from gymtrain_gateway.versions import UNKNOWN, PodFacts, Statement, Verdict, judge, newest
 
 _LOOK_SECONDS = 0.5
 _TRUST_SECONDS = 15.0  # in what a silent pod or trainer said last

@@ -9,10 +9,10 @@ from gymtrain_api.runs import parse_run_config
 from gymtrain_api.sampling import temperature_of
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.wiring import RunConfig
-from gymtrain_gateway import place
+from gymtrain_gateway import environment
 from gymtrain_gateway.errors import StartError
 from gymtrain_gateway.ledger import LedgerLimits
-from gymtrain_gateway.versions import Rules
+from gymtrain_gateway.pod_choice import Rules
 
 BODY_BYTES = 64 * 1024 * 1024  # of one request: a long conversation carries each turn's token ids
 LEDGER_CALLS = 131_072  # at least; 21 MiB, if so many are open
@@ -46,10 +46,10 @@ def from_run(run: RunConfig) -> Settings:
     spec = run.spec
     return Settings(
         pods_host=run.inference_pods_host,
-        pods_port=place.inference_port(),
+        pods_port=environment.inference_port(),
         trainer_host=run.trainer_host,
-        trainer_port=place.trainer_port(),
-        port=place.port(),
+        trainer_port=environment.trainer_port(),
+        port=environment.port(),
         rules=Rules(
             run=run.name,
             max_staleness=spec.rollout.max_staleness,

@@ -16,7 +16,7 @@ from typing import Any
 from gymtrain_api.runs import parse_run_config
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.wiring import PREFLIGHT_MARK, Finding, InferencePreflight
-from gymtrain_vllm import arguments, model_class_cache, options, place
+from gymtrain_vllm import arguments, environment, model_class_cache, options
 from gymtrain_vllm.errors import ArgumentsError
 from gymtrain_vllm.judge import surely_accepted
 
@@ -27,16 +27,16 @@ def preflight() -> InferencePreflight:
     vLLM is imported only where the image's notes leave a doubt.
     """
     started = time.monotonic()
-    spec = parse_run_config(place.run_config().read_bytes()).spec
+    spec = parse_run_config(environment.run_config().read_bytes()).spec
     findings = _of_ours(spec)
     asked = False
     if not findings:
-        line = arguments.build(spec, place.model(), place.port())
-        model = _model_config(place.model())
+        line = arguments.build(spec, environment.model(), environment.port())
+        model = _model_config(environment.model())
         notes = options.load()
         asked = notes is None or not surely_accepted(spec, line, notes, model)
         if asked:
-            _prepare(arguments.environment(spec, os.environ, place.scratch()))
+            _prepare(arguments.environment(spec, os.environ, environment.scratch()))
             from gymtrain_vllm.refusals import refusals
 
             findings = refusals(spec, line, has_model=model is not None)
@@ -52,8 +52,8 @@ def _of_ours(spec: GymTrainingRunSpec) -> list[Finding]:
     if findings:
         return findings
     for where, check in (
-        ("spec.inference", lambda: arguments.build(spec, place.model(), place.port())),
-        ("spec.inference.template", lambda: arguments.environment(spec, os.environ, place.scratch())),
+        ("spec.inference", lambda: arguments.build(spec, environment.model(), environment.port())),
+        ("spec.inference.template", lambda: arguments.environment(spec, os.environ, environment.scratch())),
     ):
         try:
             check()

@@ -25,15 +25,15 @@ def main() -> None:
     from pathlib import Path
 
     from gymtrain_api.runs import parse_run_config
-    from gymtrain_vllm import arguments, engine_watchdog, file_cache, model_class_cache, place, version_note
+    from gymtrain_vllm import arguments, engine_watchdog, environment, file_cache, model_class_cache, version_note
     from gymtrain_vllm.errors import ArgumentsError
 
-    run = parse_run_config(place.run_config().read_bytes())
+    run = parse_run_config(environment.run_config().read_bytes())
     try:
         # Pods of a Deployment are alike: with vLLM's own default they would all draw the same rollouts, and after a
         # restart the same again.
-        argv = arguments.build(run.spec, place.model(), place.port(), seed=secrets.randbits(31))
-        os.environ.update(arguments.environment(run.spec, os.environ, place.scratch()))
+        argv = arguments.build(run.spec, environment.model(), environment.port(), seed=secrets.randbits(31))
+        os.environ.update(arguments.environment(run.spec, os.environ, environment.scratch()))
     except ArgumentsError as error:
         sys.exit(f"gymtrain: {error}")
     for name in ("HOME", "TMPDIR", "VLLM_CACHE_ROOT"):
@@ -43,7 +43,7 @@ def main() -> None:
     model_class_cache.provide(Path(os.environ["VLLM_CACHE_ROOT"]))
     print(f"gymtrain: {_SERVER} {' '.join(argv)}", flush=True)
     sys.argv = [_SERVER, *argv]
-    engine_watchdog.start(place.port())
+    engine_watchdog.start(environment.port())
     # __main__ stays this module, so that the engine process imports this one and not the whole server.
     runpy.run_module(_SERVER, run_name="__main__")
 

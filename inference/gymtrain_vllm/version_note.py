@@ -7,12 +7,12 @@ import os
 from pathlib import Path
 
 from gymtrain_api.manifest import HELD_VERSION_FILE
-from gymtrain_vllm import place
+from gymtrain_vllm import environment
 
 
 def note() -> Path:
     """Where it is."""
-    return place.scratch() / HELD_VERSION_FILE
+    return environment.scratch() / HELD_VERSION_FILE
 
 
 def remember(version: str) -> None:

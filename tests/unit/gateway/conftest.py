@@ -13,10 +13,10 @@ from aiohttp.test_utils import TestServer
 from gymtrain_gateway.app import Gateway
 from gymtrain_gateway.drain import Drain
 from gymtrain_gateway.ledger import LedgerLimits
+from gymtrain_gateway.pod_choice import Rules
 from gymtrain_gateway.pods import Pods
 from gymtrain_gateway.settings import Settings
 from gymtrain_gateway.upstream import Upstream, session
-from gymtrain_gateway.versions import Rules
 from tests.unit.gateway.fake_vllm import FakeVLLM
 
 SETTINGS = Settings(

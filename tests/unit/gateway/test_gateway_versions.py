@@ -3,7 +3,7 @@
 import pytest
 
 from gymtrain_api.weight_version import WeightVersion
-from gymtrain_gateway.versions import PodFacts, Rules, Statement, judge, parse
+from gymtrain_gateway.pod_choice import PodFacts, Rules, Statement, judge, parse
 
 RULES = Rules(run="run", max_staleness=2, synced=True, adapters=False)
 
