@@ -14,12 +14,12 @@ from gymtrain_gateway.calls import Calls
 from gymtrain_gateway.chat import Chat
 from gymtrain_gateway.deadline import Deadline
 from gymtrain_gateway.dispatch import Dispatcher
-from gymtrain_gateway.drain import Drain
+from gymtrain_gateway.drain import CallDrain
 from gymtrain_gateway.errors import BadCallError, CallError
 from gymtrain_gateway.ledger import Ledger
-from gymtrain_gateway.memory import Prompts
+from gymtrain_gateway.memory import UsedPrompts
 from gymtrain_gateway.metrics import Metrics
-from gymtrain_gateway.passthrough import Passing
+from gymtrain_gateway.passthrough import Passthrough
 from gymtrain_gateway.pods import Pods
 from gymtrain_gateway.sampling import Sampling
 from gymtrain_gateway.settings import BODY_BYTES, PROMPT_TOKENS, Settings
@@ -34,18 +34,18 @@ _OWN = ("/health", "/ready", "/metrics", "/gymtrain/pods", LEDGER_PATH)  # not t
 class Gateway:
     """One gateway pod."""
 
-    def __init__(self, settings: Settings, pods: Pods, upstream: Upstream, drain: Drain) -> None:
+    def __init__(self, settings: Settings, pods: Pods, upstream: Upstream, drain: CallDrain) -> None:
         self._settings = settings
         self._pods = pods
         self._drain = drain
         self.metrics = Metrics()
         self.ledger = Ledger(settings.ledger)
-        self._prompts = Prompts(PROMPT_TOKENS)
+        self._prompts = UsedPrompts(PROMPT_TOKENS)
         self._dispatcher = Dispatcher(pods, settings.max_in_flight)
         calls = Calls(pods, self._dispatcher, self.metrics)
         sampling = Sampling(settings.temperature, self.metrics)
         self._chat = Chat(calls, pods, upstream, self.ledger, self._prompts, self.metrics, sampling)
-        self._passing = Passing(calls, pods, upstream, self._chat, self.ledger, sampling)
+        self._passthrough = Passthrough(calls, pods, upstream, self._chat, self.ledger, sampling)
         self.metrics.watch(pods, self._dispatcher, self.ledger, self._prompts)
 
     def app(self) -> web.Application:
@@ -80,16 +80,16 @@ class Gateway:
         return web.json_response(answer.body, headers=headers)
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
-        return await self._passing.completions(request, await read_json(request), self._deadline())
+        return await self._passthrough.completions(request, await read_json(request), self._deadline())
 
     async def _tokenize(self, request: web.Request) -> web.StreamResponse:
-        return await self._passing.tokenize(request, await read_json(request), self._deadline())
+        return await self._passthrough.tokenize(request, await read_json(request), self._deadline())
 
     async def _pass_body(self, request: web.Request) -> web.StreamResponse:
-        return await self._passing.plain(request, await read_json(request), self._deadline())
+        return await self._passthrough.plain(request, await read_json(request), self._deadline())
 
     async def _pass(self, request: web.Request) -> web.StreamResponse:
-        return await self._passing.plain(request, None, self._deadline())
+        return await self._passthrough.plain(request, None, self._deadline())
 
     async def _ask_ledger(self, request: web.Request) -> web.Response:
         try:
@@ -101,12 +101,12 @@ class Gateway:
     async def _show_pods(self, request: web.Request) -> web.Response:
         pods = {
             url: {
-                "version": verdict.version,
-                "admissible": verdict.admissible,
-                "reason": verdict.reason,
+                "version": admission.version,
+                "admissible": admission.admissible,
+                "reason": admission.reason,
                 "inFlight": self._dispatcher.in_flight.get(url, 0),
             }
-            for url, verdict in sorted(self._pods.verdicts.items())
+            for url, admission in sorted(self._pods.admissions.items())
         }
         return web.json_response({"pods": pods, "queued": self._dispatcher.queued})
 

@@ -13,9 +13,9 @@ from gymtrain_gateway.completion import Generated
 from gymtrain_gateway.deadline import Deadline
 from gymtrain_gateway.dispatch import Assignment
 from gymtrain_gateway.errors import BadCallError
-from gymtrain_gateway.history import turns
+from gymtrain_gateway.history import past_turns
 from gymtrain_gateway.ledger import Ledger
-from gymtrain_gateway.memory import Prompts
+from gymtrain_gateway.memory import UsedPrompts
 from gymtrain_gateway.metrics import Metrics
 from gymtrain_gateway.pods import Pods
 from gymtrain_gateway.prompts import DERENDER, Prompt, Prompter, derender_request, plain_request
@@ -47,7 +47,7 @@ class Chat:
         pods: Pods,
         upstream: Upstream,
         ledger: Ledger,
-        prompts: Prompts,
+        prompts: UsedPrompts,
         metrics: Metrics,
         sampling: Sampling,
     ) -> None:
@@ -75,7 +75,7 @@ class Chat:
     async def prompt_of(self, body: dict[str, Any], assignment: Assignment, deadline: Deadline) -> list[int] | None:
         """Tokens of the prompt that a chat completion of these messages uses; None where vLLM's template has them."""
         found = self._prompts.find(body)
-        if found is None and turns(body["messages"]):
+        if found is None and past_turns(body["messages"]):
             found = (
                 await self._prompter.prepare(
                     assignment.pod, self._pods.request_for(assignment.pod, assignment.version, body), deadline

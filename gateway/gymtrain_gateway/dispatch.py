@@ -84,7 +84,7 @@ class Dispatcher:
             loads[picked] += 1
             room -= 1
             self.in_flight[picked] = loads[picked]
-            waiter.assignment.set_result(Assignment(picked, self._pods.verdicts[picked].version))
+            waiter.assignment.set_result(Assignment(picked, self._pods.admissions[picked].version))
         self._waiting.extendleft(reversed(skipped))
 
     def _give_back(self, waiter: _Waiter) -> None:

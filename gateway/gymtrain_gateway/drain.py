@@ -7,7 +7,7 @@ MIN_SECONDS = 3.0  # endpoints of a Service follow a pod's deletion with a delay
 MAX_SECONDS = 25.0  # below Kubernetes' default terminationGracePeriodSeconds of 30
 
 
-class Drain:
+class CallDrain:
     """What is in flight, and whether the server may stop."""
 
     def __init__(self, least: float = MIN_SECONDS, most: float = MAX_SECONDS) -> None:

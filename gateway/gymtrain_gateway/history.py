@@ -16,7 +16,7 @@ _IDS = 1 << 32  # token ids are below: digests take them as 32 bits
 
 
 @dataclass(frozen=True)
-class Turn:
+class PastTurn:
     """An answer of the model in the history."""
 
     index: int  # of its message
@@ -30,31 +30,31 @@ class Turn:
         return self.prompt + self.output
 
 
-def turns(messages: Sequence[Mapping[str, Any]]) -> list[Turn]:
+def past_turns(messages: Sequence[Mapping[str, Any]]) -> list[PastTurn]:
     """The answers that carry their tokens, oldest first.
 
     Raises:
         BadCallError: token ids are incomplete or no numbers.
     """
     return [
-        Turn(index, message, _ids(message, "prompt_token_ids", index), _ids(message, "generation_token_ids", index))
+        PastTurn(index, message, _ids(message, "prompt_token_ids", index), _ids(message, "generation_token_ids", index))
         for index, message in enumerate(messages)
-        if _is_turn(message)
+        if _is_past_turn(message)
     ]
 
 
-def has_turns(messages: object) -> bool:
+def has_past_turns(messages: object) -> bool:
     """Whether a conversation has answers that carry their tokens."""
     return isinstance(messages, list) and any(
-        isinstance(message, Mapping) and _is_turn(message) for message in messages
+        isinstance(message, Mapping) and _is_past_turn(message) for message in messages
     )
 
 
-def _is_turn(message: Mapping[str, Any]) -> bool:
+def _is_past_turn(message: Mapping[str, Any]) -> bool:
     return message.get("role") == "assistant" and bool(message.get("prompt_token_ids") or message.get(ID_FIELDS[1]))
 
 
-def chain(answers: Sequence[Turn]) -> list[Turn]:
+def chain(answers: Sequence[PastTurn]) -> list[PastTurn]:
     """The last answers of which each continues the one before, token by token. An older fork ends it."""
     linked = list(answers[-1:])
     for turn in reversed(answers[:-1]):

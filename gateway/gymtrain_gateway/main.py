@@ -13,7 +13,7 @@ from aiohttp import web
 
 from gymtrain_gateway import environment, limits, settings
 from gymtrain_gateway.app import Gateway
-from gymtrain_gateway.drain import Drain
+from gymtrain_gateway.drain import CallDrain
 from gymtrain_gateway.errors import PortError, StartError
 from gymtrain_gateway.pods import Pods
 from gymtrain_gateway.settings import Settings
@@ -33,7 +33,7 @@ async def serve(config: Settings) -> None:
     derived = limits.derive(limits.raise_files(), config.rollouts)
     if shortage := derived.shortage(config.rollouts):
         logger.warning(shortage)
-    drain = Drain()
+    drain = CallDrain()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, drain.begin)
@@ -61,7 +61,7 @@ async def serve(config: Settings) -> None:
                 await watching
 
 
-def _stop_if_broken(task: asyncio.Task[None], drain: Drain) -> None:
+def _stop_if_broken(task: asyncio.Task[None], drain: CallDrain) -> None:
     """Without its look at the pods the gateway would go on with what it knew: better a restart."""
     if not task.cancelled() and task.exception() is not None:
         logger.error("the look at the vLLM pods broke", exc_info=task.exception())

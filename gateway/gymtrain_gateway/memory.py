@@ -10,7 +10,7 @@ from gymtrain_gateway.history import without_ids
 from gymtrain_gateway.lru import LRU
 
 
-class Prompts:
+class UsedPrompts:
     """Prompts of recent chat completions, for clients that ask /tokenize for what they were."""
 
     def __init__(self, capacity: int) -> None:

@@ -8,7 +8,7 @@ from prometheus_client.registry import Collector
 
 from gymtrain_gateway.dispatch import Dispatcher
 from gymtrain_gateway.ledger import Ledger
-from gymtrain_gateway.memory import Prompts
+from gymtrain_gateway.memory import UsedPrompts
 from gymtrain_gateway.pods import Pods
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -67,7 +67,7 @@ class Metrics:
         )
         self.open = Gauge("gymtrain_gateway_open_requests", "Requests that are open now.", registry=registry)
 
-    def watch(self, pods: Pods, dispatcher: Dispatcher, ledger: Ledger, prompts: Prompts) -> None:
+    def watch(self, pods: Pods, dispatcher: Dispatcher, ledger: Ledger, prompts: UsedPrompts) -> None:
         """Adds what is read when it is asked for."""
         self.registry.register(_State(pods, dispatcher, ledger, prompts))
 
@@ -77,7 +77,7 @@ class Metrics:
 
 
 class _State(Collector):
-    def __init__(self, pods: Pods, dispatcher: Dispatcher, ledger: Ledger, prompts: Prompts) -> None:
+    def __init__(self, pods: Pods, dispatcher: Dispatcher, ledger: Ledger, prompts: UsedPrompts) -> None:
         self._pods = pods
         self._dispatcher = dispatcher
         self._ledger = ledger
@@ -103,10 +103,10 @@ class _State(Collector):
             "Weight version of each vLLM pod, and whether it gets requests; GET /gymtrain/pods says why not.",
             labels=["pod", "version", "admissible"],
         )
-        for pod, verdict in self._pods.verdicts.items():
+        for pod, admission in self._pods.admissions.items():
             flights.add_metric([pod], self._dispatcher.in_flight.get(pod, 0))
-            admissible = "true" if verdict.admissible else "false"
-            versions.add_metric([pod, verdict.version or "", admissible], 1)
+            admissible = "true" if admission.admissible else "false"
+            versions.add_metric([pod, admission.version or "", admissible], 1)
         yield flights
         yield versions
 

@@ -21,7 +21,7 @@ from gymtrain_gateway.upstream import CONNECT_SECONDS, Upstream, refusal, transl
 _CHUNK = 64 * 1024
 
 
-class Passing:
+class Passthrough:
     """Passes requests on."""
 
     def __init__(

@@ -44,7 +44,7 @@ class Statement:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Admission:
     """Whether a pod gets calls; `version` is what it would answer with."""
 
     version: str | None
@@ -66,15 +66,15 @@ def newest(labels: Iterable[str | None], run: str) -> WeightVersion | None:
     return max((version for label in labels if (version := parse(label, run))), default=None)
 
 
-def judge(pods: Mapping[str, PodFacts], statement: Statement | None, rules: Rules) -> dict[str, Verdict]:
-    """A verdict for every pod, by its URL. `statement` is None while the trainer doesn't answer."""
+def admit(pods: Mapping[str, PodFacts], statement: Statement | None, rules: Rules) -> dict[str, Admission]:
+    """Whether each pod may answer, by its URL. `statement` is None while the trainer doesn't answer."""
     held = {url: _held(url, facts, statement, rules) for url, facts in pods.items()}
     if statement is not None:
         current = parse(statement.version, rules.run)
     else:
         answering = (label for url, labels in held.items() if pods[url].answers for label in labels)
         current = newest(answering, rules.run)
-    return {url: _judge_pod(pods[url], labels, current, rules) for url, labels in held.items()}
+    return {url: _admit_pod(pods[url], labels, current, rules) for url, labels in held.items()}
 
 
 def _held(url: str, facts: PodFacts, statement: Statement | None, rules: Rules) -> tuple[str, ...]:
@@ -91,21 +91,21 @@ def _held(url: str, facts: PodFacts, statement: Statement | None, rules: Rules) 
     return () if label is None else (label,)
 
 
-def _judge_pod(facts: PodFacts, labels: tuple[str, ...], current: WeightVersion | None, rules: Rules) -> Verdict:
+def _admit_pod(facts: PodFacts, labels: tuple[str, ...], current: WeightVersion | None, rules: Rules) -> Admission:
     best = newest(labels, rules.run)
     label = str(best) if best else (labels[0] if labels else None)
     if not facts.answers:
-        return Verdict(label, facts.trouble or "doesn't answer")
+        return Admission(label, facts.trouble or "doesn't answer")
     if facts.paused:
-        return Verdict(label, "generation is paused")
+        return Admission(label, "generation is paused")
     if not rules.synced:
-        return Verdict(label, "" if label == DEFAULT else f"holds {label}, but the run syncs no weights")
+        return Admission(label, "" if label == DEFAULT else f"holds {label}, but the run syncs no weights")
     if current is None:
-        return Verdict(label, "waiting for the trainer's first weights")
+        return Admission(label, "waiting for the trainer's first weights")
     if best is None:
-        return Verdict(label, f"holds {label or 'unknown weights'}, not of run {rules.run}")
+        return Admission(label, f"holds {label or 'unknown weights'}, not of run {rules.run}")
     if best.attempt != current.attempt:
-        return Verdict(label, f"holds {label}, of another attempt than {current}")
+        return Admission(label, f"holds {label}, of another attempt than {current}")
     if best.number < current.number - rules.max_staleness:
-        return Verdict(label, f"holds {label}, more than {rules.max_staleness} behind {current}")
-    return Verdict(label)
+        return Admission(label, f"holds {label}, more than {rules.max_staleness} behind {current}")
+    return Admission(label)

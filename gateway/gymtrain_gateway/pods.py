@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 
 from gymtrain_gateway.asking import SlowError, ask_pod, ask_trainer, weight_label
-from gymtrain_gateway.pod_choice import UNKNOWN, PodFacts, Statement, Verdict, judge, newest
+from gymtrain_gateway.pod_choice import UNKNOWN, Admission, PodFacts, Statement, admit, newest
 from gymtrain_gateway.resolve import resolve
 from gymtrain_gateway.settings import Settings
 
@@ -36,18 +36,19 @@ class Pods:
         self._trainer = ""  # the pod of it that answered last
         self._trainer_look: asyncio.Task[Statement | None] | None = None
         self._watches: dict[str, asyncio.Task[None]] = {}
-        self.verdicts: dict[str, Verdict] = {}
+        self.admissions: dict[str, Admission] = {}
         self.changed: Callable[[], None] = lambda: None  # called after each look
 
     def admissible(self) -> list[str]:
         """Pods that may answer now."""
-        return [url for url, verdict in self.verdicts.items() if verdict.admissible]
+        return [url for url, admission in self.admissions.items() if admission.admissible]
 
     def reason(self) -> str:
         """Why no pod may answer."""
-        if not self.verdicts:
+        if not self.admissions:
             return f"{self._settings.pods_host} has no address: no vLLM pod runs"
-        return "; ".join(f"{url} {verdict.reason}" for url, verdict in sorted(self.verdicts.items()) if verdict.reason)
+        reasons = {url: admission.reason for url, admission in sorted(self.admissions.items()) if admission.reason}
+        return "; ".join(f"{url} {reason}" for url, reason in reasons.items())
 
     def facts(self, url: str) -> PodFacts | None:
         """What the pod said last."""
@@ -66,7 +67,7 @@ class Pods:
         """A call found the pod dead: no further one goes there until it answers again."""
         if url in self._facts:
             self._facts[url] = PodFacts(answers=False, trouble=f"doesn't answer: {message}")
-            self._judge()
+            self._admit()
 
     async def run(self) -> None:
         """Looks until cancelled."""
@@ -76,7 +77,7 @@ class Pods:
                 for task in self._watches.values():
                     if task.done():
                         task.result()  # a watch ends by an error alone
-                self._judge()
+                self._admit()
                 await asyncio.sleep(_LOOK_SECONDS)
         finally:
             for task in self._watches.values():
@@ -114,7 +115,7 @@ class Pods:
     async def _watch(self, url: str) -> None:
         while True:
             await self._ask(url)
-            self._judge()
+            self._admit()
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def _ask(self, url: str) -> None:
@@ -163,6 +164,6 @@ class Pods:
         assert self._trainer_look is not None
         return await asyncio.shield(self._trainer_look)
 
-    def _judge(self) -> None:
-        self.verdicts = judge(self._facts, self._statement, self._settings.rules)
+    def _admit(self) -> None:
+        self.admissions = admit(self._facts, self._statement, self._settings.rules)
         self.changed()

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from gymtrain_api.ledger import token_digest
 from gymtrain_gateway.deadline import Deadline
 from gymtrain_gateway.errors import BadCallError, RefusedError
-from gymtrain_gateway.history import Said, Turn, chain, said, turns, without_ids
+from gymtrain_gateway.history import PastTurn, Said, chain, past_turns, said, without_ids
 from gymtrain_gateway.lru import LRU
 from gymtrain_gateway.splice import Fork, continues, dropped, opening_of, splice, tail_of
 from gymtrain_gateway.upstream import Upstream
@@ -55,7 +55,7 @@ class Prompter:
         Raises:
             CallError: vLLM refuses the messages, or the pod fails.
         """
-        answers = turns(body["messages"])
+        answers = past_turns(body["messages"])
         plain = plain_request(body)
         rendered = await self._upstream.ask(pod, RENDER, plain, deadline)
         full = [int(token) for token in rendered["token_ids"]]
@@ -73,7 +73,7 @@ class Prompter:
         pod: str,
         plain: dict[str, Any],
         full: list[int],
-        answers: list[Turn],
+        answers: list[PastTurn],
         deadline: Deadline,
         *,
         features: bool,
@@ -132,7 +132,7 @@ class Prompter:
             self._frames.put(key, frame)
         return frame
 
-    async def _says(self, pod: str, plain: dict[str, Any], turn: Turn, tail: list[int], deadline: Deadline) -> bool:
+    async def _says(self, pod: str, plain: dict[str, Any], turn: PastTurn, tail: list[int], deadline: Deadline) -> bool:
         """Whether the message of an answer says what its tokens say, as vLLM's own parsers read them."""
         wanted = said(turn.message)
         text = hashlib.sha256(repr(wanted).encode(errors="surrogatepass")).hexdigest()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gymtrain_api.sampling import in_full
-from gymtrain_gateway.history import has_turns
+from gymtrain_gateway.history import has_past_turns
 from gymtrain_gateway.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class Sampling:
 
     def of(self, body: dict[str, Any]) -> Sampled:
         """The request, with the run's sampling where its tokens can be trained on."""
-        if not (body.get("logprobs") or body.get("return_token_ids") or has_turns(body.get("messages"))):
+        if not (body.get("logprobs") or body.get("return_token_ids") or has_past_turns(body.get("messages"))):
             return Sampled(body)
         replaced = [
             name

@@ -13,7 +13,7 @@ import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gymtrain_gateway.history import Turn, compact, pieces
+from gymtrain_gateway.history import PastTurn, compact, pieces
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def continues(full: Sequence[int], known: Sequence[int]) -> bool:
 
 
 def splice(
-    full: list[int], head: list[int], linked: Sequence[Turn], tail: list[int], opening: Sequence[int] = ()
+    full: list[int], head: list[int], linked: Sequence[PastTurn], tail: list[int], opening: Sequence[int] = ()
 ) -> list[int] | Fork:
     """The prompt.
 
@@ -75,7 +75,7 @@ def splice(
     return known + missing_tail(known, tail) + full[len(head) :]
 
 
-def _aligned(head: list[int], linked: Sequence[Turn], tail: list[int], opening: list[int]) -> bool:
+def _aligned(head: list[int], linked: Sequence[PastTurn], tail: list[int], opening: list[int]) -> bool:
     """Whether the template's tokens are what the model did not write and its answers, in order, and nothing else.
 
     The opening of an answer is nobody's words, and a history may have another. The last token of each part is left
@@ -113,7 +113,7 @@ def _places(tokens: list[int], part: list[int]) -> list[int]:
     return [place for place in starts if tokens[place : place + len(part)] == part]
 
 
-def dropped(text: str, linked: Sequence[Turn]) -> Fork | None:
+def dropped(text: str, linked: Sequence[PastTurn]) -> Fork | None:
     """A fork if `text`, the template's history, leaves out something that the model said."""
     history = compact(text)
     position = 0

@@ -11,7 +11,7 @@ import pytest
 from aiohttp.test_utils import TestServer
 
 from gymtrain_gateway.app import Gateway
-from gymtrain_gateway.drain import Drain
+from gymtrain_gateway.drain import CallDrain
 from gymtrain_gateway.ledger import LedgerLimits
 from gymtrain_gateway.pod_choice import Rules
 from gymtrain_gateway.pods import Pods
@@ -40,7 +40,7 @@ class Bench:
 
     pods: Pods
     gateway: Gateway
-    drain: Drain
+    drain: CallDrain
     url: str
     http: aiohttp.ClientSession
     known: list[str]  # what DNS says
@@ -83,7 +83,7 @@ async def start() -> AsyncIterator[Start]:
 
         http, probes, client = session(100), session(0), aiohttp.ClientSession()
         tracker = Pods(replace(SETTINGS, **changes), probes, find)
-        drain = Drain(0.01, 1.0)
+        drain = CallDrain(0.01, 1.0)
         gateway = Gateway(replace(SETTINGS, **changes), tracker, Upstream(http), drain)
         server = TestServer(gateway.app(), host="127.0.0.1")
         await server.start_server()

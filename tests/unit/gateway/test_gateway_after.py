@@ -115,7 +115,7 @@ async def test_with_adapters_the_name_that_was_asked_for_is_the_version(start: S
     call = asked(bench, "/v1/completions")
     await bench.until(lambda: "completions" in pod.calls)
     pod.adapters.append("run:1:2")
-    await bench.until(lambda: bench.pods.verdicts[pod.url].version == "run:1:2")
+    await bench.until(lambda: bench.pods.admissions[pod.url].version == "run:1:2")
     pod.hang.set()
     assert await versions(bench, call) == "run:1:1"
 
@@ -139,6 +139,6 @@ async def test_weights_that_never_change_need_no_question(start: Start) -> None:
     call = asked(bench, "/v1/completions")
     await bench.until(lambda: "completions" in pod.calls)
     bench.known.clear()
-    await bench.until(lambda: not bench.pods.verdicts)
+    await bench.until(lambda: not bench.pods.admissions)
     pod.hang.set()
     assert await versions(bench, call) == "default"

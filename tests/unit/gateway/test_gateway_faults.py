@@ -133,7 +133,7 @@ async def test_a_call_that_kills_its_only_pod_is_not_one_that_waits_for_a_pod(st
 async def test_calls_wait_for_a_pod_with_the_runs_weights(start: Start) -> None:
     pod = FakeVLLM(label="default")
     bench = await start(pod, ready=False)
-    await bench.until(lambda: bool(bench.pods.verdicts))
+    await bench.until(lambda: bool(bench.pods.admissions))
     call = asyncio.create_task(bench.post(CHAT, request()))
     await asyncio.sleep(0.1)
     assert not call.done()

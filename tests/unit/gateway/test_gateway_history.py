@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gymtrain_gateway.errors import BadCallError
-from gymtrain_gateway.history import chain, said, turns, without_ids
+from gymtrain_gateway.history import chain, past_turns, said, without_ids
 
 
 def answer(prompt: list[Any], output: list[Any], **fields: object) -> dict[str, Any]:
@@ -14,12 +14,12 @@ def answer(prompt: list[Any], output: list[Any], **fields: object) -> dict[str, 
 
 def test_only_answers_with_token_ids_are_turns() -> None:
     messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "example"}, answer([1], [2])]
-    found = turns(messages)
+    found = past_turns(messages)
     assert [(turn.index, turn.known) for turn in found] == [(2, [1, 2])]
 
 
 def test_ids_that_came_as_strings_are_read() -> None:
-    assert turns([answer([1], ["2", "3"])])[0].output == [2, 3]
+    assert past_turns([answer([1], ["2", "3"])])[0].output == [2, 3]
 
 
 @pytest.mark.parametrize(
@@ -35,11 +35,11 @@ def test_ids_that_came_as_strings_are_read() -> None:
 )
 def test_incomplete_ids_are_refused_with_the_place(message: dict[str, Any]) -> None:
     with pytest.raises(BadCallError, match=r"messages\[0\]"):
-        turns([message])
+        past_turns([message])
 
 
 def test_a_fork_in_the_past_ends_the_chain() -> None:
-    forked = turns([answer([1], [2]), answer([7, 8], [9]), answer([7, 8, 9, 4], [5])])
+    forked = past_turns([answer([1], [2]), answer([7, 8], [9]), answer([7, 8, 9, 4], [5])])
     assert [turn.index for turn in chain(forked)] == [1, 2]
 
 

@@ -11,7 +11,7 @@ from gymtrain_gateway import settings
 from gymtrain_gateway.errors import StartError
 from gymtrain_gateway.limits import derive
 from gymtrain_gateway.lru import LRU
-from gymtrain_gateway.memory import Prompts
+from gymtrain_gateway.memory import UsedPrompts
 from tests.support.specs import of_a_later_release
 
 
@@ -35,7 +35,7 @@ def test_the_weight_of_values_is_bounded() -> None:
 
 
 def test_prompts_are_found_by_all_that_makes_them() -> None:
-    prompts = Prompts(100)
+    prompts = UsedPrompts(100)
     body = {"messages": [{"role": "user", "content": "q"}], "tools": None, "temperature": 1}
     prompts.note(body, [1, 2])
     assert prompts.find({"messages": body["messages"]}) == [1, 2]

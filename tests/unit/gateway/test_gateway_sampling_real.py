@@ -22,7 +22,7 @@ if find_spec("vllm") is None:
 from gymtrain_api.ledger import LedgerQuestion, token_digest  # noqa: E402
 from gymtrain_gateway import settings  # noqa: E402
 from gymtrain_gateway.app import Gateway  # noqa: E402
-from gymtrain_gateway.drain import Drain  # noqa: E402
+from gymtrain_gateway.drain import CallDrain  # noqa: E402
 from gymtrain_gateway.pods import Pods  # noqa: E402
 from gymtrain_gateway.upstream import Upstream, session  # noqa: E402
 from gymtrain_trainer.weights import ParityCheck, model_logprobs  # noqa: E402
@@ -90,7 +90,7 @@ async def asking(server: Server) -> AsyncIterator[Asked]:
 
     http, probes, client = session(10), session(0), aiohttp.ClientSession()
     pods = Pods(read, probes, find)
-    gateway = Gateway(read, pods, Upstream(http), Drain(0.01, 1.0))
+    gateway = Gateway(read, pods, Upstream(http), CallDrain(0.01, 1.0))
     listening = TestServer(gateway.app(), host="127.0.0.1")
     await listening.start_server()
     watching = asyncio.create_task(pods.run())

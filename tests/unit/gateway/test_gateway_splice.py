@@ -1,14 +1,14 @@
 """Prompts with the exact tokens of earlier turns."""
 
-from gymtrain_gateway.history import Turn
+from gymtrain_gateway.history import PastTurn
 from gymtrain_gateway.splice import Fork, continues, dropped, missing_tail, opening_of, splice, tail_of
 
 END, NL = 0, 5
 TAIL = [END, NL]
 
 
-def turn(prompt: list[int], output: list[int], content: str = "x") -> Turn:
-    return Turn(1, {"content": content}, prompt, output)
+def turn(prompt: list[int], output: list[int], content: str = "x") -> PastTurn:
+    return PastTurn(1, {"content": content}, prompt, output)
 
 
 def test_the_tail_is_where_two_answers_agree_again() -> None:
@@ -122,7 +122,7 @@ def test_exact_tokens_need_no_splice() -> None:
 
 
 def test_a_template_that_leaves_thoughts_out_is_a_fork() -> None:
-    thinking = Turn(3, {"content": "4", "reasoning": "two and two"}, [1], [2])
+    thinking = PastTurn(3, {"content": "4", "reasoning": "two and two"}, [1], [2])
     assert dropped("user q assistant <think> two and\ntwo </think> 4", [thinking]) is None
     found = dropped("user q assistant 4", [thinking])
     assert found is not None

@@ -3,7 +3,7 @@
 import pytest
 
 from gymtrain_api.weight_version import WeightVersion
-from gymtrain_gateway.pod_choice import PodFacts, Rules, Statement, judge, parse
+from gymtrain_gateway.pod_choice import PodFacts, Rules, Statement, admit, parse
 
 RULES = Rules(run="run", max_staleness=2, synced=True, adapters=False)
 
@@ -13,7 +13,7 @@ def pod(label: str | None, **facts: object) -> PodFacts:
 
 
 def reasons(pods: dict[str, PodFacts], statement: Statement | None, rules: Rules = RULES) -> dict[str, str]:
-    return {url: verdict.reason for url, verdict in judge(pods, statement, rules).items()}
+    return {url: admission.reason for url, admission in admit(pods, statement, rules).items()}
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_paused_and_silent_pods_get_none() -> None:
 
 
 def test_where_vllm_cannot_say_its_version_the_trainers_word_counts() -> None:
-    found = judge({"a": pod(None), "b": pod(None)}, Statement("run:1:4", {"a": "run:1:4"}), RULES)
+    found = admit({"a": pod(None), "b": pod(None)}, Statement("run:1:4", {"a": "run:1:4"}), RULES)
     assert found["a"].admissible
     assert found["a"].version == "run:1:4"
     assert "unknown weights" in found["b"].reason
@@ -74,7 +74,7 @@ def test_where_vllm_cannot_say_its_version_the_trainers_word_counts() -> None:
 
 def test_a_run_that_syncs_nothing_takes_the_weights_of_the_start() -> None:
     rules = Rules(run="run", max_staleness=0, synced=False, adapters=False)
-    found = judge({"a": pod("default"), "b": pod(None), "c": pod("run:1:1")}, None, rules)
+    found = admit({"a": pod("default"), "b": pod(None), "c": pod("run:1:1")}, None, rules)
     assert [found[url].admissible for url in "abc"] == [True, True, False]
     assert found["b"].version == "default"
 
@@ -82,7 +82,7 @@ def test_a_run_that_syncs_nothing_takes_the_weights_of_the_start() -> None:
 def test_with_adapters_the_newest_that_the_pod_serves_counts() -> None:
     rules = Rules(run="run", max_staleness=0, synced=True, adapters=True)
     served = pod("default", models=("policy", "run:1:8", "run:1:9"))
-    found = judge({"a": served, "b": pod("default", models=("policy",))}, Statement("run:1:9", {}), rules)
+    found = admit({"a": served, "b": pod("default", models=("policy",))}, Statement("run:1:9", {}), rules)
     assert found["a"].admissible
     assert found["a"].version == "run:1:9"
     assert not found["b"].admissible
