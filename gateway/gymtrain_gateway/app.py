@@ -1,34 +1,83 @@
-"""The gateway's routes."""
+"""The gateway's routes, and its drain: it stops without dropping the calls that are open."""
 
+import asyncio
+import json
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from http import HTTPStatus
+from typing import Any
 
 from aiohttp import web
 from pydantic import ValidationError
 
 from gymtrain_api.ledger import LEDGER_PATH, LedgerQuestion
-from gymtrain_gateway.answers import FORK_HEADER, HISTORY_HEADER, VERSION_HEADER, read_json, refused
 from gymtrain_gateway.calls import Calls
 from gymtrain_gateway.chat import Chat
-from gymtrain_gateway.deadline import Deadline
 from gymtrain_gateway.dispatch import Dispatcher
-from gymtrain_gateway.drain import CallDrain
-from gymtrain_gateway.errors import BadCallError, CallError
+from gymtrain_gateway.errors import BadCallError, CallError, NoPodError, RefusedError
 from gymtrain_gateway.ledger import Ledger
-from gymtrain_gateway.memory import UsedPrompts
 from gymtrain_gateway.metrics import Metrics
-from gymtrain_gateway.passthrough import Passthrough
+from gymtrain_gateway.passthrough import VERSION_HEADER, Passthrough
 from gymtrain_gateway.pods import Pods
+from gymtrain_gateway.prompts import UsedPrompts
 from gymtrain_gateway.sampling import Sampling
 from gymtrain_gateway.settings import BODY_BYTES, PROMPT_TOKENS, Settings
-from gymtrain_gateway.upstream import Upstream
+from gymtrain_gateway.upstream import Deadline, Upstream
 
 logger = logging.getLogger(__name__)
 
 type Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+HISTORY_HEADER = "x-gymtrain-history"  # first, exact, forked
+FORK_HEADER = "x-gymtrain-fork-reason"
+_RETRY_SECONDS = "5"
+
+MIN_DRAIN_SECONDS = 3.0  # endpoints of a Service follow a pod's deletion with a delay
+MAX_DRAIN_SECONDS = 25.0  # below Kubernetes' default terminationGracePeriodSeconds of 30
+
 _OWN = ("/health", "/ready", "/metrics", "/gymtrain/pods", LEDGER_PATH)  # not the clients' model calls
+
+
+class CallDrain:
+    """The calls that are open, and whether the server may stop."""
+
+    def __init__(self, least: float = MIN_DRAIN_SECONDS, most: float = MAX_DRAIN_SECONDS) -> None:
+        self._least = least
+        self._most = most
+        self._began = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.in_flight = 0
+
+    @property
+    def draining(self) -> bool:
+        """Whether SIGTERM came."""
+        return self._began.is_set()
+
+    def begin(self) -> None:
+        """SIGTERM came."""
+        self._began.set()
+
+    def call_started(self) -> None:
+        """A call came."""
+        self.in_flight += 1
+        self._idle.clear()
+
+    def call_ended(self) -> None:
+        """A call was answered, or its client went away."""
+        self.in_flight -= 1
+        if not self.in_flight:
+            self._idle.set()
+
+    async def wait(self) -> None:
+        """Returns when the server may stop."""
+        await self._began.wait()
+        await asyncio.sleep(self._least)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._most - self._least):
+                await self._idle.wait()
 
 
 class Gateway:
@@ -133,7 +182,7 @@ class Gateway:
         route = request.match_info.route.resource.canonical if request.match_info.route.resource else "other"
         status, began = 499, time.perf_counter()  # 499: the client went away
         self.metrics.open.inc()
-        self._drain.request_started()
+        self._drain.call_started()
         try:
             answer = await self._answer(request, handler)
             status = answer.status
@@ -142,7 +191,7 @@ class Gateway:
             status = error.status
             raise
         finally:
-            self._drain.request_ended()
+            self._drain.call_ended()
             self.metrics.open.dec()
             self.metrics.seconds.labels(route, str(status)).observe(time.perf_counter() - began)
             if status >= 400:
@@ -162,3 +211,27 @@ class Gateway:
         if self._drain.draining:
             response.force_close()
             response.headers["Connection"] = "close"
+
+
+async def read_json(request: web.Request) -> dict[str, Any]:
+    """The body of a request.
+
+    Raises:
+        BadCallError: it is no JSON object.
+    """
+    try:
+        body = json.loads(await request.read())
+    except ValueError as error:
+        raise BadCallError(f"the body is no JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise BadCallError("the body: expected a JSON object")
+    return body
+
+
+def refused(error: CallError) -> web.Response:
+    """The answer that says why there is none. vLLM's own refusals go through unchanged."""
+    if isinstance(error, RefusedError):
+        return web.Response(status=error.code, body=error.body, content_type=error.content_type)
+    headers = {"Retry-After": _RETRY_SECONDS} if isinstance(error, NoPodError) else {}
+    document = {"message": str(error), "type": error.kind, "param": None, "code": int(error.status)}
+    return web.json_response({"error": document}, status=error.status, headers=headers)

@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from gymtrain_gateway.deadline import Deadline
 from gymtrain_gateway.dispatch import Assignment, Dispatcher
 from gymtrain_gateway.errors import NoPodError, PodFailedError
 from gymtrain_gateway.metrics import Metrics
 from gymtrain_gateway.pods import Pods
 from gymtrain_gateway.settings import TRIES
+from gymtrain_gateway.upstream import Deadline
 
 _AGAIN_SECONDS = 0.2
 

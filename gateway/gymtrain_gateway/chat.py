@@ -7,20 +7,18 @@ from typing import Any
 
 from gymtrain_api.ledger import LedgerEntry
 from gymtrain_gateway import completion
-from gymtrain_gateway.balance import conversation
 from gymtrain_gateway.calls import Calls
 from gymtrain_gateway.completion import Generated
-from gymtrain_gateway.deadline import Deadline
 from gymtrain_gateway.dispatch import Assignment
 from gymtrain_gateway.errors import BadCallError
 from gymtrain_gateway.history import past_turns
 from gymtrain_gateway.ledger import Ledger
-from gymtrain_gateway.memory import UsedPrompts
 from gymtrain_gateway.metrics import Metrics
+from gymtrain_gateway.pod_choice import conversation
 from gymtrain_gateway.pods import Pods
-from gymtrain_gateway.prompts import DERENDER, Prompt, Prompter, derender_request, plain_request
+from gymtrain_gateway.prompts import DERENDER, Prompt, Prompter, UsedPrompts, derender_request, plain_request
 from gymtrain_gateway.sampling import Sampled, Sampling, grammar_of
-from gymtrain_gateway.upstream import Upstream
+from gymtrain_gateway.upstream import Deadline, Upstream
 
 GENERATE = "/inference/v1/generate"
 

@@ -7,10 +7,10 @@ from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from gymtrain_gateway.balance import choose
-from gymtrain_gateway.deadline import Deadline
 from gymtrain_gateway.errors import NoPodError, TooLateError
+from gymtrain_gateway.pod_choice import choose
 from gymtrain_gateway.pods import Pods
+from gymtrain_gateway.upstream import Deadline
 
 
 @dataclass(frozen=True)

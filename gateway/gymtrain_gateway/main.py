@@ -5,15 +5,16 @@ Exits with 78 (EX_CONFIG) when run.json can't be used, 1 when the port is taken.
 
 import asyncio
 import logging
+import resource
 import signal
 import sys
 from contextlib import suppress
+from dataclasses import dataclass
 
 from aiohttp import web
 
-from gymtrain_gateway import environment, limits, settings
-from gymtrain_gateway.app import Gateway
-from gymtrain_gateway.drain import CallDrain
+from gymtrain_gateway import environment, settings
+from gymtrain_gateway.app import CallDrain, Gateway
 from gymtrain_gateway.errors import PortError, StartError
 from gymtrain_gateway.pods import Pods
 from gymtrain_gateway.settings import Settings
@@ -21,7 +22,40 @@ from gymtrain_gateway.upstream import Upstream, session
 
 logger = logging.getLogger(__name__)
 _BACKLOG = 4096  # connections that wait to be taken; the kernel's net.core.somaxconn may allow fewer
+_RESERVED_FILES = 128  # open files that are no calls: logs, sockets of probes
 _EX_CONFIG = 78
+
+
+@dataclass(frozen=True)
+class ConnectionLimits:
+    """Connections that may be open at once, by the open files that the kernel grants."""
+
+    files: int
+    upstream: int  # to vLLM pods
+
+    def shortage(self, rollouts: int) -> str | None:
+        """What to do if `rollouts` clients and their calls don't fit."""
+        needed = rollouts + self.upstream + _RESERVED_FILES
+        if needed <= self.files:
+            return None
+        return (
+            f"RLIMIT_NOFILE is {self.files}, but {rollouts} open rollouts and {self.upstream} calls to vLLM need "
+            f"{needed}: raise the container runtime's limit of open files (LimitNOFILE), add gateway replicas, or "
+            "lower spec.rollout.maxConcurrent"
+        )
+
+
+def raise_open_files() -> int:
+    """Takes all open files that the kernel grants this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard if hard != resource.RLIM_INFINITY else 1 << 20
+
+
+def connection_limits(files: int, rollouts: int) -> ConnectionLimits:
+    """Limits for so many open files: each rollout holds one connection to the gateway and at most one onward."""
+    return ConnectionLimits(files=files, upstream=max(16, min(rollouts, (files - _RESERVED_FILES) // 2)))
 
 
 async def serve(config: Settings) -> None:
@@ -30,15 +64,15 @@ async def serve(config: Settings) -> None:
     Raises:
         PortError: the port can't be bound.
     """
-    derived = limits.derive(limits.raise_files(), config.rollouts)
-    if shortage := derived.shortage(config.rollouts):
+    limits = connection_limits(raise_open_files(), config.rollouts)
+    if shortage := limits.shortage(config.rollouts):
         logger.warning(shortage)
     drain = CallDrain()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, drain.begin)
     # Calls must not keep probes waiting for a connection.
-    async with session(derived.upstream) as http, session(0) as probes:
+    async with session(limits.upstream) as http, session(0) as probes:
         pods = Pods(config, probes)
         gateway = Gateway(config, pods, Upstream(http), drain)
         watching = asyncio.create_task(pods.run())
@@ -51,7 +85,7 @@ async def serve(config: Settings) -> None:
                 await site.start()
             except OSError as error:
                 raise PortError(f"can't listen on port {config.port}: {error}") from error
-            logger.info("listening on port %d, %d open files allowed", config.port, derived.files)
+            logger.info("listening on port %d, %d open files allowed", config.port, limits.files)
             await drain.wait()
             logger.info("stopping, %d requests in flight", drain.in_flight)
         finally:

@@ -8,8 +8,8 @@ from prometheus_client.registry import Collector
 
 from gymtrain_gateway.dispatch import Dispatcher
 from gymtrain_gateway.ledger import Ledger
-from gymtrain_gateway.memory import UsedPrompts
 from gymtrain_gateway.pods import Pods
+from gymtrain_gateway.prompts import UsedPrompts
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 

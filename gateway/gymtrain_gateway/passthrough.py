@@ -7,17 +7,16 @@ import aiohttp
 from aiohttp import web
 
 from gymtrain_api.ledger import LedgerEntry
-from gymtrain_gateway.answers import VERSION_HEADER
-from gymtrain_gateway.balance import conversation
 from gymtrain_gateway.calls import Calls
 from gymtrain_gateway.chat import Chat
-from gymtrain_gateway.deadline import Deadline
 from gymtrain_gateway.dispatch import Assignment
 from gymtrain_gateway.ledger import Ledger
+from gymtrain_gateway.pod_choice import conversation
 from gymtrain_gateway.pods import Pods
 from gymtrain_gateway.sampling import Sampled, Sampling, grammar_asked
-from gymtrain_gateway.upstream import CONNECT_SECONDS, Upstream, refusal, translated
+from gymtrain_gateway.upstream import CONNECT_SECONDS, Deadline, Upstream, refusal, translated
 
+VERSION_HEADER = "x-gymtrain-weight-version"  # that answered; several, oldest first, where it changed meanwhile
 _CHUNK = 64 * 1024
 
 

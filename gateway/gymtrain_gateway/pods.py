@@ -1,25 +1,123 @@
-"""The vLLM pods of the run, looked at in the background all the time.
+"""The vLLM pods of the run: found by DNS, and asked in the background all the time.
 
 Each pod is asked on its own, so that a slow one delays nobody. A pod that is too busy to answer keeps what it said
 last, for a while; one that refuses connections is out at once.
 """
 
 import asyncio
+import socket
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import aiohttp
+from pydantic import ValidationError
 
-from gymtrain_gateway.asking import SlowError, ask_pod, ask_trainer, weight_label
+from gymtrain_api.wiring import WeightsHeld
 from gymtrain_gateway.pod_choice import UNKNOWN, Admission, PodFacts, Statement, admit, newest
-from gymtrain_gateway.resolve import resolve
 from gymtrain_gateway.settings import Settings
 
-_LOOK_SECONDS = 0.5
+_PERIOD_SECONDS = 0.5  # between two looks
 _TRUST_SECONDS = 15.0  # in what a silent pod or trainer said last
 
+_DNS_SECONDS = 5.0
+_NO_ADDRESS = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
+
+_ANSWER_SECONDS = 5.0  # vLLM answers nothing while its engine works in the same process
+_CONNECT_SECONDS = 2.0
+_TIMEOUT = aiohttp.ClientTimeout(total=_ANSWER_SECONDS, sock_connect=_CONNECT_SECONDS)
+HELD_PATH = "/weights/held"
+
 type Find = Callable[[str, int], Awaitable[list[str] | None]]
+
+
+async def resolve(host: str, port: int) -> list[str] | None:
+    """URLs of all pods behind a headless Service, sorted.
+
+    Empty where DNS says that there is none; None where it doesn't answer, and nothing is known.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(_DNS_SECONDS):
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        return [] if error.errno in _NO_ADDRESS else None
+    except (OSError, TimeoutError):
+        return None
+    addresses = {str(entry[4][0]) for entry in found}
+    return sorted(f"http://{f'[{address}]' if ':' in address else address}:{port}" for address in addresses)
+
+
+class SlowError(Exception):
+    """No answer in time, but the pod is there: a busy engine looks like that."""
+
+
+async def ask_pod(http: aiohttp.ClientSession, pod: str, known: PodFacts | None, *, adapters: bool) -> PodFacts:
+    """Asks one pod. What never changes in a pod is not asked again.
+
+    Raises:
+        SlowError: the pod is too busy to answer.
+    """
+    try:
+        label = await _field(http, f"{pod}/weight_info", "weight_version")
+        paused = await _field(http, f"{pod}/is_paused", "is_paused")
+        models, length = (known.models, known.max_model_len) if known and known.answers else ((), None)
+        if adapters or not models:
+            models, length = await _models(http, pod)
+    except (TimeoutError, aiohttp.ServerTimeoutError) as error:
+        if isinstance(error, aiohttp.ConnectionTimeoutError):
+            return PodFacts(answers=False, trouble="doesn't answer: no connection")
+        raise SlowError from error
+    except (aiohttp.ClientError, OSError, ValueError, KeyError, TypeError) as error:
+        return PodFacts(answers=False, trouble=f"doesn't answer: {error or type(error).__name__}")
+    return PodFacts(
+        answers=True,
+        paused=bool(paused),
+        label=None if label is None else str(label),
+        models=models,
+        max_model_len=length,
+    )
+
+
+async def weight_label(http: aiohttp.ClientSession, pod: str) -> str | None:
+    """The label of the weights that the pod holds now; None where it can't say it."""
+    try:
+        label = await _field(http, f"{pod}/weight_info", "weight_version")
+    except (TimeoutError, aiohttp.ClientError, OSError, ValueError, KeyError, TypeError):
+        return None
+    return None if label is None else str(label)
+
+
+async def ask_trainer(http: aiohttp.ClientSession, pod: str) -> Statement | None:
+    """What the trainer says; None where this pod of it says nothing."""
+    try:
+        async with http.get(pod + HELD_PATH, timeout=_TIMEOUT) as response:
+            if response.status != 200:
+                return None
+            held = WeightsHeld.model_validate_json(await response.read())
+    except (TimeoutError, aiohttp.ClientError, OSError, ValidationError):
+        return None
+    return Statement(held.version, held.pods)
+
+
+async def _field(http: aiohttp.ClientSession, url: str, name: str) -> object:
+    """A field of a JSON answer; None where the release has no such route."""
+    async with http.get(url, timeout=_TIMEOUT) as response:
+        if response.status == 404:
+            return None
+        if response.status != 200:
+            raise ValueError(f"{url} says {response.status}")
+        return (await response.json(content_type=None))[name]
+
+
+async def _models(http: aiohttp.ClientSession, pod: str) -> tuple[tuple[str, ...], int | None]:
+    """Names that the pod serves, and the length of its context."""
+    async with http.get(f"{pod}/v1/models", timeout=_TIMEOUT) as response:
+        if response.status != 200:
+            raise ValueError(f"{pod}/v1/models says {response.status}")
+        models = (await response.json(content_type=None))["data"]
+    lengths = [model["max_model_len"] for model in models if model.get("max_model_len")]
+    return tuple(str(model["id"]) for model in models), min(lengths, default=None)
 
 
 class Pods:
@@ -78,7 +176,7 @@ class Pods:
                     if task.done():
                         task.result()  # a watch ends by an error alone
                 self._admit()
-                await asyncio.sleep(_LOOK_SECONDS)
+                await asyncio.sleep(_PERIOD_SECONDS)
         finally:
             for task in self._watches.values():
                 task.cancel()
@@ -116,7 +214,7 @@ class Pods:
         while True:
             await self._ask(url)
             self._admit()
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_PERIOD_SECONDS)
 
     async def _ask(self, url: str) -> None:
         try:

@@ -1,19 +1,22 @@
-"""The prompt of a chat completion: vLLM's template, with the exact tokens of earlier turns in it."""
+"""The prompt of a chat completion: vLLM's template, with the exact tokens of earlier turns in it.
+
+`Prompter` makes it; `UsedPrompts` remembers those of recent calls.
+"""
 
 import asyncio
 import hashlib
 import json
-from collections.abc import Mapping
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from gymtrain_api.ledger import token_digest
-from gymtrain_gateway.deadline import Deadline
 from gymtrain_gateway.errors import BadCallError, RefusedError
 from gymtrain_gateway.history import PastTurn, Said, chain, past_turns, said, without_ids
 from gymtrain_gateway.lru import LRU
 from gymtrain_gateway.splice import Fork, continues, dropped, opening_of, splice, tail_of
-from gymtrain_gateway.upstream import Upstream
+from gymtrain_gateway.upstream import Deadline, Upstream
 
 RENDER = "/v1/chat/completions/render"
 DERENDER = "/v1/chat/completions/derender"
@@ -183,3 +186,39 @@ def derender_request(plain: Mapping[str, Any], response: Mapping[str, Any], prom
         "prompt_token_ids": prompt,
         "chat_request": plain,
     }
+
+
+class UsedPrompts:
+    """Prompts of recent chat completions, for clients that ask /tokenize for what they were."""
+
+    def __init__(self, capacity: int) -> None:
+        self._tokens: LRU[str, array[int]] = LRU(capacity, weight=len)
+
+    @property
+    def held(self) -> int:
+        """Tokens kept."""
+        return self._tokens.held
+
+    def note(self, body: Mapping[str, Any], prompt: Sequence[int]) -> None:
+        """Remembers the prompt of one chat completion."""
+        self._tokens.put(prompt_key(body), array("I", prompt))
+
+    def find(self, body: Mapping[str, Any]) -> list[int] | None:
+        """The prompt of a chat completion with these messages."""
+        tokens = self._tokens.get(prompt_key(body))
+        return None if tokens is None else list(tokens)
+
+
+def prompt_key(body: Mapping[str, Any]) -> str:
+    """Digest of all in a request that makes the prompt. The last answer's tokens have those of earlier ones in them."""
+    messages = body["messages"]
+    last: Mapping[str, Any] = next((one for one in reversed(messages) if one.get("prompt_token_ids")), {})
+    parts = [
+        last.get("prompt_token_ids"),
+        last.get("generation_token_ids"),
+        without_ids(messages),
+        body.get("tools"),
+        body.get("chat_template_kwargs"),
+    ]
+    text = json.dumps(parts, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

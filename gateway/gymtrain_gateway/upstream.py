@@ -1,15 +1,16 @@
-"""One HTTP call to one vLLM pod."""
+"""One HTTP call to one vLLM pod, and the deadline that it has to keep."""
 
 import asyncio
 import json
 import socket
+import time
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 
-from gymtrain_gateway.deadline import Deadline
 from gymtrain_gateway.errors import MissingRouteError, PodFailedError, RefusedError, TooLateError
 
 CONNECT_SECONDS = 30.0  # the pods are looked at all the time: a dead one is known sooner
@@ -18,6 +19,30 @@ _KEEP_SECONDS = 3.0  # vLLM closes idle connections after 5 s; a request must no
 _TEXT_LIMIT = 2000  # characters of a pod's error kept
 _PROBE_SECONDS = 5  # of silence on a connection, and between the probes after it
 _PROBES = 3  # without an answer
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """The end of the time that one call has: waiting, tries and vLLM's work all happen before it."""
+
+    at: float  # time.monotonic()
+    seconds: float  # that the call had at first
+
+    @classmethod
+    def after(cls, seconds: float) -> "Deadline":
+        """From now."""
+        return cls(time.monotonic() + seconds, seconds)
+
+    def left(self) -> float:
+        """Seconds left.
+
+        Raises:
+            TooLateError: none is.
+        """
+        seconds = self.at - time.monotonic()
+        if seconds <= 0:
+            raise TooLateError(f"no answer within {self.seconds:.0f} s (spec.gateway.timeoutSeconds)")
+        return seconds
 
 
 def session(connections: int) -> aiohttp.ClientSession:

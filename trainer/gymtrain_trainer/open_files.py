@@ -1,6 +1,6 @@
 """How many connections the kernel lets the trainer's process have.
 
-As gateway/gymtrain_gateway/limits.py, which the trainer can't import; the interface package, which both can,
+As gateway/gymtrain_gateway/main.py, which the trainer can't import; the interface package, which both can,
 does no I/O. The rules differ, too: a gateway that is short of connections holds calls back, the trainer begins fewer
 rollouts.
 """

@@ -10,8 +10,7 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestServer
 
-from gymtrain_gateway.app import Gateway
-from gymtrain_gateway.drain import CallDrain
+from gymtrain_gateway.app import CallDrain, Gateway
 from gymtrain_gateway.ledger import LedgerLimits
 from gymtrain_gateway.pod_choice import Rules
 from gymtrain_gateway.pods import Pods

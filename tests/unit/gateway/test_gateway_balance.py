@@ -1,6 +1,6 @@
 """Which admissible pod gets a call."""
 
-from gymtrain_gateway.balance import choose, conversation
+from gymtrain_gateway.pod_choice import choose, conversation
 
 PODS = {"http://a": 0, "http://b": 0, "http://c": 0}
 

@@ -9,9 +9,9 @@ from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.wiring import RunConfig
 from gymtrain_gateway import settings
 from gymtrain_gateway.errors import StartError
-from gymtrain_gateway.limits import derive
 from gymtrain_gateway.lru import LRU
-from gymtrain_gateway.memory import UsedPrompts
+from gymtrain_gateway.main import connection_limits
+from gymtrain_gateway.prompts import UsedPrompts
 from tests.support.specs import of_a_later_release
 
 
@@ -86,8 +86,8 @@ def test_a_run_json_that_is_none_is_named(tmp_path: Path) -> None:
 
 
 def test_connections_fit_the_open_files_that_the_kernel_grants() -> None:
-    assert derive(1_048_576, 16_384).upstream == 16_384
-    assert derive(1_048_576, 16_384).shortage(16_384) is None
-    tight = derive(1024, 16_384)
+    assert connection_limits(1_048_576, 16_384).upstream == 16_384
+    assert connection_limits(1_048_576, 16_384).shortage(16_384) is None
+    tight = connection_limits(1024, 16_384)
     assert tight.upstream == 448
     assert "LimitNOFILE" in str(tight.shortage(16_384))

@@ -21,8 +21,7 @@ if find_spec("vllm") is None:
 
 from gymtrain_api.ledger import LedgerQuestion, token_digest  # noqa: E402
 from gymtrain_gateway import settings  # noqa: E402
-from gymtrain_gateway.app import Gateway  # noqa: E402
-from gymtrain_gateway.drain import CallDrain  # noqa: E402
+from gymtrain_gateway.app import CallDrain, Gateway  # noqa: E402
 from gymtrain_gateway.pods import Pods  # noqa: E402
 from gymtrain_gateway.upstream import Upstream, session  # noqa: E402
 from gymtrain_trainer.weights import ParityCheck, model_logprobs  # noqa: E402
