@@ -14,7 +14,7 @@ The servers' claims (`/openapi.json`) are taken only together with the settings 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, assert_never
 
 from gymtrain_api.spec import GymTrainingRunSpec
 
@@ -119,6 +119,34 @@ def planned(spec: GymTrainingRunSpec) -> TransportName:
     if spec.model.lora is not None and spec.trainer.checkpoint is not None:
         return "LoRAFilesystem"
     return "NCCL" if spec.trainer.gpus and spec.inference.gpus else "HTTPFull"
+
+
+def syncs_weights(spec: GymTrainingRunSpec) -> bool:
+    """Whether the trainer sends weights to vLLM, which keeps those that it started with else."""
+    return spec.weight_sync.transport != "None"
+
+
+def may_send_adapters(spec: GymTrainingRunSpec) -> bool:
+    """Whether vLLM may get the weights as adapters, which requests then ask for by name."""
+    return spec.model.lora is not None and spec.weight_sync.transport in ("Auto", "LoRAFilesystem")
+
+
+def takes_adapters(transport: TransportName) -> bool:
+    """Whether vLLM has to be started for adapters."""
+    return transport == "LoRAFilesystem"
+
+
+def vllm_backend(transport: TransportName) -> str | None:
+    """The weight-transfer backend that vLLM has to be started with; None where the transport needs none."""
+    match transport:
+        case "NCCL":
+            return NCCL_BACKEND
+        case "HTTPFull":
+            return PULL_BACKEND
+        case "LoRAFilesystem" | "None":
+            return None
+        case _:
+            assert_never(transport)
 
 
 def choose(

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from gymtrain_api.runs import parse_run_config
 from gymtrain_api.sampling import temperature_of
 from gymtrain_api.spec import GymTrainingRunSpec
+from gymtrain_api.transports import may_send_adapters, syncs_weights
 from gymtrain_api.wiring import RunConfig
 from gymtrain_gateway import environment
 from gymtrain_gateway.errors import StartError
@@ -53,8 +54,8 @@ def from_run(run: RunConfig) -> Settings:
         rules=Rules(
             run=run.name,
             max_staleness=spec.rollout.max_staleness,
-            synced=spec.weight_sync.transport != "None",
-            adapters=spec.model.lora is not None and spec.weight_sync.transport in ("Auto", "LoRAFilesystem"),
+            synced=syncs_weights(spec),
+            adapters=may_send_adapters(spec),
         ),
         timeout_seconds=spec.gateway.timeout_seconds,
         # The gateway pods know nothing of each other, so each has its share of what a vLLM pod may have.

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from gymtrain_api.spec import GymTrainingRunSpec
-from gymtrain_api.transports import LORA_RANKS, NCCL_BACKEND, PULL_BACKEND, adapters_held, lora_rank, planned
+from gymtrain_api.transports import LORA_RANKS, adapters_held, lora_rank, planned, takes_adapters, vllm_backend
 from gymtrain_api.wiring import SERVED_MODEL_NAME
 from gymtrain_vllm.errors import ArgumentsError
 
@@ -88,9 +88,7 @@ def build(spec: GymTrainingRunSpec, model: Path, port: int, seed: int = 0) -> li
 def _weights(spec: GymTrainingRunSpec) -> list[str]:
     """What the transport needs, and where the first weights come from."""
     transport = planned(spec)
-    if transport == "None":
-        return ["--load-format=auto"]
-    if transport == "LoRAFilesystem":
+    if takes_adapters(transport):
         rank = lora_rank(spec.model.lora or {})
         if rank > LORA_RANKS[-1]:
             raise ArgumentsError(
@@ -103,7 +101,9 @@ def _weights(spec: GymTrainingRunSpec) -> list[str]:
             f"--max-lora-rank={next(served for served in LORA_RANKS if served >= rank)}",
             "--load-format=auto",  # the base model never arrives otherwise
         ]
-    backend = NCCL_BACKEND if transport == "NCCL" else PULL_BACKEND
+    backend = vllm_backend(transport)
+    if backend is None:
+        return ["--load-format=auto"]
     return [
         f"--weight-transfer-config={json.dumps({'backend': backend})}",
         # Random weights: quicker than reading a checkpoint, and nothing but a complete sync can make the model
@@ -177,7 +177,7 @@ def environment(spec: GymTrainingRunSpec, given: Mapping[str, str], scratch: Pat
         }
     added = {name: value for name, value in defaults.items() if name not in given}
     added["VLLM_SERVER_DEV_MODE"] = "1"
-    if planned(spec) == "LoRAFilesystem":
+    if takes_adapters(planned(spec)):
         added["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
     plugins = given.get("VLLM_PLUGINS")
     if plugins is not None and PLUGIN not in plugins.split(","):
