@@ -1,4 +1,4 @@
-"""The command line and environment of vLLM, computed from the run. Pure: no file but vLLM's own text is read.
+"""The command line and variables of vLLM, computed from the run. Pure: no file but vLLM's own text is read.
 
 Order of the arguments: our defaults, then the user's (`spec.inference.args`). vLLM lets the last one win, so users
 can replace every default; what the run depends on is refused instead, with the reason.
@@ -136,7 +136,7 @@ def reserved(arguments: Sequence[str]) -> Iterator[tuple[int, str]]:
                 break
 
 
-def environment(spec: GymTrainingRunSpec, given: Mapping[str, str], scratch: Path) -> dict[str, str]:
+def variables(spec: GymTrainingRunSpec, given: Mapping[str, str], scratch: Path) -> dict[str, str]:
     """Variables to add to `given`, which a user's pod template may have filled.
 
     Raises:

@@ -36,7 +36,7 @@ def preflight() -> InferencePreflight:
         notes = options.load()
         asked = notes is None or not surely_accepted(spec, line, notes, model)
         if asked:
-            _prepare(arguments.environment(spec, os.environ, environment.scratch()))
+            _prepare(arguments.variables(spec, os.environ, environment.scratch()))
             from gymtrain_vllm.refusals import refusals
 
             findings = refusals(spec, line, has_model=model is not None)
@@ -53,7 +53,7 @@ def _of_ours(spec: GymTrainingRunSpec) -> list[Finding]:
         return findings
     for where, check in (
         ("spec.inference", lambda: arguments.build(spec, environment.model(), environment.port())),
-        ("spec.inference.template", lambda: arguments.environment(spec, os.environ, environment.scratch())),
+        ("spec.inference.template", lambda: arguments.variables(spec, os.environ, environment.scratch())),
     ):
         try:
             check()

@@ -33,7 +33,7 @@ def main() -> None:
         # Pods of a Deployment are alike: with vLLM's own default they would all draw the same rollouts, and after a
         # restart the same again.
         argv = arguments.build(run.spec, environment.model(), environment.port(), seed=secrets.randbits(31))
-        os.environ.update(arguments.environment(run.spec, os.environ, environment.scratch()))
+        os.environ.update(arguments.variables(run.spec, os.environ, environment.scratch()))
     except ArgumentsError as error:
         sys.exit(f"gymtrain: {error}")
     for name in ("HOME", "TMPDIR", "VLLM_CACHE_ROOT"):

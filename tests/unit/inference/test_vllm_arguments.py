@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gymtrain_api.spec import GymTrainingRunSpec
-from gymtrain_vllm.arguments import build, check, environment
+from gymtrain_vllm.arguments import build, check, variables
 from gymtrain_vllm.errors import ArgumentsError
 from tests.support.specs import smallest_run
 
@@ -85,8 +85,8 @@ def test_for_adapters_the_base_model_is_loaded_and_there_is_room_for_each_versio
     found = build(of_run(**ADAPTER), MODEL, 8000)
     assert {"--enable-lora", "--max-loras=4", "--max-lora-rank=16", "--load-format=auto"} <= set(found)
     assert not any(argument.startswith("--weight-transfer-config") for argument in found)
-    assert environment(of_run(**ADAPTER), {}, Path("/s"))["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
-    assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING" not in environment(of_run(), {}, Path("/s"))
+    assert variables(of_run(**ADAPTER), {}, Path("/s"))["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
+    assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING" not in variables(of_run(), {}, Path("/s"))
 
 
 def test_an_adapter_that_vllm_cannot_serve_is_refused() -> None:
@@ -148,27 +148,27 @@ def test_values_that_look_like_reserved_arguments_are_only_values() -> None:
 
 
 def test_every_cache_is_below_the_scratch_folder() -> None:
-    found = environment(spec(), {}, Path("/gymtrain/scratch"))
+    found = variables(spec(), {}, Path("/gymtrain/scratch"))
     folders = [value for value in found.values() if value.startswith("/")]
     assert folders
     assert all(value.startswith("/gymtrain/scratch/") for value in folders)
 
 
 def test_variables_of_the_pod_template_win() -> None:
-    found = environment(spec(), {"VLLM_CPU_KVCACHE_SPACE": "8"}, Path("/scratch"))
+    found = variables(spec(), {"VLLM_CPU_KVCACHE_SPACE": "8"}, Path("/scratch"))
     assert "VLLM_CPU_KVCACHE_SPACE" not in found
 
 
 def test_cpu_settings_stay_away_from_gpus() -> None:
-    found = environment(spec(gpus=1), {}, Path("/scratch"))
+    found = variables(spec(gpus=1), {}, Path("/scratch"))
     assert not {"VLLM_TARGET_DEVICE", "TORCHDYNAMO_DISABLE", "VLLM_ENABLE_V1_MULTIPROCESSING"} & found.keys()
 
 
 def test_a_list_of_plugins_gets_ours_too() -> None:
-    assert environment(spec(), {"VLLM_PLUGINS": "other"}, Path("/s"))["VLLM_PLUGINS"] == "other,gymtrain"
-    assert "VLLM_PLUGINS" not in environment(spec(), {"VLLM_PLUGINS": "gymtrain"}, Path("/s"))
+    assert variables(spec(), {"VLLM_PLUGINS": "other"}, Path("/s"))["VLLM_PLUGINS"] == "other,gymtrain"
+    assert "VLLM_PLUGINS" not in variables(spec(), {"VLLM_PLUGINS": "gymtrain"}, Path("/s"))
 
 
 def test_the_routes_for_weights_cannot_be_switched_off() -> None:
     with pytest.raises(ArgumentsError, match="VLLM_SERVER_DEV_MODE"):
-        environment(spec(), {"VLLM_SERVER_DEV_MODE": "0"}, Path("/s"))
+        variables(spec(), {"VLLM_SERVER_DEV_MODE": "0"}, Path("/s"))

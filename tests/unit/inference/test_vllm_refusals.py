@@ -15,7 +15,7 @@ import pytest
 
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.wiring import Finding
-from gymtrain_vllm.arguments import build, environment
+from gymtrain_vllm.arguments import build, variables
 from gymtrain_vllm.judge import surely_accepted
 from tests.support.specs import smallest_run
 
@@ -61,7 +61,7 @@ def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vllm]:
     made["build_model"](tokenizer).save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in environment(_spec((), 0), {}, folder / "scratch").items():
+        for name, value in variables(_spec((), 0), {}, folder / "scratch").items():
             patch.setenv(name, value)
         for name in ("HOME", "TMPDIR"):
             patch.setenv(name, str(tmp_path_factory.mktemp(name)))
