@@ -8,13 +8,13 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.transports import LORA_RANKS, adapters_held, lora_rank, planned, takes_adapters, vllm_backend
 from gymtrain_api.wiring import SERVED_MODEL_NAME
 from gymtrain_vllm.errors import ArgumentsError
+from gymtrain_vllm.vllm_internals import server_knows
 
 PLUGIN = "gymtrain"  # name of our entry point
 _CPU_CACHE_GIB = "1"  # of the key-value cache, which vLLM fills with zeros at start
@@ -76,7 +76,7 @@ def build(spec: GymTrainingRunSpec, model: Path, port: int, seed: int = 0) -> li
         f"--tensor-parallel-size={max(1, spec.inference.gpus)}",
         "--uvicorn-log-level=warning",  # a line per probe and rollout says nothing
     ]
-    if _knows("enable_scale_out"):
+    if server_knows("enable_scale_out"):
         arguments.append("--enable-scale-out")  # /inference/v1/generate; older releases always have it
     if not on_gpu:
         arguments.append("--enforce-eager")  # torch.compile takes minutes here, and a compiler in the image
@@ -193,12 +193,3 @@ def _cpus() -> int:
     except (OSError, ValueError):
         return cpus
     return cpus if quota == "max" else max(1, min(cpus, round(int(quota) / int(period))))
-
-
-def _knows(setting: str) -> bool:
-    """Whether this vLLM's server has a setting, told by its text: importing vLLM takes 15 s."""
-    spec = find_spec("vllm")
-    if spec is None or spec.origin is None:
-        return False
-    entrypoints = Path(spec.origin).parent / "entrypoints"
-    return any(setting in path.read_text(errors="replace") for path in entrypoints.rglob("cli_args.py"))

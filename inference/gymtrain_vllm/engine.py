@@ -10,8 +10,6 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +28,7 @@ from gymtrain_vllm.errors import FetchError, LoadError
 from gymtrain_vllm.fetch import discard
 from gymtrain_vllm.prefetch import FetchAhead
 from gymtrain_vllm.tensors import read_tensors
+from gymtrain_vllm.vllm_internals import layerwise_reload, repack_output_head
 
 logger = logging.getLogger("vllm.gymtrain")  # below vLLM's own logger, so that its handlers print it
 
@@ -132,43 +131,15 @@ class PullEngine(WeightTransferEngine[PullInitInfo, PullUpdateInfo]):  # type: i
         discard(list(files))
 
     def _load(self, files: list[Path]) -> None:
-        from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
-
         expected = {name for name, _ in self.model.named_parameters()}
-        with torch.no_grad(), _quiet("vllm.model_executor.model_loader.reload.layerwise"):
-            initialize_layerwise_reload(self.model)
-            loaded = self.model.load_weights(read_tensors(files, self.device))
-            finalize_layerwise_reload(self.model, self.model_config)
+        with torch.no_grad():
+            with layerwise_reload(self.model, self.model_config):
+                loaded = self.model.load_weights(read_tensors(files, self.device))
             if self.device.type == "cpu":
-                _repack_output_head(self.model)
+                repack_output_head(self.model)
         # The same test that vLLM makes after its own loading, with the same exception for quantized models.
         if loaded is not None and self.model_config.quantization is None and (missing := expected - set(loaded)):
             raise LoadError(f"no weights came for {', '.join(sorted(missing)[:5])} ({len(missing)} parameters)")
-
-
-@contextmanager
-def _quiet(name: str) -> Iterator[None]:
-    """No warnings from a logger: at each reload vLLM says of layers without weights that it "failed to load" them."""
-    noisy = logging.getLogger(name)
-    level = noisy.level
-    noisy.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        noisy.setLevel(level)
-
-
-def _repack_output_head(model: torch.nn.Module) -> None:
-    """Renews the packed copy of a tied output head.
-
-    On CPUs vLLM multiplies with a packed copy of each matrix, made after loading. A head that is tied to the embedding
-    owns no parameter, so the reload skips it, and its copy would stay the old one without any error.
-    """
-    from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
-
-    for layer in model.modules():
-        if isinstance(layer, VocabParallelEmbedding) and hasattr(layer, "cpu_linear"):
-            layer.quant_method.process_weights_after_loading(layer)
 
 
 def _end_process_soon() -> None:

@@ -11,6 +11,8 @@ import shutil
 import sys
 from pathlib import Path
 
+from gymtrain_vllm import vllm_internals
+
 _ARCHITECTURES = (
     "LlamaForCausalLM",
     "Qwen2ForCausalLM",
@@ -22,8 +24,8 @@ _IMAGE_CACHE = Path(__file__).resolve().parent.parent / "vllm-cache"
 
 def provide(cache: Path, source: Path = _IMAGE_CACHE) -> None:
     """Copies the image's notes to vLLM's cache folder, over none that is there."""
-    for note in source.glob("modelinfos/*.json"):
-        target = cache / "modelinfos" / note.name
+    for note in source.glob(vllm_internals.MODEL_CLASS_NOTES):
+        target = cache / note.relative_to(source)
         if not target.exists():
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(note, target)
@@ -31,17 +33,9 @@ def provide(cache: Path, source: Path = _IMAGE_CACHE) -> None:
 
 def make() -> None:
     """Looks at the classes; VLLM_CACHE_ROOT says where to. A class that this vLLM lacks is left out."""
-    from vllm.model_executor.models import registry
-    from vllm.model_executor.models.registry import ModelRegistry
-
-    # Each look is a process that imports vLLM, lest it initialize CUDA in vLLM's own. Here there is none to initialize.
-    registry._run_in_subprocess = lambda look: look()
     for architecture in _ARCHITECTURES:
-        model = ModelRegistry.models.get(architecture)
-        if model is None:
+        if not vllm_internals.inspect_model_class(architecture):
             print(f"{architecture}: not in this vLLM", file=sys.stderr)
-            continue
-        model.inspect_model_cls()
 
 
 if __name__ == "__main__":

@@ -8,17 +8,17 @@ Notes are of one vLLM: they carry a digest of the source files that make its par
 that was built upon this one with another vLLM.
 """
 
-import hashlib
 import json
 import os
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from importlib.util import find_spec
 from pathlib import Path
+from typing import NoReturn
+
+from gymtrain_vllm import vllm_internals
 
 _IMAGE_NOTES = Path(__file__).resolve().parent.parent / "vllm-options.json"
-_PARSER_SOURCES = ("_version.py", "engine/arg_utils.py", "utils/argparse_utils.py", "entrypoints/**/cli_args.py")
 
 
 @dataclass(frozen=True)
@@ -39,19 +39,6 @@ class Options:
     architectures: frozenset[str]
 
 
-def digest() -> str | None:
-    """Tells this image's vLLM from others, without importing it; None where there is none."""
-    spec = find_spec("vllm")
-    if spec is None or spec.origin is None:
-        return None
-    package = Path(spec.origin).parent
-    found = hashlib.sha256()
-    for pattern in _PARSER_SOURCES:
-        for path in sorted(package.glob(pattern)):
-            found.update(path.read_bytes())
-    return found.hexdigest()
-
-
 def load(notes: Path = _IMAGE_NOTES) -> Options | None:
     """The image's notes; None where there are none, or where they are of another vLLM."""
     try:
@@ -64,37 +51,32 @@ def load(notes: Path = _IMAGE_NOTES) -> Options | None:
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None  # vLLM is asked instead
-    return options if options.digest == digest() else None
+    return options if options.digest == vllm_internals.parser_digest() else None
 
 
 def make() -> Options:
     """Asks vLLM. VLLM_TARGET_DEVICE=cpu has to be set where there is no GPU."""
-    from vllm.model_executor.models.registry import ModelRegistry
-    from vllm.tool_parsers import ToolParserManager
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
+    from vllm import ModelRegistry
 
-    try:
-        from vllm.entrypoints.launchers.cli_args import make_arg_parser
-    except ModuleNotFoundError:  # vLLM before 0.32
-        from vllm.entrypoints.openai.cli_args import make_arg_parser
-
-    found = digest()
+    found = vllm_internals.parser_digest()
     if found is None:
         raise RuntimeError("vLLM's own files were not found")
     values: dict[str, tuple[str, ...] | None] = {}
-    # There is no public way to list a parser's options; argparse has had this list since it is in Python.
-    for action in make_arg_parser(FlexibleArgumentParser())._actions:
-        for name in action.option_strings:
-            if action.nargs == 0:
-                values[name] = None
-            elif action.nargs in (None, "+", "*", "?"):
-                values[name] = tuple(str(choice) for choice in action.choices or ())
+    for name, option in vllm_internals.parser_options(vllm_internals.serve_parser(_refuse)).items():
+        if option.nargs == 0:
+            values[name] = None
+        elif option.nargs in (None, "+", "*", "?"):
+            values[name] = tuple(str(choice) for choice in option.choices or ())
     return Options(
         digest=found,
         values=values,
-        tool_parsers=frozenset(ToolParserManager.list_registered()),
+        tool_parsers=vllm_internals.tool_parsers(),
         architectures=frozenset(ModelRegistry.get_supported_archs()),
     )
+
+
+def _refuse(message: str) -> NoReturn:
+    raise RuntimeError(f"vLLM's parser gives up: {message}")
 
 
 def write(options: Options, notes: Path) -> None:

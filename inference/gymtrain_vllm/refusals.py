@@ -7,29 +7,15 @@ that it judges by the device: a refusal that a GPU would not give must not end a
 
 import argparse
 import difflib
-import json
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
 from pydantic import ValidationError
-from vllm.engine.arg_utils import AsyncEngineArgs
-from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS
-from vllm.reasoning import ReasoningParserManager
-from vllm.tool_parsers import ToolParserManager
-from vllm.usage.usage_lib import UsageContext
-from vllm.utils.argparse_utils import FlexibleArgumentParser
-
-try:
-    from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
-    from vllm.entrypoints.launchers.launcher import validate_api_server_args
-except ModuleNotFoundError:  # vLLM before 0.32
-    from vllm.entrypoints.openai.api_server import validate_api_server_args
-    from vllm.entrypoints.openai.cli_args import make_arg_parser, validate_parsed_serve_args
 
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.wiring import Finding
+from gymtrain_vllm import vllm_internals
 from gymtrain_vllm.arguments import reserved
 
 _ARGS = "spec.inference.args"
@@ -41,21 +27,8 @@ class _RefusedError(Exception):
     """The parser's message. Anything else would end the process."""
 
 
-class _Parser(FlexibleArgumentParser):  # type: ignore[misc]  # vllm is not installed where types are checked
-    """vLLM's parser, which says what it refuses instead of ending the process."""
-
-    def error(self, message: str) -> NoReturn:
-        raise _RefusedError(message)
-
-    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
-        raise _RefusedError(message or "the server would print its help and end")
-
-    def print_help(self, file: Any = None) -> None:
-        """Nothing: nobody reads it."""
-
-    def names(self) -> list[str]:
-        """All long options. There is no public way to list them; argparse has had this list since it is in Python."""
-        return [name for action in self._actions for name in action.option_strings if name.startswith("--")]
+def _refuse(message: str) -> NoReturn:
+    raise _RefusedError(message)
 
 
 def refusals(spec: GymTrainingRunSpec, line: Sequence[str], *, has_model: bool) -> list[Finding]:
@@ -66,41 +39,33 @@ def refusals(spec: GymTrainingRunSpec, line: Sequence[str], *, has_model: bool) 
         line: `arguments.build`'s.
         has_model: whether the model's folder is filled; what vLLM makes of the model can't be asked before.
     """
+    from vllm import AsyncEngineArgs
+
     given = spec.inference.args
-    parser: _Parser = make_arg_parser(_Parser())
+    parser = vllm_internals.serve_parser(_refuse)
     try:
         if found := list(_of_file(given, parser)):
             return found
         args = parser.parse_args(list(line))
-        _check(args)
+        vllm_internals.check_serve_arguments(args)
         engine = AsyncEngineArgs.from_cli_args(args)
     except _RefusedError as error:
-        return list(_of_parser(str(error), given, parser.names()))
+        names = [name for name in vllm_internals.parser_options(parser) if name.startswith("--")]
+        return list(_of_parser(str(error), given, names))
     except Exception as error:  # vLLM raises nearly any
         return [_finding(error, given)]
     return _of_model(spec, engine) if has_model else _of_workers(spec, engine)
 
 
-def _check(args: argparse.Namespace) -> None:
-    """As vLLM's `main` and `setup_server` do, in their order."""
-    validate_parsed_serve_args(args)
-    if args.tool_parser_plugin:
-        ToolParserManager.import_tool_parser(args.tool_parser_plugin)
-    if getattr(args, "reasoning_parser_plugin", None):
-        ReasoningParserManager.import_reasoning_parser(args.reasoning_parser_plugin)
-    validate_api_server_args(args)
-
-
-def _of_file(given: Sequence[str], parser: _Parser) -> Iterator[Finding]:
+def _of_file(given: Sequence[str], parser: argparse.ArgumentParser) -> Iterator[Finding]:
     """Why the file of --config can't be read, or the reserved arguments in it: vLLM reads them as if they stood on the
     command line."""
-    load = getattr(parser, "load_config_file", None)  # 0.32 has it, not every release
-    if load is None or _CONFIG not in given[:-1]:
+    if _CONFIG not in given[:-1]:
         return
     position = list(given).index(_CONFIG)
     name, where = given[position + 1], f"{_ARGS}[{position}]"
     try:
-        arguments = load(name)
+        arguments = vllm_internals.read_config_file(parser, name)
     except Exception as error:  # YAML's own, and the file system's
         yield Finding(where=where, message=f"vLLM can't read {name}: {_line(error)}")
         return
@@ -126,7 +91,7 @@ def _of_parser(message: str, given: Sequence[str], names: Sequence[str]) -> Iter
     yield _finding(message, given)
 
 
-def _of_workers(spec: GymTrainingRunSpec, engine: AsyncEngineArgs) -> list[Finding]:
+def _of_workers(spec: GymTrainingRunSpec, engine: Any) -> list[Finding]:
     """More workers than the pod has GPUs, which vLLM can't tell where there is no GPU."""
     gpus = spec.inference.gpus
     workers = engine.tensor_parallel_size * engine.pipeline_parallel_size
@@ -139,50 +104,19 @@ def _of_workers(spec: GymTrainingRunSpec, engine: AsyncEngineArgs) -> list[Findi
     return [Finding(where=where, message=f"{message}: set it to {workers}, or lower the parallelism")]
 
 
-def _of_model(spec: GymTrainingRunSpec, engine: AsyncEngineArgs) -> list[Finding]:
+def _of_model(spec: GymTrainingRunSpec, engine: Any) -> list[Finding]:
     """What vLLM makes of the model with these settings. No weights are read."""
     if found := _of_workers(spec, engine):
         return found
     try:
         if spec.inference.gpus == 0:
             # The pods have no GPU either: it is their own check, whole.
-            engine.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
+            vllm_internals.check_engine(engine)
         else:
-            _model_for_gpus(engine)
+            vllm_internals.check_model_for_gpus(engine)
     except Exception as error:  # vLLM raises nearly any
         return [_finding(error, spec.inference.args)]
     return []
-
-
-def _model_for_gpus(engine: AsyncEngineArgs) -> None:
-    """The model's config, and how it divides among workers.
-
-    Raises:
-        Exception: vLLM refuses it.
-    """
-    from vllm.config import ParallelConfig
-
-    if engine.quantization is not None and engine.quantization not in QUANTIZATION_METHODS:
-        raise ValueError(
-            f"unknown quantization {engine.quantization}: one of {', '.join(sorted(QUANTIZATION_METHODS))}"
-        )
-    if _is_quantized(Path(engine.model)):
-        return  # which quantized models it takes depends on the device
-    engine.quantization = None
-    engine.quantization_config = None
-    engine.dtype = "float32"
-    engine.enable_sleep_mode = engine.enable_cumem_allocator = False
-    parallel = ParallelConfig(
-        tensor_parallel_size=engine.tensor_parallel_size,
-        pipeline_parallel_size=engine.pipeline_parallel_size,
-        distributed_executor_backend="mp",  # named, so that no GPUs are counted
-    )
-    engine.create_model_config().verify_with_parallel_config(parallel)
-
-
-def _is_quantized(model: Path) -> bool:
-    config = json.loads((model / "config.json").read_bytes())
-    return bool(config.get("quantization_config") or config.get("compression_config"))
 
 
 def _finding(error: Exception | str, given: Sequence[str]) -> Finding:

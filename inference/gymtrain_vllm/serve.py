@@ -10,8 +10,6 @@ import sys
 
 gc.set_threshold(50_000, 20, 100)
 
-_SERVER = "vllm.entrypoints.openai.api_server"
-
 
 def main() -> None:
     """Never returns normally: vLLM ends the process.
@@ -27,6 +25,7 @@ def main() -> None:
     from gymtrain_api.runs import parse_run_config
     from gymtrain_vllm import arguments, engine_watchdog, environment, file_cache, model_class_cache, version_note
     from gymtrain_vllm.errors import ArgumentsError
+    from gymtrain_vllm.vllm_internals import SERVER
 
     run = parse_run_config(environment.run_config().read_bytes())
     try:
@@ -41,11 +40,11 @@ def main() -> None:
     version_note.forget()
     file_cache.sweep()
     model_class_cache.provide(Path(os.environ["VLLM_CACHE_ROOT"]))
-    print(f"gymtrain: {_SERVER} {' '.join(argv)}", flush=True)
-    sys.argv = [_SERVER, *argv]
+    print(f"gymtrain: {SERVER} {' '.join(argv)}", flush=True)
+    sys.argv = [SERVER, *argv]
     engine_watchdog.start(environment.port())
     # __main__ stays this module, so that the engine process imports this one and not the whole server.
-    runpy.run_module(_SERVER, run_name="__main__")
+    runpy.run_module(SERVER, run_name="__main__")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gymtrain_api.wiring import PREFLIGHT_MARK, Finding, InferencePreflight
-from gymtrain_vllm import options
+from gymtrain_vllm import options, vllm_internals
 from gymtrain_vllm.options import Options
 from gymtrain_vllm.preflight import main, preflight
 from tests.support.specs import smallest_run
@@ -120,7 +120,7 @@ def test_the_verdict_is_one_line_on_stdout(pod: Pod, capsys: pytest.CaptureFixtu
 
 
 def test_notes_come_back_as_they_were_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(options, "digest", lambda: "x")
+    monkeypatch.setattr(vllm_internals, "parser_digest", lambda: "x")
     options.write(OPTIONS, tmp_path / "notes.json")
     assert options.load(tmp_path / "notes.json") == OPTIONS
 
@@ -138,7 +138,7 @@ def test_notes_of_another_vllm_count_for_nothing(tmp_path: Path, monkeypatch: py
     (package / "__init__.py").touch()
     (package / "_version.py").write_text("one")
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = options.digest()
+    found = vllm_internals.parser_digest()
     assert found is not None
     options.write(Options(found, {}, frozenset(), frozenset()), tmp_path / "notes.json")
     assert options.load(tmp_path / "notes.json") is not None
