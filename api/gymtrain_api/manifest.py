@@ -19,9 +19,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 MANIFEST_FILE = "manifest"
 
-# Written by the plugin in the scratch folder of a vLLM pod once it holds weights: the version, as text.
-HELD_VERSION_FILE = "held-weights"
-
 
 class _Line(BaseModel):
     model_config = ConfigDict(frozen=True)

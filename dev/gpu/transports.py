@@ -43,7 +43,7 @@ from dev.gpu import small_model
 from dev.gpu.vllm_server import free_port, serving
 
 _NCCL = '--weight-transfer-config={"backend":"nccl"}'
-_SEVERAL = ("--tensor-parallel-size=2", "--middleware=gymtrain_vllm.worker_desync.EndsOutOfStep")
+_SEVERAL = ("--tensor-parallel-size=2", "--middleware=gymtrain_vllm.server_exit.EndsOutOfStep")
 _PODS_HOST = "pods"
 _PROMPTS = [[5, 6, 7, 8], list(range(100, 160)), list(range(3000, 3200))]
 _RESULTS: dict[str, Any] = {}

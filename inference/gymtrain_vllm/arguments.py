@@ -81,7 +81,7 @@ def build(spec: GymTrainingRunSpec, model: Path, port: int, seed: int = 0) -> li
     if not on_gpu:
         arguments.append("--enforce-eager")  # torch.compile takes minutes here, and a compiler in the image
     if spec.inference.gpus > 1 or any(map(_PARALLEL.match, spec.inference.args)):
-        arguments.append("--middleware=gymtrain_vllm.worker_desync.EndsOutOfStep")
+        arguments.append("--middleware=gymtrain_vllm.server_exit.EndsOutOfStep")
     return arguments + list(spec.inference.args)
 
 

@@ -7,8 +7,6 @@ of its own: the server goes on generating, and is paused for the load alone.
 """
 
 import logging
-import os
-import threading
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,17 +21,16 @@ from vllm.distributed.weight_transfer.base import (
 )
 
 from gymtrain_api.manifest import PullUpdate
-from gymtrain_vllm import version_note
+from gymtrain_vllm import ready
 from gymtrain_vllm.errors import FetchError, LoadError
-from gymtrain_vllm.fetch import discard
-from gymtrain_vllm.prefetch import FetchAhead
+from gymtrain_vllm.fetch import BackgroundFetch, discard
+from gymtrain_vllm.server_exit import ExitCode, exit_soon
 from gymtrain_vllm.tensors import read_tensors
 from gymtrain_vllm.vllm_internals import layerwise_reload, repack_output_head
 
 logger = logging.getLogger("vllm.gymtrain")  # below vLLM's own logger, so that its handlers print it
 
-_EXIT_HALF_LOADED = 70
-_LAST_WORDS_SECONDS = 2.0
+_LAST_WORDS_SECONDS = 2.0  # in which the error is reported
 
 
 @dataclass
@@ -64,7 +61,7 @@ class PullEngine(WeightTransferEngine[PullInitInfo, PullUpdateInfo]):  # type: i
     def __init__(self, *arguments: Any, **more: Any) -> None:
         """vLLM makes one in each worker process."""
         super().__init__(*arguments, **more)
-        self._ahead = FetchAhead()
+        self._background_fetch = BackgroundFetch()
 
     def init_transfer_engine(self, init_info: PullInitInfo) -> None:
         """Nothing to set up."""
@@ -86,17 +83,17 @@ class PullEngine(WeightTransferEngine[PullInitInfo, PullUpdateInfo]):  # type: i
             raise FetchError(f"bad update_info: {error}") from error
         self._free()
         if update.step == "fetch":
-            self._ahead.begin(update)
+            self._background_fetch.begin(update)
             return
-        files = self._ahead.files(update)
+        files = self._background_fetch.files(update)
         fetched = time.monotonic()
         self._files = tuple(files)
         try:
             self._load(files)
         except Exception as error:
-            version_note.forget()
+            ready.remove_note()
             self._free()
-            _end_process_soon()
+            exit_soon(ExitCode.HALF_LOADED, _LAST_WORDS_SECONDS)  # a model of mixed weights must not answer anything
             what = str(error) or type(error).__name__
             raise LoadError(f"version {update.version} doesn't fit the model: {what}") from error
         self._received = update.version
@@ -114,12 +111,12 @@ class PullEngine(WeightTransferEngine[PullInitInfo, PullUpdateInfo]):  # type: i
         """
         self._free()
         if self._received is not None:
-            version_note.remember(self._received)
+            ready.write_note(self._received)
 
     def shutdown(self) -> None:
         """Ends a fetch that is under way."""
         self._free()
-        self._ahead.close()
+        self._background_fetch.close()
 
     @staticmethod
     def trainer_send_weights(*_: Any, **__: Any) -> None:
@@ -140,10 +137,3 @@ class PullEngine(WeightTransferEngine[PullInitInfo, PullUpdateInfo]):  # type: i
         # The same test that vLLM makes after its own loading, with the same exception for quantized models.
         if loaded is not None and self.model_config.quantization is None and (missing := expected - set(loaded)):
             raise LoadError(f"no weights came for {', '.join(sorted(missing)[:5])} ({len(missing)} parameters)")
-
-
-def _end_process_soon() -> None:
-    """Ends this process once the error has been reported: a model of mixed weights must not answer anything."""
-    timer = threading.Timer(_LAST_WORDS_SECONDS, os._exit, (_EXIT_HALF_LOADED,))
-    timer.daemon = True
-    timer.start()

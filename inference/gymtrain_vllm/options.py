@@ -2,7 +2,7 @@
 
 Importing vLLM's parser takes 15 s of a core, and preflight runs before any other pod of a run may start. Run as a
 program, this file asks the parser once and writes down its options; `load` reads them in the pod. The notes only ever
-let arguments pass, and only those of which `judge` is sure: vLLM itself, which is imported then, judges the rest.
+let arguments pass, and only those of which `acceptance` is sure: vLLM itself, which is imported then, judges the rest.
 
 Notes are of one vLLM: they carry a digest of the source files that make its parser, and count for nothing in an image
 that was built upon this one with another vLLM.

@@ -16,9 +16,8 @@ from typing import Any
 from gymtrain_api.runs import parse_run_config
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.wiring import PREFLIGHT_MARK, Finding, InferencePreflight
-from gymtrain_vllm import arguments, environment, model_class_cache, options
+from gymtrain_vllm import acceptance, arguments, environment, model_class_cache, options
 from gymtrain_vllm.errors import ArgumentsError
-from gymtrain_vllm.judge import surely_accepted
 
 
 def preflight() -> InferencePreflight:
@@ -34,12 +33,10 @@ def preflight() -> InferencePreflight:
         line = arguments.build(spec, environment.model(), environment.port())
         model = _model_config(environment.model())
         notes = options.load()
-        asked = notes is None or not surely_accepted(spec, line, notes, model)
+        asked = notes is None or not acceptance.surely_accepted(spec, line, notes, model)
         if asked:
             _prepare(arguments.variables(spec, os.environ, environment.scratch()))
-            from gymtrain_vllm.refusals import refusals
-
-            findings = refusals(spec, line, has_model=model is not None)
+            findings = acceptance.refusals(spec, line, has_model=model is not None)
     return InferencePreflight(findings=findings, asked_vllm=asked, seconds=round(time.monotonic() - started, 3))
 
 

@@ -1,11 +1,11 @@
-"""Readiness probe of a vLLM pod: ready only while it holds weights of this run.
+"""Readiness probe of a vLLM pod, and the note that it reads: ready only while the pod holds weights of this run.
 
 Run as a file with `python -I -S`: it imports next to nothing and takes some 30 ms. Exit code 0 means ready; else the
 reason is on stdout, where Kubernetes shows it in the pod's events.
 
     healthy?  GET /health
     whose weights?  GET /weight_info; where the release has no such route or the engine is too busy to answer,
-                    the note that the plugin keeps in the scratch folder
+                    the note that the engine keeps in the scratch folder
     whose adapter?  GET /v1/models, where the run trains an adapter
     With weightSync.transport None healthy is enough.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _RUN_CONFIG = "/etc/gymtrain/run/run.json"
 _ROOT = "/gymtrain"
-_HELD = "scratch/held-weights"  # below the root
+_NOTE = "scratch/held-weights"  # below the root
 _PORT = 8000
 _SECONDS = 2.5  # for each of at most three questions
 
@@ -41,6 +41,29 @@ def get(path: str, port: int, timeout: float = _SECONDS) -> tuple[int, bytes]:
     if len(words) < 2 or not words[1].isdigit():
         raise OSError(f"no HTTP answer to {path}")
     return int(words[1]), body
+
+
+def note_file() -> str:
+    """Where the note is that says which weights this pod holds. Nobody else can say it while vLLM's engine is busy."""
+    return os.path.join(os.environ.get("GYMTRAIN_ROOT", _ROOT), _NOTE)
+
+
+def write_note(version: str) -> None:
+    """Writes the note. A pod without a scratch folder has none, and its probe asks vLLM alone."""
+    note = note_file()
+    if os.path.isdir(os.path.dirname(note)):
+        fresh = f"{note}.{os.getpid()}"
+        with open(fresh, "w", encoding="utf-8") as text:
+            text.write(version)
+        os.replace(fresh, note)
+
+
+def remove_note() -> None:
+    """Removes the note: the scratch folder outlives a restart of the container, the weights don't."""
+    try:  # noqa: SIM105 - contextlib takes longer to import than the rest
+        os.unlink(note_file())
+    except FileNotFoundError:
+        pass
 
 
 def held_version(port: int, note: str) -> str | None:
@@ -93,8 +116,7 @@ def main() -> int:
     with open(os.environ.get("GYMTRAIN_RUN_CONFIG", _RUN_CONFIG), encoding="utf-8") as config:
         run = json.load(config)
     port = int(os.environ.get("GYMTRAIN_INFERENCE_PORT", _PORT))
-    note = os.path.join(os.environ.get("GYMTRAIN_ROOT", _ROOT), _HELD)
-    reason = reason_against(run["name"], run.get("spec") or {}, port, note)
+    reason = reason_against(run["name"], run.get("spec") or {}, port, note_file())
     if reason:
         print(reason)
     return 1 if reason else 0

@@ -23,7 +23,7 @@ def main() -> None:
     from pathlib import Path
 
     from gymtrain_api.runs import parse_run_config
-    from gymtrain_vllm import arguments, engine_watchdog, environment, file_cache, model_class_cache, version_note
+    from gymtrain_vllm import arguments, environment, file_cache, model_class_cache, ready, server_exit
     from gymtrain_vllm.errors import ArgumentsError
     from gymtrain_vllm.vllm_internals import SERVER
 
@@ -37,12 +37,12 @@ def main() -> None:
         sys.exit(f"gymtrain: {error}")
     for name in ("HOME", "TMPDIR", "VLLM_CACHE_ROOT"):
         Path(os.environ[name]).mkdir(parents=True, exist_ok=True)
-    version_note.forget()
+    ready.remove_note()
     file_cache.sweep()
     model_class_cache.provide(Path(os.environ["VLLM_CACHE_ROOT"]))
     print(f"gymtrain: {SERVER} {' '.join(argv)}", flush=True)
     sys.argv = [SERVER, *argv]
-    engine_watchdog.start(environment.port())
+    server_exit.watch_engine(environment.port())
     # __main__ stays this module, so that the engine process imports this one and not the whole server.
     runpy.run_module(SERVER, run_name="__main__")
 

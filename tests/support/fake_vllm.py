@@ -16,8 +16,8 @@ from aiohttp import web
 from gymtrain_api.manifest import PullUpdate
 from gymtrain_api.transports import LORA_ROUTES, NCCL_ROUTES, PULL_BACKEND
 from gymtrain_vllm.errors import FetchError
-from gymtrain_vllm.prefetch import FetchAhead
-from gymtrain_vllm.worker_desync import ASKS_WORKERS
+from gymtrain_vllm.fetch import BackgroundFetch
+from gymtrain_vllm.server_exit import ASKS_WORKERS
 
 
 class FakeVLLM:
@@ -33,7 +33,7 @@ class FakeVLLM:
         self.loaded_while_paused: list[bool] = []
         self.begun: list[str] = []  # versions that it fetched ahead
         self.begun_while_paused: list[bool] = []
-        self.ahead = FetchAhead(folder)
+        self.ahead = BackgroundFetch(folder)
         self.resets = 0
         self.fail_updates = 0  # so many updates end in HTTP 500
         self.update_error = "something broke"

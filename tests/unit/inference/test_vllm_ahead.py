@@ -12,7 +12,7 @@ from gymtrain_api.manifest import PullUpdate, WeightPart
 from gymtrain_trainer.weights import WeightStore, weight_routes
 from gymtrain_trainer.weights.store.weight_store import Draft
 from gymtrain_vllm.errors import FetchError
-from gymtrain_vllm.prefetch import FetchAhead
+from gymtrain_vllm.fetch import BackgroundFetch
 from tests.support.fake_vllm import free_port, serving
 
 NAME, CONTENT = "0.safetensors", b"weights"
@@ -46,7 +46,7 @@ class Trainer:
 
 @pytest.fixture
 async def trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Trainer]:
-    monkeypatch.setattr("gymtrain_vllm.download.time.sleep", lambda _: None)
+    monkeypatch.setattr("gymtrain_vllm.fetch.time.sleep", lambda _: None)
     found = Trainer(tmp_path / "staged")
     app = web.Application()
     app.add_routes(weight_routes(found.store))
@@ -55,13 +55,13 @@ async def trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 
 
 @pytest.fixture
-def ahead(tmp_path: Path) -> Iterator[FetchAhead]:
-    found = FetchAhead(tmp_path / "pod")
+def ahead(tmp_path: Path) -> Iterator[BackgroundFetch]:
+    found = BackgroundFetch(tmp_path / "pod")
     yield found
     found.close()
 
 
-async def test_what_was_begun_is_there_when_it_is_asked_for(trainer: Trainer, ahead: FetchAhead) -> None:
+async def test_what_was_begun_is_there_when_it_is_asked_for(trainer: Trainer, ahead: BackgroundFetch) -> None:
     draft = trainer.begin(1)
     ahead.begin(trainer.update(1))
     trainer.finish(draft)
@@ -69,12 +69,12 @@ async def test_what_was_begun_is_there_when_it_is_asked_for(trainer: Trainer, ah
     assert [file.read_bytes() for file in files] == [CONTENT]
 
 
-async def test_what_was_not_begun_is_fetched_when_it_is_asked_for(trainer: Trainer, ahead: FetchAhead) -> None:
+async def test_what_was_not_begun_is_fetched_when_it_is_asked_for(trainer: Trainer, ahead: BackgroundFetch) -> None:
     trainer.finish(trainer.begin(1))
     assert len(await asyncio.to_thread(ahead.files, trainer.update(1))) == 1
 
 
-async def test_another_version_ends_the_fetch_that_was_begun(trainer: Trainer, ahead: FetchAhead) -> None:
+async def test_another_version_ends_the_fetch_that_was_begun(trainer: Trainer, ahead: BackgroundFetch) -> None:
     trainer.begin(1)  # never finished
     ahead.begin(trainer.update(1, seconds=60))
     trainer.finish(trainer.begin(2))
@@ -86,7 +86,7 @@ async def test_another_version_ends_the_fetch_that_was_begun(trainer: Trainer, a
     assert file.read_bytes() == CONTENT
 
 
-async def test_a_version_that_nobody_asked_for_leaves_nothing(trainer: Trainer, ahead: FetchAhead) -> None:
+async def test_a_version_that_nobody_asked_for_leaves_nothing(trainer: Trainer, ahead: BackgroundFetch) -> None:
     trainer.finish(trainer.begin(1))
     ahead.begin(trainer.update(1))
     trainer.finish(trainer.begin(2))
@@ -94,7 +94,7 @@ async def test_a_version_that_nobody_asked_for_leaves_nothing(trainer: Trainer, 
     assert [path.name for path in file.parent.parent.iterdir()] == [file.parent.name]
 
 
-async def test_after_a_fetch_that_failed_the_next_one_starts_anew(trainer: Trainer, ahead: FetchAhead) -> None:
+async def test_after_a_fetch_that_failed_the_next_one_starts_anew(trainer: Trainer, ahead: BackgroundFetch) -> None:
     trainer.finish(trainer.begin(1), content=b"damaged")
     ahead.begin(trainer.update(1))
     with pytest.raises(FetchError, match="blake3"):
@@ -104,7 +104,7 @@ async def test_after_a_fetch_that_failed_the_next_one_starts_anew(trainer: Train
     assert file.read_bytes() == CONTENT
 
 
-async def test_what_a_killed_process_left_is_removed(trainer: Trainer, ahead: FetchAhead, tmp_path: Path) -> None:
+async def test_what_a_killed_process_left_is_removed(trainer: Trainer, ahead: BackgroundFetch, tmp_path: Path) -> None:
     left = tmp_path / "pod" / "gymtrain-weights-0123456789abcdef"
     left.mkdir(parents=True)
     trainer.finish(trainer.begin(1))
@@ -113,7 +113,7 @@ async def test_what_a_killed_process_left_is_removed(trainer: Trainer, ahead: Fe
 
 
 async def test_what_a_fetch_that_broke_off_left_goes_with_the_next_version(
-    trainer: Trainer, ahead: FetchAhead, tmp_path: Path
+    trainer: Trainer, ahead: BackgroundFetch, tmp_path: Path
 ) -> None:
     for number in (1, 2):  # not only what the process finds when it starts
         trainer.finish(trainer.begin(number), content=b"damaged")
@@ -125,7 +125,7 @@ async def test_what_a_fetch_that_broke_off_left_goes_with_the_next_version(
 
 
 async def test_a_new_attempt_removes_what_earlier_ones_kept(trainer: Trainer, tmp_path: Path) -> None:
-    workers = [FetchAhead(tmp_path / "pod") for _ in range(2)]  # of one server
+    workers = [BackgroundFetch(tmp_path / "pod") for _ in range(2)]  # of one server
     for trainer.attempt in range(3):
         trainer.store.clear()
         trainer.finish(trainer.begin(1), kept=True)
@@ -140,9 +140,9 @@ async def test_a_new_attempt_removes_what_earlier_ones_kept(trainer: Trainer, tm
 
 
 async def test_what_another_worker_still_writes_stays_until_it_has_ended(
-    trainer: Trainer, ahead: FetchAhead, tmp_path: Path
+    trainer: Trainer, ahead: BackgroundFetch, tmp_path: Path
 ) -> None:
-    other = FetchAhead(tmp_path / "pod")
+    other = BackgroundFetch(tmp_path / "pod")
     trainer.announce(trainer.begin(1))  # never finished
     other.begin(trainer.update(1, seconds=60))
     async with asyncio.timeout(5):
@@ -157,7 +157,7 @@ async def test_what_another_worker_still_writes_stays_until_it_has_ended(
             await asyncio.to_thread(other._pool.shutdown)  # waits for the thread
 
 
-async def test_the_wait_has_a_deadline(trainer: Trainer, ahead: FetchAhead) -> None:
+async def test_the_wait_has_a_deadline(trainer: Trainer, ahead: BackgroundFetch) -> None:
     trainer.begin(1)  # never finished
     ahead.begin(trainer.update(1, seconds=60))
     with pytest.raises(FetchError, match="not done in"):

@@ -34,7 +34,7 @@ def test_on_gpus_the_model_keeps_its_type_and_spans_them() -> None:
     assert "--enforce-eager" not in found
 
 
-_GUARD = "--middleware=gymtrain_vllm.worker_desync.EndsOutOfStep"
+_GUARD = "--middleware=gymtrain_vllm.server_exit.EndsOutOfStep"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from aiohttp import web
 
-from gymtrain_vllm.engine_watchdog import Health, ask, watch
+from gymtrain_vllm.server_exit import Health, ask, watch
 from tests.support.fake_vllm import free_port, serving
 
 WELL, GONE, UNKNOWN = Health.WELL, Health.GONE, Health.UNKNOWN

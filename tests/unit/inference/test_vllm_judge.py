@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from gymtrain_api.spec import GymTrainingRunSpec
+from gymtrain_vllm.acceptance import surely_accepted
 from gymtrain_vllm.arguments import build
-from gymtrain_vllm.judge import surely_accepted
 from gymtrain_vllm.options import Options
 from tests.support.specs import smallest_run
 

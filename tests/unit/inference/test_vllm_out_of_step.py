@@ -2,7 +2,7 @@
 
 import pytest
 
-from gymtrain_vllm.worker_desync import EndsOutOfStep, Message, Receive, Send
+from gymtrain_vllm.server_exit import EndsOutOfStep, Message, Receive, Send
 
 
 class Server:

@@ -1,15 +1,13 @@
 """Preflight of vLLM's arguments: what is refused without vLLM, and when vLLM is asked."""
 
 import json
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from gymtrain_api.wiring import PREFLIGHT_MARK, Finding, InferencePreflight
-from gymtrain_vllm import options, vllm_internals
+from gymtrain_vllm import acceptance, options, vllm_internals
 from gymtrain_vllm.options import Options
 from gymtrain_vllm.preflight import main, preflight
 from tests.support.specs import smallest_run
@@ -28,9 +26,7 @@ class Pod:
         patch.setattr("os.environ", dict(__import__("os").environ))
         patch.setenv("GYMTRAIN_ROOT", str(folder))
         patch.setenv("GYMTRAIN_RUN_CONFIG", str(folder / "run.json"))
-        fake = ModuleType("gymtrain_vllm.refusals")
-        fake.refusals = self._refusals  # type: ignore[attr-defined]
-        patch.setitem(sys.modules, "gymtrain_vllm.refusals", fake)
+        patch.setattr(acceptance, "refusals", self._refusals)
         self.notes(OPTIONS)
 
     def _refusals(self, _: Any, line: list[str], *, has_model: bool) -> list[Finding]:

@@ -111,11 +111,11 @@ async def test_where_the_release_cannot_say_the_plugins_note_counts(place: dict[
 
 
 def test_the_note_is_where_the_plugin_writes_it(place: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    from gymtrain_vllm import version_note
+    from gymtrain_vllm import ready
 
     for name, value in place.items():
         monkeypatch.setenv(name, value)
-    version_note.remember("demo:0:1")
+    ready.write_note("demo:0:1")
     assert (Path(place["GYMTRAIN_ROOT"]) / "scratch" / "held-weights").read_text() == "demo:0:1"
-    version_note.forget()
-    assert not version_note.note().exists()
+    ready.remove_note()
+    assert not Path(ready.note_file()).exists()

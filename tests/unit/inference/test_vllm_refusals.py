@@ -15,8 +15,8 @@ import pytest
 
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.wiring import Finding
+from gymtrain_vllm.acceptance import refusals, surely_accepted
 from gymtrain_vllm.arguments import build, variables
-from gymtrain_vllm.judge import surely_accepted
 from tests.support.specs import smallest_run
 
 if find_spec("vllm") is None:
@@ -34,13 +34,11 @@ class Vllm:
 
     model: Path
     notes: Any
-    refusals: Any
 
     def says(self, *args: str, gpus: int = 0, has_model: bool = True) -> list[Finding]:
         """What preflight finds when vLLM is asked."""
         spec = _spec(args, gpus)
-        found: list[Finding] = self.refusals(spec, build(spec, self.model, 8000), has_model=has_model)
-        return found
+        return refusals(spec, build(spec, self.model, 8000), has_model=has_model)
 
     def sure(self, *args: str, gpus: int = 0) -> bool:
         """Whether it is not even asked."""
@@ -67,11 +65,10 @@ def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vllm]:
             patch.setenv(name, str(tmp_path_factory.mktemp(name)))
         from gymtrain_vllm import options
         from gymtrain_vllm.plugin import register
-        from gymtrain_vllm.refusals import refusals
 
         register()  # the entry point's work, which is not installed here
         options.write(options.make(), folder / "notes.json")
-        yield Vllm(folder / "model", options.load(folder / "notes.json"), refusals)
+        yield Vllm(folder / "model", options.load(folder / "notes.json"))
 
 
 @pytest.mark.parametrize(

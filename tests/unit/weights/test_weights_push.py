@@ -10,7 +10,7 @@ import pytest
 from gymtrain_trainer.weights import HTTPFull
 from gymtrain_trainer.weights.errors import PodRefusedError, PodUnreachableError
 from gymtrain_trainer.weights.pods.client import VllmPod
-from gymtrain_vllm.prefetch import FetchAhead
+from gymtrain_vllm.fetch import BackgroundFetch
 
 ADDRESS = "127.0.0.1"
 
@@ -96,7 +96,7 @@ async def test_a_pod_that_restarted_since_it_began_is_asked_for_all_at_the_next_
     pod = await cluster.start_pod(ADDRESS)
     version, carrier = cluster.stage(1), HTTPFull(cluster.store)
     await carrier.begin(client_of(cluster), version, 5.0)
-    pod.active, pod.ahead = False, FetchAhead(pod.folder)
+    pod.active, pod.ahead = False, BackgroundFetch(pod.folder)
     with pytest.raises(PodRefusedError):
         await carrier.push(client_of(cluster), version, 5.0)
     await carrier.push(client_of(cluster), version, 5.0)

@@ -181,7 +181,7 @@ async def _prepare(fleet: Fleet, pods: list[VllmPod]) -> list[Member]:
 async def _leave(client: PodClient, report: ServerReport, workers: int) -> None:
     """Clears what an earlier group or a killed trainer left in the pod."""
     # The usual answer is an error, that no update is active. A server of several workers doesn't outlive one
-    # (gymtrain_vllm/worker_desync.py); there an update that was left makes the next call fail, and so restarts it.
+    # (gymtrain_vllm/server_exit.py); there an update that was left makes the next call fail, and so restarts it.
     if workers == 1:
         with contextlib.suppress(PodRefusedError):
             await client.finish_update()

@@ -1,0 +1,141 @@
+"""Ends vLLM's server where it can't be used any more, so that Kubernetes starts its container again.
+
+| exit code | when | who notices |
+|---|---|---|
+| 70 | the model holds half of the weights that didn't fit it | the engine (`engine.py`) |
+| 71 | the engine is gone and its API server stays | `watch`, in a thread of that server |
+| 72 | one of several workers refused a call | `EndsOutOfStep`, around that server's application |
+
+**The engine is gone.** vLLM's API server is another process than its engine. Once the engine has ended it is to end
+too, but may stay: it waits for requests that nobody answers any more, with a /health that says 503 or with no open
+port. Kubernetes restarts a container as soon as its first process ends, and a server that only fails its liveness probe
+two minutes later.
+
+**A worker refused a call.** A server of several workers asks all of them and reads one answer of each. It stops reading
+at the first error, so that the answers behind it are taken for those of the next call, and so on for ever
+(vllm-project/vllm#57846, open in 0.32): a worker that fails later is noticed one call too late, when the version that
+it lacks has its label already. Nothing from outside brings the answers into step again, so the server ends. Its
+container is started again, and the trainer sends it the weights. vLLM puts the class around its application:
+`--middleware gymtrain_vllm.server_exit.EndsOutOfStep`.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from enum import Enum, IntEnum
+from typing import Any
+
+from gymtrain_vllm import ready
+
+_EVERY_SECONDS = 2.0
+_TIMES = 5  # in a row: vLLM may end by itself meanwhile, and say more
+_PATIENCE_SECONDS = 10.0  # with an answer
+
+_REFUSAL_SECONDS = 0.2  # in which the caller of a worker that refused gets the error
+
+type Message = MutableMapping[str, Any]
+type Receive = Callable[[], Awaitable[Message]]
+type Send = Callable[[Message], Awaitable[None]]
+type App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+ASKS_WORKERS = frozenset(
+    {
+        "/init_weight_transfer_engine",
+        "/shutdown_weight_transfer_engine",
+        "/start_weight_update",
+        "/update_weights",
+        "/finish_weight_update",
+    }
+)
+
+
+class ExitCode(IntEnum):
+    """What the container ends with."""
+
+    HALF_LOADED = 70
+    ENGINE_GONE = 71
+    OUT_OF_STEP = 72
+
+
+def exit_soon(code: ExitCode, seconds: float) -> None:
+    """Ends this process, in which an error may be reported until then."""
+    timer = threading.Timer(seconds, os._exit, (code,))
+    timer.daemon = True
+    timer.start()
+
+
+class Health(Enum):
+    """What /health says."""
+
+    WELL = "it is well"
+    GONE = "its engine is gone"
+    UNKNOWN = "it doesn't answer"  # it starts, or is busy: the probes of Kubernetes are for that
+
+
+def watch_engine(port: int) -> None:
+    """Watches from now on, in a thread."""
+    threading.Thread(target=watch, args=(lambda: ask(port),), name="engine-watchdog", daemon=True).start()
+
+
+def watch(
+    ask: Callable[[], Health],
+    end: Callable[[int], None] = os._exit,
+    pause: Callable[[float], None] = time.sleep,
+) -> None:
+    """Returns only where `end` does."""
+    was_well, gone = False, 0
+    while gone < _TIMES:
+        pause(_EVERY_SECONDS)
+        health = ask()
+        was_well = was_well or health is Health.WELL
+        gone = gone + 1 if health is Health.GONE and was_well else 0
+    print("gymtrain: vLLM's engine is gone and its server is still there: ending it", flush=True)
+    end(ExitCode.ENGINE_GONE)
+
+
+def ask(port: int) -> Health:
+    """One question to the server in this process."""
+    try:
+        status, _ = ready.get("/health", port, _PATIENCE_SECONDS)
+    except ConnectionRefusedError:  # it has closed its port, and waits for what is under way
+        return Health.GONE
+    except OSError:
+        return Health.UNKNOWN
+    if status == 200:
+        return Health.WELL
+    return Health.GONE if status >= 500 else Health.UNKNOWN
+
+
+class EndsOutOfStep:
+    """ASGI middleware."""
+
+    def __init__(self, app: App, end: Callable[[], None] | None = None) -> None:
+        """`end` ends the server, soon."""
+        self._app = app
+        self._end = end or (lambda: exit_soon(ExitCode.OUT_OF_STEP, _REFUSAL_SECONDS))
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Answers as the server does."""
+        if scope["type"] != "http" or scope["path"] not in ASKS_WORKERS:
+            return await self._app(scope, receive, send)
+        refused = True  # where the server raises, something outside of it answers with 500
+
+        async def noted(message: Message) -> None:
+            nonlocal refused
+            if message["type"] == "http.response.start":
+                # Below 500 the request was wrong, and no worker was asked.
+                refused = message["status"] >= 500
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noted)
+        finally:
+            if refused:
+                print(
+                    f"gymtrain: POST {scope['path']} failed, and this server has several workers: their answers are "
+                    "out of step from now on (vllm-project/vllm#57846). Ending it, so that it is started again",
+                    flush=True,
+                )
+                self._end()
+        return None
