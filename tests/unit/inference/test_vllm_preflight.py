@@ -11,7 +11,7 @@ from gymtrain_vllm import acceptance, options, vllm_internals
 from gymtrain_vllm.options import Options
 from gymtrain_vllm.preflight import main, preflight
 from tests.support.specs import smallest_run
-from tests.unit.inference.test_vllm_judge import OPTIONS
+from tests.unit.inference.test_vllm_acceptance import OPTIONS
 
 
 class Pod:
