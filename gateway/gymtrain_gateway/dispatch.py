@@ -1,4 +1,4 @@
-"""Who works on what: calls get a pod in the order in which they came, and wait where none has room."""
+"""Which pod works on which call: calls get one in the order in which they came, and wait where none has room."""
 
 import asyncio
 from collections import deque

@@ -40,7 +40,7 @@ class Metrics:
         )
         self.forks = Counter(
             "gymtrain_gateway_forks_total",
-            "Chat completions whose history the template wrote anew, by reason.",
+            "Chat completions whose history the template wrote differently, by reason.",
             ["reason"],
             registry=registry,
         )

@@ -190,11 +190,11 @@ class Pods:
         return list(dict.fromkeys([version or UNKNOWN, after or UNKNOWN]))
 
     async def _version_now(self, url: str) -> str | None:
-        """The version that the pod answers with, asked anew: of the pod, or of the trainer where it can't say it."""
+        """The version that the pod answers with now: asked of the pod, or of the trainer where the pod can't say it."""
         facts = self._facts.get(url)
         if facts is not None and facts.label is not None:
             return await weight_label(self._http, url)
-        statement = await self._look_at_trainer_anew()
+        statement = await self._look_at_trainer_now()
         return statement.pods.get(url) if statement else None
 
     async def _look_up(self) -> None:
@@ -252,7 +252,7 @@ class Pods:
         self._trainer = next(iter(found), "")
         return list(found.values())
 
-    async def _look_at_trainer_anew(self) -> Statement | None:
+    async def _look_at_trainer_now(self) -> Statement | None:
         """One look that began after this call; callers at the same time share it."""
         running = self._trainer_look
         if running is not None and not running.done():

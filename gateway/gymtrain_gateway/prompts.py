@@ -140,7 +140,7 @@ class Prompter:
         wanted = said(turn.message)
         text = hashlib.sha256(repr(wanted).encode(errors="surrogatepass")).hexdigest()
         key = f"{token_digest(turn.prompt[-_PROMPT_END:], turn.output)} {text}"
-        if self._same.get(key):  # as read for an earlier turn: a long conversation is not read anew at each one
+        if self._same.get(key):  # as read for an earlier turn: a long conversation is not read again at each one
             return True
         whole = turn.output[:-1] if tail and turn.output[-1:] == tail[:1] else turn.output
         same = await self._read(pod, plain, turn.prompt, whole, deadline) == wanted

@@ -1,12 +1,12 @@
 """Exact token prefixes: the tokens of earlier turns as they were, in place of the template's tokens for them. Pure.
 
-    template, whole conversation    [ history, written anew          ][ since then ]      `full`
-    template, up to last answer     [ history, written anew          ]                    `head`
+    template, whole conversation    [ history, written again         ][ since then ]      `full`
+    template, up to last answer     [ history, written again         ]                    `head`
     really used                     [ prompt + answer of last turn ][eot]                 `known`
     the prompt                      [ prompt + answer of last turn ][eot][ since then ]
 
 The template's history may differ in tokens from what was used (text that is tokenized again need not give the tokens
-back, tool calls are written anew), but it has to say the same. Where it doesn't, the conversation forks.
+back, tool calls are written in another layout), but it has to say the same. Where it doesn't, the conversation forks.
 """
 
 import bisect

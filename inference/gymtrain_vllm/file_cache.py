@@ -97,7 +97,7 @@ class KeptFiles:
 
 
 def sweep(base: Path | None = None, *, but: str = "") -> None:
-    """Removes what is held of all attempts, or of all but that of one version: a server that was started anew fetches
+    """Removes what is held of all attempts, or of all but that of one version: a server that was started again fetches
     everything, as nobody knows what became of its files meanwhile."""
     for folder in (base or Path(tempfile.gettempdir())).glob(f"{_PREFIX}*"):
         if not but or folder.name != _folder_name(but):

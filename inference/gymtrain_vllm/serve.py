@@ -3,7 +3,7 @@
 Reads the run from /etc/gymtrain/run/run.json. This process becomes the server; there is no shell in between.
 """
 
-# vLLM's engine process is started anew (not forked) and imports this module again, so that little may be imported up
+# vLLM's engine process is a new one (not forked) and imports this module again, so that little may be imported up
 # here. Both processes import some 8,000 modules: collecting garbage in between costs them 2 s each.
 import gc
 import sys

@@ -56,7 +56,7 @@ INTERNALS = (
     Internal(
         SERVER,
         "vLLM 0.32.0",
-        "run as the server while our launcher stays `__main__`: the engine's process imports that again, not the server",
+        "run as the server while our launcher stays `__main__`, which the engine's process imports again",
         "`vllm serve`, once a launcher can call it",
     ),
     Internal(
