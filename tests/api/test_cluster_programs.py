@@ -13,7 +13,7 @@ from dev.supply.toolchain import find
 @pytest.mark.parametrize("programs", [one for one in SETS if not one.lazy], ids=lambda one: one.name)
 def test_the_programs_of_a_set_can_be_built_by_one_command(programs: BinarySet) -> None:
     go = find(Settings())
-    command = [go.program, "list", "-deps", "-f", "", "-tags", programs.tags, *programs.packages.values()]
+    command = [str(go.program), "list", "-deps", "-f", "", "-tags", programs.tags, *programs.packages.values()]
     listed = subprocess.run(
         command,
         cwd=programs.folder,
