@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gymtrain_api.sampling import temperature_of
-from gymtrain_trainer import settings
 from gymtrain_trainer.activity import Activity, Doing
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.data.rows import Tasks
@@ -24,6 +23,7 @@ from gymtrain_trainer.servers import sync_settings
 from gymtrain_trainer.stopping import StopSignal
 from gymtrain_trainer.transfer import WatchedTransfer
 from gymtrain_trainer.transport import transport_needs
+from gymtrain_trainer.trl import settings
 from gymtrain_trainer.versions import Numbering, SyncNumbers
 from gymtrain_trainer.weights import ChosenTransport, ParityWatch, SyncEvent, WeightStore
 from gymtrain_trainer.weights_parity import parity_check, parity_report

@@ -14,7 +14,6 @@ from concurrent.futures import Future
 from typing import Any
 
 from gymtrain_api import wiring
-from gymtrain_trainer import settings
 from gymtrain_trainer.checkpoints.volume import explained
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.data.rows import read_index
@@ -24,6 +23,7 @@ from gymtrain_trainer.serve import HttpServer, make_app
 from gymtrain_trainer.servers import start_waiting
 from gymtrain_trainer.stopping import StopSignal
 from gymtrain_trainer.transfer import ELSEWHERE
+from gymtrain_trainer.trl import settings
 from gymtrain_trainer.trl.refusals import refusals_named
 from gymtrain_trainer.weights import WeightStore, weight_routes
 
@@ -63,7 +63,7 @@ def _train(
     from gymtrain_trainer.checkpoints.saving import Saves, save_on_the_way_out
     from gymtrain_trainer.rank_zero import RankZero, make_rank_zero
     from gymtrain_trainer.step_report import ReportCallback
-    from gymtrain_trainer.trl.stop import StopCallback, agree_among_ranks, end_rollouts_on_signal
+    from gymtrain_trainer.trl.steps import StopCallback, agree_among_ranks, end_rollouts_on_signal
     from gymtrain_trainer.weights_parity import fill_prompts
 
     spec = context.run.spec
@@ -86,7 +86,7 @@ def _train(
 
     began = time.monotonic()
     from gymtrain_trainer.trl.adapter import agree_on_adapter
-    from gymtrain_trainer.trl.build import build_trainer
+    from gymtrain_trainer.trl.trainer import build_trainer
 
     with refusals_named(spec):
         trainer = build_trainer(

@@ -18,7 +18,7 @@ def transport_needs(
     spec = context.run.spec
 
     def parameters() -> Any:
-        from gymtrain_trainer.trl.build import sent_parameters
+        from gymtrain_trainer.trl.trainer import sent_parameters
 
         return sent_parameters(trainer())
 

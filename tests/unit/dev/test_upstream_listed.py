@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from gymtrain_trainer.settings import NEUTRAL_SAMPLING, OWNED_KEYS
+from gymtrain_trainer.trl.settings import NEUTRAL_SAMPLING, OWNED_KEYS
 
 ROOT = Path(__file__).parents[3]
 CODE = ["trainer/gymtrain_trainer", "gym/gymtrain_gym", "inference/gymtrain_vllm"]

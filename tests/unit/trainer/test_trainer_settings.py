@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from gymtrain_api.spec import GymTrainingRunSpec
-from gymtrain_trainer.settings import Batch, max_steps, trl_arguments
+from gymtrain_trainer.trl.settings import Batch, max_steps, trl_arguments
 
 
 def spec(config: dict[str, Any] | None = None, **parts: Any) -> GymTrainingRunSpec:

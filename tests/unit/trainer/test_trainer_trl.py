@@ -352,8 +352,8 @@ def run(
     kept: KeptWeights | None = None,
 ) -> tuple[Rollouts, Transfer, Logs]:
     """Trains with TRL's trainer as the image does; sampling is on-policy."""
-    from gymtrain_trainer.settings import trl_arguments
-    from gymtrain_trainer.trl.build import build_trainer
+    from gymtrain_trainer.trl.settings import trl_arguments
+    from gymtrain_trainer.trl.trainer import build_trainer
     from tests.unit.trainer.test_trainer_settings import spec
 
     config = {

@@ -9,7 +9,7 @@ from pathlib import Path
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.vllm_arguments import max_model_len
 from gymtrain_api.wiring import Finding
-from gymtrain_trainer.settings import Batch, max_completion_length
+from gymtrain_trainer.trl.settings import Batch, max_completion_length
 
 _CONFIG = "spec.trainer.config"
 

@@ -22,13 +22,13 @@ from pydantic.errors import PydanticUserError
 from gymtrain_api.sampling import TEMPERATURES
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.wiring import PREFLIGHT_MARK, Finding, TrainerPreflight
-from gymtrain_trainer import settings
 from gymtrain_trainer.checkpoints.resume import check_resume
 from gymtrain_trainer.context import read_paths, read_run_config
 from gymtrain_trainer.preflight.context_length import check_lengths
-from gymtrain_trainer.preflight.lora_settings import check_lora
 from gymtrain_trainer.preflight.model_folder import check_model_folder
+from gymtrain_trainer.trl import settings
 from gymtrain_trainer.trl.config import leave_out_vllm
+from gymtrain_trainer.trl.lora_checks import check_lora
 from gymtrain_trainer.trl.refusals import one_line, place_of
 
 _WHERE = "spec.trainer.config"

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from gymtrain_api.sampling import temperature_of
 from gymtrain_api.spec import GymTrainingRunSpec
-from gymtrain_trainer import open_files, settings
+from gymtrain_trainer import open_files
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.data.rows import Tasks, read_index
 from gymtrain_trainer.errors import RolloutError
@@ -23,6 +23,7 @@ from gymtrain_trainer.rollouts.samples import to_samples
 from gymtrain_trainer.rollouts.source import RolloutLimits, RolloutSource, Sampling
 from gymtrain_trainer.rollouts.verify import VerifySource
 from gymtrain_trainer.rollouts.worker import RolloutWorker
+from gymtrain_trainer.trl import settings
 from gymtrain_trainer.versions import Numbering
 from gymtrain_trainer.weights import SyncStats, untrusted
 

@@ -26,10 +26,10 @@ from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
 
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.wiring import Finding
-from gymtrain_trainer import settings
+from gymtrain_trainer.trl import settings
 from gymtrain_trainer.trl.attention import TREE_ATTENTION, UnsupportedAttentionError, check_supported
-from gymtrain_trainer.trl.build import build_trainer
 from gymtrain_trainer.trl.refusals import is_refusal, one_line, place_of
+from gymtrain_trainer.trl.trainer import build_trainer
 
 _MODEL = "spec.model.source"
 _TOKENS = 8  # of the row that is sent through the model

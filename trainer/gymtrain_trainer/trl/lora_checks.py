@@ -38,7 +38,7 @@ def check_lora(spec: GymTrainingRunSpec) -> list[Finding]:
         return findings
     from peft import LoraConfig
 
-    from gymtrain_trainer.settings import lora_arguments
+    from gymtrain_trainer.trl.settings import lora_arguments
 
     try:
         LoraConfig(**(lora_arguments(spec) or {}))
