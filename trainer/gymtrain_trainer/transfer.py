@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from gymtrain_api.weight_version import WeightVersion
 from gymtrain_trainer.activity import Activity, Doing
@@ -13,11 +13,6 @@ from gymtrain_trainer.versions import Numbering, SyncNumbers
 from gymtrain_trainer.weights import TransportRefusedError
 
 type Stream = Iterator[tuple[str, Any]]  # name and tensor
-
-
-ELSEWHERE: Final = object()
-"""What ranks other than 0 give TRL for a transport. Without one they would agree on TRL's own way to sync an adapter:
-in a collective that rank 0, which has a transport, takes no part in."""
 
 
 class Transport(Protocol):

@@ -1,27 +1,21 @@
 """What the run's spec says of its weight transport, as the weights package wants it."""
 
 from collections.abc import Callable
-from typing import Any
 
 from gymtrain_trainer.context import Context
+from gymtrain_trainer.framework import NamedTensors
 from gymtrain_trainer.weights import ADAPTER_FOLDER, ParityWatch, SyncEvent, TransportNeeds, WeightStore
 
 
 def transport_needs(
     context: Context,
     store: WeightStore,
-    trainer: Callable[[], Any],
+    parameters: Callable[[], NamedTensors],
     parity: ParityWatch | None,
     observer: Callable[[SyncEvent], None] | None,
 ) -> TransportNeeds:
-    """`trainer`: TRL's, once it is made."""
+    """`parameters`: of the model that is trained; asked once a transport is chosen."""
     spec = context.run.spec
-
-    def parameters() -> Any:
-        from gymtrain_trainer.trl.trainer import sent_parameters
-
-        return sent_parameters(trainer())
-
     return TransportNeeds(
         requested=spec.weight_sync.transport,
         store=store,

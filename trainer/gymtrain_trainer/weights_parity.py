@@ -12,14 +12,8 @@ _PROMPTS = 3
 _CHARACTERS = 400
 
 
-def parity_check(trainer: Callable[[], Any], threshold: str | None) -> ParityCheck:
-    """The check, without prompts; `trainer`: TRL's, once it is made; `threshold`: spec.weightSync.parityThreshold."""
-
-    def log_probs(prompt: list[int], completion: list[int]) -> list[float]:
-        from gymtrain_trainer.weights import model_logprobs
-
-        return model_logprobs(trainer().accelerator.unwrap_model(trainer().model))(prompt, completion)
-
+def parity_check(log_probs: Callable[[list[int], list[int]], list[float]], threshold: str | None) -> ParityCheck:
+    """The check, without prompts; `log_probs`: of the trained model; `threshold`: spec.weightSync.parityThreshold."""
     return ParityCheck(logprobs=log_probs, prompts=[], threshold=float(threshold) if threshold else None)
 
 

@@ -1,12 +1,11 @@
-"""What stands for vLLM and the transport in whole training processes, and one such process. Needs torch and TRL."""
+"""What stands for vLLM and the transport in whole training processes, and one such process. Only `VLLM` needs torch."""
 
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-import torch
 from aiohttp import web
 
 from gymtrain_trainer import rank_zero, train
@@ -14,7 +13,7 @@ from gymtrain_trainer.context import Context
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts.guard import Versions
 from gymtrain_trainer.stopping import StopSignal
-from gymtrain_trainer.weights import SyncSettings, SyncStats, TransportNeeds, WeightStore
+from gymtrain_trainer.weights import SyncSettings, SyncStats, WeightStore
 from tests.unit.trainer.test_trainer_entry import context
 from tests.unit.trainer.trainer_data import question, write_dataset, write_index
 
@@ -29,10 +28,25 @@ CONFIG = {
 }
 
 
+class Pods(Protocol):
+    """What the transport brings weights to."""
+
+    labels: list[str]  # of the versions that came
+
+    def on_pause(self, syncs: int) -> None:
+        """A sync begins, after so many."""
+        ...
+
+    def load(self, label: str, tensors: dict[str, Any]) -> None:
+        """A version comes."""
+        ...
+
+
 class VLLM:
     """What stands for transport and vLLM: holds the weights that it was sent, and samples."""
 
     def __init__(self, folder: Path) -> None:
+        import torch
         from transformers import AutoModelForCausalLM
 
         self.labels: list[str] = []
@@ -49,6 +63,8 @@ class VLLM:
                 self._model.tie_weights()
 
     def answer(self, row: dict[str, Any], number: int) -> web.Response:
+        import torch
+
         prompt = [3, 4, 5 + row["number"]]
         output: list[int] = []
         log_probs: list[float] = []
@@ -68,9 +84,6 @@ class VLLM:
         reward = sum(token < 20 for token in output) / len(output)
         return web.json_response({"reward": reward, "response": {"output": [item]}})
 
-    def transport(self, settings: SyncSettings, needs: TransportNeeds) -> "Transport":
-        return Transport(settings, self)
-
 
 class Transport:
     """Numbers and labels its syncs as the real ones do."""
@@ -79,7 +92,7 @@ class Transport:
     reason = "a test"
     wants_resend = False
 
-    def __init__(self, settings: SyncSettings, vllm: VLLM) -> None:
+    def __init__(self, settings: SyncSettings, vllm: Pods) -> None:
         self.stats = SyncStats()
         self.current_version: str | None = None
         self._number = settings.start_number
@@ -125,7 +138,7 @@ def make_context(folder: Path, model: Path, agent_url: str, spec: dict[str, Any]
 
 
 def run_process(
-    made: Context, vllm: VLLM | None, stop: StopSignal, patch: Callable[[Any, str, Any], object] = setattr
+    made: Context, vllm: Pods | None, stop: StopSignal, patch: Callable[[Any, str, Any], object] = setattr
 ) -> ProgressBoard | None:
     """One training process to its end; `vllm` on rank 0 only. `patch`: puts the stand-ins in."""
     if vllm is None:
@@ -134,7 +147,7 @@ def run_process(
     ready: Future[None] = Future()
     ready.set_result(None)
     patch(train, "start_waiting", lambda context, board: ready)
-    patch(rank_zero, "ChosenTransport", vllm.transport)
+    patch(rank_zero, "ChosenTransport", lambda settings, needs: Transport(settings, vllm))
     board = train.starting_board(made)
     train.train(made, board, WeightStore(made.paths.scratch / "weights"), stop)
     return board

@@ -1,38 +1,37 @@
-"""Makes the AsyncGRPOTrainer: TRL's class as it is, fed with our worker and transport."""
+"""Makes the AsyncGRPOTrainer, TRL's class as it is, and lets the trainer's process drive it.
 
-import contextlib
+| on every rank | on rank 0 alone |
+|---|---|
+| TRL's trainer with the model | our rollouts as TRL's worker, our transport as TRL's weight transfer |
+| SIGTERM ends all ranks at a step's end | steps are told; a failed checkpoint is asked about; waiting ends at SIGTERM |
+| the way of an adapter is agreed on | the transport is chosen for it |
+"""
+
 import importlib.util
-import logging
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow
-import torch
 from datasets import Dataset
 from peft import LoraConfig
 from transformers import AttentionInterface, PrinterCallback, TrainerCallback
 from transformers.utils.logging import disable_progress_bar
-from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer, async_grpo_trainer
+from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
 
+from gymtrain_trainer.framework import TrainerParts
+from gymtrain_trainer.trl import internals, settings
+from gymtrain_trainer.trl.adapter import agree_on_adapter
 from gymtrain_trainer.trl.attention import TREE_ATTENTION, TreeAttention
+from gymtrain_trainer.trl.refusals import refusals_named
+from gymtrain_trainer.trl.steps import StepTeller, StopCallback, agree_among_ranks, end_rollouts_on_signal, steps_of
+from gymtrain_trainer.trl.worker import TRLWorker
+from gymtrain_trainer.weights import WeightTransport, model_logprobs
 
-log = logging.getLogger(__name__)
-
-
-@contextlib.contextmanager
-def _no_peak_flops_on_cpu() -> Iterator[None]:
-    """TRL asks CUDA for the device's name, whatever the device; None switches its MFU metrics off.
-
-    There is no setting for it in TRL 1.16, so its function is replaced while the trainer is made.
-    """
-    original = async_grpo_trainer.get_peak_flops_per_device
-    if not torch.cuda.is_available():
-        async_grpo_trainer.get_peak_flops_per_device = lambda accelerator, dtype: None
-    try:
-        yield
-    finally:
-        async_grpo_trainer.get_peak_flops_per_device = original
+ELSEWHERE: Final = object()
+"""What ranks other than 0 give TRL for a transport. Without one they would agree on TRL's own way to sync an adapter:
+in a collective that rank 0, which has a transport, takes no part in."""
 
 
 def build_trainer(
@@ -51,7 +50,7 @@ def build_trainer(
     """
     disable_progress_bar()  # a pod's log shows each redraw as text
     config = config_class(**arguments)
-    with _no_peak_flops_on_cpu():
+    with internals.no_peak_flops_on_cpu():
         trainer = AsyncGRPOTrainer(
             model=str(model),
             args=config,
@@ -70,9 +69,102 @@ def build_trainer(
     return trainer
 
 
-def sent_parameters(trainer: AsyncGRPOTrainer) -> Iterator[tuple[str, torch.Tensor]]:
-    """The parameters that TRL sends to a weight transfer, under the names that it sends; sharded ones not gathered."""
-    found: Iterator[tuple[str, torch.Tensor]] = async_grpo_trainer._iter_vllm_named_params(
-        trainer.accelerator.unwrap_model(trainer.model)
+def make_trainer(parts: TrainerParts) -> "TRLTrainer":
+    """The trainer of this rank.
+
+    Raises:
+        SettingsError: a constructor refuses the settings.
+    """
+    context, rank_zero = parts.context, parts.rank_zero
+    spec = context.run.spec
+    os.environ["TENSORBOARD_LOGGING_DIR"] = str(context.run_folder / "tensorboard")  # transformers has no other way
+    batch = settings.Batch.of(spec)
+    teller: StepTeller | None = None
+    worker: TRLWorker | None = None
+    if rank_zero is not None:
+        teller = StepTeller(rank_zero.callbacks, 0 if batch.token_budget else batch.samples_per_step)
+        worker = TRLWorker(rank_zero.rollouts)
+    with refusals_named(spec):
+        trainer = build_trainer(
+            settings.trl_arguments(spec, folder=context.run_folder, steps=parts.settings.max_steps),
+            context.paths.model,
+            lora=settings.lora_arguments(spec),
+            callbacks=[teller] if teller is not None else [],
+            rollout_worker=worker,
+            weight_transfer=rank_zero.transfer if rank_zero is not None else ELSEWHERE,
+        )
+    # Behind TRL's own callbacks: a signal that comes while weights are synced ends this step, not the next.
+    trainer.add_callback(StopCallback(parts.stop, spec.trainer.checkpoint is not None, agree_among_ranks))
+    if teller is not None and rank_zero is not None:
+        teller.attach(trainer)
+        callbacks = rank_zero.callbacks
+        internals.forgive_saves(trainer, lambda error: callbacks.on_save_error(steps_of(trainer.state), error))
+        if context.processes > 1:
+            end_rollouts_on_signal(trainer)
+    return TRLTrainer(
+        trainer,
+        trains_adapter=spec.model.lora is not None,
+        settle_transport=rank_zero.settle_transport if rank_zero is not None else None,
     )
-    return found
+
+
+class TRLTrainer:
+    """TRL's trainer, as the trainer's process drives it: see `framework.Trainer`."""
+
+    def __init__(
+        self, trainer: AsyncGRPOTrainer, *, trains_adapter: bool, settle_transport: Callable[[], WeightTransport] | None
+    ) -> None:
+        """`settle_transport`: on rank 0 only."""
+        self._trainer = trainer
+        self._trains_adapter = trains_adapter
+        self._settle_transport = settle_transport
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps that are done."""
+        return int(self._trainer.state.global_step)
+
+    @property
+    def tokenizer(self) -> Any:
+        """transformers' tokenizer."""
+        return self._trainer.processing_class
+
+    @property
+    def model_config(self) -> Any:
+        """transformers' configuration of the model."""
+        return self._model.config
+
+    def run(self, checkpoint: Path | None) -> None:
+        """Trains to the end."""
+        if self._trains_adapter:
+            agree_on_adapter(self._trainer, self._settle_transport)
+        self._trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint is not None else None)
+
+    def save_checkpoint(self) -> None:
+        """Writes a checkpoint of the last step."""
+        internals.save_checkpoint(self._trainer)
+
+    def save_model(self, folder: Path) -> None:
+        """Writes the model, or the adapter."""
+        self._trainer.save_model(str(folder))
+
+    def parameters(self) -> Iterator[tuple[str, Any]]:
+        """What TRL sends at a weight sync."""
+        return internals.sent_parameters(self._trainer)
+
+    def log_probs(self, prompt: list[int], completion: list[int]) -> list[float]:
+        """Log-probability of each token of the completion, computed with plain attention: TRL's is for packed rows."""
+        with internals.plain_attention(self._model):
+            return model_logprobs(self._model)(prompt, completion)
+
+    def agree(self, flag: bool) -> bool:
+        """True on every rank if `flag` is True on one."""
+        return agree_among_ranks(flag)
+
+    def wait_for_everyone(self) -> None:
+        """Until every rank is here."""
+        self._trainer.accelerator.wait_for_everyone()
+
+    @property
+    def _model(self) -> Any:
+        return self._trainer.accelerator.unwrap_model(self._trainer.model)
