@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gymtrain_trainer.internals import writes_of
+
 if TYPE_CHECKING:
     from gymtrain_trainer.weights.transports.protocol import NamedTensors
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """How often each tensor was written to: torch counts writes in place, which is how optimizers change weights."""
+    """How often each tensor was written to."""
 
     writes: tuple[int, ...]
 
@@ -24,5 +26,5 @@ class Fingerprint:
         for _, tensor in tensors:
             if isinstance(tensor, DTensor):
                 return None
-            writes.append(tensor._version)
+            writes.append(writes_of(tensor))
         return cls(tuple(writes))
