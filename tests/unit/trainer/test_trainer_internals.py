@@ -10,11 +10,16 @@ from pathlib import Path
 import pytest
 
 from gymtrain_trainer import internals
-from gymtrain_trainer.trl import internals as trl_internals
+from gymtrain_trainer.framework import FRAMEWORKS
 
 ROOT = Path(__file__).parents[3]
 PACKAGE = ROOT / "trainer" / "gymtrain_trainer"
-TABLES = {"internals.py": internals.INTERNALS, "trl/internals.py": trl_internals.INTERNALS}
+TABLES: dict[str, tuple[internals.Internal, ...]] = {
+    str(path.relative_to(PACKAGE)): importlib.import_module(
+        ".".join(("gymtrain_trainer", *path.relative_to(PACKAGE).with_suffix("").parts))
+    ).INTERNALS
+    for path in sorted(PACKAGE.rglob("internals.py"))
+}
 LIBRARIES = ("trl", "transformers", "peft", "accelerate", "datasets", "torch", "tokenizers", "safetensors", "pyarrow")
 TRAINERS = {"trainer", "self._trainer"}  # what our code calls a trainer of theirs
 OWN = {"self", "cls", "super()"}
@@ -79,6 +84,12 @@ class Ours:
         os._exit(0)
 """
     assert set(_uses(source)) == {"_a", "_tensor", "_c", "_d", "client", "from_pretrained", "_e", "_f", "_g", "forward"}
+
+
+def test_there_is_one_such_module_for_the_trainer_and_one_at_most_for_each_framework() -> None:
+    packages = {module.split(".")[1] for module in FRAMEWORKS.values()}
+    assert set(TABLES) <= {"internals.py", *(f"{package}/internals.py" for package in packages)}
+    assert TABLES["internals.py"]
 
 
 def test_only_modules_named_internals_use_what_libraries_keep_to_themselves() -> None:
