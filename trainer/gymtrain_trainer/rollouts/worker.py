@@ -70,7 +70,7 @@ class RolloutWorker:
         self._version = model_version
 
     def check_health(self) -> None:
-        """Whether it is worth to wait on an empty buffer.
+        """Called while the trainer waits on an empty buffer.
 
         Raises:
             RolloutsStalledError: no usable group for `stall_timeout_seconds` of waiting.
