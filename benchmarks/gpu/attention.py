@@ -26,7 +26,7 @@ from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
 from benchmarks.shapes import SMOLLM2_135M
 from gymtrain_trainer.trl import attention
 from gymtrain_trainer.trl.attention import TREE_ATTENTION, TreeAttention
-from gymtrain_trainer.trl.build import build_trainer
+from gymtrain_trainer.trl.trainer import build_trainer
 
 _STEPS = 8
 _WARM_UP = 2  # steps left out of the median

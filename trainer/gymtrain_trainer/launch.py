@@ -1,4 +1,4 @@
-"""torchrun around the training processes of a pod, where there is more than one in the run."""
+"""What runs around the training processes of a pod, where there is more than one in the run: torchrun, for most."""
 
 import os
 import signal
@@ -12,13 +12,14 @@ from gymtrain_api.wiring import RENDEZVOUS_PORT, TRAINER_GRACE_SECONDS, ExitCode
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.dns import addresses
 from gymtrain_trainer.errors import ServersError
+from gymtrain_trainer.framework import load_framework
 
 _PERIOD_SECONDS = 1.0
 EXIT_CODE_FILE = "exit-code"  # below the scratch folder: torchrun itself only ever answers 1
 
 
 def torchrun_arguments(context: Context) -> list[str]:
-    """The command of this pod."""
+    """The command of this pod, for frameworks whose processes torchrun starts."""
     deadline = context.run.spec.startup_deadline_seconds
     master = context.master_host if context.nodes > 1 else "127.0.0.1"
     return [
@@ -62,15 +63,13 @@ def wait_for_name(host: str, deadline_seconds: float) -> None:
 
 
 def launch(context: Context) -> int:
-    """Runs torchrun to its end and returns the exit code of the attempt. SIGTERM is passed on to it."""
+    """Runs the framework's command to its end and returns the exit code of the attempt. SIGTERM is passed on to it."""
     if context.nodes > 1 and context.node_rank > 0:
         wait_for_name(context.master_host, context.run.spec.startup_deadline_seconds)
-    environment = dict(os.environ)
-    if context.run.spec.trainer.gpus == 0:
-        environment["ACCELERATE_USE_CPU"] = "true"
+    how = load_framework().launch(context)
     noted = context.paths.scratch / EXIT_CODE_FILE
     noted.unlink(missing_ok=True)
-    child = subprocess.Popen(torchrun_arguments(context), env=environment)
+    child = subprocess.Popen(how.command, env={**os.environ, **how.environment})
 
     def forward(number: int, frame: FrameType | None) -> None:
         child.send_signal(signal.SIGTERM)

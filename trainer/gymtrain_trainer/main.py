@@ -66,11 +66,10 @@ def _note_exit_code(context: Context, code: ExitCode) -> None:
 
 def main() -> int:
     """Runs the process, or torchrun with several; returns the exit code."""
-    gc.set_threshold(50_000, 20, 100)  # loading torch, TRL and the model makes millions of objects, and none goes
+    gc.set_threshold(50_000, 20, 100)  # loading a framework and the model makes millions of objects, and none goes
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stdout)
-    for noisy in ("trl", "accelerate", "httpx", "aiohttp.access"):
+    for noisy in ("httpx", "aiohttp.access"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     try:
         context = read_context()
     except TrainerError as error:

@@ -1,17 +1,16 @@
 """What only rank 0 has: rollouts, weight sync, the watchdog, and what they report to."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from gymtrain_api.sampling import temperature_of
-from gymtrain_trainer import settings
 from gymtrain_trainer.activity import Activity, Doing
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.data.rows import Tasks
+from gymtrain_trainer.framework import NamedTensors, Trainer, TrainingSettings
 from gymtrain_trainer.monitoring.record import REWARDS_FILE, RewardsFile
 from gymtrain_trainer.monitoring.sample_check import SampleChecker, share_to_check, tolerance_of
 from gymtrain_trainer.monitoring.step_alarms import SampleAlarms
@@ -20,8 +19,35 @@ from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts.build import make_worker, read_tasks
 from gymtrain_trainer.rollouts.worker import RolloutWorker
 from gymtrain_trainer.stopping import StopSignal
-from gymtrain_trainer.weight_sync_setup import make_weight_sync, parity_check
+from gymtrain_trainer.weight_sync_setup import fill_prompts, make_weight_sync, parity_check
 from gymtrain_trainer.weights import SyncNumbers, WeightStore, WeightSync
+
+
+class TrainedModel:
+    """The model that is trained, for parts that are made before the trainer: it answers them once it is attached."""
+
+    def __init__(self) -> None:
+        self._trainer: Trainer | None = None
+
+    def attach(self, trainer: Trainer) -> None:
+        """From now on `trainer` answers."""
+        self._trainer = trainer
+
+    def parameters(self) -> NamedTensors:
+        """What a weight sync sends."""
+        return self._attached().parameters()
+
+    def log_probs(self, prompt: list[int], completion: list[int]) -> list[float]:
+        """Log-probability of each token of the completion."""
+        return self._attached().log_probs(prompt, completion)
+
+    def config(self) -> Any:
+        """transformers' configuration."""
+        return self._attached().model_config
+
+    def _attached(self) -> Trainer:
+        assert self._trainer is not None, "the model is asked for before the trainer is made"
+        return self._trainer
 
 
 @dataclass
@@ -29,6 +55,7 @@ class RankZero:
     """The parts of rank 0."""
 
     board: ProgressBoard
+    model: TrainedModel
     tasks: Tasks
     worker: RolloutWorker
     weight_sync: WeightSync
@@ -43,6 +70,11 @@ class RankZero:
     def __post_init__(self) -> None:
         self.board.in_flight = self.worker.in_flight
 
+    def attach(self, trainer: Trainer) -> None:
+        """The trainer is made."""
+        self.model.attach(trainer)
+        fill_prompts(self.prompts, self.tasks, trainer.tokenizer)
+
     def end(self) -> None:
         """Training is over, well or not."""
         self.watchdog.end()
@@ -56,9 +88,8 @@ def make_rank_zero(
     store: WeightStore,
     stop: StopSignal,
     servers: Future[None],
-    arguments: dict[str, Any],
+    settings: TrainingSettings,
     position: int,
-    trainer: Callable[[], Any],
 ) -> RankZero:
     """The parts, none of them started.
 
@@ -68,26 +99,25 @@ def make_rank_zero(
         store: of the weights that vLLM fetches.
         stop: ends waits.
         servers: done once the run's servers are up.
-        arguments: of TRL's config.
+        settings: what the framework makes of trainer.config.
         position: of the draw order, where rollouts begin.
-        trainer: TRL's, once it is made.
     """
     spec = context.run.spec
-    activity = Activity()
-    parity = parity_check(trainer, spec.weight_sync.parity_threshold)
-    checker = _checker(context, board, arguments, trainer)
+    activity, model = Activity(), TrainedModel()
+    parity = parity_check(model.log_probs, spec.weight_sync.parity_threshold)
+    checker = _checker(context, board, settings, model)
     weight_sync = make_weight_sync(
         context,
         board,
         store,
         stop=stop,
         activity=activity,
-        trainer=trainer,
+        parameters=model.parameters,
         parity=parity,
         watch=checker.weights.watch if checker is not None else None,
     )
-    tasks = read_tasks(context, seed=int(arguments.get("seed", 42)))
-    worker = make_worker(context, board, tasks, weight_sync, weight_sync.numbers, arguments, position)
+    tasks = read_tasks(context, seed=settings.seed)
+    worker = make_worker(context, board, tasks, weight_sync, weight_sync.numbers, settings, position)
 
     @contextmanager
     def while_waiting() -> Iterator[None]:
@@ -96,11 +126,12 @@ def make_rank_zero(
         with activity.doing(Doing.ROLLOUTS), stop.waiting():
             yield
 
-    worker.rollout_buffer.while_waiting = while_waiting
+    worker.buffer.while_waiting = while_waiting
     if checker is not None:
-        worker.rollout_buffer.on_taken = checker.take
+        worker.buffer.on_taken = checker.take
     return RankZero(
         board=board,
+        model=model,
         tasks=tasks,
         worker=worker,
         weight_sync=weight_sync,
@@ -111,7 +142,7 @@ def make_rank_zero(
             before_first_step=float(spec.rollout.timeout_seconds),
             unsynced_pods=lambda: weight_sync.stats.unreachable,
         ),
-        alarms=SampleAlarms(int(arguments.get("weight_sync_steps", 1))),
+        alarms=SampleAlarms(settings.sync_every_steps),
         checker=checker,
         prompts=parity.prompts,
         servers=servers,
@@ -119,14 +150,8 @@ def make_rank_zero(
     )
 
 
-def samples_per_step(context: Context) -> int:
-    """Samples of one optimizer step; 0 where they vary (token budget)."""
-    batch = settings.Batch.of(context.run.spec)
-    return 0 if batch.token_budget else batch.samples_per_step
-
-
 def _checker(
-    context: Context, board: ProgressBoard, arguments: dict[str, Any], trainer: Callable[[], Any]
+    context: Context, board: ProgressBoard, settings: TrainingSettings, model: TrainedModel
 ) -> SampleChecker | None:
     share, spec = share_to_check(os.environ), context.run.spec
     if not share:
@@ -135,9 +160,9 @@ def _checker(
 
     return SampleChecker(
         KeptWeights(spec.rollout.max_staleness + 1),
-        lambda: trainer().accelerator.unwrap_model(trainer().model).config,
+        model.config,
         board,
-        temperature=temperature_of(arguments),
+        temperature=settings.temperature,
         tolerance=tolerance_of(spec),
         share=share,
     )

@@ -1,6 +1,6 @@
 """The trainer's HTTP port: /healthz, /progress, /metrics, /samples, and the weights for vLLM.
 
-It runs in a thread and event loop of its own: the main thread is inside TRL most of the time, during a weight sync too.
+It runs in a thread and event loop of its own: the main thread is inside the framework most of the time, in a sync too.
 """
 
 import asyncio

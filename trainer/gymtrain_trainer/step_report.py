@@ -1,93 +1,73 @@
-"""What rank 0 does at TRL's steps: report, judge the step's numbers, keep the worker's place in checkpoints."""
+"""What rank 0 does at each step: report, judge the step's numbers, keep the worker's place in checkpoints."""
 
 import logging
 import time
-from collections.abc import Callable
 from typing import Any
 
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-
 from gymtrain_trainer.checkpoints.saving import Saves
-from gymtrain_trainer.context import Context
+from gymtrain_trainer.framework import StepMeasures, Steps
 from gymtrain_trainer.monitoring.record import StepRecord, step_line, step_record
 from gymtrain_trainer.monitoring.step_alarms import Numbers
-from gymtrain_trainer.rank_zero import RankZero, samples_per_step
+from gymtrain_trainer.rank_zero import RankZero
 from gymtrain_trainer.rollouts.buffer import Taken
 
 log = logging.getLogger(__name__)
 
-# TRL's names of numbers that /metrics shows too
-_SHOWN = ("loss", "grad_norm", "learning_rate", "kl", "ratio", "entropy", "perf/rollout_wait_s", "perf/weight_sync_s")
 _TOLD = ("rollout_wait_s", "weight_sync_s", "kl", "ratio")  # in the line of a step
 
 
-class ReportCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not installed where types are checked
-    """Rank 0: the progress of each step, and the worker's place beside each checkpoint."""
+class StepReport:
+    """Rank 0's `StepCallbacks`: the progress of each step, and the worker's place beside each checkpoint."""
 
-    def __init__(self, context: Context, rank_zero: RankZero, saves: Saves, trainer: Callable[[], Any]) -> None:
-        """`trainer`: TRL's, once it is made."""
+    def __init__(self, rank_zero: RankZero, saves: Saves) -> None:
+        """`saves`: of the run's checkpoints."""
         self._saves = saves
         self._rank_zero = rank_zero
-        self._trainer = trainer
         self._board = rank_zero.board
-        self._samples_per_step = samples_per_step(context)
         self._used: list[Taken] = []  # by the steps since the last report
         self._step_ended = time.monotonic()
         self._first_step = 0
         self._first = True  # report of this process
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Before TRL's first weight sync."""
-        self._first_step = state.global_step
-        self._rank_zero.rewards.begin(state.global_step)
+    def on_begin(self, steps: Steps) -> None:
+        """Before the first weight sync."""
+        self._first_step = steps.done
+        self._rank_zero.rewards.begin(steps.done)
         self._step_ended = time.monotonic()
         self._board.update(
             phase="waiting_for_rollouts",
             message="",
             training_started_at=time.time(),
-            step=state.global_step,
-            max_steps=state.max_steps,
+            step=steps.done,
+            max_steps=steps.total,
         )
         self._rank_zero.watchdog.begin()
 
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_begin(self) -> None:
         """The samples of a step are there."""
         if self._board.snapshot().phase != "training":
             self._board.update(phase="training")
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """After the optimizer's step, before the weight sync and TRL's own account of the step."""
+    def on_step_end(self, steps: Steps, samples: int) -> None:
+        """After the optimizer's step."""
         # At each step, not at each report: a checkpoint may come between two of them, and holds the place in the data.
-        # With a token budget only TRL knows how many samples the step had; it has no name for that but this one.
-        samples = self._samples_per_step or round(self._trainer()._step_samples)
-        self._used += self._rank_zero.worker.rollout_buffer.use(samples)
+        self._used += self._rank_zero.worker.buffer.use(samples)
         self._rank_zero.watchdog.stepped()
-        fields: dict[str, Any] = {"step": state.global_step}
-        if state.global_step == self._first_step + 1:
+        fields: dict[str, Any] = {"step": steps.done}
+        if steps.done == self._first_step + 1:
             fields["first_step_at"] = time.time()
         self._board.update(**fields)
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        """After the weight sync, with TRL's numbers."""
-        if not self._used or not logs:
+    def on_measures(self, steps: Steps, measures: StepMeasures) -> None:
+        """After the weight sync."""
+        if not self._used:
             return
         used, self._used = self._used, []
         now = time.monotonic()
-        record = step_record(state.global_step, used, now - self._step_ended)
+        record = step_record(steps.done, used, now - self._step_ended)
         first, self._first, self._step_ended = self._first, False, now
         self._rank_zero.rewards.append(record)
-        numbers = {name.split("/")[-1]: float(logs[name]) for name in _SHOWN if isinstance(logs.get(name), int | float)}
+        numbers = measures.known()
         told = {name: numbers[name] for name in _TOLD if name in numbers}
         print(step_line(record, used, self._rank_zero.numbering.label, told), flush=True)
         numbers |= {
@@ -96,17 +76,17 @@ class ReportCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
             "step_seconds": record.seconds,
             "tokens": float(record.tokens),
             "constrained_samples": float(sum(taken.constrained for taken in used)),
-            "stale_samples": float(self._rank_zero.worker.rollout_buffer.stale),
+            "stale_samples": float(self._rank_zero.worker.buffer.stale),
         } | {f"dropped_{reason}": float(count) for reason, count in self._rank_zero.worker.dropped.items()}
         self._board.set_numbers(numbers)
         self._judge(numbers, record, first, sum(taken.constrained for taken in used) / len(used))
         if self._rank_zero.checker is not None:
-            self._rank_zero.checker.report(state.global_step)
+            self._rank_zero.checker.report(steps.done)
         self._board.update(reward=record.reward, tokens_per_second=round(record.tokens_per_second, 2))
         log.info(
             "step %d/%d  reward %.3f ± %.3f  %d groups  staleness %.1f  %.0f tok/s  %.1f s (rollouts %.1f, sync %.1f)",
-            state.global_step,
-            state.max_steps,
+            steps.done,
+            steps.total,
             record.reward,
             record.reward_std,
             record.groups,
@@ -117,9 +97,13 @@ class ReportCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
             numbers.get("weight_sync_s", 0.0),
         )
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """TRL has saved a checkpoint, or tried."""
-        self._saves.complete(state.global_step, self._rank_zero.worker)
+    def on_save(self, steps: Steps) -> None:
+        """A checkpoint was written, or tried."""
+        self._saves.complete(steps.done, self._rank_zero.worker)
+
+    def on_save_error(self, steps: Steps, error: Exception) -> None:
+        """A checkpoint could not be written."""
+        self._saves.failed(steps.done, error)
 
     def _judge(self, numbers: dict[str, float], record: StepRecord, first: bool, constrained: float) -> None:
         kl, ratio = numbers.get("kl"), numbers.get("ratio")

@@ -8,6 +8,7 @@ from typing import Any
 from gymtrain_trainer.activity import Activity
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.data.rows import Tasks
+from gymtrain_trainer.framework import NamedTensors
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts.answer import prompt_text
 from gymtrain_trainer.servers import sync_settings
@@ -24,7 +25,6 @@ from gymtrain_trainer.weights import (
     WeightStore,
     WeightSync,
     choose_transport,
-    model_logprobs,
 )
 from gymtrain_trainer.weights.sync import StreamWatch
 
@@ -41,7 +41,7 @@ def make_weight_sync(
     *,
     stop: StopSignal,
     activity: Activity,
-    trainer: Callable[[], Any],
+    parameters: Callable[[], NamedTensors],
     parity: ParityCheck,
     watch: StreamWatch | None,
 ) -> WeightSync:
@@ -53,7 +53,7 @@ def make_weight_sync(
         store: of the weights that vLLM fetches.
         stop: ends waits.
         activity: of the main thread.
-        trainer: TRL's, once it is made.
+        parameters: of the model that is trained; asked once a transport is chosen.
         parity: what is checked after syncs.
         watch: sees the stream of each version on its way.
     """
@@ -61,7 +61,7 @@ def make_weight_sync(
     number_file = SyncNumberFile(context.run_folder if spec.trainer.checkpoint else None, context.attempt)
     return WeightSync(
         settings,
-        partial(choose_transport, settings, _needs(context, store, trainer)),
+        partial(choose_transport, settings, _needs(context, store, parameters)),
         numbers=SyncNumbers(context.run.name, context.attempt, number_file.last()),
         number_file=number_file,
         store=store,
@@ -76,12 +76,8 @@ def make_weight_sync(
     )
 
 
-def parity_check(trainer: Callable[[], Any], threshold: str | None) -> ParityCheck:
-    """The check, without prompts; `trainer`: TRL's, once it is made; `threshold`: spec.weightSync.parityThreshold."""
-
-    def log_probs(prompt: list[int], completion: list[int]) -> list[float]:
-        return model_logprobs(trainer().accelerator.unwrap_model(trainer().model))(prompt, completion)
-
+def parity_check(log_probs: Callable[[list[int], list[int]], list[float]], threshold: str | None) -> ParityCheck:
+    """The check, without prompts; `log_probs`: of the trained model; `threshold`: spec.weightSync.parityThreshold."""
     return ParityCheck(logprobs=log_probs, prompts=[], threshold=float(threshold) if threshold else None)
 
 
@@ -92,15 +88,9 @@ def fill_prompts(prompts: list[list[int]], tasks: Tasks, tokenizer: Any) -> None
         prompts.append(tokenizer(text or "Hello").input_ids)
 
 
-def _needs(context: Context, store: WeightStore, trainer: Callable[[], Any]) -> TransportNeeds:
+def _needs(context: Context, store: WeightStore, parameters: Callable[[], NamedTensors]) -> TransportNeeds:
     """What the run's spec says of its weight transport."""
     spec = context.run.spec
-
-    def parameters() -> Any:
-        from gymtrain_trainer.trl.build import sent_parameters
-
-        return sent_parameters(trainer())
-
     return TransportNeeds(
         requested=spec.weight_sync.transport,
         store=store,

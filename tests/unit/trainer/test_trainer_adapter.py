@@ -14,9 +14,10 @@ pytest.importorskip("trl")
 pytest.importorskip("peft")
 
 from gymtrain_trainer.errors import SettingsError, TrainerError  # noqa: E402
-from gymtrain_trainer.settings import trl_arguments  # noqa: E402
 from gymtrain_trainer.trl.adapter import agree_on_adapter  # noqa: E402
-from gymtrain_trainer.trl.build import build_trainer, sent_parameters  # noqa: E402
+from gymtrain_trainer.trl.internals import sent_parameters  # noqa: E402
+from gymtrain_trainer.trl.settings import trl_arguments  # noqa: E402
+from gymtrain_trainer.trl.trainer import build_trainer  # noqa: E402
 from gymtrain_trainer.weights import LoRAFilesystem, SyncSettings, TransportRefusedError, WeightSync  # noqa: E402
 from tests.support.fake_vllm import FakeVLLM, free_port, serving  # noqa: E402
 from tests.unit.trainer.test_trainer_settings import spec  # noqa: E402

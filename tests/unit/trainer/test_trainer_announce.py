@@ -43,7 +43,7 @@ async def test_the_next_tasks_are_announced_in_order_once_for_every_rollout(
     tmp_path: Path, broker: FakeSandboxes
 ) -> None:
     tasks = tasks_of(tmp_path / "data", swe_rows(8))
-    async with Announcer(broker.url, tasks, num_generations=2, token_file=broker.token_file) as announcer:
+    async with Announcer(broker.url, tasks, group_size=2, token_file=broker.token_file) as announcer:
         announcer.drawn([3, 4])
         await until_announced(broker)
     expected = [tasks.at(position).row for position in (3, 3, 4, 4)]

@@ -1,26 +1,26 @@
-"""The queue that TRL drains, and its account of what was used."""
+"""The queue that the trainer drains, and its account of what was used."""
 
 import queue
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
-from gymtrain_trainer.rollouts.buffer import Row, SampleBuffer
+from gymtrain_trainer.framework import TrainingSample
+from gymtrain_trainer.rollouts.buffer import SampleBuffer
 
 
-def sample(group: int, version: int = 1, reward: float = 0.0, tokens: int = 2) -> Row:
-    class Mask:
-        def sum(self) -> int:
-            return tokens
-
-    made = SimpleNamespace(
+def sample(group: int, version: int = 1, reward: float = 0.0, tokens: int = 2) -> TrainingSample:
+    return TrainingSample(
+        token_ids=[5] * tokens,
+        mask=[1] * tokens,
+        log_probs=[-0.5] * tokens,
+        advantage=0.0,
+        versions=(version,),
         group_id=group,
-        model_version=version,
-        metrics={"reward": reward, "reward_std": 0.5},
-        completion_mask=Mask(),
+        agent="adder",
+        reward=reward,
+        reward_deviation=0.5,
     )
-    return Row(made, (version,))
 
 
 def test_it_times_out_like_any_queue() -> None:
@@ -48,15 +48,15 @@ def test_a_group_that_grew_stale_never_reaches_the_trainer_and_is_reported_once(
     assert (buffer.stale, reported) == (2, [(0, 2)])
 
 
-def test_a_group_that_was_begun_before_the_weights_changed_goes_on_as_far_as_trls_rule_allows() -> None:
+def test_a_group_that_was_begun_before_the_weights_changed_goes_on_as_far_as_the_rule_allows() -> None:
     version, reported = [4], []
     buffer = SampleBuffer(1, lambda: version[0])
     buffer.on_stale = lambda group, staleness: reported.append(group)
     buffer.put_group([sample(0, version=3), sample(0, version=4), sample(0, version=3)])
     buffer.put_group([sample(1, version=5)])
-    assert buffer.get().model_version == 3
+    assert buffer.get().version == 3
     version[0] = 5
-    assert buffer.get().model_version == 4
+    assert buffer.get().version == 4
     assert buffer.get().group_id == 1
     assert (buffer.stale, reported) == (1, [])
 

@@ -17,6 +17,8 @@ from gymtrain_trainer.errors import DataError
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts.build import make_worker, read_tasks
 from gymtrain_trainer.rollouts.guard import Versions
+from gymtrain_trainer.rollouts.worker import RolloutWorker
+from gymtrain_trainer.trl.settings import training_settings
 from gymtrain_trainer.weights import SyncNumbers, SyncStats
 from tests.unit.trainer.test_trainer_entry import context
 from tests.unit.trainer.trainer_agent import Agent, good_answer
@@ -49,9 +51,12 @@ def run(tmp_path: Path, *, gateway: str = "", broker: str = "", **parts: Any) ->
 
 
 def parts(made: Context) -> Any:
-    tasks = read_tasks(made, seed=1)
-    worker = make_worker(made, ProgressBoard(), tasks, Pods(), SyncNumbers("math", 2), {}, 0)
-    return worker._parts
+    return worker(made)._parts
+
+
+def worker(made: Context) -> RolloutWorker:
+    settings = training_settings(made.run.spec, None)
+    return make_worker(made, ProgressBoard(), read_tasks(made, seed=1), Pods(), SyncNumbers("math", 2), settings, 0)
 
 
 def test_an_agents_rows_go_to_its_url(tmp_path: Path) -> None:
@@ -117,9 +122,9 @@ def test_rollouts_that_the_kernel_grants_no_connections_for_are_not_begun_and_th
 ) -> None:
     monkeypatch.setattr("gymtrain_trainer.open_files.raise_files", lambda: 1024)
     made = run(tmp_path, rollout={"maxConcurrent": 4096})
-    worker = make_worker(made, ProgressBoard(), read_tasks(made, seed=1), Pods(), SyncNumbers("math", 2), {}, 0)
-    assert worker._settings.max_concurrent == 256
-    assert worker._parts.source(lambda error: None)._limits.max_concurrent == 256  # type: ignore[attr-defined]
+    rollouts = worker(made)
+    assert rollouts._settings.max_concurrent == 256
+    assert rollouts._parts.source(lambda error: None)._limits.max_concurrent == 256  # type: ignore[attr-defined]
     assert "RLIMIT_NOFILE is 1024, but 4096 rollouts at once" in caplog.text
     assert "256 run at once" in caplog.text
 

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.wiring import Finding
-from gymtrain_trainer.preflight.context_length import check_lengths
+from gymtrain_trainer.preflight.context_length import served_context
+from gymtrain_trainer.trl.config_checks import check_lengths
 from tests.unit.trainer.test_trainer_settings import spec
 
 
@@ -16,8 +18,13 @@ def model(folder: Path, **config: Any) -> Path:
     return folder
 
 
+def findings(folder: Path, run: GymTrainingRunSpec) -> list[Finding]:
+    context, misfits = served_context(folder, run)
+    return misfits + check_lengths(run, context)
+
+
 def check(folder: Path, arguments: list[str], **config: Any) -> list[Finding]:
-    return check_lengths(folder, spec({"max_completion_length": 64} | config, inference={"args": arguments}))
+    return findings(folder, spec({"max_completion_length": 64} | config, inference={"args": arguments}))
 
 
 @pytest.mark.parametrize("arguments", [["--max-model-len=2048"], ["--seed=1", "--max_model_len", "2048"]])
@@ -58,7 +65,7 @@ def test_an_answer_that_leaves_no_room_for_a_prompt_is_refused(
 
 
 def test_trls_default_of_an_answer_counts_too(tmp_path: Path) -> None:
-    (finding,) = check_lengths(model(tmp_path), spec(inference={"args": ["--max-model-len=512"]}))
+    (finding,) = findings(model(tmp_path), spec(inference={"args": ["--max-model-len=512"]}))
     assert finding.message.startswith("is 2048 tokens (TRL's default)")
 
 
@@ -66,6 +73,6 @@ def test_trls_default_of_an_answer_counts_too(tmp_path: Path) -> None:
 def test_a_token_budget_below_the_context_is_refused_since_trl_would_drop_long_samples(
     budget: int, refused: bool, tmp_path: Path
 ) -> None:
-    findings = check(model(tmp_path), ["--max-model-len=1024"], token_budget=budget)
-    assert [finding.where for finding in findings] == (["spec.trainer.config.token_budget"] if refused else [])
-    assert not refused or f"--max-model-len={budget}" in findings[0].message
+    found = check(model(tmp_path), ["--max-model-len=1024"], token_budget=budget)
+    assert [finding.where for finding in found] == (["spec.trainer.config.token_budget"] if refused else [])
+    assert not refused or f"--max-model-len={budget}" in found[0].message

@@ -10,9 +10,9 @@ import pytest
 from gymtrain_api.ledger import LedgerEntry, token_digest
 from gymtrain_trainer.data.rows import Task
 from gymtrain_trainer.errors import DropReason, GroupDroppedError
+from gymtrain_trainer.framework import TrainingSample
 from gymtrain_trainer.rollouts import http as http_module
 from gymtrain_trainer.rollouts import ledger as ledger_module
-from gymtrain_trainer.rollouts.buffer import Row
 from gymtrain_trainer.rollouts.client import AgentSource
 from gymtrain_trainer.rollouts.group import GroupRules, GroupRunner
 from gymtrain_trainer.rollouts.guard import Versions, WeightGuard
@@ -76,7 +76,7 @@ async def scene(known: LedgerEntry | None = None, pods: Pods | None = None) -> A
     version = [3]
     gateway = Gateway({DIGEST: known} if known else {})
 
-    def no_samples(rollouts: Sequence[Rollout], task: Task) -> list[Row]:
+    def no_samples(rollouts: Sequence[Rollout], task: Task) -> list[TrainingSample]:
         return []
 
     async with (

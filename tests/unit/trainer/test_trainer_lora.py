@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from gymtrain_api.spec import GymTrainingRunSpec
-from gymtrain_trainer import settings
-from gymtrain_trainer.preflight.lora_settings import check_keys, check_lora, check_servable
+from gymtrain_trainer.trl import settings
+from gymtrain_trainer.trl.lora_checks import check_keys, check_lora, check_servable
 from tests.support.specs import smallest_run
 
 KEYS = {"r", "lora_alpha", "target_modules", "task_type", "use_dora"}

@@ -20,16 +20,16 @@ def test_a_starving_trainer_gets_more_at_once(starving: bool, version: int, max_
 
 def test_a_group_larger_than_the_step_may_still_run() -> None:
     assert samples_ahead(4, 1, 16) == 16
-    assert may_start(in_flight=0, waiting=0, num_generations=16, ahead=8, max_concurrent=4)
+    assert may_start(in_flight=0, waiting=0, group_size=16, ahead=8, max_concurrent=4)
 
 
 def test_no_group_starts_where_it_would_pass_the_bound() -> None:
-    assert may_start(in_flight=16, waiting=8, num_generations=8, ahead=32, max_concurrent=64)
-    assert not may_start(in_flight=16, waiting=16, num_generations=8, ahead=32, max_concurrent=64)
+    assert may_start(in_flight=16, waiting=8, group_size=8, ahead=32, max_concurrent=64)
+    assert not may_start(in_flight=16, waiting=16, group_size=8, ahead=32, max_concurrent=64)
 
 
 def test_no_group_starts_where_all_slots_are_taken() -> None:
-    assert not may_start(in_flight=16, waiting=0, num_generations=8, ahead=64, max_concurrent=16)
+    assert not may_start(in_flight=16, waiting=0, group_size=8, ahead=64, max_concurrent=16)
 
 
 def test_failures_slow_the_start_of_groups_up_to_a_limit() -> None:

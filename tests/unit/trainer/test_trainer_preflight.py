@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from gymtrain_api.wiring import Finding
-from gymtrain_trainer import settings
 from gymtrain_trainer.fetch import fetch
-from gymtrain_trainer.preflight.main import check_batch, check_keys, check_types
 from gymtrain_trainer.preflight.model_folder import check_model_folder
+from gymtrain_trainer.trl import settings
+from gymtrain_trainer.trl.config_checks import check_batch, check_keys, check_types
 from tests.unit.trainer.test_trainer_settings import spec
 
 VALID = {"learning_rate", "max_steps", "num_generations", "max_staleness", "save_steps", "temperature"} | {

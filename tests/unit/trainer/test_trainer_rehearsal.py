@@ -169,9 +169,9 @@ def test_heads_wider_than_the_gpus_kernel_takes_are_refused_on_gpus_alone(
 
 def test_an_attempt_that_gets_there_is_refused_for_good(tiny_model: Path, tmp_path: Path) -> None:
     from gymtrain_trainer.errors import SettingsError
-    from gymtrain_trainer.settings import trl_arguments
-    from gymtrain_trainer.trl.build import build_trainer
     from gymtrain_trainer.trl.refusals import refusals_named
+    from gymtrain_trainer.trl.settings import trl_arguments
+    from gymtrain_trainer.trl.trainer import build_trainer
 
     run = spec(CONFIG | {"report_to": ["wandb"]})
     with (

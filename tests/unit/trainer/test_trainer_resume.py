@@ -13,6 +13,7 @@ from gymtrain_trainer.checkpoints.resume import check_resume, start_of
 from gymtrain_trainer.checkpoints.saving import data_of
 from gymtrain_trainer.context import Context, read_context
 from gymtrain_trainer.errors import ResumeError
+from gymtrain_trainer.framework import load_framework
 from gymtrain_trainer.progress import ProgressBoard
 from tests.unit.trainer.test_trainer_entry import context
 from tests.unit.trainer.trainer_data import question, write_dataset, write_index
@@ -39,12 +40,16 @@ def made(tmp_path: Path, resume_from: str | None = None, **parts: Any) -> Contex
     return context(tmp_path, **parts)
 
 
+def seed_of(found: Context) -> int:
+    return load_framework().settings(found.run.spec, None).seed
+
+
 def begin(found: Context, steps: int | None = None) -> tuple[str, int, ProgressBoard]:
     """The checkpoint's path below the test's folder, the place in the data, and what was told."""
     board = ProgressBoard()
     start = start_of(found, steps)
     prepare_folder(found, board)
-    position = starting_position(found, board, start)
+    position = starting_position(found, board, start, seed_of(found))
     root = found.paths.checkpoints.parent
     return (str(start.checkpoint.folder.relative_to(root)) if start.checkpoint else "", position, board)
 
@@ -135,7 +140,7 @@ def test_another_runs_folder_is_read_and_left_as_it_is(tmp_path: Path, resume_fr
 def test_the_place_in_the_data_goes_on_where_the_data_is_the_same(tmp_path: Path) -> None:
     found = made(tmp_path, "math")
     write_index(tmp_path / "data", write_dataset(tmp_path / "data", [question(number) for number in range(9)]))
-    save(found.run_folder, 10, data=data_of(found))
+    save(found.run_folder, 10, data=data_of(found, seed_of(found)))
     _, position, board = begin(found)
     assert position == 40
     assert "in the data at position 40" in board.snapshot().notices[0].message
@@ -220,7 +225,7 @@ def _digest(folder: Path, rows: range = range(9), weight: int = 1, **config: Any
     folder.mkdir()
     found = made(folder, trainer={"checkpoint": {"claimName": "ck"}, "config": config})
     write_index(folder / "data", write_dataset(folder / "data", [question(number) for number in rows], weight=weight))
-    return data_of(found)
+    return data_of(found, seed_of(found))
 
 
 def test_the_digest_of_the_data_is_that_of_its_rows_weights_and_seed(tmp_path: Path) -> None:

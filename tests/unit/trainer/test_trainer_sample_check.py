@@ -2,15 +2,15 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from types import SimpleNamespace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gymtrain_trainer.errors import SettingsError
+from gymtrain_trainer.framework import TrainingSample
 from gymtrain_trainer.monitoring.sample_check import SampleChecker, share_to_check, tolerance_of
 from gymtrain_trainer.progress import ProgressBoard
-from gymtrain_trainer.rollouts.buffer import Row
 from tests.unit.trainer.test_trainer_settings import spec
 
 
@@ -29,14 +29,18 @@ class Weights:
         return [-float(version)] * (len(ids) - 1)
 
 
-def row(*versions: int, given: Sequence[float] = (-3.0, -3.0)) -> Row:
-    sample = SimpleNamespace(
+def sample(*versions: int, given: Sequence[float] = (-3.0, -3.0)) -> TrainingSample:
+    return TrainingSample(
+        token_ids=[7, 8, 9, 10],
+        mask=[0, 0, 1, 1],
+        log_probs=[0.0, 0.0, *given],
+        advantage=0.0,
+        versions=versions,
         group_id=1,
-        input_ids=[7, 8, 9, 10],
-        completion_mask=[0, 0, 1, 1],
-        old_log_probs=[0.0, 0.0, *given],
+        agent="adder",
+        reward=0.0,
+        reward_deviation=0.0,
     )
-    return Row(sample, versions)
 
 
 def checker(board: ProgressBoard, share: float = 1.0) -> SampleChecker:
@@ -50,7 +54,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
 def test_a_sample_of_the_version_that_it_claims_is_right(capsys: pytest.CaptureFixture[str]) -> None:
     board = ProgressBoard()
     made = checker(board)
-    made.take(row(3))
+    made.take(sample(3))
     made.report(5)
     (line,) = lines(capsys)
     assert line == {"event": "sample_check", "step": 5, "samples": 1, "mean": 0, "worst": 0, "wrong": 0, "unchecked": 0}
@@ -61,8 +65,8 @@ def test_a_sample_of_other_weights_is_wrong_and_the_total_says_so(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     made = checker(ProgressBoard())
-    made.take(row(2))
-    made.take(row(3))
+    made.take(sample(2))
+    made.take(sample(3))
     made.report(5)
     made.report(6)
     made.total()
@@ -75,30 +79,30 @@ def test_a_sample_of_other_weights_is_wrong_and_the_total_says_so(
 
 def test_each_token_of_a_mixed_sample_agrees_with_one_of_its_versions(capsys: pytest.CaptureFixture[str]) -> None:
     made = checker(ProgressBoard())
-    made.take(row(2, 3, given=(-2.0, -3.0)))
-    made.take(row(2, 3, given=(-2.0, -2.5)))
+    made.take(sample(2, 3, given=(-2.0, -3.0)))
+    made.take(sample(2, 3, given=(-2.0, -2.5)))
     made.report(1)
     assert lines(capsys)[0]["wrong"] == 1
 
 
 def test_not_a_number_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     made = checker(ProgressBoard())
-    made.take(row(3, given=(float("nan"), -3.0)))
+    made.take(sample(3, given=(float("nan"), -3.0)))
     made.report(1)
     assert lines(capsys)[0]["wrong"] == 1
 
 
 def test_a_version_that_is_not_kept_any_more_is_counted_as_unchecked(capsys: pytest.CaptureFixture[str]) -> None:
     made = checker(ProgressBoard())
-    made.take(row(1))
+    made.take(sample(1))
     made.report(1)
     assert (lines(capsys)[0]["unchecked"]) == 1
 
 
-def test_a_share_of_the_rows_is_checked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_share_of_the_samples_is_checked(capsys: pytest.CaptureFixture[str]) -> None:
     made = checker(ProgressBoard(), share=0.25)
     for _ in range(400):
-        made.take(row(3))
+        made.take(sample(3))
     made.report(1)
     assert 60 < lines(capsys)[0]["samples"] < 140
 
@@ -120,7 +124,7 @@ def test_half_precision_in_vllm_is_given_more_room() -> None:
 
 def test_a_sample_that_a_grammar_held_is_not_called_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     made = checker(ProgressBoard())
-    made.take(Row(row(3, given=(-1.0, -1.0)).sample, (3,), constrained=True))
+    made.take(replace(sample(3, given=(-1.0, -1.0)), constrained=True))
     made.report(5)
     (line,) = lines(capsys)
     assert (line["wrong"], line["unchecked"]) == (0, 1)

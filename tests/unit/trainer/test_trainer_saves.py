@@ -11,6 +11,7 @@ import pytest
 from gymtrain_trainer.checkpoints.folder import checkpoint_folder, last_checkpoint
 from gymtrain_trainer.checkpoints.saving import Saves
 from gymtrain_trainer.progress import ProgressBoard
+from gymtrain_trainer.trl.internals import forgive_saves
 from tests.unit.trainer.test_trainer_entry import context
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
@@ -32,6 +33,10 @@ class Trainer:
         if error := self._errors.pop(0):
             raise error
 
+    def forgive(self, saves: Saves) -> None:
+        """As the trainer's process has it."""
+        forgive_saves(self, lambda error: saves.failed(self.state.global_step, error))
+
     def save(self, saves: Saves) -> None:
         """One checkpoint, as TRL's loop makes it."""
         self._save_checkpoint()
@@ -40,9 +45,9 @@ class Trainer:
 
 def test_training_goes_on_after_a_full_disk_and_the_alarm_ends_with_the_next_checkpoint(tmp_path: Path) -> None:
     found, board = context(tmp_path), ProgressBoard()
-    saves = Saves(found, board)
+    saves = Saves(found, board, 42)
     trainer = Trainer(found.run_folder, [None, FULL, None])
-    saves.forgive(trainer)
+    trainer.forgive(saves)
 
     trainer.save(saves)
     assert board.snapshot().alarms == []
@@ -61,17 +66,17 @@ def test_training_goes_on_after_a_full_disk_and_the_alarm_ends_with_the_next_che
 
 def test_another_error_ends_the_attempt(tmp_path: Path) -> None:
     found = context(tmp_path)
-    saves = Saves(found, ProgressBoard())
+    saves = Saves(found, ProgressBoard(), 42)
     trainer = Trainer(found.run_folder, [ValueError("a bug")])
-    saves.forgive(trainer)
+    trainer.forgive(saves)
     with pytest.raises(ValueError, match="a bug"):
         trainer.save(saves)
 
 
 def test_with_several_processes_a_full_disk_ends_the_attempt(tmp_path: Path) -> None:
     found = context(tmp_path, trainer={"nodes": 2})
-    saves = Saves(found, ProgressBoard())
+    saves = Saves(found, ProgressBoard(), 42)
     trainer = Trainer(found.run_folder, [FULL])
-    saves.forgive(trainer)
+    trainer.forgive(saves)
     with pytest.raises(OSError, match="No space left"):
         trainer.save(saves)

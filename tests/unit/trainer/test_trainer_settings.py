@@ -1,10 +1,14 @@
-"""What TRL's config is made of."""
+"""What TRL's config is made of, and what the rest of the trainer learns of it."""
 
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gymtrain_api.spec import GymTrainingRunSpec
-from gymtrain_trainer.settings import Batch, max_steps, trl_arguments
+from gymtrain_trainer.errors import SettingsError
+from gymtrain_trainer.framework import TrainingSettings
+from gymtrain_trainer.trl.settings import Batch, max_steps, training_settings, trl_arguments
 
 
 def spec(config: dict[str, Any] | None = None, **parts: Any) -> GymTrainingRunSpec:
@@ -70,3 +74,32 @@ def test_max_steps_wins_over_epochs() -> None:
 
 def test_neither_steps_nor_epochs_means_no_end() -> None:
     assert max_steps(spec(), 100) is None
+
+
+def test_the_rest_of_the_trainer_learns_what_the_config_means() -> None:
+    config = {
+        "num_generations": 4,
+        "per_device_train_batch_size": 8,
+        "num_train_epochs": 1,
+        "weight_sync_steps": 2,
+        "fork_threshold_tokens": 0,
+        "temperature": 0.7,
+        "max_completion_length": 64,
+        "seed": 7,
+    }
+    assert training_settings(spec(config), 10) == TrainingSettings(
+        group_size=4,
+        samples_per_step=8,
+        max_steps=5,
+        sync_every_steps=2,
+        fork_threshold=0,
+        temperature=0.7,
+        max_completion_tokens=64,
+        seed=7,
+    )
+
+
+def test_a_training_without_an_end_is_refused_once_the_rows_are_known() -> None:
+    assert training_settings(spec(), None).max_steps is None
+    with pytest.raises(SettingsError, match="neither max_steps nor num_train_epochs"):
+        training_settings(spec(), 100)

@@ -3,9 +3,10 @@
 They need the trainer image's environment: uv run --extra trainer.
 """
 
+import dataclasses
 import json
 import queue
-from dataclasses import replace
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,14 @@ pytest.importorskip("trl")
 import numpy as np  # noqa: E402
 from transformers import TrainerCallback  # noqa: E402
 
+from gymtrain_trainer.framework import TrainingSample  # noqa: E402
 from gymtrain_trainer.monitoring.kept_weights import KeptWeights  # noqa: E402
 from gymtrain_trainer.monitoring.sample_check import SampleChecker  # noqa: E402
 from gymtrain_trainer.rollouts.answer import Answer, Turn  # noqa: E402
-from gymtrain_trainer.rollouts.buffer import Row  # noqa: E402
-from gymtrain_trainer.rollouts.origins import Origin, Rollout  # noqa: E402
-from gymtrain_trainer.rollouts.samples import to_samples  # noqa: E402
+from gymtrain_trainer.rollouts.origins import Rollout  # noqa: E402
+from gymtrain_trainer.rollouts.samples import chains, to_samples  # noqa: E402
 from gymtrain_trainer.trl.attention import TreeAttention  # noqa: E402
+from gymtrain_trainer.trl.worker import TRLSamples  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -130,107 +132,94 @@ def test_a_second_row_is_not_given_the_first_ones_mask() -> None:
 # --- samples ---
 
 
-def answer(reward: float, *turns: tuple[list[int], list[int]]) -> Answer:
-    made = [Turn(prompt, output, [-0.5] * len(output)) for prompt, output in turns]
-    return Answer(made, reward, "text", truncated=False)
+def sample(**fields: Any) -> TrainingSample:
+    """Three tokens, of which the last was sampled."""
+    made: dict[str, Any] = {
+        "token_ids": array("q", [1, 2, 3]),
+        "mask": array("b", [0, 0, 1]),
+        "log_probs": array("f", [0.0, 0.0, -0.5]),
+        "advantage": 0.5,
+        "versions": (3, 4),
+        "group_id": 7,
+        "agent": "adder",
+        "reward": 1.0,
+        "reward_deviation": 0.25,
+    }
+    return TrainingSample(**(made | fields))
 
 
-def rows(*rollouts: Rollout, **more: Any) -> list[Row]:
-    return to_samples(rollouts, group_id=7, agent="adder", fork_threshold=1024, **more)
+def test_trl_takes_our_samples_as_its_own() -> None:
+    waiting: queue.Queue[TrainingSample] = queue.Queue()
+    waiting.put(sample(truncated=True))
+    samples = TRLSamples(waiting)
+    assert samples.qsize() == 1
+    taken = samples.get(timeout=1.0)
+    assert taken.input_ids.tolist() == [1, 2, 3]
+    assert taken.completion_mask.tolist() == [0, 0, 1]
+    assert taken.old_log_probs.tolist() == [0.0, 0.0, -0.5]
+    assert (taken.input_ids.dtype, taken.old_log_probs.dtype) == (np.int64, np.float32)
+    assert (taken.advantage, taken.model_version, taken.group_id) == (0.5, 3, 7)
+    assert taken.metrics == {
+        "reward": 1.0,
+        "reward_std": 0.25,
+        "rewards/adder": 1.0,
+        "completions/truncated_frac": 1.0,
+    }
+    with pytest.raises(queue.Empty):
+        samples.get(timeout=0.01)
 
 
-def samples(*answers: Answer) -> list[Any]:
-    return [row.sample for row in rows(*(Rollout(answer, (3,)) for answer in answers))]
+def test_turns_become_the_sequences_that_trls_own_worker_makes_of_them() -> None:
+    from trl.experimental.async_grpo.async_rollout_worker import TurnRecord, _chain_to_sequences
 
-
-def origin(*versions: int, history: str = "exact") -> Origin:
-    return Origin(versions, continues=history == "exact", forked=history == "forked")
-
-
-def test_one_turn_is_one_row_that_trains_its_output_alone() -> None:
-    first, second = samples(answer(1.0, ([1, 2, 3], [4, 5])), answer(0.0, ([1, 2, 3], [6])))
-    assert first.input_ids.tolist() == [1, 2, 3, 4, 5]
-    assert first.completion_mask.tolist() == [0, 0, 0, 1, 1]
-    assert first.old_log_probs.tolist() == [0.0, 0.0, 0.0, -0.5, -0.5]
-    assert first.advantage == pytest.approx(1.0)
-    assert second.advantage == pytest.approx(-1.0)
-    assert (first.group_id, first.model_version, first.metrics["reward"]) == (7, 3, 1.0)
-
-
-def test_turns_whose_ids_continue_each_other_are_one_row() -> None:
-    (row, _) = samples(answer(1.0, ([1, 2], [3, 4]), ([1, 2, 3, 4, 9], [5])), answer(0.0, ([1], [2])))
-    assert row.input_ids.tolist() == [1, 2, 3, 4, 9, 5]
-    assert row.completion_mask.tolist() == [0, 0, 1, 1, 0, 1]
-
-
-def test_turns_that_were_tokenized_anew_keep_the_context_they_were_sampled_in() -> None:
-    made = samples(answer(1.0, ([1, 2], [3, 4]), ([8, 2, 3, 4], [5])), answer(0.0, ([1], [2])))
-    assert [row.input_ids.tolist() for row in made] == [[1, 2, 3, 4], [8, 2, 3, 4, 5], [1, 2]]
-    assert made[0].advantage == made[1].advantage
-
-
-def test_a_row_with_a_turn_that_a_grammar_held_is_known_as_one() -> None:
-    turns = answer(1.0, ([1, 2], [3, 4]), ([1, 2, 3, 4, 9], [5]))
-    held = Rollout(turns, (3,), (origin(3), replace(origin(3), constrained=True)))
-    free = Rollout(turns, (3,), (origin(3), origin(3)))
-    assert [row.constrained for row in rows(held, free)] == [True, False]
-
-
-def test_what_tools_and_the_template_put_between_turns_is_never_trained() -> None:
-    prompt, call, tool, final = [1, 2], [3, 4], [20, 21, 22], [5]
-    (row, _) = samples(
-        answer(1.0, (prompt, call), (prompt + call + tool, final)),
-        answer(0.0, ([1], [2])),
-    )
-    assert row.input_ids.tolist() == prompt + call + tool + final
-    assert row.completion_mask.tolist() == [0, 0, 1, 1, 0, 0, 0, 1]
-    assert row.old_log_probs.tolist() == [0, 0, -0.5, -0.5, 0, 0, 0, -0.5]
-
-
-def test_a_reported_fork_is_a_row_of_its_own_even_where_its_ids_would_continue() -> None:
-    forked = Rollout(
-        answer(1.0, ([1, 2], [3]), ([1, 2, 3, 9], [4])), (3,), (origin(3, history="first"), origin(3, history="forked"))
-    )
-    made = rows(forked, Rollout(answer(0.0, ([1], [2])), (3,), (origin(3, history="first"),)))
-    assert [row.sample.input_ids.tolist() for row in made] == [[1, 2, 3], [1, 2, 3, 9, 4], [1, 2]]
-    assert [row.sample.completion_mask.tolist() for row in made] == [[0, 0, 1], [0, 0, 0, 0, 1], [0, 1]]
-
-
-def test_with_a_gateway_no_end_of_an_answer_is_dropped_to_make_rows_fit() -> None:
-    turns = ([1, 2], [3, 4]), ([1, 2, 3, 9], [5])  # one token differs: TRL's threshold alone would overwrite it
-    unknown = rows(Rollout(answer(1.0, *turns), (3,)), Rollout(answer(0.0, ([1], [2])), (3,)))
-    assert [row.sample.input_ids.tolist() for row in unknown] == [[1, 2, 3, 9, 5], [1, 2]]
-    known = rows(
-        Rollout(answer(1.0, *turns), (3,), (origin(3, history="first"), origin(3))),
-        Rollout(answer(0.0, ([1], [2])), (3,), (origin(3, history="first"),)),
-    )
-    assert [row.sample.input_ids.tolist() for row in known] == [[1, 2, 3, 4], [1, 2, 3, 9, 5], [1, 2]]
-
-
-def test_a_rows_version_is_the_oldest_of_its_turns() -> None:
-    made = rows(
-        Rollout(answer(1.0, ([1], [3]), ([1, 3], [4])), (5,), (origin(6, history="first"), origin(5, 7))),
-        Rollout(answer(0.0, ([1], [2])), (8,), (origin(8, history="first"),)),
-    )
-    assert [(row.sample.model_version, row.versions) for row in made] == [(5, (5, 6, 7)), (8, (8,))]
-
-
-def test_a_truncated_rollout_is_masked_but_its_reward_counts_for_the_group() -> None:
-    cut = Answer([Turn([1], [2, 3], [-0.5, -0.5])], 0.0, "", truncated=True)
-    masked, whole = rows(Rollout(cut, (3,)), Rollout(answer(1.0, ([1], [4])), (3,)), mask_truncated=True)
-    assert masked.sample.completion_mask.tolist() == [0, 1, 0]
-    assert masked.sample.advantage == 0.0
-    assert masked.sample.metrics["completions/truncated_frac"] == 1.0
-    assert whole.sample.advantage == pytest.approx(1.0)
-    kept, _ = rows(Rollout(cut, (3,)), Rollout(answer(1.0, ([1], [4])), (3,)))
-    assert (kept.sample.completion_mask.tolist(), kept.sample.advantage) == ([0, 1, 1], pytest.approx(-1.0))
+    random = np.random.default_rng(0)
+    kinds = set()
+    for number in range(300):
+        turns: list[Turn] = []
+        held: list[int] = []
+        for _ in range(random.integers(1, 5)):
+            prompt = held + random.integers(0, 9, random.integers(0, 3)).tolist()
+            if turns and random.random() < 0.5:  # the template, or the tokenizer, changes something
+                prompt[random.integers(0, len(prompt))] = 77
+            output = random.integers(0, 9, random.integers(0, 4)).tolist()
+            turns.append(Turn(prompt or [1], output, [-0.25 * (number % 3)] * len(output)))
+            held = turns[-1].prompt_ids + output
+        threshold = int(random.choice([0, 2, 1024]))
+        records = [TurnRecord(turn.prompt_ids, turn.output_ids, turn.log_probs) for turn in turns]
+        theirs, tally = _chain_to_sequences(records, "x", threshold)
+        kinds |= {kind for kind in ("clean", "realign", "fork") if tally[kind]}
+        assert [(c.token_ids, c.mask, c.log_probs) for c in chains(turns, threshold)] == [
+            (one.input_ids, one.completion_mask, one.old_log_probs) for one in theirs
+        ]
+    assert kinds == {"clean", "realign", "fork"}, "or the test proves nothing"
 
 
 # --- config ---
 
 
+def test_what_we_count_as_defaults_are_trls() -> None:
+    from trl.experimental.async_grpo import AsyncGRPOConfig
+
+    from gymtrain_trainer.trl.settings import Batch, training_settings
+    from tests.unit.trainer.test_trainer_settings import spec
+
+    theirs = {field.name: field.default for field in dataclasses.fields(AsyncGRPOConfig)}
+    ours, batch = training_settings(spec(), None), Batch.of(spec())
+    assert ours.group_size == theirs["num_generations"]
+    assert (ours.sync_every_steps, ours.fork_threshold) == (
+        theirs["weight_sync_steps"],
+        theirs["fork_threshold_tokens"],
+    )
+    assert (ours.temperature, ours.seed) == (theirs["temperature"], theirs["seed"])
+    assert ours.max_completion_tokens == theirs["max_completion_length"]
+    assert (batch.per_device, batch.accumulation) == (
+        theirs["per_device_train_batch_size"],
+        theirs["gradient_accumulation_steps"],
+    )
+
+
 def test_trls_own_class_judges_the_config() -> None:
-    from gymtrain_trainer.preflight.main import check_config
+    from gymtrain_trainer.trl.config_checks import check_config
     from tests.unit.trainer.test_trainer_settings import spec
 
     good = {"learning_rate": 1e-5, "max_steps": 4, "num_generations": 4, "per_device_train_batch_size": 4}
@@ -247,7 +236,7 @@ def test_trls_own_class_judges_the_config() -> None:
 
 
 def test_a_gpu_runs_config_can_be_judged_without_a_gpu() -> None:
-    from gymtrain_trainer.preflight.main import check_config
+    from gymtrain_trainer.trl.config_checks import check_config
     from tests.unit.trainer.test_trainer_settings import spec
 
     config = {"max_steps": 4, "num_generations": 8, "bf16": True, "tf32": True, "gradient_checkpointing": True}
@@ -261,14 +250,15 @@ class Rollouts:
     """A worker with samples of its own: the reward is the share of token ids below 20."""
 
     def __init__(self, model: Any, per_step: int, masked: bool = False) -> None:
-        self.rollout_buffer: queue.Queue[Any] = queue.Queue()
+        self._samples: queue.Queue[TrainingSample] = queue.Queue()
+        self.rollout_buffer = TRLSamples(self._samples)
         self.metrics_queue: queue.Queue[Any] = queue.Queue()
         self.rewards: list[float] = []
         self._model = model
         self._per_step = per_step
         self._version = 0
         self._masked = masked
-        self.made: list[Row] = []
+        self.made: list[TrainingSample] = []
 
     def start(self) -> None:
         """TRL has synced once."""
@@ -300,11 +290,11 @@ class Rollouts:
         self.rewards.append(sum(a.reward for a in answers) / len(answers))
         group = len(self.rewards)
         rollouts = [Rollout(answer, (self._version,)) for answer in answers]
-        for row in to_samples(
+        for made in to_samples(
             rollouts, group_id=group, agent="share", fork_threshold=1024, mask_truncated=self._masked
         ):
-            self.rollout_buffer.put(row.sample)
-            self.made.append(row)
+            self._samples.put(made)
+            self.made.append(made)
 
 
 class Transfer:
@@ -352,8 +342,8 @@ def run(
     kept: KeptWeights | None = None,
 ) -> tuple[Rollouts, Transfer, Logs]:
     """Trains with TRL's trainer as the image does; sampling is on-policy."""
-    from gymtrain_trainer.settings import trl_arguments
-    from gymtrain_trainer.trl.build import build_trainer
+    from gymtrain_trainer.trl.settings import trl_arguments
+    from gymtrain_trainer.trl.trainer import build_trainer
     from tests.unit.trainer.test_trainer_settings import spec
 
     config = {
@@ -422,13 +412,13 @@ def test_the_checker_tells_right_samples_from_ones_with_another_versions_label(
     assert kept.versions() == [1, 2, 3]
     config = AutoConfig.from_pretrained(tiny_model)
     checker = SampleChecker(kept, lambda: config, ProgressBoard(), temperature=1.0, tolerance=0.005, share=1.0)
-    made = [row for row in worker.made if row.versions[0] in (1, 3)]
-    for row in made:
-        checker.take(row)
+    made = [one for one in worker.made if one.version in (1, 3)]
+    for one in made:
+        checker.take(one)
     checker.report(1)
-    for row in made:
-        checker.take(Row(row.sample, (4 - row.versions[0],)))
-        checker.take(Row(row.sample, (1, 3)))  # sampled by either, as far as one knows
+    for one in made:
+        checker.take(dataclasses.replace(one, versions=(4 - one.version,)))
+        checker.take(dataclasses.replace(one, versions=(1, 3)))  # sampled by either, as far as one knows
     checker.report(2)
     checker.total()
     right, wrong, total = [json.loads(line) for line in capsys.readouterr().out.splitlines() if "sample_check" in line]
@@ -436,3 +426,26 @@ def test_the_checker_tells_right_samples_from_ones_with_another_versions_label(
     assert right["worst"] < 1e-4
     assert wrong["wrong"] == len(made)
     assert total["wrong"] == len(made)
+
+
+def test_the_trained_model_scores_one_sequence_as_any_model_does(tiny_model: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    from gymtrain_trainer.trl.attention import TREE_ATTENTION
+    from gymtrain_trainer.trl.settings import trl_arguments
+    from gymtrain_trainer.trl.trainer import TRLTrainer, build_trainer
+    from gymtrain_trainer.weights import model_logprobs
+    from tests.unit.trainer.test_trainer_settings import spec
+
+    config = {"max_steps": 1, "num_generations": 4, "per_device_train_batch_size": 4, "report_to": "none"}
+    made = build_trainer(
+        trl_arguments(spec(config), folder=tmp_path, steps=1),
+        tiny_model,
+        callbacks=[],
+        rollout_worker=Rollouts(lambda: None, 4),
+        weight_transfer=Transfer(),
+    )
+    trainer = TRLTrainer(made, trains_adapter=False, settle_transport=None)
+    plain = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32, attn_implementation="sdpa")
+    assert trainer.log_probs([3, 4, 5], [6, 7]) == pytest.approx(model_logprobs(plain)([3, 4, 5], [6, 7]), abs=1e-5)
+    assert made.model.config._attn_implementation == TREE_ATTENTION

@@ -20,8 +20,8 @@ from gymtrain_trainer.checkpoints.folder import last_checkpoint
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.errors import InterruptedBySignal
 from gymtrain_trainer.progress import ProgressBoard
-from gymtrain_trainer.step_report import ReportCallback
 from gymtrain_trainer.stopping import StopSignal
+from gymtrain_trainer.trl.steps import StepTeller
 from gymtrain_trainer.weights import SyncNumberFile
 from tests.unit.trainer.test_trainer_entry import context
 from tests.unit.trainer.test_trainer_worker import AgentThread
@@ -193,13 +193,13 @@ def test_sigterm_during_a_sync_ends_with_the_checkpoint_of_its_step(
 def test_sigterm_during_a_step_ends_with_its_checkpoint(
     process: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stop, begin = StopSignal(), ReportCallback.on_step_begin
+    stop, begin = StopSignal(), StepTeller.on_step_begin
 
-    def on_step_begin(self: ReportCallback, args: Any, state: Any, control: Any, **more: Any) -> None:
+    def on_step_begin(self: StepTeller, args: Any, state: Any, control: Any, **more: Any) -> None:
         begin(self, args, state, control, **more)
         stop.requested = state.global_step == 2
 
-    monkeypatch.setattr(ReportCallback, "on_step_begin", on_step_begin)
+    monkeypatch.setattr(StepTeller, "on_step_begin", on_step_begin)
     with pytest.raises(InterruptedBySignal):
         process(stop=stop, max_steps=9, save_steps=100, **IN_ORDER)
     _ends_at(tmp_path, 3)

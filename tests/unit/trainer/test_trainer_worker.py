@@ -1,4 +1,4 @@
-"""The rollout worker, with real HTTP agents; TRL's part is played by the test."""
+"""The rollout worker, with real HTTP agents; the framework's part is played by the test."""
 
 import asyncio
 import queue
@@ -6,8 +6,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -15,11 +15,11 @@ import pytest
 from gymtrain_api.ledger import LedgerEntry
 from gymtrain_trainer.data.rows import Task, Tasks, read_index
 from gymtrain_trainer.errors import DataError, DropReason, GroupDroppedError, RolloutsStalledError
+from gymtrain_trainer.framework import TrainingSample
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts import alarms as alarms_module
 from gymtrain_trainer.rollouts import http as http_module
 from gymtrain_trainer.rollouts import worker as worker_module
-from gymtrain_trainer.rollouts.buffer import Row
 from gymtrain_trainer.rollouts.client import AgentSource
 from gymtrain_trainer.rollouts.group import Group, GroupRules
 from gymtrain_trainer.rollouts.guard import Versions, WeightGuard
@@ -36,23 +36,27 @@ from tests.unit.trainer.trainer_data import question, write_dataset, write_index
 GENERATIONS = 4
 
 
-class Mask(list[int]):
-    def sum(self) -> int:
-        return sum(self)
+@dataclass(frozen=True)
+class NumberedSample(TrainingSample):
+    """One that knows the number of its row."""
+
+    number: int = 0
 
 
-def plain_samples(rollouts: Sequence[Rollout], task: Task) -> list[Row]:
-    """Stands in for TRL's samples, which need torch."""
+def numbered_samples(rollouts: Sequence[Rollout], task: Task) -> list[TrainingSample]:
+    """One sample a rollout, of its sampled tokens alone."""
     return [
-        Row(
-            SimpleNamespace(
-                group_id=task.position,
-                model_version=rollout.version,
-                metrics={"reward": rollout.answer.reward, "reward_std": 0.0},
-                completion_mask=Mask([1] * rollout.answer.generated),
-                number=task.row["number"],
-            ),
-            (rollout.version,),
+        NumberedSample(
+            token_ids=[5] * rollout.answer.generated,
+            mask=[1] * rollout.answer.generated,
+            log_probs=[-0.5] * rollout.answer.generated,
+            advantage=0.0,
+            versions=(rollout.version,),
+            group_id=task.position,
+            agent=task.agent,
+            reward=rollout.answer.reward,
+            reward_deviation=0.0,
+            number=task.row["number"],
         )
         for rollout in rollouts
     ]
@@ -139,7 +143,7 @@ def make_worker(
                 source=lambda on_failure: AgentSource(limits, sampling, on_failure),
                 guard=lambda: WeightGuard(servers, lambda before, after: foreign_weights(before, after, "run", 1)),
                 ledger=ledger,
-                make_samples=plain_samples,
+                make_samples=numbered_samples,
                 report=RolloutReport(board, sampling, masks_truncated=False),
                 announcer=announcer,
             ),
@@ -154,7 +158,7 @@ def make_worker(
 
 
 def take(worker: RolloutWorker, count: int) -> list[Any]:
-    return [worker.rollout_buffer.get(timeout=20) for _ in range(count)]
+    return [worker.buffer.get(timeout=20) for _ in range(count)]
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -176,7 +180,7 @@ def test_rollouts_do_not_run_far_ahead_of_the_trainer(
 ) -> None:
     worker = make_worker(ahead=8)
     worker.start()
-    wait_until(lambda: worker.rollout_buffer.waiting() == 8)
+    wait_until(lambda: worker.buffer.waiting() == 8)
     time.sleep(0.3)
     assert len(served.agent.requests) == 8
     take(worker, GENERATIONS)
@@ -193,7 +197,7 @@ def test_a_failed_rollout_is_never_a_sample(
     worker.start()
     samples = take(worker, 6 * GENERATIONS)
     assert {sample.number % 2 for sample in samples} == {0}
-    assert {sample.metrics["reward"] for sample in samples} == {1.0}
+    assert {sample.reward for sample in samples} == {1.0}
     assert board.snapshot().dropped_groups > 0
     assert board.snapshot().failed_rollouts > 0
 
@@ -221,7 +225,7 @@ def test_a_group_from_base_weights_is_drawn_again(
     worker = make_worker()
     worker.start()
     wait_until(lambda: worker.dropped.get(DropReason.FOREIGN_WEIGHTS, 0) >= 3)
-    assert worker.rollout_buffer.waiting() == 0
+    assert worker.buffer.waiting() == 0
     servers.versions = {"http://vllm": "run:1:1"}
     positions = {sample.group_id for sample in take(worker, 4 * GENERATIONS)}
     assert {0, 1} <= positions  # none was skipped for it
@@ -250,17 +254,17 @@ def test_too_long_without_a_usable_group_fails_the_attempt_with_the_last_error(
     with pytest.raises(RolloutsStalledError, match=r"stallTimeoutSeconds.*Last error: .*answered 500"):  # noqa: PT012
         for _ in range(100):
             with pytest.raises(queue.Empty):
-                worker.rollout_buffer.get(timeout=0.05)
-            worker.check_health(300.0)
+                worker.buffer.get(timeout=0.05)
+            worker.check_health()
 
 
 def test_a_trainer_that_was_busy_for_long_does_not_count_as_a_stall(make_worker: Callable[..., RolloutWorker]) -> None:
     worker = make_worker(stall_timeout_seconds=0.2)
     worker.start()
-    wait_until(lambda: worker.rollout_buffer.waiting() == 8)
+    wait_until(lambda: worker.buffer.waiting() == 8)
     time.sleep(0.5)  # an optimizer step longer than the stall timeout
     take(worker, 8)
-    worker.check_health(300.0)
+    worker.check_health()
 
 
 def test_an_error_of_the_data_ends_the_attempt(make_worker: Callable[..., RolloutWorker], tmp_path: Path) -> None:
@@ -269,14 +273,14 @@ def test_an_error_of_the_data_ends_the_attempt(make_worker: Callable[..., Rollou
     worker.start()
     wait_until(lambda: not worker._thread.is_alive())
     with pytest.raises(DataError, match="changed since it was indexed"):
-        worker.check_health(300.0)
+        worker.check_health()
 
 
 def test_resuming_starts_at_the_first_group_that_was_not_used(make_worker: Callable[..., RolloutWorker]) -> None:
     worker = make_worker(start_position=10)
     worker.start()
     groups = [sample.group_id for sample in take(worker, 2 * GENERATIONS)]
-    worker.rollout_buffer.use(GENERATIONS)
+    worker.buffer.use(GENERATIONS)
     assert min(groups) >= 10
     assert worker.resume_position() == groups[GENERATIONS]
 
@@ -297,7 +301,7 @@ def test_samples_carry_the_version_at_their_groups_start(
     assert began.wait(10)
     worker.update_model_version(2)
     go_on.set()
-    assert take(worker, 1)[0].model_version == 1
+    assert take(worker, 1)[0].version == 1
 
 
 def test_stopping_does_not_wait_for_rollouts(make_worker: Callable[..., RolloutWorker], served: AgentThread) -> None:
@@ -329,7 +333,7 @@ def test_what_was_in_flight_when_the_worker_stopped_is_where_a_later_attempt_beg
     worker = make_worker(start_position=10)
     worker.start()
     take(worker, 2 * GENERATIONS)
-    worker.rollout_buffer.use(2 * GENERATIONS)
+    worker.buffer.use(2 * GENERATIONS)
     hanging = worker.resume_position()
     assert hanging < 13, "the first of three groups or more"
     worker.stop()
@@ -339,10 +343,10 @@ def test_what_was_in_flight_when_the_worker_stopped_is_where_a_later_attempt_beg
 def test_a_group_that_grew_stale_while_it_waited_is_drawn_again(make_worker: Callable[..., RolloutWorker]) -> None:
     worker = make_worker(max_staleness=1, ahead=8)
     worker.start()
-    wait_until(lambda: worker.rollout_buffer.waiting() == 8)
+    wait_until(lambda: worker.buffer.waiting() == 8)
     worker.update_model_version(3)
     fresh = take(worker, 2 * GENERATIONS)
-    assert {sample.model_version for sample in fresh} == {3}
+    assert {sample.version for sample in fresh} == {3}
     assert {sample.group_id for sample in fresh} == {0, 1}
     assert worker.dropped == {DropReason.STALE: 2}
 

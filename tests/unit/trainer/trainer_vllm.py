@@ -1,12 +1,11 @@
-"""What stands for vLLM and the transport in whole training processes, and one such process. Needs torch and TRL."""
+"""What stands for vLLM and the transport in whole training processes, and one such process. Only `VLLM` needs torch."""
 
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-import torch
 from aiohttp import web
 
 from gymtrain_api.transports import TransportName
@@ -14,7 +13,7 @@ from gymtrain_trainer import train, weight_sync_setup
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.stopping import StopSignal
-from gymtrain_trainer.weights import ChosenTransport, SyncSettings, Transport, VllmPod, WeightStore, WeightSync
+from gymtrain_trainer.weights import ChosenTransport, Transport, VllmPod, WeightStore, WeightSync
 from gymtrain_trainer.weights.pods.client import UNSYNCED, PodClient
 from gymtrain_trainer.weights.transports.transport import Delivered
 from tests.unit.trainer.test_trainer_entry import context
@@ -31,10 +30,25 @@ CONFIG = {
 }
 
 
+class Pods(Protocol):
+    """What the transport brings weights to."""
+
+    labels: list[str]  # of the versions that came
+
+    def on_pause(self, syncs: int) -> None:
+        """A sync begins, after so many."""
+        ...
+
+    def load(self, label: str, tensors: dict[str, Any]) -> None:
+        """A version comes."""
+        ...
+
+
 class VLLM:
     """What stands for transport and vLLM: holds the weights that it was sent, and samples."""
 
     def __init__(self, folder: Path) -> None:
+        import torch
         from transformers import AutoModelForCausalLM
 
         self.labels: list[str] = []
@@ -51,6 +65,8 @@ class VLLM:
                 self._model.tie_weights()
 
     def answer(self, row: dict[str, Any], number: int) -> web.Response:
+        import torch
+
         prompt = [3, 4, 5 + row["number"]]
         output: list[int] = []
         log_probs: list[float] = []
@@ -70,10 +86,6 @@ class VLLM:
         reward = sum(token < 20 for token in output) / len(output)
         return web.json_response({"reward": reward, "response": {"output": [item]}})
 
-    def weight_sync(self, settings: SyncSettings, choose: object, **more: Any) -> WeightSync:
-        """Over the transport that stands in, whatever would have been chosen."""
-        return WeightSync(settings, lambda: ChosenTransport(Sending(self), "a test"), find=_one_pod, **more)
-
 
 async def _one_pod(host: str, port: int) -> list[VllmPod]:
     return [VllmPod("http://vllm")]
@@ -86,7 +98,7 @@ class Sending(Transport):
     mends = False
     compares = False
 
-    def __init__(self, vllm: VLLM) -> None:
+    def __init__(self, vllm: Pods) -> None:
         self._vllm = vllm
         self._label = UNSYNCED
 
@@ -117,7 +129,7 @@ def make_context(folder: Path, model: Path, agent_url: str, spec: dict[str, Any]
 
 
 def run_process(
-    made: Context, vllm: VLLM | None, stop: StopSignal, patch: Callable[[Any, str, Any], object] = setattr
+    made: Context, vllm: Pods | None, stop: StopSignal, patch: Callable[[Any, str, Any], object] = setattr
 ) -> ProgressBoard | None:
     """One training process to its end; `vllm` on rank 0 only. `patch`: puts the stand-ins in."""
     if vllm is None:
@@ -126,7 +138,14 @@ def run_process(
     ready: Future[None] = Future()
     ready.set_result(None)
     patch(train, "start_waiting", lambda context, board: ready)
-    patch(weight_sync_setup, "WeightSync", vllm.weight_sync)
+    patch(
+        weight_sync_setup,
+        "WeightSync",
+        # Over the transport that stands in, whatever would have been chosen.
+        lambda settings, choose, **more: WeightSync(
+            settings, lambda: ChosenTransport(Sending(vllm), "a test"), find=_one_pod, **more
+        ),
+    )
     board = train.starting_board(made)
     train.train(made, board, WeightStore(made.paths.scratch / "weights"), stop)
     return board

@@ -27,15 +27,15 @@ def prepare_folder(context: Context, board: ProgressBoard) -> None:
         log.warning("removed %s: it was cut off while it was written", cut_off)
 
 
-def starting_position(context: Context, board: ProgressBoard, start: Start) -> int:
-    """Where in the draw order rollouts begin: a place in other data means nothing."""
+def starting_position(context: Context, board: ProgressBoard, start: Start, seed: int) -> int:
+    """Where in the draw order, which `seed` makes, rollouts begin: a place in other data means nothing."""
     checkpoint, source = start.checkpoint, resume_from(context.run.spec)
     if checkpoint is None:
         return 0
     if not start.resumed or source is None:
         log.info("resuming from %s, position %d", checkpoint.folder, checkpoint.state.position)
         return checkpoint.state.position
-    same_data = bool(checkpoint.state.data) and checkpoint.state.data == data_of(context)
+    same_data = bool(checkpoint.state.data) and checkpoint.state.data == data_of(context, seed)
     text = told_resumed(checkpoint, source, same_data=same_data)
     log.info("%s", text)
     board.notice(Reason.RESUMED_FROM_CHECKPOINT, text)

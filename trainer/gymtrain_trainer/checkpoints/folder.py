@@ -1,11 +1,11 @@
-"""What resuming needs beside TRL's own checkpoint: where the rollout worker stood.
+"""What resuming needs beside the framework's own checkpoint: where the rollout worker stood.
 
 `gymtrain.json` is written into a checkpoint's folder last, so its presence also says that the checkpoint is whole:
 a pod that dies while it saves, or finds the disk full, leaves a folder without it. Such a folder is passed over, and
-removed at the next start: it takes space, and TRL would count it among the checkpoints that it keeps.
+removed at the next start: it takes space, and would count among the checkpoints that are kept.
 
 A volume may hold the checkpoints of an earlier run of the same name. They aren't this run's, unless spec.resumeFrom
-says so: it starts anew, and what was there is moved into `previous-N`, which the run tells.
+says so: it starts at step 0, and what was there is moved into `previous-N`, which the run tells.
 """
 
 import os
@@ -43,7 +43,7 @@ class Checkpoint:
 
 
 def checkpoint_folder(run_folder: Path, step: int) -> Path:
-    """Where TRL puts the checkpoint of a step."""
+    """Where a framework puts the checkpoint of a step."""
     return run_folder / f"checkpoint-{step}"
 
 

@@ -59,10 +59,11 @@ class KeptWeights:
         from transformers import AutoModelForCausalLM
 
         if self._model is None:
-            plain = deepcopy(config)
-            plain._attn_implementation = "sdpa"  # training may have put its own into the configuration
-            with torch.device("cpu"):
-                self._model = AutoModelForCausalLM.from_config(plain, dtype=torch.float32).eval()
+            with torch.device("cpu"):  # of a copy: training has put its own attention into the configuration
+                made = AutoModelForCausalLM.from_config(
+                    deepcopy(config), dtype=torch.float32, attn_implementation="sdpa"
+                )
+            self._model = made.eval()
         if self._loaded != version:
             tensors = self._versions[version]
             missing = [name for name, _ in self._model.named_parameters() if name not in tensors]

@@ -1,12 +1,12 @@
 """Debugging: was every trained token really sampled by the weights that its sample claims?
 
-`GYMTRAIN_CHECK_SAMPLES` in the trainer's environment switches it on: the share of rows to check, 1 for all. The
-trainer keeps the weights of the last maxStaleness + 1 versions on the CPU, computes each row's log-probabilities anew
-and compares them with those that vLLM gave. It is for small models: each check is a forward pass on the CPU.
+`GYMTRAIN_CHECK_SAMPLES` in the trainer's environment switches it on: the share of samples to check, 1 for all. The
+trainer keeps the weights of the last maxStaleness + 1 versions on the CPU, computes each sample's log-probabilities
+again and compares them with those that vLLM gave. It is for small models: each check is a forward pass on the CPU.
 
-A row that several versions sampled (a weight sync in the middle of an answer) claims them all: each token has to agree
-with one of them. Tolerances of the mean difference: 0.005 where vLLM computes in float32, which tells one version from
-the next at usual learning rates; 0.1 in half precision, which tells foreign weights only.
+A sample of which several versions sampled a part (a weight sync in the middle of an answer) claims them all: each token
+has to agree with one of them. Tolerances of the mean difference: 0.005 where vLLM computes in float32, which tells one
+version from the next at usual learning rates; 0.1 in half precision, which tells foreign weights only.
 
     {"event": "sample_check", "step": 3, "samples": 32, "mean": 2e-06, "worst": 1e-05, "wrong": 0, "unchecked": 0}
     {"event": "sample_check_total", "samples": 96, "wrong": 0, "unchecked": 0}
@@ -21,8 +21,8 @@ from typing import Any, Protocol
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.wiring import ENV_CHECK_SAMPLES
 from gymtrain_trainer.errors import SettingsError
+from gymtrain_trainer.framework import TrainingSample
 from gymtrain_trainer.progress import ProgressBoard
-from gymtrain_trainer.rollouts.buffer import Row
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ _TOLERANCE_HALF = 0.1
 
 
 def share_to_check(environ: Mapping[str, str]) -> float:
-    """The share of rows to check; 0 where checking is off.
+    """The share of samples to check; 0 where checking is off.
 
     Raises:
         SettingsError: the variable is no number from 0 to 1.
@@ -43,13 +43,13 @@ def share_to_check(environ: Mapping[str, str]) -> float:
         share = -1.0
     if not 0 <= share <= 1:
         raise SettingsError(
-            f"environment variable {ENV_CHECK_SAMPLES} is {text!r}; a share of rows from 0 to 1 is wanted"
+            f"environment variable {ENV_CHECK_SAMPLES} is {text!r}; a share of samples from 0 to 1 is wanted"
         )
     return share
 
 
 def tolerance_of(spec: GymTrainingRunSpec) -> float:
-    """Mean difference of log-probabilities up to which a row is right."""
+    """Mean difference of log-probabilities up to which a sample is right."""
     full = spec.model.dtype == "float32" or (spec.model.dtype == "auto" and spec.inference.gpus == 0)
     return _TOLERANCE if full else _TOLERANCE_HALF
 
@@ -71,7 +71,7 @@ class Weights(Protocol):
 
 
 class SampleChecker:
-    """Checks rows as the trainer takes them, in the trainer's thread."""
+    """Checks samples as the trainer takes them, in the trainer's thread."""
 
     def __init__(
         self,
@@ -90,22 +90,22 @@ class SampleChecker:
         self._temperature = temperature
         self._tolerance = tolerance
         self._share = share
-        self._random = random.Random(0)  # noqa: S311 - picks rows
-        self._differences: list[float] = []  # mean of each row since the last report
+        self._random = random.Random(0)  # noqa: S311 - picks samples
+        self._differences: list[float] = []  # mean of each sample since the last report
         self._worst = 0.0
         self._wrong = self._unchecked = 0
         self._total = {"samples": 0, "wrong": 0, "unchecked": 0}
 
-    def take(self, row: Row) -> None:
-        """Checks a row that is going to be trained on."""
+    def take(self, sample: TrainingSample) -> None:
+        """Checks a sample that is going to be trained on."""
         if self._random.random() >= self._share:
             return
-        if row.constrained:  # its log-probabilities are those among the tokens that a grammar allowed
+        if sample.constrained:  # its log-probabilities are those among the tokens that a grammar allowed
             self._unchecked += 1
             return
         try:
-            known = self._known(row)
-            tokens = self._differ(row, known) if known else []
+            known = self._known(sample)
+            tokens = self._differ(sample, known) if known else []
         except ValueError as error:
             log.warning("a sample can't be checked: %s", error)
             tokens = []
@@ -120,14 +120,14 @@ class SampleChecker:
             log.error(
                 "WRONG SAMPLE: group %d claims weight version %s, but its log-probabilities are %.3g away; by kept "
                 "version: %s",
-                row.sample.group_id,
-                "/".join(map(str, row.versions)),
+                sample.group_id,
+                "/".join(map(str, sample.versions)),
                 mean,
-                {version: round(_mean(self._differ(row, [version])), 5) for version in self.weights.versions()},
+                {version: round(_mean(self._differ(sample, [version])), 5) for version in self.weights.versions()},
             )
 
     def report(self, step: int) -> None:
-        """One line about the rows since the last one."""
+        """One line about the samples since the last one."""
         found = self._differences
         counts = {"samples": len(found), "wrong": self._wrong, "unchecked": self._unchecked}
         line = {"event": "sample_check", "step": step, "mean": _mean(found), "worst": self._worst}
@@ -142,19 +142,18 @@ class SampleChecker:
         """The last line: whether any wrong sample was trained on."""
         print(json.dumps({"event": "sample_check_total", **self._total}), flush=True)
 
-    def _known(self, row: Row) -> list[int]:
+    def _known(self, sample: TrainingSample) -> list[int]:
         kept = self.weights.versions()
-        return [version for version in row.versions if version in kept]
+        return [version for version in sample.versions if version in kept]
 
-    def _differ(self, row: Row, versions: Sequence[int]) -> list[float]:
+    def _differ(self, sample: TrainingSample, versions: Sequence[int]) -> list[float]:
         """|difference| of each trained token by the version that fits it best."""
-        ids = [int(token) for token in row.sample.input_ids]
-        given, mask = row.sample.old_log_probs, row.sample.completion_mask
+        ids = sample.token_ids
         ours = [self.weights.log_probs(self._config(), version, ids, self._temperature) for version in versions]
         return [
-            min(abs(float(given[place]) - scores[place - 1]) for scores in ours)
+            min(abs(sample.log_probs[place] - scores[place - 1]) for scores in ours)
             for place in range(1, len(ids))
-            if mask[place]
+            if sample.mask[place]
         ]
 
 

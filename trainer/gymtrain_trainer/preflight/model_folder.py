@@ -67,11 +67,13 @@ def _kind_problem(config: dict[str, Any]) -> str | None:
     if senses:
         return (
             f"{name} takes more than text ({', '.join(senses)} in config.json). Samples carry no images and no sound, "
-            "and TRL sends vLLM none of the weights that see or hear: use a text-only model, such as one whose "
+            "and none of the weights that see or hear go to vLLM: use a text-only model, such as one whose "
             "architecture ends in ForCausalLM"
         )
     if config.get("is_encoder_decoder"):
-        return f"{name} is an encoder with a decoder (is_encoder_decoder in config.json); TRL trains causal models"
+        return (
+            f"{name} is an encoder with a decoder (is_encoder_decoder in config.json); only causal models are trained"
+        )
     return None
 
 

@@ -30,11 +30,11 @@ _REMEMBERED = 4096  # rows
 class Announcer:
     """Announces; lives in one event loop."""
 
-    def __init__(self, url: str, tasks: Tasks, num_generations: int, token_file: Path | None = None) -> None:
+    def __init__(self, url: str, tasks: Tasks, group_size: int, token_file: Path | None = None) -> None:
         """`url`: of the broker; each task is announced once for every rollout of its group."""
         self._url = f"{url.rstrip('/')}/v1/announce"
         self._tasks = tasks
-        self._generations = num_generations
+        self._group_size = group_size
         self._token_file = token_file or Path(os.environ.get(ENV_BROKER_TOKEN_FILE) or BROKER_TOKEN_FILE)
         self._known: OrderedDict[int, Upcoming | None] = OrderedDict()  # by position: rows are big, and read often
         self._next: list[int] | None = None  # positions to announce
@@ -46,7 +46,7 @@ class Announcer:
     @property
     def rows_ahead(self) -> int:
         """How many positions an announcement looks ahead."""
-        return max(1, SANDBOXES_AHEAD // self._generations)
+        return max(1, SANDBOXES_AHEAD // self._group_size)
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_SECONDS))
@@ -87,7 +87,7 @@ class Announcer:
             {"image": sandbox.image, "task": sandbox.task}
             for position in positions
             if (sandbox := self._sandbox(position)) is not None
-            for _ in range(self._generations)
+            for _ in range(self._group_size)
         ]
         if positions and not tasks:
             return  # environments without sandboxes

@@ -1,11 +1,12 @@
 """The queue between rollout worker and trainer, and the account of what the trainer took from it.
 
-TRL takes samples one by one, skips the stale ones and hands the rest to its batcher in the same order. Keeping that
-order here is what makes "mean reward of the samples used in step k" exact: TRL's own `reward` metric is taken when a
-batch is fetched, one batch ahead of the step that uses it.
+The trainer takes samples one by one and trains on them in that order. Keeping it here is what makes "mean reward of the
+samples used in step k" exact: a framework's own account may be taken when a batch is fetched, as TRL's `reward` is, one
+batch ahead of the step that uses it.
 
-Groups that grew stale while they waited never reach TRL: they are dropped whole and drawn again, so that no group is
-trained in part. (A group of which TRL had taken a part before the weights changed goes on as far as TRL's rule allows.)
+Groups that grew stale while they waited never reach the trainer: they are dropped whole and drawn again, so that no
+group is trained in part. (A group of which a part was taken before the weights changed goes on as far as maxStaleness
+allows.)
 """
 
 import queue
@@ -17,14 +18,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-
-@dataclass(frozen=True)
-class Row:
-    """A TRL sample with all weight versions that sampled a part of it."""
-
-    sample: Any
-    versions: tuple[int, ...]  # oldest first
-    constrained: bool = False  # a grammar held a turn of it
+from gymtrain_trainer.framework import TrainingSample
 
 
 @dataclass(frozen=True)
@@ -49,11 +43,11 @@ class _Waiting:
     opened: bool = False  # a part was taken
 
 
-class SampleBuffer(queue.Queue[Any]):
-    """A `queue.Queue` of TRL samples that notes what is taken. Unbounded: the worker bounds what it starts."""
+class SampleBuffer(queue.Queue[TrainingSample]):
+    """A `queue.Queue` of samples that notes what is taken. Unbounded: the worker bounds what it starts."""
 
     def __init__(self, max_staleness: int, version: Callable[[], int]) -> None:
-        """`version`: the trainer's model version now; the same rule as TRL's decides what is stale."""
+        """`version`: the trainer's model version now. TRL, which looks again, has the same rule for what is stale."""
         super().__init__()
         self._max_staleness = max_staleness
         self._version = version
@@ -64,50 +58,49 @@ class SampleBuffer(queue.Queue[Any]):
         self.starving = False  # the trainer waits and there is nothing
         self.on_change: Callable[[], None] | None = None  # a sample was taken, or the trainer began to starve
         self.on_stale: Callable[[int, int], None] | None = None  # group and its staleness, once a dropped group
-        self.on_taken: Callable[[Row], None] | None = None  # each accepted row, in the trainer's thread
+        self.on_taken: Callable[[TrainingSample], None] | None = None  # each accepted one, in the trainer's thread
         self.while_waiting: Callable[[], AbstractContextManager[Any]] = nullcontext  # around each blocking get
 
-    def put_group(self, rows: Sequence[Row]) -> None:
+    def put_group(self, samples: Sequence[TrainingSample]) -> None:
         """Queues all samples of one group."""
         with self._account:
-            oldest = min(row.sample.model_version for row in rows)
-            self._groups[rows[0].sample.group_id] = _Waiting(len(rows), oldest)
-        for row in rows:
-            self.put(row)
+            oldest = min(sample.version for sample in samples)
+            self._groups[samples[0].group_id] = _Waiting(len(samples), oldest)
+        for sample in samples:
+            self.put(sample)
 
-    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+    def get(self, block: bool = True, timeout: float | None = None) -> TrainingSample:
         """As `queue.Queue.get`: the next sample that isn't stale."""
         end = None if timeout is None else time.monotonic() + timeout
         while True:
-            row = self._next(block, None if end is None else max(0.0, end - time.monotonic()))
-            if self._accept(row):
+            sample = self._next(block, None if end is None else max(0.0, end - time.monotonic()))
+            if self._accept(sample):
                 break
         if self.on_taken is not None:
-            self.on_taken(row)
+            self.on_taken(sample)
         if self.on_change is not None:
             self.on_change()
-        return row.sample
+        return sample
 
-    def _next(self, block: bool, timeout: float | None) -> Row:
+    def _next(self, block: bool, timeout: float | None) -> TrainingSample:
         self.starving = not self.qsize()
         if self.starving and self.on_change is not None:
             self.on_change()
         try:
             with self.while_waiting():
-                row: Row = super().get(block, timeout)
+                return super().get(block, timeout)
         finally:
             self.starving = False
-        return row
 
-    def _accept(self, row: Row) -> bool:
-        """Notes the row as taken, or as dropped where it is stale."""
-        sample, now = row.sample, self._version()
+    def _accept(self, sample: TrainingSample) -> bool:
+        """Notes the sample as taken, or as dropped where it is stale."""
+        now = self._version()
         with self._account:
             group = self._groups[sample.group_id]
             group.left -= 1
             if not group.left:
                 del self._groups[sample.group_id]
-            staleness = now - sample.model_version
+            staleness = now - sample.version
             if (staleness if group.opened else now - group.oldest) > self._max_staleness:
                 self.stale += 1
                 dropped = not group.opened and not group.left
@@ -116,12 +109,12 @@ class SampleBuffer(queue.Queue[Any]):
                 self._taken.append(
                     Taken(
                         sample.group_id,
-                        sample.metrics["reward"],
-                        sample.metrics["reward_std"],
+                        sample.reward,
+                        sample.reward_deviation,
                         staleness,
-                        int(sample.completion_mask.sum()),
-                        sample.model_version,
-                        row.constrained,
+                        sample.trained_tokens,
+                        sample.version,
+                        sample.constrained,
                     )
                 )
                 return True

@@ -2,14 +2,13 @@
 
 import logging
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
-from gymtrain_api.sampling import temperature_of
-from gymtrain_api.spec import GymTrainingRunSpec
-from gymtrain_trainer import open_files, settings
+from gymtrain_trainer import open_files
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.data.rows import Tasks, read_index
 from gymtrain_trainer.errors import RolloutError
+from gymtrain_trainer.framework import TrainingSettings
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts.announce import Announcer
 from gymtrain_trainer.rollouts.client import AgentSource
@@ -70,7 +69,7 @@ def make_worker(
     tasks: Tasks,
     pods: WeightPods,
     numbering: SyncNumbers,
-    arguments: dict[str, Any],
+    settings: TrainingSettings,
     position: int,
 ) -> RolloutWorker:
     """The worker, not started. Takes all open files that the kernel grants this process.
@@ -81,11 +80,10 @@ def make_worker(
         tasks: what it draws from.
         pods: weight sync.
         numbering: of this process' weight versions.
-        arguments: of TRL's config.
+        settings: what the framework makes of trainer.config.
         position: of the draw order, where it begins.
     """
-    run, batch = context.run, settings.Batch.of(context.run.spec)
-    spec = run.spec.rollout
+    run, spec = context.run, context.run.spec.rollout
 
     def guard() -> WeightGuard:
         return WeightGuard(
@@ -93,39 +91,30 @@ def make_worker(
         )
 
     concurrent = _rollouts_at_once(spec.max_concurrent)
-    fork_threshold = int(arguments.get("fork_threshold_tokens", 1024))
+    sampling = Sampling(settings.temperature, settings.max_completion_tokens)
     return RolloutWorker(
         WorkerSettings(
-            rules=GroupRules(batch.num_generations, spec.max_staleness, numbering),
-            ahead=samples_ahead(
-                batch.samples_per_step, int(arguments.get("weight_sync_steps", 1)), batch.num_generations
-            ),
+            rules=GroupRules(settings.group_size, spec.max_staleness, numbering),
+            ahead=samples_ahead(settings.samples_per_step, settings.sync_every_steps, settings.group_size),
             max_concurrent=concurrent,
             stall_timeout_seconds=spec.stall_timeout_seconds,
             start_position=position,
         ),
         tasks,
         WorkerParts(
-            source=_source(context, arguments, concurrent),
+            source=_source(context, sampling, concurrent),
             guard=guard,
             ledger=(lambda: Ledger(run.gateway_pods_host)) if run.gateway_url else None,
             make_samples=lambda rollouts, task: to_samples(
                 rollouts,
                 group_id=task.position,
                 agent=task.agent,
-                fork_threshold=fork_threshold,
+                fork_threshold=settings.fork_threshold,
                 mask_truncated=spec.mask_truncated,
             ),
-            report=RolloutReport(board, _sampling(run.spec, arguments), masks_truncated=spec.mask_truncated),
-            announcer=(lambda: Announcer(run.broker_url, tasks, batch.num_generations)) if run.broker_url else None,
+            report=RolloutReport(board, sampling, masks_truncated=spec.mask_truncated),
+            announcer=(lambda: Announcer(run.broker_url, tasks, settings.group_size)) if run.broker_url else None,
         ),
-    )
-
-
-def _sampling(spec: GymTrainingRunSpec, arguments: dict[str, Any]) -> Sampling:
-    return Sampling(
-        temperature=temperature_of(arguments),
-        max_output_tokens=settings.max_completion_length(spec),
     )
 
 
@@ -137,11 +126,10 @@ def _rollouts_at_once(wanted: int) -> int:
 
 
 def _source(
-    context: Context, arguments: dict[str, Any], concurrent: int
+    context: Context, sampling: Sampling, concurrent: int
 ) -> Callable[[Callable[[RolloutError], None]], RolloutSource]:
     run, spec = context.run, context.run.spec.rollout
     limits = RolloutLimits(concurrent, spec.timeout_seconds, spec.max_attempts, float(spec.verify_timeout_seconds))
-    sampling = _sampling(run.spec, arguments)
 
     def make(on_failure: Callable[[RolloutError], None]) -> RolloutSource:
         if spec.mode == "Verify":

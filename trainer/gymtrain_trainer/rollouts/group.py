@@ -1,11 +1,11 @@
 """One group, from its first request to its samples, with every reason for which it can't be used.
 
 ```
-num_generations rollouts ──► origin of each turn (ledger) ──► oldest version ──► guard ──► samples
-   │ one fails for good         │ unknown, foreign               │ too old         │ vLLM lost the weights
-   └──────────────┬─────────────┴────────────────────────────────┴─────────────────┘
-                  ▼
-          GroupDroppedError with its DropReason
+group_size rollouts ──► origin of each turn (ledger) ──► oldest version ──► guard ──► samples
+   │ one fails for good    │ unknown, foreign               │ too old         │ vLLM lost the weights
+   └─────────────┬─────────┴────────────────────────────────┴─────────────────┘
+                 ▼
+         GroupDroppedError with its DropReason
 ```
 """
 
@@ -16,15 +16,15 @@ from dataclasses import dataclass
 
 from gymtrain_trainer.data.rows import Task
 from gymtrain_trainer.errors import DropReason, GroupDroppedError, RolloutError
+from gymtrain_trainer.framework import TrainingSample
 from gymtrain_trainer.rollouts.answer import Answer
-from gymtrain_trainer.rollouts.buffer import Row
 from gymtrain_trainer.rollouts.guard import WeightGuard
 from gymtrain_trainer.rollouts.ledger import Ledger
 from gymtrain_trainer.rollouts.origins import Rollout, digests_of, rollouts_of
 from gymtrain_trainer.rollouts.source import RolloutSource
 from gymtrain_trainer.weights import SyncNumbers
 
-type SampleMaker = Callable[[Sequence[Rollout], Task], list[Row]]
+type SampleMaker = Callable[[Sequence[Rollout], Task], list[TrainingSample]]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Group:
 
     task: Task
     rollouts: list[Rollout]
-    rows: list[Row]
+    samples: list[TrainingSample]
     seconds: float
 
 
@@ -41,7 +41,7 @@ class Group:
 class GroupRules:
     """What makes a group usable."""
 
-    num_generations: int
+    group_size: int
     max_staleness: int
     numbering: SyncNumbers
 
@@ -80,14 +80,14 @@ class GroupRunner:
             if reason := await self._guard.reason_to_discard(before):
                 raise GroupDroppedError(DropReason.FOREIGN_WEIGHTS, reason)
             self._check_age(rollouts)
-            rows = self._make_samples(rollouts, task)
+            samples = self._make_samples(rollouts, task)
         except RolloutError as error:
             raise GroupDroppedError(DropReason.FAILED, str(error)) from error
-        return Group(task, rollouts, rows, time.monotonic() - began)
+        return Group(task, rollouts, samples, time.monotonic() - began)
 
     async def _answers(self, task: Task) -> list[Answer]:
         """All rollouts of a group. The first that fails for good ends the others, and its RolloutError is raised."""
-        running = [asyncio.create_task(self._source.run(task)) for _ in range(self._rules.num_generations)]
+        running = [asyncio.create_task(self._source.run(task)) for _ in range(self._rules.group_size)]
         try:
             return await asyncio.gather(*running)
         finally:

@@ -33,7 +33,7 @@ class RolloutReport:
 
     def __init__(self, board: ProgressBoard, sampling: Sampling, *, masks_truncated: bool) -> None:
         """`sampling`: the run's; `masks_truncated`: spec.rollout.maskTruncated."""
-        self.metrics: queue.Queue[dict[str, Any]] = queue.Queue()  # TRL drains it into its own
+        self.metrics: queue.Queue[dict[str, Any]] = queue.Queue()  # the framework drains it into its own
         self._board = board
         self._sampling = sampling
         self._replaced: dict[str, None] = {}  # sampling settings that were told already
@@ -96,7 +96,7 @@ class RolloutReport:
         self._environments.worked(group.task.agent)
         self._known_calls.group(known=True)
         self._look()
-        rollouts, rows = group.rollouts, group.rows
+        rollouts, samples = group.rollouts, group.samples
         count = len(rollouts)
         forks = sum(rollout.forks for rollout in rollouts)
         masked = sum(rollout.truncated for rollout in rollouts) if self._masks_truncated else 0
@@ -110,7 +110,7 @@ class RolloutReport:
                 "rollout/group_s": group.seconds,
                 "rollout/completion_tokens_mean": sum(r.answer.generated for r in rollouts) / count,
                 "rollout/turns_mean": sum(len(r.answer.turns) for r in rollouts) / count,
-                "rollout/rows_per_rollout": len(rows) / count,
+                "rollout/rows_per_rollout": len(samples) / count,
                 "rollout/forks_total": float(forks),
                 "rollout/masked_total": float(masked),
             }

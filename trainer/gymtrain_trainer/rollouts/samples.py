@@ -1,4 +1,4 @@
-"""From the rollouts of one group to TRL's `RolloutSample`s: advantages, turns chained to training rows, masks.
+"""From the rollouts of one group to training samples: advantages, turns chained to sequences, masks. Pure.
 
 | what | loss |
 |---|---|
@@ -6,21 +6,23 @@
 | prompts, tool outputs, what the template puts between turns | 0 |
 | a truncated rollout with `spec.rollout.maskTruncated` | no gradient; its reward still counts for the group's mean |
 
-TRL 1.16 fails on a batch without one trained token, and with one sample per device that is a single masked row. So a
-masked row keeps its first sampled token, with an advantage of 0: nothing of it reaches the gradient.
+A masked sample keeps its first sampled token, with an advantage of 0: nothing of it reaches the gradient, and no batch
+is without a trained token (`TrainingSample`).
 """
 
 import itertools
 import statistics
+from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gymtrain_trainer.errors import AnswerError
+from gymtrain_trainer.framework import TrainingSample
 from gymtrain_trainer.rollouts.answer import Turn
-from gymtrain_trainer.rollouts.buffer import Row
 from gymtrain_trainer.rollouts.origins import Origin, Rollout
 
-_EPSILON = 1e-8  # TRL's own
+_EPSILON = 1e-8  # as TRL has it
+_SLICE = 4096  # tokens
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class GroupScore:
 def score(rewards: Sequence[float]) -> GroupScore:
     """(reward - mean) / (std + 1e-8), as TRL's own worker computes it. Equal rewards give advantages of 0.
 
-    TRL trains on those rows too: they add nothing to the gradient and keep the loss' denominator what it is upstream.
+    Those samples are trained on too: they add nothing to the gradient, and keep the loss' denominator as upstream.
     """
     mean = statistics.fmean(rewards)
     deviation = statistics.pstdev(rewards, mean)
@@ -57,56 +59,100 @@ def conversations(rollout: Rollout) -> Iterator[list[tuple[Turn, Origin | None]]
     yield part
 
 
+@dataclass
+class Chain:
+    """One sequence while turns are chained to it; columns as in `TrainingSample`."""
+
+    token_ids: list[int] = field(default_factory=list)
+    mask: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    answer: int | None = None  # where the last answer begins
+
+    def takes(self, turn: Turn, fork_threshold: int) -> bool:
+        """Adds a turn; False where its history is another one than what is here.
+
+        Where it differs within the last answer alone, and in fewer tokens than `fork_threshold`, the history of the
+        turn is taken in place of those tokens, which are not trained.
+        """
+        same = _common_tokens(self.token_ids, turn.prompt_ids)
+        drift = len(self.token_ids) - same
+        if drift and (self.answer is None or same < self.answer or drift >= fork_threshold):
+            return False
+        context = turn.prompt_ids[same:]
+        self.token_ids[same:] = context
+        self.mask[same:] = [0] * len(context)
+        self.log_probs[same:] = [0.0] * len(context)
+        self.answer = len(self.token_ids)
+        self.token_ids += turn.output_ids
+        self.mask += [1] * len(turn.output_ids)
+        self.log_probs += turn.log_probs
+        return True
+
+
+def chains(turns: Sequence[Turn], fork_threshold: int) -> list[Chain]:
+    """The turns of a conversation, in order, as sequences with a token to train on; a turn that isn't taken begins one.
+
+    The rule is that of TRL 1.16's own worker.
+    """
+    found: list[Chain] = []
+    for turn in turns:
+        if not found or not found[-1].takes(turn, fork_threshold):
+            found.append(Chain())
+            found[-1].takes(turn, fork_threshold)
+    return [chain for chain in found if any(chain.mask)]
+
+
+def _common_tokens(one: list[int], other: list[int]) -> int:
+    """How many tokens both begin with. By slices: histories have 100,000 tokens, and are compared at each turn."""
+    limit = min(len(one), len(other))
+    for start in range(0, limit, _SLICE):
+        end = min(start + _SLICE, limit)
+        if one[start:end] != other[start:end]:
+            return next(place for place in range(start, end) if one[place] != other[place])
+    return limit
+
+
 def to_samples(
     rollouts: Sequence[Rollout], *, group_id: int, agent: str, fork_threshold: int, mask_truncated: bool = False
-) -> list[Row]:
-    """TRL samples of a group, in the order of its rollouts.
+) -> list[TrainingSample]:
+    """The samples of a group, in the order of its rollouts.
 
-    A conversation is one row where each turn's prompt begins with what came before. Where it doesn't, it becomes
+    A conversation is one sample where each turn's prompt begins with what came before. Where it doesn't, it becomes
     several: every trained token keeps the context that it was sampled in. With a gateway every difference parts them;
-    without one, TRL's reconciliation drops the end of an answer where fewer than `fork_threshold` tokens differ.
+    without one, the end of an answer is dropped where fewer than `fork_threshold` tokens differ.
 
     Raises:
         AnswerError: a conversation leaves no token to train on.
     """
-    import numpy as np
-    from trl.experimental.async_grpo.async_rollout_worker import RolloutSample, TurnRecord, _chain_to_sequences
-
     scored = score([rollout.answer.reward for rollout in rollouts])
-    rows = []
+    samples = []
     for number, rollout in enumerate(rollouts):
         masked = mask_truncated and rollout.truncated
-        metrics = {
-            "reward": rollout.answer.reward,
-            "reward_std": scored.deviation,
-            f"rewards/{agent}": rollout.answer.reward,
-            "completions/truncated_frac": float(rollout.truncated),
-        }
         for part in conversations(rollout):
-            turns = [TurnRecord(turn.prompt_ids, turn.output_ids, turn.log_probs) for turn, _ in part]
-            constrained = any(origin is not None and origin.constrained for _, origin in part)
             known = {version for _, origin in part if origin for version in origin.versions}
-            versions = tuple(sorted(known)) or rollout.versions
-            threshold = 0 if rollout.origins else fork_threshold
-            sequences, _ = _chain_to_sequences(turns, f"{group_id}/{number}", threshold)
-            if not sequences:
+            found = chains([turn for turn, _ in part], 0 if rollout.origins else fork_threshold)
+            if not found:
                 raise AnswerError("no token to train on is left of a conversation")
-            for sequence in sequences:
-                mask = np.asarray(sequence.completion_mask, dtype=np.int64)
-                if masked:
-                    first = int(mask.argmax())
-                    mask = np.zeros_like(mask)
-                    mask[first] = 1
-                sample = RolloutSample(
-                    prompt=[],
-                    completion=[],
-                    input_ids=np.asarray(sequence.input_ids, dtype=np.int64),
-                    completion_mask=mask,
-                    old_log_probs=np.asarray(sequence.old_log_probs, dtype=np.float32),
-                    advantage=0.0 if masked else scored.advantages[number],
-                    model_version=versions[0],
-                    group_id=group_id,
-                    metrics=dict(metrics),
+            for chain in found:
+                samples.append(
+                    TrainingSample(
+                        token_ids=array("q", chain.token_ids),
+                        mask=array("b", _first_alone(chain.mask) if masked else chain.mask),
+                        log_probs=array("f", chain.log_probs),
+                        advantage=0.0 if masked else scored.advantages[number],
+                        versions=tuple(sorted(known)) or rollout.versions,
+                        group_id=group_id,
+                        agent=agent,
+                        reward=rollout.answer.reward,
+                        reward_deviation=scored.deviation,
+                        truncated=rollout.truncated,
+                        constrained=any(origin is not None and origin.constrained for _, origin in part),
+                    )
                 )
-                rows.append(Row(sample, versions, constrained))
-    return rows
+    return samples
+
+
+def _first_alone(mask: list[int]) -> list[int]:
+    """The mask with its first 1 alone."""
+    first = mask.index(1)
+    return [int(place == first) for place in range(len(mask))]

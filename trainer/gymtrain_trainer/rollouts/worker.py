@@ -1,4 +1,4 @@
-"""The rollout worker: satisfies TRL's `RolloutWorkerProtocol` with NeMo Gym servers as the source of rollouts."""
+"""The rollout worker: NeMo Gym's servers as a training framework takes samples from them (`framework.Rollouts`)."""
 
 import asyncio
 import contextlib
@@ -38,9 +38,9 @@ class RolloutWorker:
         self._parts = parts
         self._report = parts.report
         self._version = 0
-        self.rollout_buffer = SampleBuffer(settings.rules.max_staleness, lambda: self._version)
-        self.rollout_buffer.on_stale = self._grew_stale
-        self.metrics_queue = parts.report.metrics
+        self.buffer = SampleBuffer(settings.rules.max_staleness, lambda: self._version)
+        self.buffer.on_stale = self._grew_stale
+        self.metrics = parts.report.metrics
         self._positions = Positions(settings.start_position)
         self._running: set[asyncio.Task[None]] = set()
         self._waiting_since: float | None = None  # trainer found the buffer empty
@@ -51,7 +51,7 @@ class RolloutWorker:
         self._fatal: BaseException | None = None
         self._thread = threading.Thread(target=self._main, name="rollouts", daemon=True)
 
-    # --- TRL's protocol, called from the trainer's thread ---
+    # --- framework.Rollouts, called from the trainer's thread ---
 
     def start(self) -> None:
         """Begins to produce rollouts."""
@@ -69,8 +69,8 @@ class RolloutWorker:
         """The trainer's version from now on."""
         self._version = model_version
 
-    def check_health(self, stale_after_s: float) -> None:
-        """TRL calls this while it waits on an empty buffer.
+    def check_health(self) -> None:
+        """Called while the trainer waits on an empty buffer.
 
         Raises:
             RolloutsStalledError: no usable group for `stall_timeout_seconds` of waiting.
@@ -92,7 +92,7 @@ class RolloutWorker:
 
     def resume_position(self) -> int:
         """First position whose samples weren't all used: where a later attempt goes on."""
-        return self._positions.first_open([*self.rollout_buffer.waiting_groups(), *self.rollout_buffer.taken_groups()])
+        return self._positions.first_open([*self.buffer.waiting_groups(), *self.buffer.taken_groups()])
 
     def in_flight(self) -> InFlight:
         """The groups that run now."""
@@ -119,7 +119,7 @@ class RolloutWorker:
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self.rollout_buffer.on_change = self._wake_up
+        self.buffer.on_change = self._wake_up
         async with AsyncExitStack() as stack:
             source = await stack.enter_async_context(self._parts.source(self._report.rollout_failed))
             ledger = await stack.enter_async_context(self._parts.ledger()) if self._parts.ledger else None
@@ -150,14 +150,14 @@ class RolloutWorker:
             raise self._fatal
 
     def _may_start(self) -> bool:
-        generations = self._settings.rules.num_generations
+        group_size = self._settings.rules.group_size
         return not self._stopping and may_start(
-            in_flight=len(self._running) * generations,
-            waiting=self.rollout_buffer.waiting(),
-            num_generations=generations,
+            in_flight=len(self._running) * group_size,
+            waiting=self.buffer.waiting(),
+            group_size=group_size,
             ahead=bound(
                 self._settings.ahead,
-                starving=self.rollout_buffer.starving,
+                starving=self.buffer.starving,
                 version=self._version,
                 max_staleness=self._settings.rules.max_staleness,
             ),
@@ -199,7 +199,7 @@ class RolloutWorker:
             return
         self._waiting_since = None
         self._report.group_usable(group)
-        self.rollout_buffer.put_group(group.rows)
+        self.buffer.put_group(group.samples)
 
     def _grew_stale(self, position: int, staleness: int) -> None:
         """In the trainer's thread: a waiting group is too old."""

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from accelerate.utils import broadcast_object_list
-from trl.experimental.async_grpo.async_grpo_trainer import validate_lora_for_vllm_sync
 
 from gymtrain_trainer.errors import SettingsError, TrainerError
+from gymtrain_trainer.trl import internals
 from gymtrain_trainer.weights import LoRAFilesystem, Transport
 
 
@@ -45,15 +45,17 @@ def agree_on_adapter(trainer: Any, settle: Callable[[], Transport] | None) -> No
 
 def _use_adapter(trainer: Any, transport: Transport | None) -> None:
     try:
-        validate_lora_for_vllm_sync(trainer.accelerator.unwrap_model(trainer.model))
+        internals.check_servable_adapter(trainer.accelerator.unwrap_model(trainer.model))
     except ValueError as error:
         raise SettingsError(
             f"spec.model.lora: {error} Or set spec.weightSync.transport to NCCL or HTTPFull, which send merged weights"
         ) from error
-    trainer._lora_sync = True
+    internals.sync_adapter(trainer)
     if isinstance(transport, LoRAFilesystem):
-        trainer._lora_dir = str(transport.folder)
-        trainer.vllm_client = AdapterClient(transport, trainer.weight_transfer, trainer.vllm_client)
+        saved = transport
+        internals.publish_adapter(
+            trainer, str(saved.folder), lambda client: AdapterClient(saved, trainer.weight_transfer, client)
+        )
 
 
 class AdapterClient:

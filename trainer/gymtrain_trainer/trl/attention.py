@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
-from transformers.integrations.flash_attention import get_target_dtype
+
+from gymtrain_trainer.trl import internals
 
 TREE_ATTENTION = "tree_fa3"  # the name under which TRL asks for it
 _VARLEN_WIDTH = 256  # widest head of torch's FlashAttention (torch 2.13, aten/native/transformers/cuda/flash_attn)
@@ -77,7 +78,7 @@ class TreeAttention:
         """query [1, heads, tokens, width], key and value [1, kv heads, tokens, width] -> [1, tokens, heads, width]."""
         check_supported(query, value, softcap, varlen=False)
         if query.is_cuda:
-            dtype = get_target_dtype(query, module) or query.dtype  # of autocast, as TRL's own kernel gets it
+            dtype = internals.target_dtype(query, module) or query.dtype  # of autocast, as TRL's own kernel gets it
             if dtype in (torch.bfloat16, torch.float16):
                 check_supported(query, value, softcap, varlen=True)
                 lengths = (tree_cu_seqlens_q, tree_cu_seqlens_k, tree_max_seqlen_q, tree_max_seqlen_k)

@@ -1,7 +1,7 @@
 """Which errors of TRL's, peft's and transformers' constructors are a refusal of the settings, and of which one.
 
 The same settings are refused in every attempt, so preflight says it before any GPU is taken (trl/rehearsal.py),
-and a trainer that still gets there ends with the exit code that makes no further attempt (train.py).
+and a trainer that still gets there ends with the exit code that makes no further attempt (trl/trainer.py).
 """
 
 import re

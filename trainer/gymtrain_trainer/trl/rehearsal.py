@@ -21,15 +21,15 @@ from typing import Any
 
 import torch
 from accelerate.utils import FullyShardedDataParallelPlugin
-from transformers import AttentionInterface, AutoConfig, PreTrainedModel
+from transformers import AttentionInterface
 from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
 
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.wiring import Finding
-from gymtrain_trainer import settings
+from gymtrain_trainer.trl import internals, settings
 from gymtrain_trainer.trl.attention import TREE_ATTENTION, UnsupportedAttentionError, check_supported
-from gymtrain_trainer.trl.build import build_trainer
 from gymtrain_trainer.trl.refusals import is_refusal, one_line, place_of
+from gymtrain_trainer.trl.trainer import build_trainer
 
 _MODEL = "spec.model.source"
 _TOKENS = 8  # of the row that is sent through the model
@@ -79,7 +79,7 @@ def rehearse(spec: GymTrainingRunSpec, model: Path) -> tuple[list[Finding], list
     Only for processes that don't train: attention stays replaced.
     """
     try:
-        with tempfile.TemporaryDirectory() as folder, _first_process(spec), _models_on_meta():
+        with tempfile.TemporaryDirectory() as folder, _first_process(spec), internals.models_on_meta():
             trainer = _build(spec, model, Path(folder))
             findings = _check_attention(trainer, spec)
     except Exception as error:
@@ -97,9 +97,9 @@ def _build(spec: GymTrainingRunSpec, model: Path, folder: Path) -> AsyncGRPOTrai
     arguments.pop("ddp_backend", None)
     if arguments.get("fp16"):
         arguments |= {"fp16": False, "bf16": True}
-    sharding = arguments.get("fsdp_config")
-    if isinstance(sharding, dict):
-        arguments["fsdp_config"] = sharding | {"sync_module_states": False}
+    given = arguments.get("fsdp_config")
+    if isinstance(given, dict):
+        arguments["fsdp_config"] = given | {"sync_module_states": False}
     trainer = build_trainer(
         arguments,
         model,
@@ -110,9 +110,9 @@ def _build(spec: GymTrainingRunSpec, model: Path, folder: Path) -> AsyncGRPOTrai
         config_class=_MetaConfig,
     )
     trainer.create_optimizer_and_scheduler(steps or 1)
-    plugin = trainer.args.fsdp_plugin_args
-    if plugin is not None:  # as accelerate does when it shards the model
-        FullyShardedDataParallelPlugin(**plugin).set_auto_wrap_policy(trainer.model)
+    sharding = internals.fsdp_arguments(trainer)
+    if sharding is not None:  # as accelerate does when it shards the model
+        FullyShardedDataParallelPlugin(**sharding).set_auto_wrap_policy(trainer.model)
     return trainer
 
 
@@ -150,40 +150,6 @@ def _check_attention(trainer: AsyncGRPOTrainer, spec: GymTrainingRunSpec) -> lis
         "transformers' attention interface, so the samples that TRL packs into one row would see each other"
     )
     return [Finding(where=_MODEL, message=message)]
-
-
-@contextlib.contextmanager
-def _models_on_meta() -> Iterator[None]:
-    """`from_pretrained` makes the model from its config, without weights.
-
-    TRL 1.16 loads the model in its constructor and offers no other way in. transformers 5.19 refuses from_pretrained
-    under a meta device; its documented way, AutoModel.from_config, picks a class by itself instead of TRL's, and then
-    calls _from_config too.
-    """
-    original = PreTrainedModel.__dict__["from_pretrained"]  # as it is: bound to no class
-
-    def on_meta(
-        cls: type[PreTrainedModel],
-        path: str,
-        /,
-        *,
-        dtype: Any = None,
-        attn_implementation: str | None = None,
-        trust_remote_code: bool = False,
-        device_map: object = None,
-        **more: Any,
-    ) -> PreTrainedModel:
-        config = more.pop("config", None)
-        if config is None:
-            config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code, **more)
-        with torch.device("meta"):
-            return cls._from_config(config, dtype=dtype, attn_implementation=attn_implementation)
-
-    PreTrainedModel.from_pretrained = classmethod(on_meta)
-    try:
-        yield
-    finally:
-        PreTrainedModel.from_pretrained = original
 
 
 @contextlib.contextmanager

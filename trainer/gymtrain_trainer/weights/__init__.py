@@ -18,7 +18,7 @@ from gymtrain_trainer.weights.parity.watch import ParityResult, ParityWatch
 from gymtrain_trainer.weights.pods.client import VllmPod
 from gymtrain_trainer.weights.pods.probe import ServerReport, probe_servers, wait_for_servers
 from gymtrain_trainer.weights.store.weight_store import WeightStore, weight_routes
-from gymtrain_trainer.weights.sync import ELSEWHERE, SyncEvent, SyncStats, WeightSync
+from gymtrain_trainer.weights.sync import SyncEvent, SyncStats, WeightSync
 from gymtrain_trainer.weights.sync_settings import SyncSettings
 from gymtrain_trainer.weights.transports.choice import ADAPTER_FOLDER, TransportNeeds, choose_transport
 from gymtrain_trainer.weights.transports.http_full import HTTPFull
@@ -30,7 +30,6 @@ from gymtrain_trainer.weights.version_numbers import SyncNumberFile, SyncNumbers
 
 __all__ = [
     "ADAPTER_FOLDER",
-    "ELSEWHERE",
     "NCCL",
     "ChosenTransport",
     "HTTPFull",

@@ -27,7 +27,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import aiohttp
 
@@ -52,10 +52,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _BACKOFF_LIMIT_SECONDS = 30.0
-
-ELSEWHERE: Final = object()
-"""What ranks other than 0 give TRL for a transport. Without one they would agree on TRL's own way to sync an adapter:
-in a collective that rank 0, which has a transport, takes no part in."""
 
 type StreamWatch = Callable[[int, NamedTensors], NamedTensors]
 

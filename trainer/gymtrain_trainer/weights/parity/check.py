@@ -120,10 +120,8 @@ def staged_logprobs(config: Any, files: list[Path]) -> LogProbs:
     from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM
 
-    plain = deepcopy(config)
-    plain._attn_implementation = "sdpa"
-    with torch.device("cpu"):
-        model = AutoModelForCausalLM.from_config(plain, dtype=torch.float32)
+    with torch.device("cpu"):  # of a copy: training has put its own attention into the configuration
+        model = AutoModelForCausalLM.from_config(deepcopy(config), dtype=torch.float32, attn_implementation="sdpa")
     for file in files:
         model.load_state_dict(load_file(file), strict=False)
     model.tie_weights()
@@ -131,9 +129,8 @@ def staged_logprobs(config: Any, files: list[Path]) -> LogProbs:
 
 
 def model_logprobs(model: Any) -> LogProbs:
-    """`ParityCheck.logprobs` of the model that is trained.
+    """`ParityCheck.logprobs` of a model of transformers, with the attention that it has.
 
-    Training may have put its own attention into the model, made for packed rows: plain attention stands in meanwhile.
     The function raises ShardedModelError for a model of which this process has only a part.
     """
 
@@ -144,15 +141,12 @@ def model_logprobs(model: Any) -> LogProbs:
         if any(isinstance(parameter, DTensor) for parameter in model.parameters()):
             raise ShardedModelError(model.config)
         ids = torch.tensor([prompt + completion], device=model.device)
-        usual = model.config._attn_implementation
         training = model.training
         model.eval()
-        model.config._attn_implementation = "sdpa"
         try:
             with torch.no_grad():
                 logits: torch.Tensor = model(input_ids=ids, use_cache=False).logits
         finally:
-            model.config._attn_implementation = usual
             model.train(training)
         # The logits at position i are of token i + 1.
         scores = logits[0, len(prompt) - 1 : -1].float().log_softmax(-1)

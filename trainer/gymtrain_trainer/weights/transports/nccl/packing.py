@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gymtrain_trainer.internals import copy_all
 from gymtrain_trainer.weights.errors import WeightSyncError
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def _copy(message: Sequence[TensorInfo], places: Sequence[torch.Tensor], values:
 
     with torch.no_grad():
         if all(place.shape == value.shape for place, value in zip(places, values, strict=True)):
-            torch._foreach_copy_(list(places), list(values))
+            copy_all(places, values)
             return
         for info, place, value in zip(message, places, values, strict=True):
             if place.shape == value.shape:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gymtrain_api.transports import TransportName
+from gymtrain_trainer.internals import writes_of
 from gymtrain_trainer.weights.errors import PodError, WeightsError, WeightSyncError
 from gymtrain_trainer.weights.pods.client import UNSYNCED, VllmPod
 from gymtrain_trainer.weights.pods.probe import wait_for_servers
@@ -53,7 +54,7 @@ class Fingerprint:
         for _, tensor in tensors:
             if isinstance(tensor, DTensor):
                 return None
-            writes.append(tensor._version)
+            writes.append(writes_of(tensor))
         return cls(tuple(writes))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.transports import LORA_RANKS, lora_rank, planned
 from gymtrain_api.wiring import Finding
+from gymtrain_trainer.trl.settings import lora_arguments
 
 _WHERE = "spec.model.lora"
 _FIXED = {
@@ -37,8 +38,6 @@ def check_lora(spec: GymTrainingRunSpec) -> list[Finding]:
     if findings:
         return findings
     from peft import LoraConfig
-
-    from gymtrain_trainer.settings import lora_arguments
 
     try:
         LoraConfig(**(lora_arguments(spec) or {}))

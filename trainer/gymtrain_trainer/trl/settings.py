@@ -1,13 +1,16 @@
-"""`spec.trainer.config` and what we add to it: pure, without torch.
+"""`spec.trainer.config` in TRL's names: what it means to the rest of the trainer, and the arguments that TRL gets.
 
-The result is the keyword arguments of TRL's AsyncGRPOConfig (TRL 1.16).
+Pure, without torch. The arguments are those of AsyncGRPOConfig (TRL 1.16), and of peft's LoraConfig.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gymtrain_api.sampling import temperature_of
 from gymtrain_api.spec import GymTrainingRunSpec
+from gymtrain_trainer.errors import SettingsError
+from gymtrain_trainer.framework import TrainingSettings
 
 # Keys that other fields of the run set, by what to use instead.
 OWNED_KEYS = {
@@ -42,9 +45,13 @@ NEUTRAL_SAMPLING: dict[str, tuple[Any, ...]] = {
     "repetition_penalty": (1,),
 }
 
-_TRL_DEFAULT_GENERATIONS = 8
-_TRL_DEFAULT_BATCH = 8
-_TRL_DEFAULT_COMPLETION = 2048  # tokens
+# TRL's defaults
+_GENERATIONS = 8
+_BATCH = 8
+_COMPLETION_TOKENS = 2048
+_SYNC_STEPS = 1
+_FORK_THRESHOLD = 1024  # tokens
+_SEED = 42
 
 
 @dataclass(frozen=True)
@@ -65,19 +72,35 @@ class Batch:
     @classmethod
     def of(cls, spec: GymTrainingRunSpec) -> "Batch":
         """The run's batch. Values of a wrong type count as TRL's defaults: preflight reports those."""
-        config = spec.trainer.config
-
-        def whole(key: str, default: int, least: int = 1) -> int:
-            value = config.get(key)
-            return value if isinstance(value, int) and not isinstance(value, bool) and value >= least else default
-
         return cls(
-            per_device=whole("per_device_train_batch_size", _TRL_DEFAULT_BATCH),
-            accumulation=whole("gradient_accumulation_steps", 1),
+            per_device=_whole(spec, "per_device_train_batch_size", _BATCH),
+            accumulation=_whole(spec, "gradient_accumulation_steps", 1),
             processes=spec.trainer.nodes * spec.trainer.processes_per_node,
-            num_generations=whole("num_generations", _TRL_DEFAULT_GENERATIONS),
-            token_budget=whole("token_budget", 0),
+            num_generations=_whole(spec, "num_generations", _GENERATIONS),
+            token_budget=_whole(spec, "token_budget", 0),
         )
+
+
+def _whole(spec: GymTrainingRunSpec, key: str, default: int, least: int = 1) -> int:
+    value = spec.trainer.config.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= least else default
+
+
+def training_settings(spec: GymTrainingRunSpec, rows: int | None) -> TrainingSettings:
+    """What the rest of the trainer has to know; see `Framework.settings`."""
+    batch, steps = Batch.of(spec), max_steps(spec, rows)
+    if steps is None and rows is not None:
+        raise SettingsError("spec.trainer.config sets neither max_steps nor num_train_epochs")
+    return TrainingSettings(
+        group_size=batch.num_generations,
+        samples_per_step=batch.samples_per_step,
+        max_steps=steps,
+        sync_every_steps=_whole(spec, "weight_sync_steps", _SYNC_STEPS),
+        fork_threshold=_whole(spec, "fork_threshold_tokens", _FORK_THRESHOLD, least=0),
+        temperature=temperature_of(spec.trainer.config),
+        max_completion_tokens=max_completion_length(spec),
+        seed=_whole(spec, "seed", _SEED, least=0),
+    )
 
 
 def max_steps(spec: GymTrainingRunSpec, rows: int | None) -> int | None:
@@ -99,7 +122,7 @@ def max_steps(spec: GymTrainingRunSpec, rows: int | None) -> int | None:
 def max_completion_length(spec: GymTrainingRunSpec) -> int:
     """Tokens that the policy may write in one call. A wrong type counts as TRL's default: preflight reports it."""
     value = spec.trainer.config.get("max_completion_length")
-    return value if isinstance(value, int) and not isinstance(value, bool) else _TRL_DEFAULT_COMPLETION
+    return value if isinstance(value, int) and not isinstance(value, bool) else _COMPLETION_TOKENS
 
 
 def trl_arguments(spec: GymTrainingRunSpec, *, folder: Path, steps: int | None) -> dict[str, Any]:

@@ -1,0 +1,191 @@
+"""The seam to training frameworks: one that nobody knows of trains a run, and TRL's libraries stay in its package."""
+
+import ast
+import csv
+import errno
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gymtrain_trainer import framework
+from gymtrain_trainer.checkpoints.folder import last_checkpoint
+from gymtrain_trainer.context import Context
+from gymtrain_trainer.errors import InterruptedBySignal
+from gymtrain_trainer.framework import FRAMEWORKS, StepMeasures, load_framework
+from gymtrain_trainer.preflight.main import preflight
+from gymtrain_trainer.progress import ProgressBoard
+from gymtrain_trainer.step_report import StepReport
+from gymtrain_trainer.stopping import StopSignal
+from tests.unit.trainer.plain_framework import Number, Plain, PlainTrainer
+from tests.unit.trainer.test_trainer_worker import AgentThread
+from tests.unit.trainer.trainer_vllm import make_context, run_process
+
+PACKAGE = Path(__file__).parents[3] / "trainer" / "gymtrain_trainer"
+
+
+class Pods:
+    """vLLM, as far as weights go."""
+
+    def __init__(self) -> None:
+        self.labels: list[str] = []
+        self.weights: list[float] = []
+
+    def on_pause(self, syncs: int) -> None:
+        """Nobody to pause."""
+
+    def load(self, label: str, tensors: dict[str, Number]) -> None:
+        self.labels.append(label)
+        self.weights.append(tensors["weight"].value)
+
+
+@pytest.fixture
+def served() -> Iterator[AgentThread]:
+    thread = AgentThread()
+    yield thread
+    thread.close()
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one line that a second framework needs, and its being used."""
+    monkeypatch.setitem(FRAMEWORKS, "plain", "tests.unit.trainer.plain_framework")
+    monkeypatch.setattr(framework, "USED", "plain")
+
+
+@pytest.fixture
+def process(
+    tmp_path: Path, served: AgentThread, plain: None, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[Pods, ProgressBoard, Context, PlainTrainer]]:
+    """Runs one training process to its end."""
+
+    def run(stop: StopSignal | None = None, **config: Any) -> tuple[Pods, ProgressBoard, Context, PlainTrainer]:
+        pods = Pods()
+        spec = {"trainer": {"config": {"steps": 3} | config}, "rollout": {"maxConcurrent": 2}}
+        (tmp_path / "empty").mkdir(exist_ok=True)  # the model's folder: it needs none
+        made = make_context(tmp_path, tmp_path / "empty", served.agent.url, spec)
+        board = run_process(made, pods, stop or StopSignal(), monkeypatch.setattr)
+        assert board is not None
+        assert Plain.trainer is not None
+        return pods, board, made, Plain.trainer
+
+    return run
+
+
+def test_a_second_framework_trains_with_a_package_and_a_line(process: Callable[..., Any]) -> None:
+    pods, board, made, trainer = process()
+    progress = board.snapshot()
+    assert (progress.step, progress.max_steps, progress.reward) == (3, 3, 1.0)
+    assert pods.labels == ["math:2:1", "math:2:2", "math:2:3", "math:2:4"]
+    assert pods.weights == [0.0, 4.0, 8.0, 12.0], "each step's weights, of its four samples"
+    assert progress.weight_version == "math:2:4"
+    assert {len(sample.token_ids) for sample in trainer.trained} == {5}
+    steps = [row["step"] for row in csv.DictReader((made.run_folder / "rewards.csv").read_text().splitlines())]
+    assert steps == ["1", "2", "3"]
+    assert {"loss", "kl", "ratio"} <= board.numbers().keys()
+    assert "grad_norm" not in board.numbers(), "it doesn't measure that"
+    checkpoint = last_checkpoint(made.run_folder, made.owner)
+    assert checkpoint is not None
+    assert (checkpoint.state.step, checkpoint.state.position) == (3, 6)
+    assert json.loads((made.run_folder / "model" / "plain.json").read_text()) == {"weight": 12.0}
+
+
+def test_it_goes_on_from_its_checkpoint(process: Callable[..., Any]) -> None:
+    process(steps=2)
+    pods, board, made, trainer = process(steps=4)
+    assert board.snapshot().step == 4
+    assert pods.weights == [8.0, 12.0, 16.0]
+    assert min(sample.group_id for sample in trainer.trained) == 4
+    found = last_checkpoint(made.run_folder, made.owner)
+    assert found is not None
+    assert found.state.position == 8
+
+
+def test_a_checkpoint_that_the_volume_does_not_take_costs_that_checkpoint_alone(
+    process: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = PlainTrainer.save_checkpoint
+
+    def full(self: PlainTrainer) -> None:
+        made(self)
+        if self.step == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(PlainTrainer, "save_checkpoint", full)
+    _, board, context, _ = process()
+    assert board.snapshot().step == 3
+    assert [alarm.reason for alarm in board.snapshot().alarms] == ["CheckpointFailed"]
+    found = last_checkpoint(context.run_folder, context.owner)
+    assert found is not None
+    assert found.state.step == 2
+
+
+def test_a_signal_ends_it_with_the_checkpoint_of_its_step(
+    process: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stop, reported = StopSignal(), StepReport.on_measures
+
+    def on_measures(self: StepReport, steps: Any, measures: StepMeasures) -> None:
+        reported(self, steps, measures)
+        stop.requested = steps.done == 2
+
+    monkeypatch.setattr(StepReport, "on_measures", on_measures)
+    with pytest.raises(InterruptedBySignal):
+        process(stop=stop, steps=9)
+    found = last_checkpoint(tmp_path / "checkpoints")
+    assert found is not None
+    assert found.state.step == 2
+    assert not (tmp_path / "checkpoints" / "model").exists()
+
+
+def test_preflight_asks_the_framework(plain: None, tmp_path: Path) -> None:
+    model = tmp_path / "a-model"
+    model.mkdir()
+    (model / "config.json").write_text('{"architectures": ["X"]}')
+    (model / "tokenizer.json").write_text("{}")
+    (model / "chat_template.jinja").write_text("")
+    header = json.dumps({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+    (model / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    environ = {"GYMTRAIN_RUN_CONFIG": str(tmp_path / "run.json"), "GYMTRAIN_ROOT": str(tmp_path)}
+    make_context(tmp_path, model, "http://agent", {"trainer": {"config": {"steps": 3}}})
+    verdict = preflight(load_framework(trains=False), environ)
+    assert (verdict.findings, verdict.max_steps) == ([], 3)
+    assert [warning.message for warning in verdict.warnings] == ["plain learns nothing"]
+    make_context(tmp_path, model, "http://agent", {"trainer": {"config": {"stepps": 3}}})
+    verdict = preflight(load_framework(trains=False), environ)
+    assert [finding.where for finding in verdict.findings] == ["spec.trainer.config.stepps"]
+    assert verdict.warnings == [], "what is known to be wrong is not rehearsed"
+
+
+def test_every_listed_framework_can_be_asked_without_its_libraries() -> None:
+    for name in FRAMEWORKS:
+        assert callable(load_framework(name).make_trainer)
+
+
+def test_only_a_frameworks_own_package_names_it() -> None:
+    """Import contracts hold the imports; this, the line where frameworks are listed."""
+    packages = {module.rpartition(".")[0] for module in FRAMEWORKS.values()}
+    named = {
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        for module in _modules(node)
+        if any(module == package or module.startswith(f"{package}.") for package in packages)
+    }
+    folders = tuple(f"{package.rpartition('.')[2]}/" for package in packages)
+    outside = {file for file in named if not file.startswith(folders)}
+    assert outside == {"framework.py"}
+
+
+def _modules(node: ast.AST) -> list[str]:
+    """What an import, or a text, names."""
+    match node:
+        case ast.Import(names=names):
+            return [alias.name for alias in names]
+        case ast.ImportFrom(module=str(module), names=names):
+            return [module, *(f"{module}.{alias.name}" for alias in names)]
+        case ast.Constant(value=str(text)):
+            return [text]
+    return []

@@ -1,0 +1,398 @@
+"""The seam between the trainer's process and a training framework.
+
+```
+rollouts/ ── TrainingSample ──► Trainer.run ── parameters ──► weights/
+   ▲                              │  ▲
+   │ model version                │  └── StopSignal, last checkpoint (train.py)
+   └──────────────────────────────┤
+                                  └── steps, measures, saves (StepCallbacks) ──► monitoring/, checkpoints/
+```
+
+A framework is a package below this one whose module `framework` has a function `make_framework(*, trains: bool)` that
+returns a `Framework`; `FRAMEWORKS` lists them. Nothing outside such a package imports its libraries, or the package.
+
+What a framework promises:
+
+- It takes samples from `Rollouts.buffer` alone, in their order, on rank 0, and each sample at most once.
+- It syncs the weights once before the first step, then after every `sync_every_steps` steps, and tells the rollouts the
+  new model version: 1 after the first sync.
+- The checkpoint of step N is the folder `checkpoint-N` of the run's folder, with what resuming needs but the place in
+  the data. One of an adapter holds `adapter_config.json`, one of all weights `config.json`, as peft and transformers
+  write them.
+- After SIGTERM every rank ends at the end of the same step, with a checkpoint where those are kept.
+"""
+
+import importlib
+import queue
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gymtrain_api.spec import GymTrainingRunSpec
+from gymtrain_api.wiring import Finding
+from gymtrain_trainer.context import Context
+from gymtrain_trainer.stopping import StopSignal
+
+if TYPE_CHECKING:  # preflight has no use for what it brings
+    from gymtrain_trainer.weights import Transport
+
+FRAMEWORKS = {
+    "trl": "gymtrain_trainer.trl.framework",
+}
+USED = "trl"  # by every run: the resource has no field for it
+
+type NamedTensors = Iterator[tuple[str, Any]]  # name and tensor
+
+
+# --- what goes to a framework ---
+
+
+@dataclass(frozen=True)
+class TrainingSample:
+    """One sequence of tokens to train on: the turns of a rollout that continue each other.
+
+    Three columns have one entry for each token, from the first of the first prompt to the last that was sampled:
+
+    | column | a token that the model sampled | any other: prompt, tool output, template |
+    |---|---|---|
+    | `token_ids` | its id | its id |
+    | `mask` | 1; 0 where it is left out of the loss | 0 |
+    | `log_probs` | its log-probability when it was sampled, at the run's temperature | 0.0 |
+
+    Token `i` was sampled after exactly the tokens before it. At least one token has mask 1: a rollout that is left out
+    of the loss keeps its first one, with an advantage of 0, because TRL 1.16 fails on a batch without a trained token.
+
+    Attributes:
+        token_ids, mask, log_probs: arrays of the standard library, as samples wait in memory; nobody changes them.
+        advantage: of every token with mask 1.
+        versions: model versions that sampled a part of it, oldest first.
+        group_id: the position of the group's row in the draw order; the samples of a group share it.
+        agent: the agent server of its row.
+        reward: of its rollout.
+        reward_deviation: of the rewards of its group.
+        truncated: its rollout hit the token limit.
+        constrained: a grammar held a turn of it, so its log-probabilities are those among the allowed tokens.
+    """
+
+    token_ids: Sequence[int]
+    mask: Sequence[int]
+    log_probs: Sequence[float]
+    advantage: float
+    versions: tuple[int, ...]
+    group_id: int
+    agent: str
+    reward: float
+    reward_deviation: float
+    truncated: bool = False
+    constrained: bool = False
+
+    def __post_init__(self) -> None:
+        lengths = len(self.token_ids), len(self.mask), len(self.log_probs)
+        if len(set(lengths)) > 1:
+            raise ValueError(f"token ids, mask and log-probabilities of a sample have {lengths} entries")
+
+    @property
+    def version(self) -> int:
+        """The oldest model version that sampled a part of it; staleness counts from there."""
+        return self.versions[0]
+
+    @property
+    def trained_tokens(self) -> int:
+        """Tokens in the loss."""
+        return sum(self.mask)
+
+
+class SampleQueue(Protocol):
+    """Where the samples come from."""
+
+    def get(self, block: bool = True, timeout: float | None = None) -> TrainingSample:
+        """The next sample that isn't stale; raises queue.Empty after `timeout` seconds, as `queue.Queue` does."""
+        ...
+
+    def qsize(self) -> int:
+        """Samples that wait."""
+        ...
+
+
+class Rollouts(Protocol):
+    """The rollout worker, as a framework's trainer uses it: on rank 0, from the main thread."""
+
+    @property
+    def buffer(self) -> SampleQueue:
+        """Where to take samples from."""
+        ...
+
+    @property
+    def metrics(self) -> queue.Queue[dict[str, Any]]:
+        """What the worker measures by itself, for the framework's own records: numbers by name, to be added up where
+        the name has the word `total`, else averaged."""
+        ...
+
+    def start(self) -> None:
+        """Begin; called after the first weight sync."""
+        ...
+
+    def stop(self) -> None:
+        """End; called when training is over, well or not."""
+        ...
+
+    def update_model_version(self, model_version: int) -> None:
+        """Tell the model version that vLLM holds from now on."""
+        ...
+
+    def check_health(self) -> None:
+        """Called now and then while no sample comes.
+
+        Raises:
+            TrainerError: none will come.
+        """
+        ...
+
+
+class WeightTransfer(Protocol):
+    """The way of the weights to vLLM, as a framework's trainer uses it: on rank 0, from the main thread."""
+
+    def init_weight_transfer(self) -> None:
+        """Finds the servers; once, before the first sync."""
+        ...
+
+    def pause(self) -> None:
+        """Before the weights of a sync are gathered."""
+        ...
+
+    def send_weights(self, iterator: NamedTensors) -> None:
+        """Brings the weights to every pod, as the next version; reads the iterator to its end."""
+        ...
+
+    def resume(self) -> None:
+        """After the weights."""
+        ...
+
+    def destroy(self) -> None:
+        """Ends it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Steps:
+    """How far training is, in optimizer steps."""
+
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
+class StepMeasures:
+    """What a framework measured of the steps since the last report; None where it didn't."""
+
+    loss: float | None = None
+    grad_norm: float | None = None
+    learning_rate: float | None = None
+    kl: float | None = None  # between the weights that sampled and those that train
+    ratio: float | None = None  # mean importance weight
+    entropy: float | None = None
+    rollout_wait_s: float | None = None
+    weight_sync_s: float | None = None
+
+    def known(self) -> dict[str, float]:
+        """What was measured, by name."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: float(value) for name, value in values.items() if value is not None}
+
+
+class StepCallbacks(Protocol):
+    """What a framework's trainer calls at its steps: on rank 0, from the main thread."""
+
+    def on_begin(self, steps: Steps) -> None:
+        """Training begins, maybe from a checkpoint; before the first weight sync."""
+        ...
+
+    def on_step_begin(self) -> None:
+        """The samples of a step are there."""
+        ...
+
+    def on_step_end(self, steps: Steps, samples: int) -> None:
+        """After the optimizer's step, before its weight sync and its checkpoint. `samples`: that the step used."""
+        ...
+
+    def on_measures(self, steps: Steps, measures: StepMeasures) -> None:
+        """After the weight sync, where the user's settings want a report of this step."""
+        ...
+
+    def on_save(self, steps: Steps) -> None:
+        """A checkpoint was written, or tried."""
+        ...
+
+    def on_save_error(self, steps: Steps, error: Exception) -> None:
+        """A checkpoint could not be written. Returns where training is to go on, raises `error` where it isn't."""
+        ...
+
+
+@dataclass(frozen=True)
+class RankZeroParts:
+    """What a trainer gets on rank 0 alone.
+
+    Attributes:
+        settle_transport: chooses the transport, for a framework whose ranks sync an adapter another way than all
+            weights; to be called before `WeightTransfer.init_weight_transfer`. Asks the vLLM servers, and raises
+            TrainerError or WeightsError where none fits.
+    """
+
+    rollouts: Rollouts
+    transfer: WeightTransfer
+    settle_transport: "Callable[[], Transport]"
+    callbacks: StepCallbacks
+
+
+# --- what comes from a framework ---
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """What the rest of the trainer has to know of `spec.trainer.config`, whose names are the framework's.
+
+    Attributes:
+        group_size: rollouts of a group.
+        samples_per_step: that one optimizer step uses. Where a step's samples vary, a usual number of them.
+        max_steps: optimizer steps of the run; None where they aren't known yet, or settings don't say.
+        sync_every_steps: optimizer steps from one weight version to the next.
+        fork_threshold: without a gateway, a turn whose history differs from what was sampled in fewer tokens than this,
+            all within the last answer, goes on with the sequence; those tokens are not trained.
+        temperature: of the sampling, and of the log-probabilities that are trained on.
+        max_completion_tokens: that the policy may write in one call.
+        seed: of the draw order.
+    """
+
+    group_size: int
+    samples_per_step: int
+    max_steps: int | None
+    sync_every_steps: int
+    fork_threshold: int
+    temperature: float
+    max_completion_tokens: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class ContextLength:
+    """Tokens that prompt and answer may have together, and who says so."""
+
+    tokens: int
+    source: str
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a pod starts its training processes: each runs `python -m gymtrain_trainer`, its RANK in the environment."""
+
+    command: list[str]
+    environment: Mapping[str, str]  # more than the pod's own
+
+
+@dataclass(frozen=True)
+class TrainerParts:
+    """What a trainer is made of; `rank_zero` on that rank only."""
+
+    context: Context
+    settings: TrainingSettings
+    stop: StopSignal
+    rank_zero: RankZeroParts | None
+
+
+class Trainer(Protocol):
+    """A trainer with its model loaded. All ranks call `run`, `save_model`, `agree` and `wait_for_everyone` together."""
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps that are done."""
+        ...
+
+    @property
+    def tokenizer(self) -> Any:
+        """transformers' tokenizer of the model."""
+        ...
+
+    @property
+    def model_config(self) -> Any:
+        """transformers' configuration of the model, by which a copy of it can be made."""
+        ...
+
+    def run(self, checkpoint: Path | None) -> None:
+        """Trains to the end, from a checkpoint where there is one.
+
+        Raises:
+            TrainerError: and the errors of the weights package.
+        """
+        ...
+
+    def save_checkpoint(self) -> None:
+        """Writes a checkpoint of the step that was done last; on one process that trains alone."""
+        ...
+
+    def save_model(self, folder: Path) -> None:
+        """Writes the model, or the adapter, as vLLM loads it."""
+        ...
+
+    def parameters(self) -> NamedTensors:
+        """What a weight sync sends, under the names that it sends; sharded ones not gathered."""
+        ...
+
+    def log_probs(self, prompt: list[int], completion: list[int]) -> list[float]:
+        """Log-probability of each token of the completion at temperature 1, as the model is now.
+
+        Raises:
+            ShardedModelError: of weights.parity: this process has only its share of the model.
+        """
+        ...
+
+    def agree(self, flag: bool) -> bool:
+        """True on every rank if `flag` is True on one."""
+        ...
+
+    def wait_for_everyone(self) -> None:
+        """Until every rank is here."""
+        ...
+
+
+class Framework(Protocol):
+    """A training framework."""
+
+    def settings(self, spec: GymTrainingRunSpec, rows: int | None) -> TrainingSettings:
+        """What `spec.trainer.config` means; values of a wrong type count as defaults, since preflight reports them.
+
+        `rows`: of all datasets, None where they aren't known yet. Imports nothing heavy.
+
+        Raises:
+            SettingsError: the rows are known, and the settings give training no end.
+        """
+        ...
+
+    def check_settings(self, spec: GymTrainingRunSpec, context: ContextLength | None) -> list[Finding]:
+        """Preflight's look at `spec.trainer.config` and `spec.model.lora`; `context`: None where it isn't known."""
+        ...
+
+    def rehearse(self, spec: GymTrainingRunSpec, model: Path) -> tuple[list[Finding], list[Finding]]:
+        """Findings and warnings of making the trainer without weights and GPUs, for the model in a folder."""
+        ...
+
+    def launch(self, context: Context) -> Launch:
+        """How this pod starts its processes, where the run has several."""
+        ...
+
+    def make_trainer(self, parts: TrainerParts) -> Trainer:
+        """Loads the model and makes the trainer.
+
+        Raises:
+            SettingsError: the settings are refused, as every later attempt's would be.
+        """
+        ...
+
+
+def load_framework(name: str | None = None, *, trains: bool = True) -> Framework:
+    """The framework of runs, or the one of that name.
+
+    `trains`: False in a process that only checks settings, which may then leave out what it can.
+    """
+    made: Framework = importlib.import_module(FRAMEWORKS[name or USED]).make_framework(trains=trains)
+    return made

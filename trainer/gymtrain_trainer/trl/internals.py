@@ -1,0 +1,267 @@
+"""What we use of TRL, and of the libraries under it, that they don't promise: every such name, and nothing else.
+
+Functions import inside, so that the table can be read without torch. TRL's `trl.experimental` promises nothing as a
+whole; what it exports (AsyncGRPOTrainer, AsyncGRPOConfig) and the protocols that its constructor documents
+(RolloutWorkerProtocol, WeightTransferProtocol) count as public here.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from gymtrain_trainer.internals import Internal
+
+_TRAINER = "trl.experimental.async_grpo.async_grpo_trainer"
+
+INTERNALS = (
+    Internal(
+        f"{_TRAINER}:_iter_vllm_named_params",
+        "TRL 1.16",
+        "the names under which parameters go to a weight transfer, before the first sync",
+        "a method of the trainer that names what it will send",
+    ),
+    Internal(
+        f"{_TRAINER}:get_peak_flops_per_device",
+        "TRL 1.16",
+        "replaced on a CPU while the trainer is made: it asks CUDA for the device's name, whatever the device",
+        "a setting that switches the MFU metrics off",
+    ),
+    Internal(
+        f"{_TRAINER}:AsyncGRPOTrainer._lora_sync",
+        "TRL 1.16",
+        "set: adapters are saved by all ranks together, which TRL chooses by itself only for a vLLM server of its own",
+        "an argument of the constructor that chooses the way of an adapter",
+        on_instance=True,
+    ),
+    Internal(
+        f"{_TRAINER}:AsyncGRPOTrainer._lora_dir",
+        "TRL 1.16",
+        "set: the folder that trainer and vLLM pods share",
+        "a setting of AsyncGRPOConfig for the folder of adapters",
+        on_instance=True,
+    ),
+    Internal(
+        f"{_TRAINER}:AsyncGRPOTrainer.vllm_client",
+        "TRL 1.16",
+        "replaced: it is told of each saved adapter",
+        "adapters through WeightTransferProtocol",
+        on_instance=True,
+    ),
+    Internal(
+        f"{_TRAINER}:AsyncGRPOTrainer._step_samples",
+        "TRL 1.16",
+        "read at a step's end: the samples of a step, which vary with a token budget",
+        "batch/samples_per_step at each step, and not only in logs",
+        on_instance=True,
+    ),
+    Internal(
+        f"{_TRAINER}:AsyncGRPOTrainer._save_checkpoint",
+        "TRL 1.16, transformers 5.19",
+        "called for a checkpoint on the way out; wrapped, so that on one process a full volume costs one checkpoint",
+        "a public method that saves a checkpoint, and a callback for one that failed",
+    ),
+    Internal(
+        f"{_TRAINER}:AsyncGRPOTrainer.get_train_dataloader",
+        "TRL 1.16",
+        "wrapped on rank 0 of several, so that rollouts end at SIGTERM; the loader's `dataset.dataset` reads the queue",
+        "a rollout worker that can say that there is no more",
+    ),
+    Internal(
+        f"{_TRAINER}:validate_lora_for_vllm_sync",
+        "TRL 1.16",
+        "what TRL itself refuses of an adapter for vLLM; public by name, in a module that isn't exported",
+        "an export",
+    ),
+    Internal(
+        "trl.experimental.async_grpo.async_rollout_worker:RolloutSample",
+        "TRL 1.16",
+        "what a rollout worker has to put into its buffer; the protocol names it, no module exports it",
+        "an export",
+    ),
+    Internal(
+        "trl.experimental.async_grpo.packing:TREE_ATTENTION",
+        "TRL 1.16",
+        "the name under which TRL asks transformers for its attention, with arguments `tree_*`: ours takes it where "
+        "TRL's kernel is missing",
+        "an argument for the attention of the trainer",
+    ),
+    Internal(
+        "transformers.integrations.flash_attention:get_target_dtype",
+        "transformers 5.19",
+        "the type in which an attention computes under autocast, as TRL's own attention gets it",
+        "an export",
+    ),
+    Internal(
+        "transformers:PreTrainedConfig._attn_implementation",
+        "transformers 5.19",
+        "plain attention stands in for the packed rows' while log-probabilities of one sequence are computed",
+        "set_attn_implementation, once it tells what was set, for the way back",
+    ),
+    Internal(
+        "transformers:PreTrainedModel.from_pretrained",
+        "transformers 5.19",
+        "replaced in preflight: TRL loads the model in its constructor, and there it is made of its config alone",
+        "a trainer that takes a model, as other trainers of TRL do",
+    ),
+    Internal(
+        "transformers:PreTrainedModel._from_config",
+        "transformers 5.19",
+        "makes that model; AutoModel.from_config picks a class by itself instead of TRL's, and calls it too",
+        "from_pretrained under torch's meta device, which transformers refuses",
+    ),
+    Internal(
+        "transformers:TrainingArguments.fsdp_plugin_args",
+        "transformers 5.19",
+        "the arguments of accelerate's FSDP plugin, which preflight asks for the classes to wrap",
+        "a plugin that is made where there is one process, too",
+        on_instance=True,
+    ),
+)
+
+
+# --- TRL's trainer ---
+
+
+def sent_parameters(trainer: Any) -> Iterator[tuple[str, Any]]:
+    """The parameters that TRL sends to a weight transfer, under the names that it sends; sharded ones not gathered."""
+    from trl.experimental.async_grpo import async_grpo_trainer
+
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    found: Iterator[tuple[str, Any]] = async_grpo_trainer._iter_vllm_named_params(model)
+    return found
+
+
+@contextlib.contextmanager
+def no_peak_flops_on_cpu() -> Iterator[None]:
+    """While the trainer is made: without a GPU there are no MFU metrics."""
+    import torch
+    from trl.experimental.async_grpo import async_grpo_trainer
+
+    original = async_grpo_trainer.get_peak_flops_per_device
+    if not torch.cuda.is_available():
+        async_grpo_trainer.get_peak_flops_per_device = lambda accelerator, dtype: None
+    try:
+        yield
+    finally:
+        async_grpo_trainer.get_peak_flops_per_device = original
+
+
+def sync_adapter(trainer: Any) -> None:
+    """Lets the trainer sync the adapter alone: all ranks save it, in place of sending merged weights."""
+    trainer._lora_sync = True
+
+
+def publish_adapter(trainer: Any, folder: str, wrap_client: Callable[[Any], Any]) -> None:
+    """On rank 0: where adapters are saved, and who is told of each in place of the trainer's vLLM client."""
+    trainer._lora_dir = folder
+    trainer.vllm_client = wrap_client(trainer.vllm_client)
+
+
+def check_servable_adapter(model: Any) -> None:
+    """Raises ValueError where vLLM can't serve the adapter of `model`."""
+    from trl.experimental.async_grpo.async_grpo_trainer import validate_lora_for_vllm_sync
+
+    validate_lora_for_vllm_sync(model)
+
+
+def rollout_sample() -> Any:
+    """The class of what TRL takes from a rollout worker's buffer."""
+    from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
+
+    return RolloutSample
+
+
+def step_samples(trainer: Any) -> int:
+    """Samples of the step that ends now; before TRL's own account of it."""
+    samples: float = trainer._step_samples
+    return round(samples)
+
+
+def save_checkpoint(trainer: Any) -> None:
+    """Writes a checkpoint of the last step, outside of TRL's loop."""
+    trainer._save_checkpoint(trainer.model, trial=None)
+
+
+def forgive_saves(trainer: Any, on_error: Callable[[Exception], None]) -> None:
+    """From now on an error of a checkpoint goes to `on_error`; where that returns, training goes on."""
+    save = trainer._save_checkpoint
+
+    def save_or_say(*args: Any, **kwargs: Any) -> None:
+        try:
+            save(*args, **kwargs)
+        except Exception as error:
+            on_error(error)
+
+    trainer._save_checkpoint = save_or_say
+
+
+def wrap_rollouts(trainer: Any, wrap: Callable[[Iterable[Any]], Iterable[Any]]) -> None:
+    """On rank 0: what TRL reads rollouts from goes through `wrap`."""
+    make = trainer.get_train_dataloader
+
+    def rollouts() -> Any:
+        loader = make()
+        batches = loader.dataset
+        batches.dataset = wrap(batches.dataset)
+        return loader
+
+    trainer.get_train_dataloader = rollouts
+
+
+# --- transformers ---
+
+
+def target_dtype(query: Any, module: Any) -> Any:
+    """The type in which autocast wants attention to be computed; None without autocast."""
+    from transformers.integrations.flash_attention import get_target_dtype
+
+    return get_target_dtype(query, module)
+
+
+@contextlib.contextmanager
+def plain_attention(model: Any) -> Iterator[None]:
+    """The model computes with torch's own attention meanwhile, not with one that is made for packed rows."""
+    usual = model.config._attn_implementation
+    model.config._attn_implementation = "sdpa"
+    try:
+        yield
+    finally:
+        model.config._attn_implementation = usual
+
+
+@contextlib.contextmanager
+def models_on_meta() -> Iterator[None]:
+    """`from_pretrained` makes models of their config meanwhile, on torch's meta device."""
+    import torch
+    from transformers import AutoConfig, PreTrainedModel
+
+    original = PreTrainedModel.__dict__["from_pretrained"]  # as it is: bound to no class
+
+    def on_meta(
+        cls: type[PreTrainedModel],
+        path: str,
+        /,
+        *,
+        dtype: Any = None,
+        attn_implementation: str | None = None,
+        trust_remote_code: bool = False,
+        device_map: object = None,
+        **more: Any,
+    ) -> PreTrainedModel:
+        config = more.pop("config", None)
+        if config is None:
+            config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code, **more)
+        with torch.device("meta"):
+            return cls._from_config(config, dtype=dtype, attn_implementation=attn_implementation)
+
+    PreTrainedModel.from_pretrained = classmethod(on_meta)
+    try:
+        yield
+    finally:
+        PreTrainedModel.from_pretrained = original
+
+
+def fsdp_arguments(trainer: Any) -> dict[str, Any] | None:
+    """Arguments of accelerate's FSDP plugin for this trainer; None without FSDP."""
+    arguments: dict[str, Any] | None = trainer.args.fsdp_plugin_args
+    return arguments

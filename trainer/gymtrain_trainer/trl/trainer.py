@@ -1,0 +1,170 @@
+"""Makes the AsyncGRPOTrainer, TRL's class as it is, and lets the trainer's process drive it.
+
+| on every rank | on rank 0 alone |
+|---|---|
+| TRL's trainer with the model | our rollouts as TRL's worker, our transport as TRL's weight transfer |
+| SIGTERM ends all ranks at a step's end | steps are told; a failed checkpoint is asked about; waiting ends at SIGTERM |
+| the way of an adapter is agreed on | the transport is chosen for it |
+"""
+
+import importlib.util
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow
+from datasets import Dataset
+from peft import LoraConfig
+from transformers import AttentionInterface, PrinterCallback, TrainerCallback
+from transformers.utils.logging import disable_progress_bar
+from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
+
+from gymtrain_trainer.framework import TrainerParts
+from gymtrain_trainer.trl import internals, settings
+from gymtrain_trainer.trl.adapter import agree_on_adapter
+from gymtrain_trainer.trl.attention import TREE_ATTENTION, TreeAttention
+from gymtrain_trainer.trl.refusals import refusals_named
+from gymtrain_trainer.trl.steps import StepTeller, StopCallback, agree_among_ranks, end_rollouts_on_signal, steps_of
+from gymtrain_trainer.trl.worker import TRLWorker
+from gymtrain_trainer.weights import Transport, model_logprobs
+
+ELSEWHERE: Final = object()
+"""What ranks other than 0 give TRL for a transport. Without one they would agree on TRL's own way to sync an adapter:
+in a collective that rank 0, which has a transport, takes no part in."""
+
+
+def build_trainer(
+    arguments: dict[str, Any],
+    model: Path,
+    *,
+    callbacks: Sequence[TrainerCallback],
+    lora: Mapping[str, Any] | None = None,
+    rollout_worker: Any = None,
+    weight_transfer: Any = None,
+    config_class: type[AsyncGRPOConfig] = AsyncGRPOConfig,
+) -> AsyncGRPOTrainer:
+    """The trainer with its model loaded. `rollout_worker` and `weight_transfer` count on rank 0 only.
+
+    `arguments`: from settings.trl_arguments; `lora`: from settings.lora_arguments; `config_class` makes TRL's config.
+    """
+    disable_progress_bar()  # a pod's log shows each redraw as text
+    config = config_class(**arguments)
+    with internals.no_peak_flops_on_cpu():
+        trainer = AsyncGRPOTrainer(
+            model=str(model),
+            args=config,
+            # TRL wants a dataset; the rows come through the rollout worker. With a name of its own for it, datasets
+            # needn't pickle half of pyarrow to make one up, which not every combination of releases can.
+            train_dataset=Dataset(pyarrow.table({"prompt": [""]}), fingerprint="gymtrain"),
+            callbacks=list(callbacks),
+            peft_config=LoraConfig(**lora) if lora is not None else None,
+            rollout_worker=rollout_worker,
+            weight_transfer=weight_transfer,
+        )
+    trainer.remove_callback(PrinterCallback)
+    if config.use_cpu or importlib.util.find_spec("kernels") is None:
+        # TRL registered its own under this name when it was made; the last registration counts.
+        AttentionInterface.register(TREE_ATTENTION, TreeAttention())
+    return trainer
+
+
+def make_trainer(parts: TrainerParts) -> "TRLTrainer":
+    """The trainer of this rank.
+
+    Raises:
+        SettingsError: a constructor refuses the settings.
+    """
+    context, rank_zero = parts.context, parts.rank_zero
+    spec = context.run.spec
+    os.environ["TENSORBOARD_LOGGING_DIR"] = str(context.run_folder / "tensorboard")  # transformers has no other way
+    batch = settings.Batch.of(spec)
+    teller: StepTeller | None = None
+    worker: TRLWorker | None = None
+    if rank_zero is not None:
+        teller = StepTeller(rank_zero.callbacks, 0 if batch.token_budget else batch.samples_per_step)
+        worker = TRLWorker(rank_zero.rollouts)
+    with refusals_named(spec):
+        trainer = build_trainer(
+            settings.trl_arguments(spec, folder=context.run_folder, steps=parts.settings.max_steps),
+            context.paths.model,
+            lora=settings.lora_arguments(spec),
+            callbacks=[teller] if teller is not None else [],
+            rollout_worker=worker,
+            weight_transfer=rank_zero.transfer if rank_zero is not None else ELSEWHERE,
+        )
+    # Behind TRL's own callbacks: a signal that comes while weights are synced ends this step, not the next.
+    trainer.add_callback(StopCallback(parts.stop, spec.trainer.checkpoint is not None, agree_among_ranks))
+    if teller is not None and rank_zero is not None:
+        teller.attach(trainer)
+        callbacks = rank_zero.callbacks
+        internals.forgive_saves(trainer, lambda error: callbacks.on_save_error(steps_of(trainer.state), error))
+        if context.processes > 1:
+            end_rollouts_on_signal(trainer)
+    return TRLTrainer(
+        trainer,
+        trains_adapter=spec.model.lora is not None,
+        settle_transport=rank_zero.settle_transport if rank_zero is not None else None,
+    )
+
+
+class TRLTrainer:
+    """TRL's trainer, as the trainer's process drives it: see `framework.Trainer`."""
+
+    def __init__(
+        self, trainer: AsyncGRPOTrainer, *, trains_adapter: bool, settle_transport: Callable[[], Transport] | None
+    ) -> None:
+        """`settle_transport`: on rank 0 only."""
+        self._trainer = trainer
+        self._trains_adapter = trains_adapter
+        self._settle_transport = settle_transport
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps that are done."""
+        return int(self._trainer.state.global_step)
+
+    @property
+    def tokenizer(self) -> Any:
+        """transformers' tokenizer."""
+        return self._trainer.processing_class
+
+    @property
+    def model_config(self) -> Any:
+        """transformers' configuration of the model."""
+        return self._model.config
+
+    def run(self, checkpoint: Path | None) -> None:
+        """Trains to the end."""
+        if self._trains_adapter:
+            agree_on_adapter(self._trainer, self._settle_transport)
+        self._trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint is not None else None)
+
+    def save_checkpoint(self) -> None:
+        """Writes a checkpoint of the last step."""
+        internals.save_checkpoint(self._trainer)
+
+    def save_model(self, folder: Path) -> None:
+        """Writes the model, or the adapter."""
+        self._trainer.save_model(str(folder))
+
+    def parameters(self) -> Iterator[tuple[str, Any]]:
+        """What TRL sends at a weight sync."""
+        return internals.sent_parameters(self._trainer)
+
+    def log_probs(self, prompt: list[int], completion: list[int]) -> list[float]:
+        """Log-probability of each token of the completion, computed with plain attention: TRL's is for packed rows."""
+        with internals.plain_attention(self._model):
+            return model_logprobs(self._model)(prompt, completion)
+
+    def agree(self, flag: bool) -> bool:
+        """True on every rank if `flag` is True on one."""
+        return agree_among_ranks(flag)
+
+    def wait_for_everyone(self) -> None:
+        """Until every rank is here."""
+        self._trainer.accelerator.wait_for_everyone()
+
+    @property
+    def _model(self) -> Any:
+        return self._trainer.accelerator.unwrap_model(self._trainer.model)
