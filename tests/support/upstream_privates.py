@@ -10,8 +10,8 @@ A part of the project keeps such names in one module, and its tests say so:
 
 What counts: modules that are not promised; names with a leading underscore, on a library's own names and on any
 object that the part's code doesn't define (a trainer's `_step_samples`, or `self._step_samples` in a subclass), as
-arguments and as texts too (`getattr(x, "_y")`); and attributes of a library's names that are assigned to or deleted.
-Paths in texts don't count (`import_module("vllm.x")`).
+arguments and as texts that name an attribute too (`getattr(x, "_y")`); and attributes of a library's names that are
+assigned to or deleted. Paths in texts don't count (`import_module("vllm.x")`).
 """
 
 import ast
@@ -24,6 +24,7 @@ from typing import Any
 
 # Public in spite of their underscore, as a tuple's names could clash with them.
 _NAMED_TUPLE = ("_asdict", "_fields", "_make", "_replace")
+_BY_TEXT = ("getattr", "hasattr", "attrgetter", "methodcaller", "setattr", "delattr")
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Use:
 
 def strays(part: Part) -> list[str]:
     """The uses outside the module for them, a line each."""
-    own = _own_names(part)
+    own = own_names(part.folder)
     return [
         f"{path.relative_to(part.folder)}:{use.line}: {use.name} is {use.why}"
         for path in sorted(part.folder.rglob("*.py"))
@@ -65,7 +66,7 @@ def strays(part: Part) -> list[str]:
 def internals(part: Part) -> list[str]:
     """The names of libraries in the module for them. Fallbacks for other releases are left out."""
     source = (part.folder / part.internals).read_text()
-    found = uses(source, part.libraries, _own_names(part), fallbacks=False)
+    found = uses(source, part.libraries, own_names(part.folder), fallbacks=False)
     return sorted({use.name for use in found if use.name.partition(".")[0] in part.libraries})
 
 
@@ -116,10 +117,11 @@ def uses(
             owner, name = _dotted(node.args[0], bound), node.args[1]
             if owner and owner.partition(".")[0] in libraries and isinstance(name, ast.Constant):
                 found.add(Use(node.lineno, f"{owner}.{name.value!s}", "replaced"))
+            found |= set(_of_texts(node, own))
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in _BY_TEXT:
+            found |= set(_of_texts(node, own))
         elif isinstance(node, ast.keyword) and node.arg and _is_private(node.arg) and node.arg not in own:
             found.add(Use(node.value.lineno, node.arg, "private, and not ours"))
-        elif isinstance(node, ast.Constant) and _is_private_text(node.value) and node.value not in own:
-            found.add(Use(node.lineno, str(node.value), "private, and not ours"))
     return sorted(found)
 
 
@@ -162,6 +164,12 @@ def _is_private(name: str) -> bool:
     return name.startswith("_") and name.strip("_") != "" and not name.endswith("__") and name not in _NAMED_TUPLE
 
 
+def _of_texts(node: ast.Call, own: Collection[str]) -> Iterator[Use]:
+    for argument in node.args:
+        if isinstance(argument, ast.Constant) and _is_private_text(argument.value) and argument.value not in own:
+            yield Use(argument.lineno, str(argument.value), "private, and not ours")
+
+
 def _is_private_text(value: object) -> bool:
     return isinstance(value, str) and value.isidentifier() and _is_private(value)
 
@@ -197,10 +205,10 @@ def _in_handlers(tree: ast.Module) -> Iterator[ast.AST]:
             yield from ast.walk(node)
 
 
-def _own_names(part: Part) -> set[str]:
-    """Private names that the part's code defines: functions, classes, variables, and attributes of `self` and `cls`."""
+def own_names(folder: Path) -> set[str]:
+    """Private names that the code in a folder defines: functions, classes, variables, and what it sets on itself."""
     found: set[str] = set()
-    for path in part.folder.rglob("*.py"):
+    for path in folder.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 found.add(node.name)

@@ -4,13 +4,13 @@ import ast
 import importlib
 import inspect
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gymtrain_trainer import internals
 from gymtrain_trainer.framework import FRAMEWORKS
+from tests.support.upstream_privates import own_names, uses
 
 ROOT = Path(__file__).parents[3]
 PACKAGE = ROOT / "trainer" / "gymtrain_trainer"
@@ -22,38 +22,16 @@ TABLES: dict[str, tuple[internals.Internal, ...]] = {
 }
 LIBRARIES = ("trl", "transformers", "peft", "accelerate", "datasets", "torch", "tokenizers", "safetensors", "pyarrow")
 TRAINERS = {"trainer", "self._trainer"}  # what our code calls a trainer of theirs
-OWN = {"self", "cls", "super()"}
+OWN = own_names(PACKAGE)
 
 
-def _uses(source: str) -> Iterator[str]:
-    """Private names that aren't the module's own, and attributes of libraries' objects that are assigned to."""
-    tree = ast.parse(source)
-    imported: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom | ast.Import):
-            module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
-            names = [alias.name for alias in node.names]
-            of_library = module.split(".")[0] in LIBRARIES or any(name.split(".")[0] in LIBRARIES for name in names)
-            if of_library:
-                imported |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
-                parts = [part for name in (module, *names) for part in name.split(".")]
-                yield from (part for part in parts if _private(part))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute):
-            owner = ast.unparse(node.value)
-            private = _private(node.attr)
-            theirs = owner in TRAINERS or owner.split(".")[0] in imported
-            assigned = isinstance(node.ctx, ast.Store) and theirs
-            if (private and owner not in OWN and (owner, node.attr) != ("os", "_exit")) or assigned:
-                yield node.attr
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("setattr", "getattr", "delattr"):
-            name = node.args[1]
-            if isinstance(name, ast.Constant) and _private(str(name.value)):
-                yield str(name.value)
-
-
-def _private(name: str) -> bool:
-    return name.startswith("_") and not name.startswith("__")
+def _uses(source: str) -> set[str]:
+    """Last parts of names that libraries keep to themselves, and attributes of their trainers that are assigned to."""
+    found = {use.name.rpartition(".")[2] for use in uses(source, dict.fromkeys(LIBRARIES), OWN)}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) in TRAINERS:
+            found.add(node.attr)
+    return found
 
 
 def modules() -> dict[str, str]:
@@ -78,12 +56,10 @@ torch.nn.Linear.forward = 5
 
 class Ours:
     def __init__(self):
-        self._own = trainer.state
         self.__class__.__name__
-        super()._own
         os._exit(0)
 """
-    assert set(_uses(source)) == {"_a", "_tensor", "_c", "_d", "client", "from_pretrained", "_e", "_f", "_g", "forward"}
+    assert _uses(source) == {"_a", "_tensor", "_c", "_d", "client", "from_pretrained", "_e", "_f", "_g", "forward"}
 
 
 def test_there_is_one_such_module_for_the_trainer_and_one_at_most_for_each_framework() -> None:
@@ -93,14 +69,14 @@ def test_there_is_one_such_module_for_the_trainer_and_one_at_most_for_each_frame
 
 
 def test_only_modules_named_internals_use_what_libraries_keep_to_themselves() -> None:
-    elsewhere = {name: sorted(set(_uses(source))) for name, source in modules().items() if name not in TABLES}
+    elsewhere = {name: sorted(_uses(source)) for name, source in modules().items() if name not in TABLES}
     assert {name: found for name, found in elsewhere.items() if found} == {}
 
 
 def test_each_internal_name_that_is_used_has_its_row_and_each_row_is_used() -> None:
     for name, table in TABLES.items():
         listed = {row.where.rpartition(":")[2].rpartition(".")[2] for row in table}
-        assert set(_uses(modules()[name])) <= listed, name
+        assert _uses(modules()[name]) <= listed, name
         package = name.rpartition("internals.py")[0]
         code = "".join(
             text for path, text in modules().items() if path == name or (package and path.startswith(package))
