@@ -166,8 +166,8 @@ class AnnouncedTask(Document):
     task: str = Field("", max_length=512, description="As in the request later.")
     resources: SandboxResources | None = Field(
         None,
-        description="As in the request later. Defaults to those of the last request for an image from the same "
-        "repository.",
+        description="As in the request later. Defaults to those of the last request for an image with the same path up "
+        "to the last /.",
     )
 
 
