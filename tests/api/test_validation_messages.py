@@ -144,12 +144,12 @@ RULE_CASES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "address range": (
         smallest_run(sandboxes={"network": {"mode": "EgressAllowed", "cidrs": ["10.0.0.1"]}}),
-        'spec.sandboxes.network.cidrs[0]: Invalid value: "string": 10.0.0.1 must be an address range such as 10.0.0.0/8 '
-        "or 0.0.0.0/0",
+        'spec.sandboxes.network.cidrs[0]: Invalid value: "string": 10.0.0.1 must be an address range such as '
+        "10.0.0.0/8 or 0.0.0.0/0",
     ),
     "reuse in place by agent-sandbox": (
         smallest_run(sandboxes={"backend": "AgentSandbox", "warmPools": [{"image": "a:1", "reuse": "Restart"}]}),
-        'spec.sandboxes.backend: Invalid value: "object": agent-sandbox can\'t restart a sandbox\'s container: set '
+        "spec.sandboxes.backend: Invalid value: \"object\": agent-sandbox can't restart a sandbox's container: set "
         "reuse: Never in all warmPools, or backend: Pod",
     ),
     "image to pull ahead": (
