@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 MANIFEST_FILE = "manifest"
 
-# The plugin writes this file in the scratch folder of a vLLM pod once it holds weights: the version, as text.
+# Written by the plugin in the scratch folder of a vLLM pod once it holds weights: the version, as text.
 HELD_VERSION_FILE = "held-weights"
 
 
