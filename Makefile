@@ -43,7 +43,7 @@ lint: ## Format, lint, types, import contracts, generated files
 	$(MAKE) --no-print-directory verify
 
 .PHONY: format
-format: ## Format and mend what lint can mend
+format: ## Format, and fix what lint can fix
 	$(RUN) ruff format .
 	$(RUN) ruff check --fix .
 	dev/run go-format --write
@@ -88,7 +88,7 @@ test-agent-sandbox: cluster-up images ## The same with agent-sandbox's controlle
 	result=$$?; dev/run addon agent-sandbox --remove; exit $$result
 
 .PHONY: test-gpu-images
-test-gpu-images: cluster-up ## The images for GPUs, as far as they can be tried without one: 8 GB; not part of `make test`
+test-gpu-images: cluster-up ## Check the images for GPUs without a GPU: 8 GB; not part of `make test`
 	dev/run images inference-gpu trainer-gpu
 	$(GPU_IMAGES) tests/e2e/gpu_images --capture=no $(PYTEST_ARGS)
 
@@ -101,7 +101,7 @@ test-containerd-2: ## All tests of sandboxes on containerd 2, with user namespac
 	result=$$?; dev/run cluster-down; exit $$result
 
 .PHONY: test-faults
-test-faults: cluster-up images ## Every part broken while a run trains, and attacks on sandboxes: an hour, not part of `make test`
+test-faults: cluster-up images ## Break every part while a run trains, and attack sandboxes: an hour; not part of `make test`
 	$(FAULTS) tests/e2e/faults tests/e2e/sandboxes $(PYTEST_ARGS)
 
 ##@ the cluster
@@ -110,7 +110,7 @@ cluster-up: ## Start the development cluster (or check the one that KUBECONFIG n
 	dev/run cluster-up
 
 .PHONY: cluster-down
-cluster-down: ## Stop it and leave nothing but the cache
+cluster-down: ## Stop it and remove everything except the cache
 	dev/run cluster-down
 
 .PHONY: images
@@ -122,7 +122,7 @@ kubeconfig: ## Print the path of the kubeconfig
 	@dev/run kubeconfig
 
 .PHONY: demo-down
-demo-down: cluster-down ## Remove all that the demo made, but the cache
+demo-down: cluster-down ## Remove everything that the demo made, except the cache
 	rm -rf out
 
 ##@ measuring
@@ -133,7 +133,7 @@ bench: cluster-up images ## Run the benchmarks (benchmarks/README.md)
 
 BENCH_ARGS ?= --runs 300
 .PHONY: bench-operator
-bench-operator: ## ... of the operator with 300 runs that train; no cluster needed (BENCH_ARGS="--runs 100": fewer)
+bench-operator: ## ... of the operator with 300 training runs; needs no cluster (BENCH_ARGS="--runs 100": fewer)
 	dev/run binaries
 	PYTHONPATH=api $(RUN) python -m benchmarks.operator_load $(BENCH_ARGS)
 

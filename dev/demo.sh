@@ -2,7 +2,7 @@
 # The quickstart, from nothing to a reward curve: cluster, images, operator, one apply, live progress, curve.
 # Safe to run again: a run in progress is watched further, an ended one is replaced.
 #
-# On a cluster of yours (KUBECONFIG or CONTEXT): push the images first (images/README.md), and set IMAGE_REGISTRY to their
+# On an existing cluster (KUBECONFIG or CONTEXT): push the images first (images/README.md), and set IMAGE_REGISTRY to their
 # prefix, such as registry.example.com/, and GYMTRAIN_IMAGE_TAG to their tag.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

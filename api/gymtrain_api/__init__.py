@@ -1,5 +1,5 @@
-"""The interface of gymtrain: the resource, its names, and what the parts of a run say to each other.
+"""The interface of gymtrain: the resource, its names, and the documents that the parts of a run exchange.
 
-Every other package may import this one; it imports none of them, and neither kopf, a Kubernetes
-client nor torch, so that each image can carry it.
+Every other package may import this one. It imports no other package of gymtrain, and not kopf, a Kubernetes
+client or torch, so every image can include it.
 """

@@ -1,4 +1,4 @@
-"""What gymtrain uses of agent-sandbox (sigs.k8s.io/agent-sandbox v1): names that are agent-sandbox's own."""
+"""Names of agent-sandbox (sigs.k8s.io/agent-sandbox v1) that gymtrain uses."""
 
 GROUP = "extensions.agents.x-k8s.io"
 VERSION = "v1beta1"
@@ -9,4 +9,4 @@ CLAIM, TEMPLATE, POOL = "SandboxClaim", "SandboxTemplate", "SandboxWarmPool"
 CLAIMS, TEMPLATES, POOLS = "sandboxclaims", "sandboxtemplates", "sandboxwarmpools"
 KINDS = {CLAIM: CLAIMS, TEMPLATE: TEMPLATES, POOL: POOLS}
 
-FIRST_READY = "agents.x-k8s.io/claim-first-ready-at"  # annotation that its controller puts on claims
+FIRST_READY = "agents.x-k8s.io/claim-first-ready-at"  # annotation that its controller sets on claims

@@ -1,4 +1,6 @@
-"""The table of conditions: what each says where no step of the plan says anything else, and what each reason means.
+"""The table of conditions: what each says by default, and what each reason means.
+
+A step of the plan can say something else.
 
 A new condition touches the enums beside this table, the table, the step of the plan that decides it, and its test.
 """
@@ -27,11 +29,11 @@ class ConditionRow:
     """One type of condition.
 
     Attributes:
-        meaning: for the reference page.
-        waits: said before its step has had its turn; None: the condition isn't there yet.
-        suspended: said while the run is suspended; None: as while it waits.
-        ended: said when the run has ended; None: what was said last.
-        block: the block of the spec without which a run never has this condition.
+        meaning: text for the reference page.
+        waits: what it says before its step has run; None: the run doesn't have the condition yet.
+        suspended: what it says while the run is suspended; None: the same as `waits`.
+        ended: what it says when the run has ended; None: what it said last.
+        block: block of the spec that the condition needs; a run without it never has the condition.
     """
 
     meaning: str
@@ -46,10 +48,10 @@ class ReasonRow:
     """One reason.
 
     Attributes:
-        event: what is posted when it is new; None where a run goes that way in any case, which is no news.
-        meaning: for the reference page.
-        state: the run's state while Progressing has this reason.
-        mendable: a run that failed so before anything ran starts afresh when its spec changes.
+        event: type of the event that a new reason posts; None if every run gets this reason, which is no news.
+        meaning: text for the reference page.
+        state: state of the run while Progressing has this reason.
+        mendable: whether a run that failed for this reason before anything ran starts again when its spec changes.
     """
 
     event: EventType | None
@@ -61,16 +63,16 @@ class ReasonRow:
 _PREFLIGHT_FIRST = Words("False", Reason.WAITING_FOR_PREFLIGHT)
 _GOES_ON = Words("False", Reason.RUNNING)
 _STOPPED = Words("False", Reason.SUSPENDED, "the run is suspended")
-_OVER = Words("False", Reason.FINISHED, "the run has ended: its servers are removed")
+_OVER = Words("False", Reason.FINISHED, "the run has ended, and its servers are removed")
 
 CONDITIONS: Mapping[ConditionType, ConditionRow] = {
     ConditionType.PREFLIGHT_PASSED: ConditionRow(
-        "The Gym config, the datasets, vLLM's arguments, the trainer's settings and the model were checked in a CPU "
-        "pod and are good. False names what to fix. No other pod exists before it is True.",
+        "A CPU pod checked the Gym config, the datasets, vLLM's arguments, the trainer's settings and the model, and "
+        "found no mistake. If False, the message says what to fix. No other pod exists before it is True.",
         waits=Words("Unknown", Reason.PREFLIGHT_RUNNING),
     ),
     ConditionType.GYM_READY: ConditionRow(
-        "Every Gym server has a ready pod for each replica.",
+        "All replicas of every Gym server are ready.",
         waits=_PREFLIGHT_FIRST,
         suspended=_STOPPED,
         ended=_OVER,
@@ -82,41 +84,41 @@ CONDITIONS: Mapping[ConditionType, ConditionRow] = {
         ended=_OVER,
     ),
     ConditionType.GATEWAY_READY: ConditionRow(
-        "Every gateway pod answers and knows a vLLM pod that holds the run's weights.",
+        "Every gateway pod answers, and knows a vLLM pod that holds the run's weights.",
         waits=_PREFLIGHT_FIRST,
         suspended=_STOPPED,
         ended=_OVER,
     ),
     ConditionType.SANDBOXES_READY: ConditionRow(
-        "The sandbox broker answers; the message says what sandboxes are made of, and why. "
-        "Only on runs with spec.sandboxes.",
+        "The sandbox broker answers. The message names the backend of the sandboxes, and why it was chosen. "
+        "Only runs with spec.sandboxes have this condition.",
         suspended=_STOPPED,
         ended=_OVER,
         block="sandboxes",
     ),
     ConditionType.WEIGHT_SYNC_READY: ConditionRow(
-        "A weight transport was chosen that every vLLM server proved to offer.",
+        "A weight transport that every vLLM server supports was chosen.",
         waits=_PREFLIGHT_FIRST,
         suspended=_STOPPED,
     ),
     ConditionType.PROGRESSING: ConditionRow(
-        "The run goes forward. The message says what it does or waits for.",
+        "The run makes progress. The message says what it does or waits for.",
         waits=_PREFLIGHT_FIRST,
         suspended=_STOPPED,
         ended=_OVER,
     ),
     ConditionType.HEALTHY: ConditionRow(
-        "What the trainer measures of its samples and its pace is as it should be. False names the alarm; the run "
-        "goes on.",
-        waits=Words("Unknown", Reason.WAITING_FOR_ROLLOUTS, "nothing is measured before a first step"),
+        "The trainer measures nothing unusual about its samples and its pace. If False, the reason names the alarm, "
+        "and the run continues.",
+        waits=Words("Unknown", Reason.WAITING_FOR_ROLLOUTS, "nothing is measured before the first step"),
     ),
     ConditionType.SUSPENDED: ConditionRow(
-        "spec.suspend is true and the pods are gone.",
-        suspended=Words("True", Reason.SUSPENDED, "spec.suspend is true: the pods of the run are stopped"),
+        "spec.suspend is true, and the pods are gone.",
+        suspended=Words("True", Reason.SUSPENDED, "spec.suspend is true, and the pods of the run are stopped"),
     ),
     ConditionType.COMPLETE: ConditionRow("Training reached its last step. Final.", waits=_GOES_ON),
     ConditionType.FAILED: ConditionRow(
-        "The run gave up. The message says which part failed and quotes its last lines. Final.",
+        "The run failed. The message says which part failed, and quotes its last lines. Final.",
         waits=_GOES_ON,
     ),
 }
@@ -125,97 +127,100 @@ REASONS: Mapping[Reason, ReasonRow] = {
     # PreflightPassed
     Reason.PREFLIGHT_RUNNING: ReasonRow("Normal", "The checks are running."),
     Reason.PREFLIGHT_PASSED: ReasonRow(
-        "Normal", "All checks passed. The message lists warnings, of what the run may cost its user."
+        "Normal", "All checks passed. The message lists warnings about what the run may cost."
     ),
-    Reason.PREFLIGHT_WARNED: ReasonRow("Warning", "Of an event alone: preflight passed, and warns."),
+    Reason.PREFLIGHT_WARNED: ReasonRow("Warning", "Event only: preflight passed with warnings."),
     Reason.PREFLIGHT_FAILED: ReasonRow(
-        "Warning", "A check found a mistake; the message names file, line or key.", mendable=True
+        "Warning", "A check found a mistake. The message names the file, line or key.", mendable=True
     ),
     Reason.PREFLIGHT_ERROR: ReasonRow(
         "Warning",
-        "The check itself broke: its image can't be pulled, it crashed, or ran past its deadline.",
+        "The check itself failed: its image can't be pulled, it crashed, or it exceeded its deadline.",
         mendable=True,
     ),
     Reason.INVALID_SPEC: ReasonRow(
         "Warning",
-        "A template makes no valid pod: the message names the field, or quotes the API server. A run that has "
-        "trained isn't ended by that but waits, see PodsNotReady. Or the spec doesn't fit this operator's types: "
-        "it was stored before the CRD was tightened, or by a later release. A spec that can't be read once "
-        "preflight has passed ends nothing: the run's pods are left as they are, and go on.",
+        "A template doesn't make a valid pod. The message names the field, or quotes the API server. This doesn't end "
+        "a run that has trained: it waits, see PodsNotReady. Or the spec doesn't fit this operator's types, because "
+        "it was stored before the CRD became stricter, or by a later release. If preflight has passed, such a spec "
+        "doesn't end the run: its pods stay as they are and continue.",
         mendable=True,
     ),
     # GymReady, InferenceReady
-    Reason.WAITING_FOR_PREFLIGHT: ReasonRow(None, "Preflight comes first."),
-    Reason.PODS_STARTING: ReasonRow(None, "Pods are being scheduled, pulled or started."),
-    Reason.ALL_READY: ReasonRow("Normal", "Every wanted pod is ready."),
+    Reason.WAITING_FOR_PREFLIGHT: ReasonRow(None, "The run waits for preflight."),
+    Reason.PODS_STARTING: ReasonRow(None, "Pods are being scheduled, are pulling images, or are starting."),
+    Reason.ALL_READY: ReasonRow("Normal", "All pods are ready."),
     Reason.PODS_NOT_READY: ReasonRow(
         "Warning",
-        "Pods that were ready no longer are. On Progressing: the API server doesn't take an object now (a quota, "
-        "an admission policy, of a later attempt whatever it is); the message quotes it, and it is tried again "
-        "after 10 to 60 seconds.",
+        "Pods that were ready are not ready any more. On Progressing: the API server refuses an object for now (a "
+        "quota or an admission policy; for a later attempt, any refusal). The message quotes it, and the operator "
+        "retries after 10 to 60 seconds.",
     ),
     # WeightSyncReady
-    Reason.WAITING_FOR_INFERENCE: ReasonRow(None, "The vLLM servers have to answer first."),
-    Reason.TRANSPORT_CHOSEN: ReasonRow("Normal", "The message says which transport and why."),
+    Reason.WAITING_FOR_INFERENCE: ReasonRow(None, "The run waits for the vLLM servers to answer."),
+    Reason.TRANSPORT_CHOSEN: ReasonRow("Normal", "The message says which transport was chosen, and why."),
     Reason.TRANSPORT_UNAVAILABLE: ReasonRow(
-        "Warning", "No transport works with these servers; the message names what is missing."
+        "Warning", "No transport works with these servers. The message names what is missing."
     ),
     # Progressing
     Reason.WAITING_FOR_SERVERS: ReasonRow(None, "The trainer waits for the Gym and vLLM servers."),
     Reason.TRAINER_STARTING: ReasonRow(None, "The trainer's pods are starting."),
     Reason.WAITING_FOR_ROLLOUTS: ReasonRow(None, "The trainer waits for rollouts.", state="Training"),
-    Reason.TRAINING: ReasonRow("Normal", "Optimizer steps are being made.", state="Training"),
+    Reason.TRAINING: ReasonRow("Normal", "The trainer makes optimizer steps.", state="Training"),
     Reason.API_SERVER_ERROR: ReasonRow(
         "Warning",
-        "For some seconds the API server has answered with errors (5xx, 429, 409, no right) that keep the operator "
-        "from going on with this run; the message quotes the last and says since when. It is asked again; pods "
-        "that run go on.",
+        "For some seconds, the API server has answered with errors (5xx, 429, 409, no right), so the operator can't "
+        "continue this run. The message quotes the last error and says since when. The operator retries, and running "
+        "pods continue.",
     ),
     Reason.ROLLOUTS_FAILING: ReasonRow(
-        "Warning", "Rollouts fail; the run waits until spec.rollout.stallTimeoutSeconds.", state="Training"
+        "Warning", "Rollouts fail. The attempt fails after spec.rollout.stallTimeoutSeconds.", state="Training"
     ),
     Reason.RETRYING: ReasonRow(
         "Warning",
-        "An attempt failed, or a node of it is lost, and the next one starts from the last checkpoint. The message "
-        "says when, or what to do about the node.",
+        "An attempt failed or lost a node. The next one starts from the last checkpoint. The message says when, or "
+        "what to do about the node.",
         state="Retrying",
     ),
     Reason.WAITING_FOR_CAPACITY: ReasonRow(
         "Warning",
-        "The run has trained before, and no node has room for a pod of it now, or a quota or a queue holds it "
-        "back. It waits; the message quotes the scheduler.",
+        "The run has trained before, but now no node has room for one of its pods, or a quota or a queue holds it "
+        "back. The run waits. The message quotes the scheduler.",
     ),
-    Reason.FINISHED: ReasonRow(None, "The run has ended; see Complete and Failed."),
-    # Events alone
+    Reason.FINISHED: ReasonRow(None, "The run has ended. See Complete and Failed."),
+    # Only events
     Reason.CHECKPOINTS_SET_ASIDE: ReasonRow(
         "Warning",
-        "An event alone: the checkpoint folder held an earlier run's, which are below previous-N now; the message "
-        "names the folder, and the spec.resumeFrom that goes on from them.",
+        "Event only: the checkpoint folder held an earlier run's checkpoints, which were moved to previous-N. The "
+        "message names the folder, and the spec.resumeFrom that resumes from them.",
     ),
     Reason.RESUMED_FROM_CHECKPOINT: ReasonRow(
-        "Normal", "An event alone: where spec.resumeFrom made the run go on, in its steps and in the data."
+        "Normal", "Event only: the step and the data position at which spec.resumeFrom resumed the run."
     ),
     Reason.SAMPLING_REPLACED: ReasonRow(
-        "Normal", "An event alone: rows or agents ask for a sampling of their own, and the run's was used."
+        "Normal", "Event only: rows or agents asked for other sampling settings, and the run's were used."
     ),
-    # Healthy: what the trainer measures of its own samples and pace
-    Reason.NO_ALARM: ReasonRow("Normal", "No alarm stands."),
+    # Healthy: what the trainer measures about its own samples and pace
+    Reason.NO_ALARM: ReasonRow("Normal", "No alarm is active."),
     Reason.KL_HIGH: ReasonRow(
         "Warning", "The KL divergence between trainer and vLLM is far above what stale weights explain."
     ),
-    Reason.RATIO_OFF: ReasonRow("Warning", "On fresh samples the probability ratio of trainer and vLLM is not 1."),
+    Reason.RATIO_OFF: ReasonRow("Warning", "On fresh samples, the probability ratio of trainer and vLLM is not 1."),
     Reason.PARITY_OFF: ReasonRow("Warning", "Recomputed log-probabilities drift towards the parity threshold."),
-    Reason.STALLED: ReasonRow("Warning", "No step in many times the usual time; the message says where time goes."),
+    Reason.STALLED: ReasonRow(
+        "Warning", "No step for many times the usual time. The message says where the time goes."
+    ),
     Reason.CHECKPOINT_FAILED: ReasonRow(
-        "Warning", "A checkpoint could not be written; training goes on, and the next one is tried."
+        "Warning", "A checkpoint could not be written. Training continues, and the next one is tried."
     ),
     Reason.ENVIRONMENT_FAILING: ReasonRow(
-        "Warning", "Every rollout group of an agent fails; the message names it and its error. The others train on."
+        "Warning",
+        "Every rollout group of an agent fails. The message names the agent and its error. Other agents continue.",
     ),
     Reason.NO_LEDGER_ENTRY: ReasonRow(
         "Warning",
-        "Rows are given up, as no gateway pod knows which weights sampled their model calls; the message says what "
-        "to set.",
+        "Rows are given up, because no gateway pod knows which weights sampled their model calls. The message says "
+        "what to set.",
     ),
     # Suspended
     Reason.SUSPENDED: ReasonRow("Normal", "spec.suspend is true."),
@@ -224,9 +229,9 @@ REASONS: Mapping[Reason, ReasonRow] = {
     # Complete, Failed
     Reason.TRAINING_COMPLETED: ReasonRow("Normal", "Training reached its last step."),
     Reason.RUNNING: ReasonRow(None, "The run hasn't ended."),
-    Reason.BACKOFF_LIMIT_EXCEEDED: ReasonRow("Warning", "spec.backoffLimit attempts after the first have failed too."),
+    Reason.BACKOFF_LIMIT_EXCEEDED: ReasonRow("Warning", "The first attempt and spec.backoffLimit more have failed."),
     Reason.TRAINER_REFUSED: ReasonRow(
-        "Warning", "The trainer said that trying again can't help; the message says why."
+        "Warning", "The trainer reported that retrying can't help. The message says why."
     ),
     Reason.DEADLINE_EXCEEDED: ReasonRow("Warning", "spec.activeDeadlineSeconds has passed."),
     Reason.STARTUP_DEADLINE_EXCEEDED: ReasonRow(
@@ -238,5 +243,5 @@ _OF_ANOTHER_RELEASE = ReasonRow("Normal", "")
 
 
 def reason_row(reason: str) -> ReasonRow:
-    """The row of a reason that a status has: one of another release is news, and more isn't known of it."""
+    """The row of a reason in a status. A reason of another release counts as a normal event, without a meaning."""
     return REASONS[Reason(reason)] if reason in Reason else _OF_ANOTHER_RELEASE

@@ -1,4 +1,4 @@
-"""Condition types and reasons: constants that programs may depend on."""
+"""Condition types and reasons: constants that programs can rely on."""
 
 from enum import StrEnum
 
@@ -25,9 +25,9 @@ class Reason(StrEnum):
     # PreflightPassed
     PREFLIGHT_RUNNING = "PreflightRunning"
     PREFLIGHT_PASSED = "PreflightPassed"
-    PREFLIGHT_WARNED = "PreflightWarnings"  # of an event alone: it passed, and its message lists warnings
+    PREFLIGHT_WARNED = "PreflightWarnings"  # only in an event: preflight passed, and the message lists warnings
     PREFLIGHT_FAILED = "PreflightFailed"
-    PREFLIGHT_ERROR = "PreflightError"  # the check itself broke: image pull, crash, deadline
+    PREFLIGHT_ERROR = "PreflightError"  # the check itself failed: image pull, crash, deadline
     INVALID_SPEC = "InvalidSpec"
     # GymReady, InferenceReady
     WAITING_FOR_PREFLIGHT = "WaitingForPreflight"
@@ -46,13 +46,13 @@ class Reason(StrEnum):
     API_SERVER_ERROR = "APIServerError"
     ROLLOUTS_FAILING = "RolloutsFailing"
     RETRYING = "Retrying"
-    WAITING_FOR_CAPACITY = "WaitingForCapacity"  # the run has trained, and its pods find no room
+    WAITING_FOR_CAPACITY = "WaitingForCapacity"  # the run has trained, but now its pods find no room
     FINISHED = "Finished"
-    # Events alone
+    # Only events
     CHECKPOINTS_SET_ASIDE = "CheckpointsSetAside"
     RESUMED_FROM_CHECKPOINT = "ResumedFromCheckpoint"
     SAMPLING_REPLACED = "SamplingReplaced"
-    # Healthy: what the trainer measures of its own samples and pace
+    # Healthy: what the trainer measures about its own samples and pace
     NO_ALARM = "NoAlarm"
     KL_HIGH = "KLHigh"
     RATIO_OFF = "RatioOff"
@@ -69,6 +69,6 @@ class Reason(StrEnum):
     TRAINING_COMPLETED = "TrainingCompleted"
     RUNNING = "Running"
     BACKOFF_LIMIT_EXCEEDED = "BackoffLimitExceeded"
-    TRAINER_REFUSED = "TrainerRefused"  # the trainer said that trying again can't help
+    TRAINER_REFUSED = "TrainerRefused"  # the trainer reported that retrying can't help
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     STARTUP_DEADLINE_EXCEEDED = "StartupDeadlineExceeded"

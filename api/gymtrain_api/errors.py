@@ -1,18 +1,18 @@
 """Errors of the interface package.
 
 ApiError
-├── SourceError      a `source:` string that names nothing we can read
-├── DocumentError    a document between two parts of a run that doesn't parse
-└── SchemaError      the types use something that the CRD generator does not know
+├── SourceError      a `source:` string has an unknown form
+├── DocumentError    a document between two parts of a run can't be parsed
+└── SchemaError      the types use a construct that the CRD generator doesn't know
 """
 
 
 class ApiError(ValueError):
-    """Base of every error that this package raises."""
+    """Base class of the errors in this package."""
 
 
 class SourceError(ApiError):
-    """A model or data source is malformed; the message says which forms exist."""
+    """A model or data source is malformed. The message lists the valid forms."""
 
 
 class DocumentError(ApiError):
@@ -20,4 +20,4 @@ class DocumentError(ApiError):
 
 
 class SchemaError(ApiError):
-    """The types use a construct that the CRD generator has no agreed form for."""
+    """The types use a construct that the CRD generator doesn't know."""

@@ -1,7 +1,7 @@
-"""The gateway's ledger: where each model call's tokens came from, by a digest of the tokens themselves.
+"""The gateway's ledger: which weights sampled each model call, under a digest of the call's tokens.
 
-Nothing that a Gym server passes on says which weights sampled an answer: the servers between vLLM and the trainer keep
-token ids and drop the rest. So the gateway notes it under a digest of those ids, and the trainer asks for it:
+The servers between vLLM and the trainer keep token ids and drop everything else, so no answer says which weights
+sampled it. The gateway records that under a digest of the ids, and the trainer asks for it:
 
     gateway                                            trainer
     each call: ledger[digest(prompt, output)] = Entry
@@ -22,7 +22,7 @@ _BYTES = 16
 
 
 def token_digest(prompt_ids: Sequence[int], output_ids: Sequence[int]) -> str:
-    """Names a model call by its tokens: 32 hexadecimal digits."""
+    """Identifies a model call by its tokens: 32 hexadecimal digits."""
     text = hashlib.blake2b(len(prompt_ids).to_bytes(8, "little"), digest_size=_BYTES)
     text.update(array("I", prompt_ids).tobytes())
     text.update(array("I", output_ids).tobytes())
@@ -36,13 +36,14 @@ class LedgerEntry(BaseModel):
 
     versions: list[str] = Field(min_length=1)  # that sampled it, oldest first: run:attempt:step or "unknown"
     history: Literal["first", "exact", "forked"] = "first"
-    """first: no earlier turn of the model in it; exact: the prompt begins with the last turn's tokens, bit by bit;
-    forked: the chat template rewrote the history, so the prompt does not."""
+    """first: no earlier turn of the model; exact: the prompt begins with exactly the last turn's tokens; forked: it
+    doesn't, because the chat template rewrote the history."""
     finish_reason: str | None = None
     constrained: bool = False
-    """A grammar held the answer (tool_choice, a JSON schema): its log-probabilities are those among allowed tokens."""
+    """Whether a grammar restricted the answer (tool_choice, a JSON schema). Its log-probabilities then count only the
+    allowed tokens."""
     replaced: tuple[str, ...] = ()
-    """Sampling settings that the call asked for, and in whose place the run's were used."""
+    """Sampling settings that the call requested, and that the run's settings replaced."""
 
 
 class LedgerQuestion(BaseModel):
@@ -54,10 +55,10 @@ class LedgerQuestion(BaseModel):
 
 
 class LedgerAnswer(BaseModel):
-    """Its answer: entries that this gateway pod has. The same call may stand in several pods' ledgers."""
+    """The answer: the entries of this gateway pod. Several pods' ledgers may have the same call."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     entries: dict[str, LedgerEntry] = Field(default_factory=dict)
-    forgotten: int = 0  # calls that this pod had no more room for before they were asked for
-    age_seconds: float | None = None  # since this pod's ledger began; it knows of no call before
+    forgotten: int = 0  # calls that this pod dropped for lack of room before they were asked for
+    age_seconds: float | None = None  # since this pod's ledger began; it has no earlier calls

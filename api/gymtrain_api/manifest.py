@@ -1,16 +1,16 @@
-"""The pull transport's documents: what a trainer offers over HTTP and tells vLLM to fetch.
+"""The pull transport's documents: what a trainer serves over HTTP, and how it tells vLLM to fetch it.
 
     trainer                                            vLLM pod (backend `transports.PULL_BACKEND`)
     GET /weights/7/manifest  <───────────────────────  POST /update_weights {"update_info": PullUpdate, step "fetch"}
     GET /weights/7/00000.safetensors, by ranges  <───  fetch and verify every part as it is announced
                                                        POST /update_weights {..., step "load"}: wait for all, then load
 
-The manifest is a stream of JSON lines: `WeightHead`, a `WeightPart` as soon as it is written, `WeightEnd`. A pod may
-ask for it while the trainer still writes; one that breaks off before its end is no manifest. File names are relative
-to the manifest's URL, in the order of loading. The tensors carry the names of the Hugging Face checkpoint.
+The manifest is a stream of JSON lines: `WeightHead`, a `WeightPart` as soon as it is written, `WeightEnd`. A pod can
+read it while the trainer still writes. Without its last line it is invalid. File names are relative to the manifest's
+URL, in the order of loading. Tensors have the names of the Hugging Face checkpoint.
 
-Every manifest names all files of its version. Tensors that don't change are in files of their own, whose parts say
-`kept`: later versions name such a file again, byte by byte the same, and a pod that has it doesn't fetch it.
+Every manifest names all files of its version. Tensors that don't change are in separate files, and their parts say
+`kept`. Later versions name such a file again with the same bytes, and a pod that has it doesn't fetch it.
 """
 
 from typing import Literal
@@ -24,7 +24,7 @@ class _Line(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     def line(self) -> bytes:
-        """As it stands in the manifest."""
+        """The line as written in the manifest."""
         return self.model_dump_json().encode() + b"\n"
 
 
@@ -32,7 +32,7 @@ class WeightHead(_Line):
     """The first line."""
 
     version: str = Field(min_length=1)  # run:attempt:step
-    bytes: int = Field(ge=0)  # of all files, as far as the trainer knows beforehand: where to put them
+    bytes: int = Field(ge=0)  # of all files, as far as the trainer knows in advance, to choose where to put them
 
 
 class WeightPart(_Line):
@@ -43,13 +43,13 @@ class WeightPart(_Line):
     offset: int = Field(ge=0)
     bytes: int = Field(gt=0)
     blake3: str = Field(pattern=r"^[0-9a-f]{64}$")
-    kept: bool = False  # worth keeping: within an attempt no other file has this name
+    kept: bool = False  # worth keeping: no other file of the attempt has this name
 
 
 class WeightEnd(_Line):
     """The last line."""
 
-    parts: int = Field(gt=0)  # that came before
+    parts: int = Field(gt=0)  # number of parts before this line
 
 
 class PullUpdate(BaseModel):

@@ -5,8 +5,8 @@ The rules are those of `kubectl patch --type=strategic` for the fields that pods
 - mappings merge key by key; null removes a key;
 - the lists of `_MERGE_KEYS` merge item by item, matched by the key named there: new items are added at
   the end, and an item with `$patch: delete` removes its match;
-- of volumes and env a matching item keeps only the keys that the patch names, since the sources of a
-  volume and `value`/`valueFrom` exclude each other;
+- in volumes and env, a matching item keeps only the keys that the patch names, because the sources of a
+  volume exclude each other, and so do `value` and `valueFrom`;
 - any other list (args, command, tolerations, ...) replaces the old one.
 """
 
@@ -32,7 +32,7 @@ _DIRECTIVE = "$patch"
 
 
 def merge(base: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with `patch` merged over it; neither is changed."""
+    """Returns `base` with `patch` merged over it. Neither is changed."""
     result = dict(base)
     for key, value in patch.items():
         if value is None:
@@ -51,7 +51,7 @@ def _merge_list(base: list[Any], patch: list[Any], key: str, *, exclusive: bool)
     items = list(base)
     for change in patch:
         if not isinstance(change, Mapping):
-            items.append(change)  # the API server says what is wrong with it
+            items.append(change)  # the API server reports the mistake
             continue
         at = next((n for n, item in enumerate(items) if item.get(key) == change.get(key)), None)
         if change.get(_DIRECTIVE) == "delete":

@@ -1,9 +1,9 @@
-"""Names of every object that a run owns. One function a name, all here.
+"""Names of all objects that a run owns, one function per name.
 
-No two runs of a namespace ever want one name for two objects of a kind. Each name is the run's and a part behind it.
-Two runs could meet only where the part of the one ends with the part of the other (`-training` and none at all;
-`-gym-inference` and `-inference`), so no part of a kind ends with another of it. The names of Gym servers are
-anybody's: where one could be read in two ways it ends with a hash. tests/unit/api/test_names.py tries them.
+Two runs in a namespace never want the same name for two objects of one kind. Each name is the run's name and a suffix.
+Two names could be the same only if one suffix ends with the other (`-training` and no suffix; `-gym-inference` and
+`-inference`), so no suffix of a kind ends with another one of that kind. Users name Gym servers freely: an ambiguous
+name gets a hash at its end. tests/unit/api/test_names.py checks this.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ def _digest(text: str) -> str:
 
 
 def run_config(run: str) -> str:
-    """ConfigMap with the run's own settings (`run.json`), mounted in every pod."""
+    """ConfigMap with the run's settings (`run.json`), mounted in every pod."""
     return f"{run}-run"
 
 
@@ -33,8 +33,8 @@ def gym_config(run: str) -> str:
 def gym_server(run: str, server: str) -> str:
     """Deployment and Service of one Gym server: RUN-gym-SERVER, with `-` for each `_`.
 
-    With a hash behind it where that would be no DNS label, or could be an object of another run or server: where the
-    run has `-gym` in its own name, or the server is called as a part of ours is (`inference`).
+    It ends with a hash if that would not be a DNS label, or could be an object of another run or server: if the run's
+    name contains `-gym`, or the server has the name of one of our parts (`inference`).
     """
     dashed = server.replace("_", "-")
     name = f"{run}-gym-{dashed}"
@@ -52,8 +52,8 @@ def gym_server(run: str, server: str) -> str:
 
 
 def gym_server_label(server: str) -> str:
-    """Value of the label by which the pods of a server are selected. Label values are shorter than keys of a Gym config
-    may be. It never changes: a Deployment's selector can't."""
+    """Value of the label that selects the pods of a server. Keys of a Gym config can be longer than label values. It
+    never changes, because a Deployment's selector can't."""
     if len(server) <= _MAX_LABEL:
         return server
     text = f"x-gym-{server}"
@@ -62,7 +62,7 @@ def gym_server_label(server: str) -> str:
 
 
 def preflight(run: str, digest: str) -> str:
-    """Preflight pod of one set of inputs."""
+    """Preflight pod for one set of inputs."""
     return f"{run}-preflight-{digest[:8]}"
 
 
@@ -72,7 +72,7 @@ def gateway(run: str) -> str:
 
 
 def gateway_pods(run: str) -> str:
-    """Headless Service over all gateway pods: the trainer reads the ledger of each."""
+    """Headless Service over all gateway pods, so that the trainer can read the ledger of each."""
     return f"{run}-gateway-pods"
 
 
@@ -82,7 +82,7 @@ def inference(run: str) -> str:
 
 
 def inference_pods(run: str) -> str:
-    """Headless Service over all vLLM pods, ready or not: for control calls, which go to every pod."""
+    """Headless Service over all vLLM pods, ready or not, for control calls to every pod."""
     return f"{run}-inference-pods"
 
 
@@ -119,42 +119,42 @@ def broker(run: str) -> str:
 def broker_identity(run: str, uid: str) -> str:
     """ServiceAccount of the broker, and the Secret with its token.
 
-    The operator creates them and can't look at them. So their name is of the resource's uid: one of the same name can't
-    be that of an earlier run, or of somebody who had it before.
+    The operator creates them and can't read them. So their name contains the resource's uid: an object of that name
+    can't belong to an earlier run or to someone else.
     """
     return f"{run}-broker-{_digest(uid)}"
 
 
 def broker_role(run: str, digest: str) -> str:
-    """Role and RoleBinding of the broker, one pair for each set of rules of each resource (`digest` is of both)."""
+    """Role and RoleBinding of the broker, one pair per set of rules and resource (`digest` covers both)."""
     return f"{run}-broker-{digest[:_DIGITS]}"
 
 
 def network_policy(run: str) -> str:
-    """NetworkPolicy around the pods of the run that all others of it may reach."""
+    """NetworkPolicy for the pods that every pod of the run may reach."""
     return f"{run}-servers"
 
 
 def inner_network_policy(run: str) -> str:
-    """NetworkPolicy around the vLLM and trainer pods, which Gym servers may not reach."""
+    """NetworkPolicy for the vLLM and trainer pods, which Gym servers may not reach."""
     return f"{run}-training"
 
 
 def sandbox_network_policy(run: str) -> str:
-    """NetworkPolicy around the sandboxes."""
+    """NetworkPolicy for the sandboxes."""
     return f"{run}-sandboxes"
 
 
 def broker_network_policy(run: str) -> str:
-    """NetworkPolicy around the broker, which sandboxes may not reach."""
+    """NetworkPolicy for the broker, which sandboxes may not reach."""
     return f"{run}-broker"
 
 
 def sandbox_shape(run: str, digest: str) -> str:
-    """SandboxTemplate and SandboxWarmPool of one kind of sandbox, where agent-sandbox makes them."""
+    """SandboxTemplate and SandboxWarmPool of one shape, if agent-sandbox makes the sandboxes."""
     return f"{run}-shape-{digest}"
 
 
 def sandbox_probe(run: str) -> str:
-    """SandboxWarmPool that shows whether agent-sandbox's controller is at work."""
+    """SandboxWarmPool that shows whether agent-sandbox's controller works."""
     return f"{run}-probe"

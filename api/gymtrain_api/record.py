@@ -1,9 +1,9 @@
-"""The record of a run on the run itself, in annotation `gymtrain.dev/record`.
+"""The record of a run, in the annotation `gymtrain.dev/record` on the run itself.
 
-A status is a subresource: a backup tool that restores the object may leave it out, a manifest that was exported and
-applied again has none, and both give the object a new UID, so that nothing of what it owned is its own. The annotation
-comes along. It says which attempts there were, so that none is counted twice and no weight version is used again, and
-that the run has ended, so that nothing is trained again.
+A status is a subresource. A backup tool may restore the object without it, and a manifest that was exported and applied
+again has none. Both give the object a new UID, so it no longer owns its objects. The annotation is kept. It names the
+attempts, so that none is counted twice and no weight version is reused. It also says whether the run has ended, so that
+nothing is trained again.
 """
 
 from collections.abc import Mapping
@@ -40,10 +40,10 @@ class Ended(_Part):
 
 
 class Record(_Part):
-    """What has to be known of a run whose status is lost."""
+    """What must be known about a run if its status is lost."""
 
-    run: str  # a manifest that is copied under another name is another run
-    uid: str  # of the run that began it: its checkpoints carry it
+    run: str  # a manifest copied under another name is another run
+    uid: str  # of the run that began it; its checkpoints have this uid
     attempt: int | None = Field(None, ge=1, le=_MAX_ATTEMPT)
     disrupted: tuple[int, ...] = Field((), max_length=MAX_DISRUPTED_ATTEMPTS)
     trained: bool = False
@@ -51,7 +51,7 @@ class Record(_Part):
 
 
 def read_record(annotations: Mapping[str, str], run: str) -> Record | None:
-    """The record of this very run; None where there is none, it can't be read, or it is another run's."""
+    """The record of this run, or None if it is missing, can't be read, or belongs to another run."""
     try:
         record = Record.model_validate_json(annotations[RECORD])
     except (KeyError, ValidationError):

@@ -1,8 +1,8 @@
-"""What is stored of a run: the resource GymTrainingRun, and `run.json`.
+"""Reading a stored run: the resource GymTrainingRun, and `run.json`.
 
-Another release may have written it: the API server fills the defaults of its newest CRD into every run that it
-hands out, and pods outlive the operator that made them. So fields that this release doesn't know are ignored, at
-every depth. Who writes a spec is told of them by the API server, and by the types themselves.
+Another release may have written it. The API server adds the defaults of its newest CRD to every run that it returns,
+and pods outlive the operator that made them. So fields that this release doesn't know are ignored at every depth. The
+API server and the types themselves report them to the author of a spec.
 """
 
 from typing import Any
@@ -17,15 +17,15 @@ from gymtrain_api.wiring import RunConfig
 
 
 class InvalidRunError(ApiError):
-    """The spec doesn't fit the types; the message lists each field and what it should be."""
+    """The spec doesn't fit the types. The message lists each wrong field and what it should be."""
 
 
 def parse_spec(spec: dict[str, Any]) -> GymTrainingRunSpec:
     """The typed spec of a run.
 
     Raises:
-        InvalidRunError: a field is missing or out of range, or a template has another shape than a pod's. The CRD
-            refuses the first earlier; what is left are objects stored before the CRD was tightened, or by a later
+        InvalidRunError: a field is missing or out of range, or a template doesn't have the shape of a pod's. The CRD
+            refuses the first earlier, except in objects that were stored before the CRD became stricter, or by a later
             release that allows more.
     """
     try:
@@ -39,14 +39,14 @@ def parse_spec(spec: dict[str, Any]) -> GymTrainingRunSpec:
 
 
 def parse_status(status: dict[str, Any] | None) -> GymTrainingRunStatus:
-    """The typed status of a run; empty where there is none yet."""
+    """The typed status of a run; empty if there is none yet."""
     return GymTrainingRunStatus.model_validate(status or {})
 
 
 def parse_run_config(text: str | bytes) -> RunConfig:
-    """The run as `run.json` has it.
+    """The run in `run.json`.
 
     Raises:
-        ValidationError: it is no run.json, or one whose fields this release reads otherwise.
+        ValidationError: it isn't a run.json, or its fields don't fit this release.
     """
     return RunConfig.model_validate_json(text, extra="ignore")

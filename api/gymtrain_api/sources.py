@@ -2,11 +2,11 @@
 
 | form | model | data | meaning |
 |---|---|---|---|
-| `hf://ORG/NAME` | yes | | a repository of the Hugging Face hub |
-| `pvc://CLAIM/PATH` | yes | yes | a path in a PersistentVolumeClaim of the run's namespace |
-| `oci://IMAGE` | yes | | a container image that holds the model in `/models` (KServe's modelcar layout) |
-| `configmap://NAME/KEY` | | yes | a key of a ConfigMap of the run's namespace |
-| `gym://PATH` | | yes | a path in the Gym image, below NeMo Gym's root, as configPaths are |
+| `hf://ORG/NAME` | yes | | a repository on the Hugging Face hub |
+| `pvc://CLAIM/PATH` | yes | yes | a path in a PersistentVolumeClaim in the run's namespace |
+| `oci://IMAGE` | yes | | a container image with the model in `/models` (KServe's modelcar layout) |
+| `configmap://NAME/KEY` | | yes | a key of a ConfigMap in the run's namespace |
+| `gym://PATH` | | yes | a path in the Gym image, below NeMo Gym's root, like configPaths |
 """
 
 import re
@@ -14,21 +14,21 @@ from dataclasses import dataclass
 
 from gymtrain_api.errors import SourceError
 
-# The same expressions stand in the CRD as `pattern`, so a bad source is refused at apply time.
+# The CRD has the same expressions as `pattern`, so a bad source is refused at apply time.
 MODEL_SOURCE_PATTERN = r"^(hf://[\w.-]+/[\w.-]+|pvc://[a-z0-9.-]+(/[^/].*)?|oci://[\w./:@-]+)$"
 DATA_SOURCE_PATTERN = r"^(pvc://[a-z0-9.-]+/[^/].*|configmap://[a-z0-9.-]+/[\w.-]+|gym://[^/].*)$"
 
 
 @dataclass(frozen=True)
 class HuggingFace:
-    """A repository of the Hugging Face hub, `ORG/NAME`."""
+    """A repository on the Hugging Face hub, `ORG/NAME`."""
 
     repo_id: str
 
 
 @dataclass(frozen=True)
 class VolumeClaim:
-    """A path (without leading slash, may be empty) in a PersistentVolumeClaim."""
+    """A path in a PersistentVolumeClaim, without a leading slash; may be empty."""
 
     claim: str
     path: str
@@ -36,7 +36,7 @@ class VolumeClaim:
 
 @dataclass(frozen=True)
 class ModelImage:
-    """A container image that holds a model in `/models`."""
+    """A container image with a model in `/models`."""
 
     image: str
 
@@ -61,13 +61,13 @@ type DataSource = VolumeClaim | ConfigMapKey | GymPath
 
 
 def parse_model_source(source: str) -> ModelSource:
-    """The parsed form of `spec.model.source`.
+    """Parses `spec.model.source`.
 
     Raises:
         SourceError: the string has none of the forms above.
     """
     if not re.match(MODEL_SOURCE_PATTERN, source):
-        raise SourceError(f"model source {source!r} is none of hf://ORG/NAME, pvc://CLAIM/PATH, oci://IMAGE")
+        raise SourceError(f"model source {source!r} must be hf://ORG/NAME, pvc://CLAIM/PATH or oci://IMAGE")
     scheme, _, rest = source.partition("://")
     match scheme:
         case "hf":
@@ -82,13 +82,13 @@ def parse_model_source(source: str) -> ModelSource:
 
 
 def parse_data_source(source: str) -> DataSource:
-    """The parsed form of a dataset's `source`.
+    """Parses a dataset's `source`.
 
     Raises:
         SourceError: the string has none of the forms above.
     """
     if not re.match(DATA_SOURCE_PATTERN, source):
-        raise SourceError(f"data source {source!r} is none of pvc://CLAIM/PATH, configmap://NAME/KEY, gym://PATH")
+        raise SourceError(f"data source {source!r} must be pvc://CLAIM/PATH, configmap://NAME/KEY or gym://PATH")
     scheme, _, rest = source.partition("://")
     head, _, tail = rest.partition("/")
     match scheme:

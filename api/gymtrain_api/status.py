@@ -1,4 +1,4 @@
-"""`status` of a GymTrainingRun. Computed once per reconcile from the plan and written once."""
+"""`status` of a GymTrainingRun. Each reconcile computes it from the plan once, and writes it once."""
 
 from typing import Literal
 
@@ -6,24 +6,24 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 MAX_DISRUPTED_ATTEMPTS = 100
-"""After so many the next ones count, so that a run that always loses its pods ends some day."""
+"""Further disruptions count against backoffLimit, so a run that keeps losing its pods ends eventually."""
 
 
 class Status(BaseModel):
-    """Base of every part of the status. Unknown fields are kept out of the way when reading."""
+    """Base class of all parts of the status. Ignores unknown fields."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True)
 
 
 class Condition(Status):
-    """A condition as metav1.Condition has it."""
+    """A condition, like metav1.Condition."""
 
     type: str = Field(max_length=64, description="Type of the condition, unique in the list.")
     status: Literal["True", "False", "Unknown"] = Field(description="True, False or Unknown.")
-    reason: str = Field(description="Constant for programs.")
+    reason: str = Field(description="Reason of the status, a constant for programs.")
     message: str = Field("", description="What happened and what to do, for people.")
     last_transition_time: str = Field(description="When status last changed (RFC 3339).")
-    observed_generation: int | None = Field(None, description="Generation of the spec that this is about.")
+    observed_generation: int | None = Field(None, description="Generation of the spec that the condition is about.")
 
 
 class Progress(Status):
@@ -36,10 +36,11 @@ class Progress(Status):
     rollouts: int | None = Field(None, description="Rollouts completed in this attempt.")
     failed_rollouts: int | None = Field(None, description="Rollout tries that failed in this attempt.")
     dropped_groups: int | None = Field(
-        None, description="Groups dropped in this attempt because a rollout failed for good or was stale."
+        None, description="Groups dropped in this attempt because a rollout failed all its tries or was stale."
     )
     parity: str | None = Field(
-        None, description="Mean difference of log-probabilities of trainer and vLLM when last checked (decimal)."
+        None,
+        description="Mean difference between the trainer's and vLLM's log-probabilities, when last checked (decimal).",
     )
     last_update_time: str | None = Field(None, description="When the trainer last reported (RFC 3339).")
 
@@ -50,63 +51,65 @@ type ServerKind = Literal["agent", "resources", "model", "head", "gateway", "bro
 class ServerStatus(Status):
     """One server of the run."""
 
-    name: str = Field(description="Name in the Gym config, gateway, broker, or inference.")
-    kind: ServerKind = Field(description="What it is.")
+    name: str = Field(description="Name in the Gym config, or gateway, broker or inference.")
+    kind: ServerKind = Field(description="Kind of server.")
     url: str = Field(description="URL inside the cluster.")
-    ready: str = Field(description="Ready pods of wanted pods, such as 2/2.")
+    ready: str = Field(description="Ready and wanted pods, such as 2/2.")
 
 
 class WeightSyncStatus(Status):
     """The transport in use."""
 
-    transport: str = Field(description="Transport that was chosen.")
-    reason: str = Field("", description="Why this one.")
+    transport: str = Field(description="The chosen transport.")
+    reason: str = Field("", description="Why it was chosen.")
     missing: list[str] | None = Field(
         None,
         max_length=16,
-        description="What the transports that were not chosen lack with these servers.",
+        description="What the other transports lack with these servers.",
     )
     version: str | None = Field(None, description="Weight version that the servers hold: run:attempt:step.")
 
 
 class Images(Status):
-    """The images of one release, as the run's pods use them. One that is left out was not known."""
+    """The images of one release that the run's pods use. A missing one was not known."""
 
     gym: str | None = Field(
-        None, description="Image of preflight's Gym check, of the Gym servers that name none, and of the datasets."
+        None, description="Image for preflight's Gym check, Gym servers without their own image, and datasets."
     )
     trainer: str | None = Field(
-        None, description="Image of preflight's trainer check, of the trainer, and of the model's download."
+        None, description="Image for preflight's trainer check, the trainer, and the model's download."
     )
     gateway: str | None = Field(None, description="Image of the gateway.")
     inference: str | None = Field(None, description="Image of vLLM.")
     broker: str | None = Field(None, description="Image of the sandbox broker.")
-    sandbox: str | None = Field(None, description="Image with the daemon that is put into every sandbox.")
+    sandbox: str | None = Field(None, description="Image with the daemon in every sandbox.")
 
 
 class GymTrainingRunStatus(Status):
-    """What the operator saw."""
+    """What the operator observed."""
 
     observed_generation: int | None = Field(None, description="Generation of the spec that this status is about.")
     state: str | None = Field(
         None,
-        description="One word for kubectl get, derived from the conditions. For people only: programs read conditions.",
+        description="One word for kubectl get, derived from the conditions. For people; programs read conditions.",
     )
     attempt: int | None = Field(None, description="Current attempt, from 1.")
     start_time: str | None = Field(None, description="When the operator first saw the run (RFC 3339).")
     completion_time: str | None = Field(None, description="When the run ended (RFC 3339).")
-    suspended_seconds: int | None = Field(None, description="Time spent suspended, left out of activeDeadlineSeconds.")
+    suspended_seconds: int | None = Field(
+        None, description="Time spent suspended, which doesn't count for activeDeadlineSeconds."
+    )
     disrupted_attempts: list[int] = Field(
         default_factory=list,
         max_length=MAX_DISRUPTED_ATTEMPTS,
-        description="Attempts that the cluster ended (eviction, preemption, node shutdown), or whose servers it took "
-        "and had no room for. They don't count against backoffLimit.",
+        description="Attempts that the cluster ended (eviction, preemption, node shutdown), or that lost their "
+        "servers to a full cluster. They don't count against backoffLimit.",
     )
-    preflight_hash: str | None = Field(None, description="Hash of the inputs that preflight passed.")
+    preflight_hash: str | None = Field(None, description="Hash of the inputs that passed preflight.")
     images: Images | None = Field(
         None,
-        description="Images that preflight ran with. Every pod of the run is made from them until its end, whatever "
-        "the operator's defaults become.",
+        description="Images that preflight used. All pods of the run use them until its end, even if the operator's "
+        "defaults change.",
     )
     conditions: list[Condition] = Field(
         default_factory=list,

@@ -1,7 +1,7 @@
-"""The shape of the pod templates in a spec, as far as they are merged with what the operator builds.
+"""Checks the shape of the pod templates in a spec, as far as merging needs it.
 
-What the fields hold is the API server's to check. But a list that was written as a mapping (a `-` forgotten) can't be
-merged, so the API server would never see it.
+The API server checks the contents of the fields. But a list that was written as a mapping (without `-`) can't be merged
+with the operator's template, so the API server would never see it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,12 +21,12 @@ _LISTS = (
 )
 _LISTS_OF_CONTAINERS = ("env", "envFrom", "ports", "volumeMounts", "volumeDevices")
 
-_MAPPING = "should be a mapping"
-_LIST = "should be a list, whose items begin with `-`"
+_MAPPING = "must be a mapping"
+_LIST = "must be a list, with `-` before each item"
 
 
 def misshapen(spec: GymTrainingRunSpec) -> list[str]:
-    """Sentences on the fields of the spec's templates that have another shape than in a PodTemplateSpec."""
+    """Messages about fields in the spec's templates that don't have the shape of a PodTemplateSpec."""
     blocks = {
         "gym": spec.gym,
         **{f"gym.servers.{name}": server for name, server in spec.gym.servers.items()},
@@ -58,7 +58,7 @@ def _in_template(path: str, template: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _in_lists(path: str, block: Mapping[str, Any], keys: tuple[str, ...]) -> Iterator[str]:
-    """Those of the fields `keys` that are no lists of mappings; null takes away what the operator sets."""
+    """Messages about `keys` that aren't lists of mappings. Null is allowed; it removes what the operator sets."""
     for key in keys:
         items = block.get(key)
         if items is None:

@@ -1,14 +1,14 @@
-"""Which weight transport a set of vLLM servers supports: one pure choice, used by operator and trainer.
+"""Chooses the weight transport that a set of vLLM servers supports. Pure, for operator and trainer.
 
-The servers' claims (`/openapi.json`) are taken only together with the settings behind them
-(`/server_info`): routes show up without the flags that make them work.
+A route in `/openapi.json` counts only together with its settings in `/server_info`, because vLLM also lists
+routes whose flags are missing.
 
 | Model | Every server offers | Transport |
 |---|---|---|
-| LoRA | LoRA routes and --enable-lora, and there is a shared volume | LoRAFilesystem |
+| LoRA | LoRA routes and --enable-lora, with a shared volume | LoRAFilesystem |
 | both | backend nccl, with GPUs on both sides | NCCL (an adapter is merged) |
 | both | backend gymtrain_pull | HTTPFull (an adapter is merged) |
-| any | anything else | none: refused, unless the spec says None |
+| any | anything else | none: the run is refused, unless the spec says None |
 """
 
 import re
@@ -30,18 +30,18 @@ UPDATE_ROUTES = ("/init_weight_transfer_engine", "/start_weight_update", "/updat
 NCCL_ROUTES = (*UPDATE_ROUTES, "/get_world_size", "/pause", "/resume")
 LORA_ROUTES = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/v1/models")
 
-LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # values of --max-lora-rank that vLLM takes
-_DEFAULT_RANK = 8  # peft's, where LoraConfig says none
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # values that vLLM accepts for --max-lora-rank
+_DEFAULT_RANK = 8  # peft's default, if LoraConfig sets none
 
 
 @dataclass(frozen=True)
 class ServerOffer:
-    """What one vLLM server proved to offer.
+    """What one vLLM server supports.
 
     Attributes:
-        release: such as 0.32.0; None where the server does not say.
+        release: such as 0.32.0; None if the server does not say.
         max_lora_rank: 0 without --enable-lora.
-        max_loras: adapters that it holds at once; 0 without --enable-lora.
+        max_loras: adapters that it holds at the same time; 0 without --enable-lora.
     """
 
     routes: frozenset[str]
@@ -54,10 +54,10 @@ class ServerOffer:
 
 @dataclass(frozen=True)
 class TransportChoice:
-    """The transport, or None with the reason that names what is missing.
+    """The chosen transport, or None. The reason then names what is missing.
 
     Attributes:
-        missing: what the transports that come before it in the table lack, one text each.
+        missing: what each transport before it in the table lacks, one text each.
     """
 
     transport: TransportName | None
@@ -67,7 +67,7 @@ class TransportChoice:
 
 @dataclass(frozen=True)
 class _Run:
-    """What the run asks for. None: not known to the caller, and not checked."""
+    """What the run needs. None: the caller doesn't know it, so it isn't checked."""
 
     lora_rank: int | None
     adapters: int
@@ -77,7 +77,7 @@ class _Run:
 
 
 def read_offer(openapi: Mapping[str, Any] | None, server_info: Mapping[str, Any] | None) -> ServerOffer:
-    """The offer in a server's /openapi.json and /server_info?config_format=json; None where it has no such route."""
+    """Reads the offer from a server's /openapi.json and /server_info?config_format=json, None for a missing route."""
     config = _part(server_info, "vllm_config")
     lora = _part(config, "lora_config")
     release = _part(server_info, "system_env").get("vllm_version")
@@ -92,7 +92,7 @@ def read_offer(openapi: Mapping[str, Any] | None, server_info: Mapping[str, Any]
 
 
 def release_at_least(offer: ServerOffer, major: int, minor: int) -> bool:
-    """Whether the server's release is that or later; where it does not say, /weight_info marks 0.28 and later."""
+    """Whether the server's release is this one or later. If it does not say, /weight_info marks 0.28 and later."""
     found = re.match(r"(\d+)\.(\d+)", offer.release or "")
     if found:
         return (int(found[1]), int(found[2])) >= (major, minor)
@@ -107,12 +107,12 @@ def lora_rank(lora: Mapping[str, Any]) -> int:
 
 
 def adapters_held(max_staleness: int) -> int:
-    """Adapters that a server holds at once: those in use by samples that still count, and the one being loaded."""
+    """Adapters that a server holds at the same time: those that valid samples use, and the one being loaded."""
     return max_staleness + 2
 
 
 def planned(spec: GymTrainingRunSpec) -> TransportName:
-    """The transport that vLLM is started for; whether it really offers it shows when it is up."""
+    """The transport that vLLM is started for. Whether vLLM supports it is known once it runs."""
     requested = spec.weight_sync.transport
     if requested != "Auto":
         return requested
@@ -159,19 +159,19 @@ def choose(
     trainer_gpus: int | None = None,
     inference_gpus: int | None = None,
 ) -> TransportChoice:
-    """The transport for a run on these servers (at least one).
+    """Chooses the transport for a run on these servers (at least one).
 
     Args:
         requested: `spec.weightSync.transport`.
-        offers: of all servers.
-        lora: `spec.model.lora`; or whether an adapter is trained, where its rank is not known.
+        offers: the offers of all servers.
+        lora: `spec.model.lora`, or whether an adapter is trained, if its rank is not known.
         max_staleness: `spec.rollout.maxStaleness`.
-        shared_volume: whether trainer and vLLM share the checkpoint volume; None where the caller does not know.
-        trainer_gpus: of each trainer pod; None where the caller does not know.
-        inference_gpus: of each vLLM pod; None where the caller does not know.
+        shared_volume: whether trainer and vLLM share the checkpoint volume; None if the caller does not know.
+        trainer_gpus: GPUs of each trainer pod; None if the caller does not know.
+        inference_gpus: GPUs of each vLLM pod; None if the caller does not know.
     """
     if requested == "None":
-        return TransportChoice("None", "None: asked for; vLLM keeps the weights that it started with")
+        return TransportChoice("None", "None: requested; vLLM keeps the weights that it started with")
     run = _Run(
         lora_rank(lora) if isinstance(lora, Mapping) else None,
         adapters_held(max_staleness),

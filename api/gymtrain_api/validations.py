@@ -1,8 +1,8 @@
-"""What the API server refuses beyond types and ranges, and the words that the user reads.
+"""What the API server refuses in addition to types and ranges, and the messages for the user.
 
-Each rule is CEL that stands in the CRD (`x-kubernetes-validations`), so a mistake shows at
-`kubectl apply`. A message says what is wrong and how to put it right. What only a library can know
-(a Gym config, a dataset, TRL's settings) is preflight's to check.
+Each rule is CEL in the CRD (`x-kubernetes-validations`), so a mistake shows at `kubectl apply`. A
+message says what is wrong and how to fix it. What only a library can know (a Gym config, a dataset,
+TRL's settings), preflight checks.
 """
 
 from collections.abc import Mapping
@@ -15,18 +15,18 @@ from gymtrain_api.sources import DATA_SOURCE_PATTERN, MODEL_SOURCE_PATTERN
 from gymtrain_api.spec import CIDR_PATTERN, DECIMAL_PATTERN, IMAGE_PATTERN, SIZE_PATTERN
 from gymtrain_api.spec.training import Checkpoint
 
-# A field's pattern is checked by a CEL rule with this message, which follows the value: the API
-# server's own message for a `pattern` shows nothing but the expression.
+# A CEL rule checks a field's pattern and shows the value followed by this message. The API server's own
+# message for a `pattern` shows only the expression.
 PATTERN_MESSAGES = {
-    MODEL_SOURCE_PATTERN: "is none of hf://ORG/NAME (Hugging Face hub), pvc://CLAIM/PATH (a PersistentVolumeClaim), or "
+    MODEL_SOURCE_PATTERN: "must be hf://ORG/NAME (Hugging Face hub), pvc://CLAIM/PATH (a PersistentVolumeClaim), or "
     "oci://IMAGE (an image with the model in /models)",
-    DATA_SOURCE_PATTERN: "is none of pvc://CLAIM/PATH (a PersistentVolumeClaim), configmap://NAME/KEY (a ConfigMap), "
-    "or gym://PATH (a file in the Gym image)",
-    DECIMAL_PATTERN: "is no decimal number such as 0.05: write it in quotes",
-    SIZE_PATTERN: "is no size such as 20Gi or 500Mi",
-    CIDR_PATTERN: "is no address range such as 10.0.0.0/8 or 0.0.0.0/0",
-    RESUME_PATTERN: "is none of RUN, RUN/checkpoint-STEP, RUN/previous-N, RUN/previous-N/checkpoint-STEP",
-    IMAGE_PATTERN: "is no image such as docker.io/library/debian:trixie",
+    DATA_SOURCE_PATTERN: "must be pvc://CLAIM/PATH (a PersistentVolumeClaim), configmap://NAME/KEY (a ConfigMap), or "
+    "gym://PATH (a file in the Gym image)",
+    DECIMAL_PATTERN: "must be a decimal number such as 0.05, written in quotes",
+    SIZE_PATTERN: "must be a size such as 20Gi or 500Mi",
+    CIDR_PATTERN: "must be an address range such as 10.0.0.0/8 or 0.0.0.0/0",
+    RESUME_PATTERN: "must be RUN, RUN/checkpoint-STEP, RUN/previous-N, or RUN/previous-N/checkpoint-STEP",
+    IMAGE_PATTERN: "must be an image name such as docker.io/library/debian:trixie",
 }
 
 
@@ -35,10 +35,10 @@ class Rule:
     """One CEL rule.
 
     Attributes:
-        at: wire path of the object it is about: "" for the run, `[]` for each item of a list.
-        rule: CEL over `self` (and `oldSelf` where it is about a change).
+        at: wire path of the object that the rule checks: "" for the run, `[]` for each item of a list.
+        rule: CEL over `self`, and over `oldSelf` for a rule about changes.
         message: what the user reads.
-        field: wire path below `at` that the message is shown at; the object itself where empty.
+        field: wire path below `at` where the message is shown; empty for the object itself.
         reason: how clients classify the refusal.
     """
 
@@ -54,8 +54,8 @@ _COMBINATIONS = (
         at="",
         rule=f"self.metadata.name.size() <= {MAX_RUN_NAME} && "
         "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
-        message=f"a run's name must be at most {MAX_RUN_NAME} characters, start with a letter and hold only a-z, 0-9 "
-        "and '-': names of Services and pods are made from it",
+        message=f"a run's name must have at most {MAX_RUN_NAME} characters, start with a letter and contain only a-z, "
+        "0-9 and '-', because Services and pods are named after it",
         field="metadata.name",
     ),
     Rule(
@@ -76,14 +76,14 @@ _COMBINATIONS = (
     Rule(
         at="spec.model",
         rule="!has(self.storage) || !self.source.startsWith('pvc://')",
-        message="a pvc:// source is mounted as it is and needs no storage: remove storage",
+        message="a pvc:// source is mounted directly and needs no storage: remove storage",
         field="storage",
         reason="FieldValueForbidden",
     ),
     Rule(
         at="spec.data.train[]",
         rule="has(self.source) != has(self.reasoningGym)",
-        message="set exactly one of source (a JSONL file) and reasoningGym (a dataset made on the spot)",
+        message="set exactly one of source (a JSONL file) and reasoningGym (a generated dataset)",
     ),
     Rule(
         at="spec.trainer",
@@ -100,14 +100,14 @@ _COMBINATIONS = (
         at="spec.trainer",
         rule="self.nodes == 1 || !has(self.checkpoint) || !has(self.checkpoint.size) || "
         "'ReadWriteMany' in self.checkpoint.accessModes",
-        message="with more than one node all trainer pods write to the volume: set accessModes: [ReadWriteMany] and a "
-        "storageClassName that offers it",
+        message="with more than one node, all trainer pods write to the volume: set accessModes: [ReadWriteMany] and a "
+        "storageClassName that supports it",
         field="checkpoint.accessModes",
     ),
     Rule(
         at="spec.trainer.checkpoint",
         rule="!has(self.claimName) || self.retain != 'Delete'",
-        message="retain is about a volume that is made for the run (size), and a claim of yours is never deleted: "
+        message="retain applies only to a volume made for the run (size), and an existing claim is never deleted: "
         "remove retain",
         field="retain",
         reason="FieldValueForbidden",
@@ -129,13 +129,13 @@ _COMBINATIONS = (
     Rule(
         at="spec",
         rule="self.weightSync.transport != 'LoRAFilesystem' || has(self.model.lora)",
-        message="LoRAFilesystem carries adapters: set model.lora, or another transport",
+        message="LoRAFilesystem sends adapters: set model.lora, or choose another transport",
         field="weightSync.transport",
     ),
     Rule(
         at="spec",
         rule="self.weightSync.transport != 'NCCL' || (self.trainer.gpus > 0 && self.inference.gpus > 0)",
-        message="NCCL needs GPUs on both sides: set trainer.gpus and inference.gpus, or another transport",
+        message="NCCL needs GPUs on both sides: set trainer.gpus and inference.gpus, or choose another transport",
         field="weightSync.transport",
     ),
     Rule(
@@ -148,14 +148,13 @@ _COMBINATIONS = (
         at="spec.sandboxes.network",
         rule="self.mode == 'EgressAllowed' || ((!has(self.cidrs) || size(self.cidrs) == 0) && "
         "(!has(self.ports) || size(self.ports) == 0))",
-        message="cidrs and ports say what is open, but mode Closed opens nothing: set mode: EgressAllowed, or remove "
-        "them",
+        message="cidrs and ports have no effect in mode Closed: set mode: EgressAllowed, or remove them",
         field="mode",
     ),
     Rule(
         at="spec.sandboxes.network",
         rule="self.mode != 'EgressAllowed' || (has(self.cidrs) && size(self.cidrs) > 0)",
-        message="EgressAllowed opens the ranges of cidrs: name them ([0.0.0.0/0] is every IPv4 address)",
+        message="EgressAllowed needs address ranges: set cidrs ([0.0.0.0/0] is every IPv4 address)",
         field="cidrs",
         reason="FieldValueRequired",
     ),
@@ -163,14 +162,13 @@ _COMBINATIONS = (
         at="spec.sandboxes",
         rule="self.backend != 'AgentSandbox' || !has(self.warmPools) || "
         "self.warmPools.all(pool, !has(pool.reuse) || pool.reuse != 'Restart')",
-        message="agent-sandbox never starts a sandbox's container anew: set reuse: Never in all warmPools, or "
-        "backend: Pod",
+        message="agent-sandbox can't restart a sandbox's container: set reuse: Never in all warmPools, or backend: Pod",
         field="backend",
     ),
 )
 
-# Preflight has checked these and all pods are made from them. What may change during a run: suspend,
-# replicas, limits, deadlines and what LIVE_WITHIN names at once; resources and templates for pods made from then on.
+# Preflight has checked these, and all pods are made from them. During a run, suspend, replicas, limits, deadlines and
+# the fields in LIVE_WITHIN take effect at once; resources and templates, for pods that are made later.
 FIXED_AFTER_PREFLIGHT = (
     "model",
     "gym.image",
@@ -193,7 +191,7 @@ FIXED_AFTER_PREFLIGHT = (
     "serviceAccountName",
     "resumeFrom",
 )
-# Fields of those blocks that may change all the same.
+# Fields of these blocks that can still change.
 LIVE_WITHIN: Mapping[str, frozenset[str]] = {"trainer.checkpoint": frozenset({"retain"})}
 _FIXED_WITHIN = {
     "trainer.checkpoint": sorted(
@@ -209,11 +207,11 @@ _PREFLIGHT_PASSED = (
 
 
 def _fixed(path: str) -> Rule:
-    """The field may not change, appear or vanish once preflight has passed.
+    """Refuses changing, adding or removing the field once preflight has passed.
 
-    has() and plain selection instead of CEL's optionals: the API server can't bound the cost of those.
-    One change slips through: a key renamed in a free block (overrides, config, an env entry), as CEL compares
-    keys that the schema doesn't know only where both sides have them. The operator ignores it (decision 5).
+    It uses has() and plain selection, because the API server can't bound the cost of CEL's optionals.
+    One change slips through: a renamed key in a free block (overrides, config, an env entry). CEL compares
+    keys that the schema doesn't know only if both sides have them. The operator ignores it (decision 5).
     """
     new, old = f"self.spec.{path}", f"oldSelf.spec.{path}"
     parts = _FIXED_WITHIN.get(path)
@@ -224,7 +222,7 @@ def _fixed(path: str) -> Rule:
     return Rule(
         at="",
         rule=f"!({_PREFLIGHT_PASSED}) || ({same})",
-        message=f"spec.{path} can't change after preflight has passed: delete the run and apply it anew, or apply it "
+        message=f"spec.{path} can't change after preflight has passed: delete the run and apply it again, or apply it "
         "under another name",
         field=f"spec.{path}",
         reason="FieldValueForbidden",
@@ -239,7 +237,7 @@ _FIXED_BACKEND = Rule(
     at="",
     rule=f"!({_PREFLIGHT_PASSED}) || !has(self.spec.sandboxes) || !has(oldSelf.spec.sandboxes) || "
     "self.spec.sandboxes.backend == oldSelf.spec.sandboxes.backend",
-    message="spec.sandboxes.backend can't change after preflight has passed: delete the run and apply it anew, or "
+    message="spec.sandboxes.backend can't change after preflight has passed: delete the run and apply it again, or "
     "apply it under another name",
     field="spec.sandboxes.backend",
     reason="FieldValueForbidden",

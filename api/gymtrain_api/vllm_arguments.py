@@ -1,4 +1,4 @@
-"""What some of vLLM's arguments in `spec.inference.args` say: read by preflight of the Gym image and of the trainer."""
+"""Reads some of vLLM's arguments in `spec.inference.args`, for preflight in the Gym image and in the trainer image."""
 
 import re
 from collections.abc import Sequence
@@ -8,14 +8,14 @@ AUTO_TOOL_CHOICE = "--enable-auto-tool-choice"
 TOOL_CALL_PARSER = "--tool-call-parser"
 
 _NUMBER = re.compile(r"^(\d+(?:\.\d+)?)([kKmMgGtT]?)$")
-# As vLLM's human_readable_int reads them (vLLM 0.32, utils/argparse_utils.py): small letters decimal, large binary.
+# As in vLLM's human_readable_int (vLLM 0.32, utils/argparse_utils.py): lower case is decimal, upper case is binary.
 _FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def last_of(arguments: Sequence[str], option: str) -> tuple[int, str | None] | None:
-    """Position and value of the last `option`, which is the one that counts; None where it is not given.
+    """Position and value of the last `option`, which is the one that counts, or None if it isn't given.
 
-    The value is None where nothing follows it. `--a-b`, `--a_b`, `--a-b=c` and `--a-b c` are all vLLM's spellings.
+    The value is None if nothing follows the option. `--a-b`, `--a_b`, `--a-b=c` and `--a-b c` are all vLLM's spellings.
     """
     found = None
     for position, argument in enumerate(arguments):
@@ -27,7 +27,7 @@ def last_of(arguments: Sequence[str], option: str) -> tuple[int, str | None] | N
 
 
 def max_model_len(arguments: Sequence[str]) -> tuple[int, int] | None:
-    """Position and value (tokens) of `--max-model-len`; None where it isn't given, or isn't a plain number (auto)."""
+    """Position and value (tokens) of `--max-model-len`, or None if it isn't given or isn't a plain number (auto)."""
     found = last_of(arguments, MAX_MODEL_LEN)
     if found is None or found[1] is None:
         return None
@@ -38,5 +38,5 @@ def max_model_len(arguments: Sequence[str]) -> tuple[int, int] | None:
 
 
 def parses_tool_calls(arguments: Sequence[str]) -> bool:
-    """Whether vLLM turns what the model writes into tool calls."""
+    """Whether vLLM parses tool calls from the model's text."""
     return all(last_of(arguments, option) is not None for option in (AUTO_TOOL_CHOICE, TOOL_CALL_PARSER))

@@ -1,24 +1,24 @@
 """The wiring contract: paths, ports, exit codes and documents between the parts of a run.
 
-Any trainer image that keeps to the trainer's half of this page can stand in for ours.
+Any trainer image that follows the trainer's half of this module can replace ours.
 
-Files in the pods (all read-only but the scratch folders):
+Files in the pods (all are read-only except the scratch folders):
 
 | path | where | content |
 |---|---|---|
 | /etc/gymtrain/run/run.json | all pods | `RunConfig` |
-| /etc/gymtrain/gym/config.yaml | Gym servers | the resolved Gym config, hosts are Service names |
+| /etc/gymtrain/gym/config.yaml | Gym servers | the resolved Gym config, with Service names as hosts |
 | /gymtrain/model | vLLM, trainer, preflight | the policy model (a Hugging Face folder) |
-| /gymtrain/sources/N | trainer, preflight | dataset N of the spec where it is a volume or a ConfigMap |
+| /gymtrain/sources/N | trainer, preflight | dataset N of the spec, if it is on a volume or in a ConfigMap |
 | /gymtrain/data | trainer, preflight | `DataIndex` in index.json, and the files that it names |
 | /gymtrain/checkpoints | trainer | checkpoints, TensorBoard files, rewards.csv, state of the rollout worker |
 | /gymtrain/resume/RUN | trainer, preflight | checkpoints of the run that `spec.resumeFrom` names; read-only |
-| /gymtrain/checkpoints | vLLM, where adapters go over it | the same volume, read-only |
+| /gymtrain/checkpoints | vLLM, if it takes adapters from it | the same volume, read-only |
 | /etc/gymtrain/broker/token | broker, Gym servers, trainer | the bearer token of the sandbox broker |
 | /gymtrain/scratch | all pods | writable, empty at start; HOME, HF_HOME and TMPDIR are below it |
 
-Preflight prints one line on stdout: `PREFLIGHT_MARK` and a `GymPreflight`, `TrainerPreflight` or `InferencePreflight`
-as JSON. It exits with 0 whenever it could print the line, errors found or not.
+Preflight prints one line on stdout: `PREFLIGHT_MARK`, then a `GymPreflight`, `TrainerPreflight` or `InferencePreflight`
+as JSON. It exits with 0 if it could print the line, even if it found errors.
 """
 
 from enum import IntEnum
@@ -49,78 +49,78 @@ INFERENCE_PORT = 8000
 GATEWAY_PORT = 8000
 BROKER_PORT = 8000
 SANDBOX_PORT = 8787  # of the daemon in each sandbox
-TRAINER_GRACE_SECONDS = 30  # between SIGTERM and SIGKILL, where the trainer's template says nothing else
+TRAINER_GRACE_SECONDS = 30  # between SIGTERM and SIGKILL, unless the trainer's template sets another value
 TRAINER_PORT = 8080  # /healthz /progress /samples /metrics /weights/...
 RENDEZVOUS_PORT = 29500
 
 # Environment of Gym server pods.
-ENV_GYM_SERVER = "GYMTRAIN_GYM_SERVER"  # top-level key of the server; "head_server" for the head
-ENV_DRAIN_SECONDS = "GYMTRAIN_DRAIN_SECONDS"  # time to finish what is in flight; below the pod's grace period
+ENV_GYM_SERVER = "GYMTRAIN_GYM_SERVER"  # top-level key of the server; "head_server" for the head server
+ENV_DRAIN_SECONDS = "GYMTRAIN_DRAIN_SECONDS"  # time to finish open requests; shorter than the pod's grace period
 # Environment of pods that use sandboxes.
 ENV_BROKER_URL = "GYMTRAIN_BROKER_URL"
 ENV_BROKER_TOKEN_FILE = "GYMTRAIN_BROKER_TOKEN_FILE"  # noqa: S105 - a name
 # Environment of the broker.
-ENV_BROKER_TOKEN_SECRET = "GYMTRAIN_BROKER_TOKEN_SECRET"  # noqa: S105 - name of the Secret that the token file is of
-ENV_SANDBOX_IMAGE = "GYMTRAIN_SANDBOX_IMAGE"  # of the daemon that is put into every sandbox
+ENV_BROKER_TOKEN_SECRET = "GYMTRAIN_BROKER_TOKEN_SECRET"  # noqa: S105 - name of the Secret with the token
+ENV_SANDBOX_IMAGE = "GYMTRAIN_SANDBOX_IMAGE"  # of the daemon in every sandbox
 ENV_SANDBOX_PULL_POLICY = "GYMTRAIN_SANDBOX_PULL_POLICY"
 ENV_SANDBOX_BACKEND = "GYMTRAIN_SANDBOX_BACKEND"
-ENV_USER_NAMESPACES = "GYMTRAIN_USER_NAMESPACES"  # "1": the cluster has them, so root sandboxes get them
-ENV_IMAGE_VOLUMES = "GYMTRAIN_IMAGE_VOLUMES"  # "1": the cluster has them, so the daemon is mounted and not copied
+ENV_USER_NAMESPACES = "GYMTRAIN_USER_NAMESPACES"  # "1": the cluster supports them, so root sandboxes get them
+ENV_IMAGE_VOLUMES = "GYMTRAIN_IMAGE_VOLUMES"  # "1": the cluster supports them, so the daemon is mounted and not copied
 # Environment of trainer pods.
 ENV_ATTEMPT = "GYMTRAIN_ATTEMPT"
 ENV_NODES = "GYMTRAIN_NODES"
 ENV_NODE_RANK = "JOB_COMPLETION_INDEX"  # set by the Job controller
-ENV_CHECK_SAMPLES = "GYMTRAIN_CHECK_SAMPLES"  # debugging: share of rows (0 to 1) whose log-probabilities are recomputed
+ENV_CHECK_SAMPLES = "GYMTRAIN_CHECK_SAMPLES"  # debugging: share of rows (0 to 1) to recompute log-probabilities for
 
 HEAD_SERVER = "head_server"
 POLICY_MODEL_SERVER = "policy_model"
-SERVED_MODEL_NAME = "policy"  # what vLLM calls the model, and policy_model_name in the Gym config
+SERVED_MODEL_NAME = "policy"  # the model's name in vLLM, and policy_model_name in the Gym config
 
 PREFLIGHT_MARK = "GYMTRAIN-PREFLIGHT "
 
 
 class ExitCode(IntEnum):
-    """Exit codes of the trainer that the operator understands."""
+    """Exit codes of the trainer for the operator."""
 
     OK = 0
     RETRY = 1  # and any other code: a new attempt may help
-    REFUSED = 78  # EX_CONFIG: trying again can't help; the termination message says why
+    REFUSED = 78  # EX_CONFIG: retrying can't help; the termination message says why
 
 
 class Document(BaseModel):
-    """Base of the documents."""
+    """Base class of the documents."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class VerifyRoute(Document):
-    """What stands in for one agent in mode Verify."""
+    """The servers that replace one agent in mode Verify."""
 
     model_url: str  # Gym model server: POST /v1/responses
     resources_url: str  # Gym resources server: POST /seed_session, /verify
 
 
 class RunConfig(Document):
-    """`run.json`: what a pod has to know of its run."""
+    """`run.json`: what a pod must know about its run."""
 
     name: str
     namespace: str
-    uid: str = ""  # of the resource: a run that was deleted and made again is another run
-    lineage: str = ""  # the same, but for a run restored from a backup: of the one that began it. Checkpoints carry it
+    uid: str = ""  # of the resource; a run that was deleted and created again is another run
+    lineage: str = ""  # the same, or for a run restored from a backup, that of the original run. Checkpoints have it
     spec: GymTrainingRunSpec
     # http://HOST:PORT of the servers
     inference_url: str  # pods that hold the run's weights, load-balanced
     inference_pods_host: str  # headless: one A record per vLLM pod, ready or not
-    gateway_url: str = ""  # of the gateway's Service: what Gym servers and the trainer generate with
+    gateway_url: str = ""  # of the gateway's Service, through which Gym servers and the trainer generate
     gateway_pods_host: str = ""  # headless: one A record per gateway pod
-    broker_url: str = ""  # of the sandbox broker's Service; empty where the run has no sandboxes
+    broker_url: str = ""  # of the sandbox broker's Service; empty if the run has no sandboxes
     trainer_host: str  # headless; pod N of attempt A is <job>-N.<trainer_host>
     agents: dict[str, str] = Field(default_factory=dict)  # URL by agent server; empty during preflight
     verifiers: dict[str, VerifyRoute] = Field(default_factory=dict)  # by agent server, in mode Verify
 
 
 class Finding(Document):
-    """One thing about the user's input: in a verdict's `findings` it keeps the run from starting, in `warnings` not."""
+    """A message about the user's input. In a verdict's `findings` it stops the run; in `warnings` it doesn't."""
 
     where: str  # field path in the spec, file:line of a dataset, or key of a config
     message: str  # what is wrong, what was expected, the nearest valid name
@@ -133,11 +133,11 @@ class GymServerInfo(Document):
     kind: Literal["agent", "resources", "model"]
     implementation: str  # folder name below responses_api_agents/ and the like
     needs_ray: bool = False
-    references: list[str] = Field(default_factory=list)  # names of servers that it calls
+    references: list[str] = Field(default_factory=list)  # names of the servers that it calls
 
 
 class DataFile(Document):
-    """One dataset, indexed. Rows are found by `offsets_file`: rows+1 little-endian uint64 byte offsets."""
+    """One indexed dataset. `offsets_file` locates its rows: rows+1 little-endian uint64 byte offsets."""
 
     file: str
     offsets_file: str
@@ -154,7 +154,7 @@ class DataIndex(Document):
 
 
 class GymPreflight(Document):
-    """Verdict of the Gym image. `config` is resolved but for ${oc.env:...}; the operator sets hosts and ports."""
+    """Verdict of the Gym image. `config` is resolved except ${oc.env:...}; the operator sets hosts and ports."""
 
     kind: Literal["gym"] = "gym"
     findings: list[Finding] = Field(default_factory=list)
@@ -170,7 +170,7 @@ class InferencePreflight(Document):
 
     kind: Literal["inference"] = "inference"
     findings: list[Finding] = Field(default_factory=list)
-    asked_vllm: bool = False  # vLLM was imported: the image's own notes left a doubt
+    asked_vllm: bool = False  # vLLM was imported, because the image's own notes left a doubt
     seconds: float = 0.0
 
 
@@ -191,7 +191,7 @@ type AlarmReason = Literal[
 
 
 class Alarm(Document):
-    """Something that makes the run's samples or its pace doubtful."""
+    """A problem with the run's samples or its pace."""
 
     reason: AlarmReason
     message: str
@@ -199,14 +199,14 @@ class Alarm(Document):
 
 
 class WeightsHeld(Document):
-    """`GET /weights/held` of trainer pod 0: what the gateway lets through."""
+    """`GET /weights/held` of trainer pod 0: the weight versions that the gateway may use."""
 
-    version: str | None = None  # current one, run:attempt:step; None before the first sync
+    version: str | None = None  # current version, run:attempt:step; None before the first sync
     pods: dict[str, str] = Field(default_factory=dict)  # version by vLLM pod (http://ADDRESS:PORT)
 
 
 class Notice(Document):
-    """Something that happened once and that a person has to know: an event about the run."""
+    """Something that happened once and that the user should know; becomes an event of the run."""
 
     reason: str  # of conditions.Reason
     message: str
@@ -228,7 +228,7 @@ class TrainerProgress(Document):
     weight_version: str | None = None  # label of a WeightVersion
     transport: str | None = None
     transport_reason: str = ""
-    parity: float | None = None  # mean |difference| of log-probabilities, trainer and vLLM, when last checked
+    parity: float | None = None  # mean |difference| of the trainer's and vLLM's log-probabilities, when last checked
     alarms: list[Alarm] = Field(default_factory=list)
     notices: list[Notice] = Field(default_factory=list)
     servers_ready_at: float | None = None  # seconds since the epoch, for the benchmarks

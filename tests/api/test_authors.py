@@ -97,7 +97,7 @@ def _answer(kubectl: Kubectl, run: Object, user: str) -> str:
 def test_who_may_not_create_pods_is_refused_what_a_pod_would_give_them(authors: Kubectl, field: str) -> None:
     said = _answer(authors, _run(**GUARDED[field]), WITHOUT_PODS)
     assert f"{WITHOUT_PODS} {REFUSAL} {authors.namespace}" in said
-    assert f"which this needs: {field}. " in said
+    assert f"which is required to set: {field}. " in said
 
 
 @pytest.mark.parametrize("field", GUARDED)
@@ -121,7 +121,7 @@ def test_others_may_change_a_run_but_not_what_stands_in_for_pods(authors: Kubect
         authors.run("patch", "gtr", "run", "--type=merge", "--as", WITHOUT_PODS, "-p", json.dumps({"spec": spec}))
 
     patch({"suspend": True})
-    with pytest.raises(KubectlError, match=r"needs: spec\.gym\.template\. "):
+    with pytest.raises(KubectlError, match=r"to set: spec\.gym\.template\. "):
         patch({"gym": {"template": {"spec": {"hostPID": True}}}})
     patch({"gym": {"template": None}})
 

@@ -109,7 +109,7 @@ def test_what_the_pods_are_made_from_is_fixed(kubectl: Kubectl, case: str) -> No
     field = next(f for f in FIXED_AFTER_PREFLIGHT if path == f or path.startswith(f"{f}."))
     assert str(error.value).endswith(
         f'The GymTrainingRun "small" is invalid: spec.{field}: Forbidden: spec.{field} can\'t change after preflight '
-        "has passed: delete the run and apply it anew, or apply it under another name"
+        "has passed: delete the run and apply it again, or apply it under another name"
     )
 
 

@@ -24,11 +24,11 @@ def _data(*train: dict[str, Any]) -> dict[str, Any]:
 
 REASONING_GYM = {"task": "chain_sum", "size": 10}
 NAME = (
-    'metadata.name: Invalid value: "object": a run\'s name must be at most 40 characters, start with a letter and hold '
-    "only a-z, 0-9 and '-': names of Services and pods are made from it"
+    'metadata.name: Invalid value: "object": a run\'s name must have at most 40 characters, start with a letter and '
+    "contain only a-z, 0-9 and '-', because Services and pods are named after it"
 )
 EXACTLY_ONE_SOURCE = (
-    'Invalid value: "object": set exactly one of source (a JSONL file) and reasoningGym (a dataset made on the spot)'
+    'Invalid value: "object": set exactly one of source (a JSONL file) and reasoningGym (a generated dataset)'
 )
 EXACTLY_ONE_VOLUME = (
     'spec.trainer.checkpoint: Invalid value: "object": set exactly one of claimName (an existing '
@@ -42,7 +42,7 @@ RULE_CASES: dict[str, tuple[dict[str, Any], str]] = {
     "name that starts with a digit": (smallest_run("7b"), NAME),
     "model source": (
         _model(source="Qwen/Qwen3-0.6B"),
-        'spec.model.source: Invalid value: "string": Qwen/Qwen3-0.6B is none of hf://ORG/NAME (Hugging Face hub), '
+        'spec.model.source: Invalid value: "string": Qwen/Qwen3-0.6B must be hf://ORG/NAME (Hugging Face hub), '
         "pvc://CLAIM/PATH (a PersistentVolumeClaim), or oci://IMAGE (an image with the model in /models)",
     ),
     "revision without hub": (
@@ -57,15 +57,15 @@ RULE_CASES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "storage for a mounted model": (
         _model(source="pvc://models/qwen", storage={"size": "1Gi"}),
-        "spec.model.storage: Forbidden: a pvc:// source is mounted as it is and needs no storage: remove storage",
+        "spec.model.storage: Forbidden: a pvc:// source is mounted directly and needs no storage: remove storage",
     ),
     "storage size": (
         _model(storage={"size": "20 GB"}),
-        'spec.model.storage.size: Invalid value: "string": 20 GB is no size such as 20Gi or 500Mi',
+        'spec.model.storage.size: Invalid value: "string": 20 GB must be a size such as 20Gi or 500Mi',
     ),
     "data source": (
         _data({"source": "/data/train.jsonl"}),
-        'spec.data.train[0].source: Invalid value: "string": /data/train.jsonl is none of pvc://CLAIM/PATH '
+        'spec.data.train[0].source: Invalid value: "string": /data/train.jsonl must be pvc://CLAIM/PATH '
         "(a PersistentVolumeClaim), configmap://NAME/KEY (a ConfigMap), or gym://PATH (a file in the Gym image)",
     ),
     "no data source": (
@@ -90,22 +90,22 @@ RULE_CASES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "going on from outside the volume": (
         smallest_run(resumeFrom="../other", trainer={"checkpoint": {"claimName": "mine"}}),
-        'spec.resumeFrom: Invalid value: "string": ../other is none of RUN, RUN/checkpoint-STEP, RUN/previous-N, '
-        "RUN/previous-N/checkpoint-STEP",
+        'spec.resumeFrom: Invalid value: "string": ../other must be RUN, RUN/checkpoint-STEP, RUN/previous-N, '
+        "or RUN/previous-N/checkpoint-STEP",
     ),
     "a claim of the user's deleted": (
         _trainer(checkpoint={"claimName": "mine", "retain": "Delete"}),
-        "spec.trainer.checkpoint.retain: Forbidden: retain is about a volume that is made for the run (size), and a "
-        "claim of yours is never deleted: remove retain",
+        "spec.trainer.checkpoint.retain: Forbidden: retain applies only to a volume made for the run (size), and an "
+        "existing claim is never deleted: remove retain",
     ),
     "checkpoint size": (
         _trainer(checkpoint={"size": "big"}),
-        'spec.trainer.checkpoint.size: Invalid value: "string": big is no size such as 20Gi or 500Mi',
+        'spec.trainer.checkpoint.size: Invalid value: "string": big must be a size such as 20Gi or 500Mi',
     ),
     "several nodes on a volume for one": (
         _trainer(nodes=2, checkpoint={"size": "1Gi"}),
-        'spec.trainer.checkpoint.accessModes: Invalid value: "object": with more than one node all trainer pods write '
-        "to the volume: set accessModes: [ReadWriteMany] and a storageClassName that offers it",
+        'spec.trainer.checkpoint.accessModes: Invalid value: "object": with more than one node, all trainer pods write '
+        "to the volume: set accessModes: [ReadWriteMany] and a storageClassName that supports it",
     ),
     "adapter without a volume": (
         _model(lora={"r": 8}),
@@ -114,18 +114,18 @@ RULE_CASES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "adapter transport without an adapter": (
         smallest_run(weightSync={"transport": "LoRAFilesystem"}),
-        'spec.weightSync.transport: Invalid value: "object": LoRAFilesystem carries adapters: set model.lora, or '
-        "another transport",
+        'spec.weightSync.transport: Invalid value: "object": LoRAFilesystem sends adapters: set model.lora, or '
+        "choose another transport",
     ),
     "parity threshold": (
         smallest_run(weightSync={"parityThreshold": "5%"}),
-        'spec.weightSync.parityThreshold: Invalid value: "string": 5% is no decimal number such as 0.05: write it in '
-        "quotes",
+        'spec.weightSync.parityThreshold: Invalid value: "string": 5% must be a decimal number such as 0.05, written '
+        "in quotes",
     ),
     "NCCL without GPUs": (
         smallest_run(weightSync={"transport": "NCCL"}, inference={"gpus": 1}),
         'spec.weightSync.transport: Invalid value: "object": NCCL needs GPUs on both sides: set trainer.gpus and '
-        "inference.gpus, or another transport",
+        "inference.gpus, or choose another transport",
     ),
     "stall before timeout": (
         smallest_run(rollout={"timeoutSeconds": 3600}),
@@ -134,32 +134,32 @@ RULE_CASES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "ranges in a closed network": (
         smallest_run(sandboxes={"network": {"cidrs": ["10.0.0.0/8"]}}),
-        'spec.sandboxes.network.mode: Invalid value: "object": cidrs and ports say what is open, but mode Closed opens '
-        "nothing: set mode: EgressAllowed, or remove them",
+        'spec.sandboxes.network.mode: Invalid value: "object": cidrs and ports have no effect in mode Closed: set '
+        "mode: EgressAllowed, or remove them",
     ),
     "an open network without ranges": (
         smallest_run(sandboxes={"network": {"mode": "EgressAllowed"}}),
-        "spec.sandboxes.network.cidrs: Required value: EgressAllowed opens the ranges of cidrs: name them ([0.0.0.0/0] "
-        "is every IPv4 address)",
+        "spec.sandboxes.network.cidrs: Required value: EgressAllowed needs address ranges: set cidrs ([0.0.0.0/0] is "
+        "every IPv4 address)",
     ),
     "address range": (
         smallest_run(sandboxes={"network": {"mode": "EgressAllowed", "cidrs": ["10.0.0.1"]}}),
-        'spec.sandboxes.network.cidrs[0]: Invalid value: "string": 10.0.0.1 is no address range such as 10.0.0.0/8 or '
-        "0.0.0.0/0",
+        'spec.sandboxes.network.cidrs[0]: Invalid value: "string": 10.0.0.1 must be an address range such as '
+        "10.0.0.0/8 or 0.0.0.0/0",
     ),
     "reuse in place by agent-sandbox": (
         smallest_run(sandboxes={"backend": "AgentSandbox", "warmPools": [{"image": "a:1", "reuse": "Restart"}]}),
-        'spec.sandboxes.backend: Invalid value: "object": agent-sandbox never starts a sandbox\'s container anew: set '
+        "spec.sandboxes.backend: Invalid value: \"object\": agent-sandbox can't restart a sandbox's container: set "
         "reuse: Never in all warmPools, or backend: Pod",
     ),
     "image to pull ahead": (
         smallest_run(sandboxes={"prePull": {"images": ["a:1", "my image"]}}),
-        'spec.sandboxes.prePull.images[1]: Invalid value: "string": my image is no image such as '
+        'spec.sandboxes.prePull.images[1]: Invalid value: "string": my image must be an image name such as '
         "docker.io/library/debian:trixie",
     ),
     "image of a pool": (
         smallest_run(sandboxes={"warmPools": [{"image": "my image"}]}),
-        'spec.sandboxes.warmPools[0].image: Invalid value: "string": my image is no image such as '
+        'spec.sandboxes.warmPools[0].image: Invalid value: "string": my image must be an image name such as '
         "docker.io/library/debian:trixie",
     ),
 }

@@ -53,7 +53,7 @@ def run_schema() -> Schema:
     """Schema of the whole run, with its rules."""
     schema: Schema = {
         "type": "object",
-        "description": "A reinforcement-learning post-training run of a language model against NeMo Gym environments.",
+        "description": "A reinforcement-learning post-training run of a language model in NeMo Gym environments.",
         "required": ["spec"],
         "properties": {
             "apiVersion": {"type": "string", "description": f"{labels.API_VERSION}."},
@@ -78,7 +78,7 @@ _COLUMNS = [
     _column("Max", ".status.progress.maxSteps", "Optimizer steps to do.", "integer"),
     _column("Reward", ".status.progress.reward", "Mean reward of the last step."),
     _column("Transport", ".status.weightSync.transport", "How weights reach vLLM."),
-    _column("Age", ".metadata.creationTimestamp", "Time since the run was made.", "date"),
+    _column("Age", ".metadata.creationTimestamp", "Time since the run was created.", "date"),
     _column("Attempt", ".status.attempt", "Current attempt, from 1.", "integer", wide=True),
     _column("Tokens/s", ".status.progress.tokensPerSecond", "Completion tokens per second.", wide=True),
     _column(

@@ -1,4 +1,4 @@
-"""What the labels mean, for the reference page. Those of conditions and reasons stand in `condition_table`."""
+"""What the labels mean, for the reference page. `condition_table` has the meanings of conditions and reasons."""
 
 from collections.abc import Mapping
 
@@ -12,5 +12,5 @@ LABELS: Mapping[str, str] = {
     labels.ROLE: f"Part of the run: {', '.join(f'`{role}`' for role in labels.Role)}.",
     labels.SERVER: "Name of the Gym server.",
     labels.ATTEMPT: "Attempt that the trainer's pods belong to.",
-    labels.SANDBOX_SHAPE: "Sandbox pods with the same value are the same but for their names.",
+    labels.SANDBOX_SHAPE: "Sandbox pods with the same value differ only in their names.",
 }

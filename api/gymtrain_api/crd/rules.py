@@ -1,4 +1,4 @@
-"""Puts the rules of `validations` into a schema."""
+"""Adds the rules of `validations` to a schema."""
 
 import re
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from gymtrain_api.validations import Rule
 
 
 def add_rules(schema: Schema, rules: Iterable[Rule]) -> None:
-    """Adds each rule to the object that it is about, in place.
+    """Adds each rule to the object that it checks, in place.
 
     Raises:
         SchemaError: a rule is about a field that doesn't exist.

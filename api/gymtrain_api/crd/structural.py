@@ -1,18 +1,17 @@
-"""From pydantic's JSON schema to a structural OpenAPI v3 schema, as CustomResourceDefinitions want it.
+"""Converts pydantic's JSON schema to a structural OpenAPI v3 schema, as CustomResourceDefinitions need.
 
-pydantic's schema is no structural one: it has `$ref`, `anyOf` with null, `const`, titles, and
+pydantic's schema is not structural: it has `$ref`, `anyOf` with null, `const`, titles, and
 `additionalProperties: false`. This module rewrites the constructs that the types use and raises on
-any other keyword, so that a new construct is looked at by a person before it reaches a cluster.
+any other keyword, so that a person looks at a new construct before it reaches a cluster.
 
-What is decided here:
+It decides the following:
 
-- Optional fields are simply not required. `nullable` is never set: the API server drops an explicit
+- Optional fields are not required. `nullable` is never set: the API server drops an explicit
   null, which then means the same as leaving the field out.
-- Defaults are written into the CRD where they say something: scalars, non-empty lists, and blocks
-  whose every field is optional (with their fields' defaults: the API server runs CEL over a
-  default before it fills it). So `kubectl get -o yaml` shows the settings in force, and a release
-  with other defaults doesn't change runs that exist. Empty lists and mappings are left out: absent
-  means the same.
+- The CRD contains meaningful defaults: scalars, non-empty lists, and blocks with only optional
+  fields (with their fields' defaults, because the API server runs CEL over a default before it
+  fills it). So `kubectl get -o yaml` shows the settings in use, and a release with other defaults
+  doesn't change existing runs. Empty lists and mappings are left out: absent means the same.
 - A `pattern` becomes a CEL rule with a message for people (`validations.PATTERN_MESSAGES`); the API
   server's own message for patterns shows the expression only.
 """
@@ -50,10 +49,10 @@ _TYPES = ("object", "array", "string", "integer", "number", "boolean")
 
 
 class _WithFactoryDefaults(GenerateJsonSchema):
-    """pydantic leaves `default_factory` out of the schema, as it may be costly; here factories are pure."""
+    """Includes `default_factory`, which pydantic leaves out because it may be costly. Here, factories are pure."""
 
     def get_default_value(self, schema: core_schema.WithDefaultSchema) -> Any:
-        """The default, made by its factory where there is one."""
+        """The default, made by its factory if there is one."""
         factory = schema.get("default_factory")
         if factory is not None and not schema.get("default_factory_takes_data"):
             return factory()  # type: ignore[call-arg]  # the flag says that it takes no argument
@@ -65,10 +64,10 @@ def structural_schema(model: type[BaseModel], *, defaults: bool) -> Schema:
 
     Args:
         model: the type.
-        defaults: whether defaults are written; never for a status, which only its writer fills.
+        defaults: whether to write defaults; never for a status, which only its writer fills.
 
     Raises:
-        SchemaError: the type uses a construct that has no agreed form here.
+        SchemaError: the type uses a construct that this module doesn't know.
     """
     raw = model.model_json_schema(by_alias=True, schema_generator=_WithFactoryDefaults)
     definitions = raw.pop("$defs", {})
@@ -81,7 +80,7 @@ class _Converter:
         self._defaults = defaults
 
     def convert(self, schema: Schema, path: str, inside: tuple[str, ...] = ()) -> Schema:
-        """One node. `inside` holds the definitions being inlined, to catch recursion."""
+        """Converts one node. `inside` holds the definitions being inlined, to catch recursion."""
         node, inside = self._inlined(schema, path, inside)
         node.pop("title", None)
         if node.get("type") not in _TYPES:
@@ -100,7 +99,7 @@ class _Converter:
         return out
 
     def _inlined(self, schema: Schema, path: str, inside: tuple[str, ...]) -> tuple[Schema, tuple[str, ...]]:
-        """The node with `$ref`, Optional and const resolved; outer keywords win over inner ones."""
+        """Resolves `$ref`, Optional and const. Outer keywords win over inner ones."""
         node = dict(schema)
         if "anyOf" in node:
             arms = [arm for arm in node.pop("anyOf") if arm != {"type": "null"}]
@@ -171,6 +170,6 @@ class _Converter:
 
 
 def _filled(schema: Schema) -> dict[str, Any]:
-    """What the API server makes of `{}`."""
+    """The object that the API server makes from `{}`."""
     fields: dict[str, Schema] = schema.get("properties", {})
     return {name: field["default"] for name, field in fields.items() if "default" in field}

@@ -1,8 +1,8 @@
-"""`spec` of a GymTrainingRun, a module for each part of it.
+"""`spec` of a GymTrainingRun, with one module per part.
 
-The types are the truth: the CRD (`crds/`) and the reference (`docs/reference/`) are generated from
-them, field descriptions included. Field names are camelCase on the wire, snake_case in Python.
-Only what is implemented stands here.
+The CRD (`crds/`) and the reference (`docs/reference/`) are generated from these types, including the
+field descriptions. Field names are camelCase on the wire and snake_case in Python.
+Only implemented fields are here.
 """
 
 from gymtrain_api.spec.base import CIDR_PATTERN, DECIMAL_PATTERN, IMAGE_PATTERN, SIZE_PATTERN, PodSettings

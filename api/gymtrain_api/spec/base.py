@@ -1,12 +1,12 @@
-"""What all blocks of the spec share."""
+"""Types that all blocks of the spec share."""
 
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-# Kubernetes' own objects are passed through as they are: the API server checks them when the
-# pods are created, and a copy of their schema here would age.
+# Kubernetes' own objects are passed through unchanged: the API server checks them when the
+# pods are created, and a copy of their schema here would become outdated.
 type KubernetesObject = dict[str, Any]
 
 DECIMAL_PATTERN = r"^[0-9]+(\.[0-9]+)?$"
@@ -29,15 +29,15 @@ class SecretKeyRef(Spec):
 
 
 class PodSettings(Spec):
-    """What every block that makes pods accepts."""
+    """Settings that every block that makes pods accepts."""
 
-    image: str | None = Field(None, description="Image that replaces the operator's default for these pods.")
+    image: str | None = Field(None, description="Image for these pods instead of the operator's default.")
     resources: KubernetesObject | None = Field(
         None, description="Resource requests and limits of the main container (ResourceRequirements)."
     )
     template: KubernetesObject | None = Field(
         None,
-        description="Partial PodTemplateSpec that is merged over what the operator builds, by strategic "
-        "merge: containers, volumes and env merge by name. The way out for node selectors, "
-        "tolerations, volumes, env, image pull secrets, runtime class. automountServiceAccountToken stays false.",
+        description="Partial PodTemplateSpec, merged over the operator's pod template by strategic merge: containers, "
+        "volumes and env merge by name. Use it for node selectors, tolerations, volumes, env, image pull secrets and "
+        "runtime class. automountServiceAccountToken stays false.",
     )

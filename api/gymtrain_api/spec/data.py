@@ -16,7 +16,7 @@ class PromptMessage(Spec):
 
 
 class ReasoningGymTask(Spec):
-    """A dataset made on the spot by the reasoning_gym package."""
+    """A dataset that the reasoning_gym package generates."""
 
     task: str = Field(min_length=1, description="Name of the reasoning_gym dataset, such as chain_sum.")
     size: int = Field(ge=1, le=10_000_000, description="Number of rows.")
@@ -25,18 +25,18 @@ class ReasoningGymTask(Spec):
         default_factory=dict, description="Keyword arguments of the task, such as min_digits."
     )
     prompt_prefix: str | None = Field(
-        None, max_length=16384, description="Text put before each question, in the same turn: instructions."
+        None, max_length=16384, description="Text before each question, in the same turn, such as instructions."
     )
     messages: list[PromptMessage] = Field(
         default_factory=list,
         max_length=32,
-        description="Turns put before each question: a system prompt, worked examples (a question by the user, its "
-        "answer by the assistant).",
+        description="Turns before each question, such as a system prompt or worked examples (a question by the user, "
+        "its answer by the assistant).",
     )
 
 
 class Dataset(Spec):
-    """One dataset: exactly one of source and reasoningGym."""
+    """One dataset, with exactly one of source and reasoningGym."""
 
     source: str | None = Field(
         None,
@@ -44,12 +44,12 @@ class Dataset(Spec):
         max_length=512,
         description="JSONL file: pvc://CLAIM/PATH, configmap://NAME/KEY, or gym://PATH in the Gym image.",
     )
-    reasoning_gym: ReasoningGymTask | None = Field(None, description="Dataset made on the spot by reasoning_gym.")
+    reasoning_gym: ReasoningGymTask | None = Field(None, description="Dataset that reasoning_gym generates.")
     weight: int = Field(1, ge=1, le=1000, description="How often this dataset is drawn from, relative to the others.")
     agent: str | None = Field(
         None,
         min_length=1,
-        description="Agent server for rows that carry no agent_ref. May be left out where the config has one agent.",
+        description="Agent server for rows without agent_ref. Optional if the config has one agent.",
     )
 
 

@@ -19,11 +19,11 @@ class Gym(PodSettings):
     config_paths: list[Annotated[str, Field(min_length=1, max_length=512)]] = Field(
         min_length=1,
         max_length=32,
-        description="Config files as ng_run takes them, relative to NeMo Gym's root in the Gym image. The "
-        "policy model server is added where the files bring none.",
+        description="Config files as for ng_run, relative to NeMo Gym's root in the Gym image. The policy model "
+        "server is added if the files define none.",
     )
     overrides: KubernetesObject = Field(
-        default_factory=dict, description="Mapping that is merged last over the config files, as OmegaConf merges."
+        default_factory=dict, description="Mapping that OmegaConf merges over the config files, last."
     )
     servers: dict[str, GymServer] = Field(
         default_factory=dict,
@@ -31,6 +31,6 @@ class Gym(PodSettings):
     )
     env: list[KubernetesObject] = Field(
         default_factory=list,
-        description="Environment of every Gym server (EnvVar; secrets by valueFrom.secretKeyRef), for "
-        "${oc.env:NAME} in the Gym config: keys of judge models and of external services.",
+        description="Environment of every Gym server (EnvVar; secrets by valueFrom.secretKeyRef), for ${oc.env:NAME} "
+        "in the Gym config, such as keys of judge models and external services.",
     )

@@ -1,4 +1,4 @@
-"""`spec.model`: what is trained, and where it is kept."""
+"""`spec.model`: the model to train, and where it is stored."""
 
 from typing import Literal
 
@@ -9,15 +9,15 @@ from gymtrain_api.spec.base import SIZE_PATTERN, KubernetesObject, SecretKeyRef,
 
 
 class ModelStorage(Spec):
-    """The volume that holds the model, made and filled once per run."""
+    """The volume with the model, made and filled once per run."""
 
     size: str = Field(pattern=SIZE_PATTERN, max_length=32, description="Size of the volume, such as 20Gi.")
-    storage_class_name: str | None = Field(None, description="StorageClass; the cluster's default where left out.")
+    storage_class_name: str | None = Field(None, description="StorageClass. Defaults to the cluster's default.")
     access_modes: list[Literal["ReadWriteOnce", "ReadWriteMany"]] = Field(
         default=["ReadWriteMany"],
         min_length=1,
         max_length=2,
-        description="Access modes. ReadWriteOnce holds on one node only.",
+        description="Access modes. ReadWriteOnce works only on one node.",
     )
 
 
@@ -27,8 +27,8 @@ class Model(Spec):
     source: str = Field(
         pattern=MODEL_SOURCE_PATTERN,
         max_length=512,
-        description="Where the weights come from: hf://ORG/NAME, pvc://CLAIM/PATH, or oci://IMAGE for an "
-        "image that holds the model in /models.",
+        description="Source of the weights: hf://ORG/NAME, pvc://CLAIM/PATH, or oci://IMAGE for an image with the "
+        "model in /models.",
     )
     revision: str | None = Field(None, description="Branch, tag or commit of an hf:// source.")
     token_secret: SecretKeyRef | None = Field(
@@ -36,16 +36,15 @@ class Model(Spec):
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto",
-        description="Data type of the weights in vLLM. auto means float32 where there is no GPU and the "
-        "model's own type on GPUs.",
+        description="Data type of the weights in vLLM. auto means float32 on CPUs and the model's own type on GPUs.",
     )
     lora: KubernetesObject | None = Field(
         None,
-        description="Trains an adapter instead of all weights: settings of peft's LoraConfig under peft's own names, "
-        "such as r, lora_alpha, target_modules. Checked by preflight.",
+        description="Trains an adapter instead of all weights. Settings of peft's LoraConfig, under peft's own names, "
+        "such as r, lora_alpha, target_modules. Preflight checks them.",
     )
     storage: ModelStorage | None = Field(
         None,
-        description="Volume that the model is fetched into once and that vLLM and the trainer share. "
-        "Left out, each pod fetches its own copy; a pvc:// source needs none.",
+        description="Volume that the model is fetched to once, and that vLLM and the trainer share. Without it, each "
+        "pod fetches its own copy. A pvc:// source needs none.",
     )

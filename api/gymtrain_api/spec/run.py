@@ -12,12 +12,12 @@ from gymtrain_api.spec.training import Gateway, Inference, Rollout, Trainer, Wei
 
 
 class GymTrainingRunSpec(Spec):
-    """What to train, on what, with which servers."""
+    """What to train, on which data, with which servers."""
 
     suspend: bool = Field(
-        False, description="Stops the run and frees its pods; false resumes from the last checkpoint."
+        False, description="true stops the run and frees its pods. false resumes from the last checkpoint."
     )
-    model: Model = Field(description="The policy model that is trained.")
+    model: Model = Field(description="The policy model to train.")
     gym: Gym = Field(description="The NeMo Gym servers.")
     data: Data = Field(description="The datasets.")
     inference: Inference = Field(default_factory=Inference, description="The vLLM servers.")
@@ -26,33 +26,34 @@ class GymTrainingRunSpec(Spec):
     gateway: Gateway = Field(default_factory=Gateway, description="The gateway in front of vLLM.")
     weight_sync: WeightSync = Field(default_factory=WeightSync, description="How weights reach vLLM.")
     sandboxes: Sandboxes | None = Field(
-        None, description="A pod per task in which agents run commands, for environments that need one."
+        None, description="One pod per task in which agents run commands, for environments that need it."
     )
     resume_from: str | None = Field(
         None,
         pattern=RESUME_PATTERN,
         max_length=128,
-        description="Checkpoint folder of an earlier run to go on from: its name, for its newest whole checkpoint, or "
-        "NAME/checkpoint-STEP; NAME/previous-N for what was set aside there. It is looked for on "
-        "trainer.checkpoint.claimName, or, with size, on the volume that was kept of that run. Weights, optimizer with "
-        "its learning rate, and step go on, and where the data is the same, the place in it; other data is drawn from "
-        "its start. max_steps counts from the earlier run's start. With its own name the run goes on in its own "
-        "folder; another run's is read only. Preflight refuses a checkpoint that isn't there.",
+        description="Checkpoint folder of an earlier run to resume from: NAME for the run's newest whole checkpoint, "
+        "NAME/checkpoint-STEP for one checkpoint, NAME/previous-N for checkpoints that were set aside. The folder is "
+        "on trainer.checkpoint.claimName, or, with size, on the volume that was kept from that run. The run resumes "
+        "weights, optimizer with its learning rate, and step. It also resumes the position in the data if the data is "
+        "the same; other data is drawn from its start. max_steps counts from the earlier run's start. With its own "
+        "name, the run continues in its own folder; another run's folder is read-only. Preflight refuses a checkpoint "
+        "that doesn't exist.",
     )
     service_account_name: str | None = Field(
-        None, description="ServiceAccount of all pods of the run, for image pull secrets. No pod gets its token."
+        None, description="ServiceAccount of all pods of the run, for image pull secrets. Pods don't get its token."
     )
     startup_deadline_seconds: int = Field(
         1800,
         ge=10,
         le=86400,
-        description="Time that the servers of an attempt may take to become ready before the run fails. In a run that "
-        "has trained it counts from when all pods have found room: a full cluster never ends such a run.",
+        description="Time for the servers of an attempt to become ready before the run fails. In a run that has "
+        "trained, it counts from when all pods have found room, so a full cluster never ends such a run.",
     )
     backoff_limit: int = Field(3, ge=0, le=1000, description="Attempts after the first before the run fails.")
     active_deadline_seconds: int | None = Field(
-        None, ge=1, description="Time since the start, suspended time left out, after which the run fails."
+        None, ge=1, description="Time since the start, without suspended time, after which the run fails."
     )
     ttl_seconds_after_finished: int | None = Field(
-        None, ge=0, description="Time after the end at which the run is deleted, with all that it owns."
+        None, ge=0, description="Time after its end until the run is deleted, with everything that it owns."
     )

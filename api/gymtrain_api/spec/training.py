@@ -1,4 +1,4 @@
-"""`spec.inference`, `trainer`, `rollout`, `gateway` and `weightSync`: the training and what it samples from."""
+"""`spec.inference`, `trainer`, `rollout`, `gateway` and `weightSync`: training, and the servers it samples from."""
 
 from typing import Annotated, Literal
 
@@ -10,61 +10,61 @@ from gymtrain_api.spec.base import DECIMAL_PATTERN, SIZE_PATTERN, KubernetesObje
 class Inference(PodSettings):
     """The vLLM servers."""
 
-    replicas: int = Field(1, ge=1, le=256, description="vLLM pods.")
-    gpus: int = Field(0, ge=0, le=64, description="GPUs of each pod (nvidia.com/gpu). 0 serves on the CPU.")
+    replicas: int = Field(1, ge=1, le=256, description="Number of vLLM pods.")
+    gpus: int = Field(0, ge=0, le=64, description="GPUs per pod (nvidia.com/gpu). 0 serves on the CPU.")
     args: list[Annotated[str, Field(min_length=1, max_length=1024)]] = Field(
         default_factory=list,
         max_length=128,
-        description="More arguments of vllm serve, such as --max-model-len=16384.",
+        description="Additional arguments of vllm serve, such as --max-model-len=16384.",
     )
 
 
 class Checkpoint(Spec):
-    """Where checkpoints and TensorBoard files live: exactly one of claimName and size."""
+    """Where checkpoints and TensorBoard files are stored, with exactly one of claimName and size."""
 
     claim_name: str | None = Field(
-        None, description="Existing PersistentVolumeClaim. The run writes below a folder of its own name."
+        None, description="Existing PersistentVolumeClaim. The run writes to a folder with its own name."
     )
     size: str | None = Field(
         None,
         pattern=SIZE_PATTERN,
         max_length=32,
-        description="Size of a volume that is made for the run; retain says how long it stays.",
+        description="Size of a new volume for the run; retain says how long it stays.",
     )
     storage_class_name: str | None = Field(
-        None, description="StorageClass of the volume that is made; the default where left out."
+        None, description="StorageClass of the new volume. Defaults to the cluster's default."
     )
     access_modes: list[Literal["ReadWriteOnce", "ReadWriteMany"]] = Field(
         default=["ReadWriteOnce"],
         min_length=1,
         max_length=2,
-        description="Access modes of the volume that is made. More than one node needs ReadWriteMany.",
+        description="Access modes of the new volume. More than one node needs ReadWriteMany.",
     )
     retain: Literal["Keep", "Delete"] = Field(
         "Keep",
-        description="What becomes of the volume that is made (claim RUN-checkpoints) when the run is deleted or its "
-        "time to live is over. Keep: it stays, final model and all, until somebody deletes it, and the next run of the "
-        "same name takes it over. Delete: it goes with the run, and with it what an earlier run of the name left "
-        "there. Can be changed at any time.",
+        description="What happens to the new volume (claim RUN-checkpoints) when the run is deleted or its time to "
+        "live is over. Keep: it stays, including the final model, until someone deletes it; the next run of the same "
+        "name takes it over. Delete: it is deleted with the run, including what an earlier run of that name left "
+        "there. Can change at any time.",
     )
 
 
 class Trainer(PodSettings):
     """The training Job: TRL's AsyncGRPOTrainer under torchrun."""
 
-    nodes: int = Field(1, ge=1, le=1024, description="Pods of the Job, one per node.")
+    nodes: int = Field(1, ge=1, le=1024, description="Number of pods of the Job, one per node.")
     processes_per_node: int = Field(1, ge=1, le=64, description="Processes that torchrun starts in each pod.")
-    gpus: int = Field(0, ge=0, le=64, description="GPUs of each pod (nvidia.com/gpu). 0 trains on the CPU.")
+    gpus: int = Field(0, ge=0, le=64, description="GPUs per pod (nvidia.com/gpu). 0 trains on the CPU.")
     config: KubernetesObject = Field(
         default_factory=dict,
-        description="Settings of TRL's AsyncGRPOConfig under TRL's own names, such as learning_rate, max_steps, "
-        "num_generations, per_device_train_batch_size, max_completion_length, save_steps. Checked by preflight.",
+        description="Settings of TRL's AsyncGRPOConfig, under TRL's own names, such as learning_rate, max_steps, "
+        "num_generations, per_device_train_batch_size, max_completion_length, save_steps. Preflight checks them.",
     )
     checkpoint: Checkpoint | None = Field(
         None,
-        description="Volume of the checkpoints. Left out, they live in the pod: a new attempt starts from step 0. "
-        "With a volume, a pod that is asked to end finishes its step and writes a checkpoint, for which it has 30 s: "
-        "large models need more, by template.spec.terminationGracePeriodSeconds.",
+        description="Volume for the checkpoints. Without it, they stay in the pod, and a new attempt starts from step "
+        "0. With a volume, a pod that is asked to end finishes its step and writes a checkpoint. It has 30 s for "
+        "this; for large models, set a longer template.spec.terminationGracePeriodSeconds.",
     )
 
 
@@ -73,39 +73,47 @@ class Rollout(Spec):
 
     mode: Literal["Agent", "Verify"] = Field(
         "Agent",
-        description="Agent: POST /run to the row's agent. Verify: generate one answer through the gateway, then POST "
-        "/verify to the agent's resources server; no agent pods are made. For environments of one turn.",
+        description="Agent: the trainer posts to /run of the row's agent. Verify: it generates one answer through the "
+        "gateway, then posts to /verify of the agent's resources server, without agent pods. Use Verify for "
+        "environments with one turn.",
     )
-    max_concurrent: int = Field(64, ge=1, le=65536, description="Rollouts in flight at once.")
+    max_concurrent: int = Field(64, ge=1, le=65536, description="Maximum number of rollouts at the same time.")
     timeout_seconds: int = Field(1800, ge=1, le=86400, description="Deadline of one rollout (one POST /run).")
     verify_timeout_seconds: int = Field(300, ge=1, le=86400, description="Deadline of one POST /verify in mode Verify.")
     mask_truncated: bool = Field(
         False,
-        description="Leave completions that hit the token limit out of the loss; their rewards still count for the "
-        "group's mean.",
+        description="true leaves completions that hit the token limit out of the loss. Their rewards still count for "
+        "the group's mean.",
     )
     max_attempts: int = Field(3, ge=1, le=100, description="Tries of one rollout before its group is dropped.")
     max_staleness: int = Field(
-        4, ge=0, le=1024, description="Weight versions that a sample may be behind the trainer before it is dropped."
+        4,
+        ge=0,
+        le=1024,
+        description="Maximum number of weight versions that a sample may be behind the trainer. Older ones are "
+        "dropped.",
     )
     stall_timeout_seconds: int = Field(
         1800,
         ge=10,
         le=86400,
-        description="Time without one usable rollout group after which the attempt fails. Until then the run waits "
-        "and says so in the Progressing condition.",
+        description="Time without a usable rollout group after which the attempt fails. Until then, the run waits and "
+        "says so in the Progressing condition.",
     )
 
 
 class Gateway(PodSettings):
     """The gateway: OpenAI routes in front of all vLLM pods, with exact token ids across turns."""
 
-    replicas: int = Field(1, ge=1, le=64, description="Gateway pods.")
+    replicas: int = Field(1, ge=1, le=64, description="Number of gateway pods.")
     timeout_seconds: int = Field(
-        600, ge=1, le=86400, description="Deadline of one model call, with waiting and tries on other vLLM pods."
+        600, ge=1, le=86400, description="Deadline of one model call, including waiting and tries on other vLLM pods."
     )
     max_in_flight: int = Field(
-        256, ge=1, le=65536, description="Model calls that one vLLM pod works on at once; others wait in the gateway."
+        256,
+        ge=1,
+        le=65536,
+        description="Maximum number of model calls per vLLM pod at the same time. Others wait in the gateway.",
     )
 
 
@@ -114,23 +122,23 @@ class WeightSync(Spec):
 
     transport: Literal["Auto", "NCCL", "LoRAFilesystem", "HTTPFull", "None"] = Field(
         "Auto",
-        description="Auto chooses by what the vLLM servers prove to offer. NCCL: vLLM's own broadcast between GPUs. "
+        description="Auto chooses a transport that the vLLM servers support. NCCL: vLLM's own broadcast between GPUs. "
         "LoRAFilesystem: adapters on the checkpoint volume (with model.lora). HTTPFull: every vLLM pod fetches all "
         "weights from the trainer over HTTP, verifies them, then loads them. None: vLLM keeps the weights it started "
-        "with, for evaluation only.",
+        "with; only for evaluation.",
     )
     timeout_seconds: int = Field(600, ge=1, le=86400, description="Deadline of one weight sync.")
     parity_every_syncs: int = Field(
         50,
         ge=0,
         le=1_000_000,
-        description="After the first sync and after each further this many, the trainer recomputes log-probabilities "
-        "that vLLM sampled. 0: after the first one only.",
+        description="The trainer recomputes log-probabilities that vLLM sampled after the first sync, and then every "
+        "this many syncs. 0: only after the first sync.",
     )
     parity_threshold: str | None = Field(
         None,
         pattern=DECIMAL_PATTERN,
         max_length=16,
-        description="Mean difference of those log-probabilities above which the run fails (decimal). Left out: 0.02 "
+        description="Mean difference of those log-probabilities above which the run fails (decimal). Defaults to 0.02 "
         "for float32 weights in vLLM, 0.1 for others.",
     )

@@ -11,7 +11,7 @@
 {{ .Values.serviceAccount.name | default (.Values.serviceAccount.create | ternary (include "gymtrain.name" .) "default") }}
 {{- end -}}
 
-{{/* Runs' NetworkPolicies let in pods with the first two of these. */}}
+{{/* Runs' NetworkPolicies admit pods with the first two of these labels. */}}
 {{- define "gymtrain.selectorLabels" -}}
 app.kubernetes.io/name: gymtrain
 app.kubernetes.io/component: operator
@@ -25,7 +25,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") | quote }}
 {{- end -}}
 
-{{/* An image in full: (list $ NAME TAG). A name that carries a tag or digest gets no other. No image is published under
+{{/* The full name of an image: (list $ NAME TAG). A name with a tag or digest keeps it. No image is published under
 gymtrain's names, so a name without a registry is refused; the tag `dev` means the development cluster's own. */}}
 {{- define "gymtrain.image" -}}
 {{- $root := index . 0 -}}
@@ -34,7 +34,7 @@ gymtrain's names, so a name without a registry is refused; the tag `dev` means t
 {{- $image = printf "%s:%s" $image (index . 2 | default $root.Chart.AppVersion) -}}
 {{- end -}}
 {{- if not (or $root.Values.imageRegistry (regexMatch "^(localhost|[^/]*[.:][^/]*)/" $image) (hasSuffix ":dev" $image)) -}}
-{{- fail (printf "the image %s names no registry, and gymtrain publishes none: build and push the images (images/README.md), then name their registry, such as --set imageRegistry=registry.example.com/ --set image.tag=TAG --set images.tag=TAG (docker.io/ where the nodes hold images of these names already)" $image) -}}
+{{- fail (printf "the image %s names no registry, and gymtrain publishes none: build and push the images (images/README.md), then name their registry, such as --set imageRegistry=registry.example.com/ --set image.tag=TAG --set images.tag=TAG (docker.io/ if the nodes already hold images of these names)" $image) -}}
 {{- end -}}
 {{ $root.Values.imageRegistry }}{{ $image }}
 {{- end -}}
@@ -74,16 +74,16 @@ gymtrain's names, so a name without a registry is refused; the tag `dev` means t
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [get, list, create, patch, delete]
-# A run with sandboxes: its broker's token, which the operator makes and can't read, and the broker's own rights, which
-# are a part of those on pods above.
+# For a run with sandboxes: its broker's token, which the operator creates and can't read, and the broker's own rights,
+# which are a part of those on pods above.
 - apiGroups: [""]
   resources: [secrets, serviceaccounts]
   verbs: [create]
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [roles, rolebindings]
   verbs: [create]
-# Sandboxes that agent-sandbox makes (spec.sandboxes.backend): the broker's rights again, and what finds out whether its
-# controller answers, and sweeps.
+# For sandboxes that agent-sandbox makes (spec.sandboxes.backend): the broker's rights, and those to check whether its
+# controller answers and to clean up.
 - apiGroups: [extensions.agents.x-k8s.io]
   resources: [sandboxclaims, sandboxwarmpools, sandboxtemplates]
   verbs: [get, list, watch, create, patch, delete]

@@ -80,7 +80,7 @@ def test_a_pattern_becomes_a_rule_with_a_message() -> None:
     assert "pattern" not in schema
     (rule,) = schema["x-kubernetes-validations"]
     assert rule["rule"] == f"self.matches(r'{MODEL_SOURCE_PATTERN}')"
-    assert rule["message"].startswith("is none of hf://")
+    assert rule["message"].startswith("must be hf://")
 
 
 @pytest.mark.parametrize(

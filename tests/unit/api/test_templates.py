@@ -7,8 +7,8 @@ import pytest
 from gymtrain_api.runs import InvalidRunError, parse_spec
 from tests.support.specs import smallest_run
 
-LIST = "should be a list, whose items begin with `-`"
-MAPPING = "should be a mapping"
+LIST = "must be a list, with `-` before each item"
+MAPPING = "must be a mapping"
 
 
 def _mistakes(**blocks: Any) -> str:

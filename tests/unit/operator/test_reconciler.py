@@ -129,7 +129,7 @@ async def test_a_template_of_another_shape_fails_the_run_and_is_named(bench: Ben
     assert [call for call in calls if "Event" not in call] == [f"PATCH {labels.KIND}/run", f"PUT {labels.KIND}/run"]
     failed = next(c for c in bench.run["status"]["conditions"] if c["type"] == "Failed")
     assert (failed["status"], failed["reason"]) == ("True", "InvalidSpec")
-    assert "spec.trainer.template.spec.containers: should be a list" in failed["message"]
+    assert "spec.trainer.template.spec.containers: must be a list" in failed["message"]
 
 
 async def test_a_refused_change_of_an_object_that_is_there_is_told_and_ends_nothing(bench: Bench) -> None:
