@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from gymtrain_api import labels
 from gymtrain_operator import kinds
-from gymtrain_operator.cluster import Cluster
 from gymtrain_operator.errors import ConflictError, ForeignObjectError, NotFoundError, RejectedError
 from gymtrain_operator.kinds import Kind
+from gymtrain_operator.kube_client import KubeClient
 from gymtrain_operator.log import logger
 from gymtrain_operator.manifests.volumes import is_kept
 from gymtrain_operator.reconcile.observation import Object, Observation, Rejection, labels_of, name_of, uid_of
@@ -23,7 +23,7 @@ _CREATED = {kinds.POD.name, kinds.JOB.name, kinds.CLAIM.name, kinds.SANDBOX_POOL
 _TOKEN_BYTES = 32
 
 
-async def carry_out(cluster: Cluster, seen: Observation, plan: Plan, refusals: Refusals) -> tuple[Rejection, ...]:
+async def carry_out(cluster: KubeClient, seen: Observation, plan: Plan, refusals: Refusals) -> tuple[Rejection, ...]:
     """Makes the cluster as the plan says. Returns what the API server refused, now or a short while ago.
 
     What pods mount is written before the pods, one after the other; the rest at once. After a refusal
@@ -56,7 +56,7 @@ def _groups(manifests: Iterable[Object]) -> list[list[Object]]:
     return [*([m] for m in first), rest]
 
 
-async def _try(cluster: Cluster, seen: Observation, manifest: Object, refusals: Refusals) -> Rejection | None:
+async def _try(cluster: KubeClient, seen: Observation, manifest: Object, refusals: Refusals) -> Rejection | None:
     """Writes an object, unless it was refused as it is and the pause after that isn't over."""
     standing = refusals.standing(manifest, seen.now)
     if standing is not None:
@@ -70,7 +70,7 @@ async def _try(cluster: Cluster, seen: Observation, manifest: Object, refusals: 
     return refusals.note(manifest, rejection, seen.now)
 
 
-async def _own(cluster: Cluster, change: Ownership) -> Rejection | None:
+async def _own(cluster: KubeClient, change: Ownership) -> Rejection | None:
     """Nothing else of the plan may be done where this is refused: a trainer would write to a volume that goes."""
     kind = kinds.BY_NAME[change.live["kind"]]
     try:
@@ -80,7 +80,7 @@ async def _own(cluster: Cluster, change: Ownership) -> Rejection | None:
     return None
 
 
-async def _write(cluster: Cluster, seen: Observation, manifest: Object) -> Rejection | None:
+async def _write(cluster: KubeClient, seen: Observation, manifest: Object) -> Rejection | None:
     kind = kinds.BY_NAME[manifest["kind"]]
     name = name_of(manifest)
     live = seen.children.get(kind.name, name)
@@ -100,7 +100,7 @@ async def _write(cluster: Cluster, seen: Observation, manifest: Object) -> Rejec
     return None
 
 
-async def _create(cluster: Cluster, kind: Kind, manifest: Object) -> None:
+async def _create(cluster: KubeClient, kind: Kind, manifest: Object) -> None:
     if kind is kinds.SECRET:  # chance is no part of a plan
         manifest = manifest | {"stringData": {key: secrets.token_hex(_TOKEN_BYTES) for key in manifest["stringData"]}}
     try:
@@ -111,7 +111,7 @@ async def _create(cluster: Cluster, kind: Kind, manifest: Object) -> None:
         await _refuse_foreign(cluster, kind, manifest)
 
 
-async def _refuse_foreign(cluster: Cluster, kind: Kind, manifest: Object) -> None:
+async def _refuse_foreign(cluster: KubeClient, kind: Kind, manifest: Object) -> None:
     """An object of the name that isn't in the observation is somebody else's, unless it is brand-new."""
     name = name_of(manifest)
     try:

@@ -22,7 +22,7 @@ def register(registry: kopf.OperatorRegistry, on_event: OnEvent) -> None:
 
     @kopf.on.login(registry=registry, retries=3, backoff=2.0)
     async def login(**arguments: Any) -> kopf.ConnectionInfo | None:
-        # In a pod its service account, else the kubeconfig, as `Cluster.connect` has it. kopf asks again when
+        # In a pod its service account, else the kubeconfig, as `KubeClient.connect` has it. kopf asks again when
         # a token is refused, as it is after its renewal.
         return kopf.login_with_service_account(**arguments) or kopf.login_with_kubeconfig(**arguments)
 

@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gymtrain_operator import kinds, metrics
-from gymtrain_operator.cluster import Cluster
 from gymtrain_operator.errors import ClusterError, ConflictError, NotFoundError
+from gymtrain_operator.kube_client import KubeClient
 from gymtrain_operator.log import logger
 
 NAME = "gymtrain-operator"
@@ -33,7 +33,7 @@ class Leadership:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: KubeClient,
         namespace: str,
         identity: str,
         clock: Callable[[], float] = time.monotonic,

@@ -13,8 +13,8 @@ from gymtrain_api.runs import InvalidRunError, parse_spec, parse_status
 from gymtrain_api.transports import ServerOffer
 from gymtrain_api.wiring import TrainerProgress
 from gymtrain_operator import kinds
-from gymtrain_operator.cluster import Cluster
 from gymtrain_operator.errors import ClusterError, NotFoundError, OversizedAnswerError, ProbeError, RejectedError
+from gymtrain_operator.kube_client import KubeClient
 from gymtrain_operator.manifests.context import Defaults, RunContext
 from gymtrain_operator.manifests.inference import CONTAINER as INFERENCE_CONTAINER
 from gymtrain_operator.manifests.preflight import GYM_CONTAINER, TRAINER_CONTAINER, preflight_hash
@@ -52,7 +52,7 @@ _TAIL_LINES = 40  # more than are shown: empty lines don't count
 class Observer:
     """Reads everything about a run. Logs of failed containers never change and are kept."""
 
-    def __init__(self, cluster: Cluster, session: aiohttp.ClientSession, defaults: Defaults) -> None:
+    def __init__(self, cluster: KubeClient, session: aiohttp.ClientSession, defaults: Defaults) -> None:
         self._cluster = cluster
         self._session = session
         self._defaults = defaults

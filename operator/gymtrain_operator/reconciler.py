@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 
 from gymtrain_operator import kinds, metrics
 from gymtrain_operator.apply import carry_out
-from gymtrain_operator.cluster import Cluster, Object
 from gymtrain_operator.errors import ClusterError, NotFoundError, RejectedError
+from gymtrain_operator.kube_client import KubeClient, Object
 from gymtrain_operator.log import logger
 from gymtrain_operator.manifests.context import Defaults
 from gymtrain_operator.observe import Observer, read_run
@@ -60,7 +60,7 @@ class Reconciler:
     """Reconciles runs, one call for one run at a time."""
 
     def __init__(
-        self, cluster: Cluster, observer: Observer, defaults: Defaults, clock: Callable[[], float] = time.time
+        self, cluster: KubeClient, observer: Observer, defaults: Defaults, clock: Callable[[], float] = time.time
     ) -> None:
         self._cluster = cluster
         self._observer = observer

@@ -6,8 +6,8 @@ from typing import Any
 from gymtrain_api import labels
 from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_operator import kinds, metrics
-from gymtrain_operator.cluster import Cluster
 from gymtrain_operator.errors import ClusterError
+from gymtrain_operator.kube_client import KubeClient
 from gymtrain_operator.log import logger
 from gymtrain_operator.reconcile.events import Event
 from gymtrain_operator.reconcile.times import to_text
@@ -15,7 +15,7 @@ from gymtrain_operator.reconcile.times import to_text
 type Object = dict[str, Any]
 
 
-async def write_status(cluster: Cluster, run: Object, status: GymTrainingRunStatus) -> Object:
+async def write_status(cluster: KubeClient, run: Object, status: GymTrainingRunStatus) -> Object:
     """The run after its status was written; the same object where nothing changed.
 
     The write carries the resourceVersion of the spec that the status was computed from, so two writers
@@ -31,7 +31,7 @@ async def write_status(cluster: Cluster, run: Object, status: GymTrainingRunStat
     return await cluster.replace(kinds.RUN, run | {"status": document}, "status")
 
 
-async def write_record(cluster: Cluster, run: Object, text: str) -> Object:
+async def write_record(cluster: KubeClient, run: Object, text: str) -> Object:
     """The run after its record was written (decision 19); removed where `text` is empty.
 
     Raises:
@@ -41,7 +41,7 @@ async def write_record(cluster: Cluster, run: Object, text: str) -> Object:
     return await cluster.change_metadata(kinds.RUN, run, {"annotations": {labels.RECORD: text or None}})
 
 
-async def post_event(cluster: Cluster, run: Object, event: Event, now: float) -> None:
+async def post_event(cluster: KubeClient, run: Object, event: Event, now: float) -> None:
     """Posts an event about the run. One that is lost is logged and forgotten: the status says it too."""
     meta = run["metadata"]
     time = to_text(now)

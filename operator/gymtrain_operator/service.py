@@ -9,9 +9,9 @@ import kopf
 import structlog
 
 from gymtrain_operator import handlers, kinds, metrics, watching
-from gymtrain_operator.cluster import Cluster
 from gymtrain_operator.errors import ClusterError, ConflictError, UnreachableError
 from gymtrain_operator.health import Health
+from gymtrain_operator.kube_client import KubeClient
 from gymtrain_operator.log import logger
 from gymtrain_operator.queues import Key, RunQueue
 from gymtrain_operator.reconciler import Reconciler
@@ -31,7 +31,7 @@ _ENDED_SECONDS = 300.0
 class Service:
     """Everything that runs while this replica leads."""
 
-    def __init__(self, cluster: Cluster, reconciler: Reconciler, namespaces: Sequence[str], health: Health) -> None:
+    def __init__(self, cluster: KubeClient, reconciler: Reconciler, namespaces: Sequence[str], health: Health) -> None:
         self._cluster = cluster
         self._reconciler = reconciler
         self._namespaces = list(namespaces)

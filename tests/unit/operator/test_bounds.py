@@ -16,8 +16,8 @@ from aiohttp import web
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.wiring import PREFLIGHT_MARK, TrainerProgress
 from gymtrain_operator import kinds
-from gymtrain_operator.cluster import Cluster
 from gymtrain_operator.errors import OversizedAnswerError, ProbeError, UnreachableError
+from gymtrain_operator.kube_client import KubeClient
 from gymtrain_operator.observe import Observer
 from gymtrain_operator.probes import inference, trainer
 from gymtrain_operator.probes.reading import probing_session
@@ -141,8 +141,8 @@ class _Endless(httpx.AsyncByteStream):
             yield b"x" * MIB
 
 
-def _cluster(handler: Callable[[httpx.Request], httpx.Response]) -> Cluster:
-    return Cluster(httpx.AsyncClient(base_url="https://api", transport=httpx.MockTransport(handler)), "ns")
+def _cluster(handler: Callable[[httpx.Request], httpx.Response]) -> KubeClient:
+    return KubeClient(httpx.AsyncClient(base_url="https://api", transport=httpx.MockTransport(handler)), "ns")
 
 
 async def test_an_answer_of_the_api_server_has_a_bound() -> None:
@@ -193,7 +193,7 @@ async def test_few_logs_are_read_at_the_same_time() -> None:
     """A hundred runs whose preflight ended at once are a hundred times two logs."""
     reading = most = 0
 
-    class Logs(Cluster):
+    class Logs(KubeClient):
         def __init__(self) -> None:
             return
 

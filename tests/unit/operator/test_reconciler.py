@@ -15,7 +15,7 @@ from gymtrain_operator.errors import ClusterError, ConflictError, RejectedError,
 from gymtrain_operator.observe import Observer
 from gymtrain_operator.reconcile.times import to_text
 from gymtrain_operator.reconciler import Reconciler
-from tests.support.fakecluster import FakeCluster
+from tests.support.fake_kube_client import FakeKubeClient
 from tests.support.world import DEFAULTS, GYM_VERDICT, INFERENCE_VERDICT, OFFER, TRAINER_VERDICT, spec
 
 KEY = ("ns", "run")
@@ -27,7 +27,7 @@ class Bench:
     """A reconciler on a fake cluster, with a clock and answers of pods that the test sets."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
-        self.cluster = FakeCluster()
+        self.cluster = FakeKubeClient()
         self.now = 1_800_000_000.0
         observer = Observer(self.cluster, session, DEFAULTS)
         self.reconciler = Reconciler(self.cluster, observer, DEFAULTS, lambda: self.now)

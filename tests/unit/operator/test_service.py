@@ -13,17 +13,17 @@ from gymtrain_api import labels
 from gymtrain_operator import health as health_module
 from gymtrain_operator import kinds, watching
 from gymtrain_operator import service as service_module
-from gymtrain_operator.cluster import Cluster, Object
 from gymtrain_operator.errors import ClusterError, RejectedError, UnreachableError
 from gymtrain_operator.handlers import ended_as
 from gymtrain_operator.health import Health
 from gymtrain_operator.kinds import Kind
+from gymtrain_operator.kube_client import KubeClient, Object
 from gymtrain_operator.leases import Leadership
 from gymtrain_operator.observe import Observer
 from gymtrain_operator.queues import Key
 from gymtrain_operator.reconciler import Reconciler
 from gymtrain_operator.service import Service
-from tests.support.fakecluster import FakeCluster
+from tests.support.fake_kube_client import FakeKubeClient
 from tests.support.world import DEFAULTS, spec
 
 LEASE = {"metadata": {"resourceVersion": "1"}, "spec": {"holderIdentity": "other", "leaseDurationSeconds": 15}}
@@ -36,9 +36,9 @@ def _silent_for_long() -> Health:
     return health
 
 
-def _cluster(handler: Callable[[httpx.Request], httpx.Response], health: Health) -> Cluster:
+def _cluster(handler: Callable[[httpx.Request], httpx.Response], health: Health) -> KubeClient:
     client = httpx.AsyncClient(base_url="https://api", transport=httpx.MockTransport(handler))
-    return Cluster(client, "ns", health.hear)
+    return KubeClient(client, "ns", health.hear)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ class _Recorder(Reconciler):
         return False
 
 
-class _WithoutRights(FakeCluster):
+class _WithoutRights(FakeKubeClient):
     """One namespace, named gone, was deleted with the operator's Role."""
 
     async def list(self, kind: Kind, namespace: str | None, selector: str = "") -> list[Object]:
@@ -112,7 +112,7 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
         yield opened
 
 
-def _service(cluster: FakeCluster, session: aiohttp.ClientSession) -> tuple[Service, Reconciler]:
+def _service(cluster: FakeKubeClient, session: aiohttp.ClientSession) -> tuple[Service, Reconciler]:
     observer = Observer(cluster, session, DEFAULTS)
     reconciler = Reconciler(cluster, observer, DEFAULTS, lambda: 1_800_000_000.0)
     return Service(cluster, reconciler, [], Health.fresh()), reconciler
@@ -121,7 +121,7 @@ def _service(cluster: FakeCluster, session: aiohttp.ClientSession) -> tuple[Serv
 async def test_an_ended_run_is_looked_at_once_and_then_left_alone_by_every_resync(
     session: aiohttp.ClientSession,
 ) -> None:
-    cluster = FakeCluster()
+    cluster = FakeKubeClient()
     cluster.put(kinds.RUN, _ended("run"))
     service, reconciler = _service(cluster, session)
     assert await reconciler.reconcile(("ns", "run")) is None
@@ -135,7 +135,7 @@ async def test_an_ended_run_is_looked_at_once_and_then_left_alone_by_every_resyn
 
 
 async def test_runs_that_ended_before_the_start_wait_for_those_that_go_on(session: aiohttp.ClientSession) -> None:
-    cluster = FakeCluster()
+    cluster = FakeKubeClient()
     service, _ = _service(cluster, session)
     loop = asyncio.get_running_loop()
     for number in range(100):
@@ -150,7 +150,7 @@ async def test_runs_that_ended_before_the_start_wait_for_those_that_go_on(sessio
 
 
 async def test_a_run_whose_deletion_nobody_told_is_forgotten(session: aiohttp.ClientSession) -> None:
-    cluster = FakeCluster()
+    cluster = FakeKubeClient()
     cluster.put(kinds.RUN, _ended("run"))
     service, reconciler = _service(cluster, session)
     await reconciler.reconcile(("ns", "run"))
@@ -177,7 +177,7 @@ class _Busy(Reconciler):
 
 async def test_no_event_brings_a_run_back_before_the_api_server_asked_for_it() -> None:
     reconciler = _Busy()
-    service = Service(FakeCluster(), reconciler, [], Health.fresh())
+    service = Service(FakeKubeClient(), reconciler, [], Health.fresh())
     work = asyncio.create_task(service._work())
     for _ in range(3):
         service._queue.add(("ns", "run"))

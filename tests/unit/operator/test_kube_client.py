@@ -8,20 +8,20 @@ import httpx2 as httpx
 import pytest
 
 from gymtrain_operator import kinds
-from gymtrain_operator.cluster import Cluster
 from gymtrain_operator.errors import ClusterError, ConflictError, NotFoundError, RejectedError, UnreachableError
+from gymtrain_operator.kube_client import KubeClient
 
 type Handler = Callable[[httpx.Request], httpx.Response]
 
 MANIFEST: dict[str, Any] = {"kind": "Service", "metadata": {"name": "s", "namespace": "ns"}, "spec": {}}
 
 
-def _cluster(handler: Handler) -> Cluster:
+def _cluster(handler: Handler) -> KubeClient:
     client = httpx.AsyncClient(base_url="https://api", transport=httpx.MockTransport(handler))
-    return Cluster(client, "ns")
+    return KubeClient(client, "ns")
 
 
-def _recorded(*answers: dict[str, Any]) -> tuple[Cluster, list[httpx.Request]]:
+def _recorded(*answers: dict[str, Any]) -> tuple[KubeClient, list[httpx.Request]]:
     requests: list[httpx.Request] = []
     left = list(answers)
 

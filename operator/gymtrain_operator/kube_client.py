@@ -48,7 +48,7 @@ _DENIED = re.compile(
 _LONGEST_RETRY_AFTER = 300.0  # seconds
 
 
-class Cluster:
+class KubeClient:
     """Access to the API server."""
 
     def __init__(self, client: httpx.AsyncClient, namespace: str, on_answer: Callable[[], None] = lambda: None) -> None:
