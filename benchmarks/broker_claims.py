@@ -26,7 +26,7 @@ from aiohttp.test_utils import TestServer
 
 from gymtrain_api.spec import Sandboxes
 from gymtrain_broker.backends.pods import Cluster
-from gymtrain_broker.kube.client import Kube
+from gymtrain_broker.throttled_client import ThrottledClient
 from gymtrain_broker.main import Running
 from gymtrain_broker.metrics import Metrics
 from gymtrain_broker.settings import Settings
@@ -137,7 +137,7 @@ async def broker_here(http: aiohttp.ClientSession, options: argparse.Namespace) 
         daemon_port=fake.daemon_port,
     )
     metrics = Metrics()
-    api = Cluster(Kube(http, fake.url, metrics), config)
+    api = Cluster(ThrottledClient(http, fake.url, metrics), config)
     running = Running(config, api, http, metrics)
     server = TestServer(running.api.app(), host="127.0.0.1")
     await server.start_server()

@@ -14,7 +14,7 @@ from gymtrain_api import agent_sandbox
 from gymtrain_api.sandboxes import SandboxRequest
 from gymtrain_broker.backends import agent_objects
 from gymtrain_broker.backends.agent_templates import AgentTemplates
-from gymtrain_broker.kube.client import Kube
+from gymtrain_broker.throttled_client import ThrottledClient
 from gymtrain_broker.objects import sandbox_pod
 from gymtrain_broker.objects.leases import Lease, MadeFor
 from gymtrain_broker.policy.shapes import Shape
@@ -29,7 +29,7 @@ _VANISHED = {"WarmPoolNotFound", "TemplateNotFound"}
 class AgentSandboxes:
     """Backend `AgentSandbox`."""
 
-    def __init__(self, kube: Kube, settings: Settings, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, kube: ThrottledClient, settings: Settings, clock: Callable[[], float] = time.time) -> None:
         self._kube = kube
         self._settings = settings
         self._clock = clock

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from gymtrain_api import agent_sandbox
 from gymtrain_broker.backends import agent_objects
 from gymtrain_broker.errors import ClusterError, LostError
-from gymtrain_broker.kube.client import Kube
+from gymtrain_broker.throttled_client import ThrottledClient
 from gymtrain_broker.objects import sandbox_pod
 from gymtrain_broker.policy.shapes import Shape
 from gymtrain_broker.settings import Settings
@@ -23,7 +23,7 @@ MOST_IDLE = 128  # that stay though no claim refers to them
 class AgentTemplates:
     """Of one run. Template and pool of a shape have the same name."""
 
-    def __init__(self, kube: Kube, settings: Settings, extensions: str) -> None:
+    def __init__(self, kube: ThrottledClient, settings: Settings, extensions: str) -> None:
         """`extensions`: path of agent-sandbox's kinds in the run's namespace."""
         self._kube = kube
         self._settings = settings

@@ -19,7 +19,7 @@ from gymtrain_broker.errors import (
     StartError,
     UnreachableError,
 )
-from gymtrain_broker.kube.client import Kube
+from gymtrain_broker.throttled_client import ThrottledClient
 from gymtrain_broker.metrics import Metrics
 from tests.support.specs import of_a_later_release, smallest_run
 
@@ -70,7 +70,7 @@ def test_outside_a_cluster_the_fix_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.delenv("GYMTRAIN_API_URL", raising=False)
     with pytest.raises(StartError, match="GYMTRAIN_API_URL"):
-        Kube.connect(Metrics())
+        ThrottledClient.connect(Metrics())
 
 
 async def _error(status: int, message: str, method: str) -> ClusterError:
@@ -80,7 +80,7 @@ async def _error(status: int, message: str, method: str) -> ClusterError:
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", answer)
     async with TestServer(app) as server, aiohttp.ClientSession() as http:
-        kube = Kube(http, str(server.make_url("")).rstrip("/"), Metrics())
+        kube = ThrottledClient(http, str(server.make_url("")).rstrip("/"), Metrics())
         with pytest.raises(ClusterError) as raised:
             await (kube.patch("/p", []) if method == "PATCH" else kube.create("/p", {}, urgent=True))
         return raised.value
@@ -115,4 +115,4 @@ async def test_only_a_quota_that_is_used_up_may_pass(message: str, final: bool) 
 async def test_an_api_server_that_is_not_there_is_an_error_of_our_own() -> None:
     async with aiohttp.ClientSession() as http:
         with pytest.raises(UnreachableError, match="ClientConnectorError"):
-            await Kube(http, "http://127.0.0.1:1", Metrics()).get("/p")
+            await ThrottledClient(http, "http://127.0.0.1:1", Metrics()).get("/p")

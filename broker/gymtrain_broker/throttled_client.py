@@ -41,7 +41,7 @@ _STRICT = {"fieldValidation": "Strict"}
 _TAKEN = ("AlreadyExists", "")
 
 
-class Kube:
+class ThrottledClient:
     """Access to the API server. Paths begin with /api or /apis."""
 
     def __init__(self, http: aiohttp.ClientSession, url: str, metrics: Metrics, token_file: Path | None = None) -> None:
