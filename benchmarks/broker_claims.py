@@ -26,10 +26,10 @@ from aiohttp.test_utils import TestServer
 
 from gymtrain_api.spec import Sandboxes
 from gymtrain_broker.backends.pods import Cluster
-from gymtrain_broker.throttled_client import ThrottledClient
 from gymtrain_broker.main import Running
 from gymtrain_broker.metrics import Metrics
 from gymtrain_broker.settings import Settings
+from gymtrain_broker.throttled_client import ThrottledClient
 from tests.support.fake_pods import FakeCluster
 
 _TOKEN = "benchmark"  # noqa: S105  of a broker that lives as long as this process

@@ -28,11 +28,11 @@ from gymtrain_broker.control.writes import Writes
 from gymtrain_broker.errors import PortError, StartError
 from gymtrain_broker.http.api import Api
 from gymtrain_broker.http.daemon_proxy import Passing
-from gymtrain_broker.throttled_client import ThrottledClient
 from gymtrain_broker.metrics import Metrics
 from gymtrain_broker.policy.shapes import Shapes
 from gymtrain_broker.policy.state import State
 from gymtrain_broker.settings import Settings
+from gymtrain_broker.throttled_client import ThrottledClient
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import asyncio
 import json
 import ssl
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
@@ -25,7 +25,6 @@ from gymtrain_broker.errors import (
     StartError,
     UnreachableError,
 )
-from gymtrain_broker.kube.write_throttle import Yielding
 from gymtrain_broker.metrics import Metrics
 
 type Object = dict[str, Any]
@@ -36,9 +35,63 @@ _SILENCE_SECONDS = 75.0
 _TOKEN_SECONDS = 30.0
 _PAGE = 500
 _URGENT, _BACKGROUND = 64, 8  # writes at once
+_SLOW_SECONDS = 0.05  # of a write that somebody waits for
+_QUIET_SECONDS = 1.0  # without such a write: nobody to give way to
+_LOOK_SECONDS = 0.1  # time passes without a write's end
 _STRICT = {"fieldValidation": "Strict"}
 # A POST's 409 with another reason is about another object: quotas are counted in one that others write too.
 _TAKEN = ("AlreadyExists", "")
+
+
+class WriteThrottle:
+    """Turns for writes in the background. At least one is always under way, so that a pool is never left empty."""
+
+    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most = most
+        self._clock = clock
+        self._limit = float(most)
+        self._slow = False
+        self._last = -_QUIET_SECONDS
+        self._under_way = 0
+        self._queue = asyncio.Lock()
+        self._freed = asyncio.Event()
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """One write, first come, first served."""
+        async with self._queue:
+            while self._under_way >= self.allowed():
+                self._freed.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_LOOK_SECONDS):
+                        await self._freed.wait()
+            self._under_way += 1
+        try:
+            yield
+        finally:
+            self._under_way -= 1
+            self._freed.set()
+
+    def urgent_took(self, seconds: float) -> None:
+        """A write that somebody waited for has ended."""
+        self._last = self._clock()
+        self._slow = self._slow or seconds > _SLOW_SECONDS
+        step = self._limit / 2 if seconds > _SLOW_SECONDS else self._limit + 0.25
+        self._limit = min(float(self._most), max(1.0, step))
+
+    def allowed(self) -> int:
+        """How many may be under way now."""
+        self._forget_when_quiet()
+        return int(self._limit)
+
+    def pressed(self) -> bool:
+        """Whether writes that somebody waits for were slow, and there have been such writes ever since."""
+        self._forget_when_quiet()
+        return self._slow
+
+    def _forget_when_quiet(self) -> None:
+        if self._clock() - self._last > _QUIET_SECONDS:
+            self._limit, self._slow = float(self._most), False
 
 
 class ThrottledClient:
@@ -50,7 +103,7 @@ class ThrottledClient:
         self._metrics = metrics
         self._token_file = token_file
         self._token, self._read_at = "", -_TOKEN_SECONDS
-        self._urgent, self._background = asyncio.Semaphore(_URGENT), Yielding(_BACKGROUND)
+        self._urgent, self._background = asyncio.Semaphore(_URGENT), WriteThrottle(_BACKGROUND)
 
     @classmethod
     def connect(cls, metrics: Metrics) -> Self:

@@ -12,10 +12,10 @@ from contextlib import asynccontextmanager, suppress
 from gymtrain_api import agent_sandbox
 from gymtrain_broker.backends import agent_objects
 from gymtrain_broker.errors import ClusterError, LostError
-from gymtrain_broker.throttled_client import ThrottledClient
 from gymtrain_broker.objects import sandbox_pod
 from gymtrain_broker.policy.shapes import Shape
 from gymtrain_broker.settings import Settings
+from gymtrain_broker.throttled_client import ThrottledClient
 
 MOST_IDLE = 128  # that stay though no claim refers to them
 

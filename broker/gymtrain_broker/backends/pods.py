@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from gymtrain_api.sandboxes import SandboxRequest
-from gymtrain_broker.throttled_client import ThrottledClient
 from gymtrain_broker.objects import sandbox_pod
 from gymtrain_broker.objects.leases import Lease, MadeFor
 from gymtrain_broker.policy.shapes import Shape
 from gymtrain_broker.settings import Settings
+from gymtrain_broker.throttled_client import ThrottledClient
 
 type Object = dict[str, Any]
 

@@ -14,10 +14,10 @@ from gymtrain_api.spec import Sandboxes
 from gymtrain_broker.backends.agent_sandboxes import AgentSandboxes
 from gymtrain_broker.backends.backend import Backend
 from gymtrain_broker.backends.pods import Cluster
-from gymtrain_broker.throttled_client import ThrottledClient
 from gymtrain_broker.main import Running
 from gymtrain_broker.metrics import Metrics
 from gymtrain_broker.settings import Rhythm, Settings
+from gymtrain_broker.throttled_client import ThrottledClient
 from tests.support.fake_agent_sandbox import FakeAgentSandbox
 from tests.support.fake_pods import FakeCluster
 

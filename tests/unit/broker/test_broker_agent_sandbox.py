@@ -14,11 +14,11 @@ from gymtrain_api.sandboxes import SandboxRequest, SandboxState, sandbox_token
 from gymtrain_broker.backends import agent_objects, agent_templates
 from gymtrain_broker.backends.agent_sandboxes import AgentSandboxes
 from gymtrain_broker.errors import UnreachableError
-from gymtrain_broker.throttled_client import ThrottledClient
 from gymtrain_broker.metrics import Metrics
 from gymtrain_broker.objects.leases import Found, Lease, MadeFor
 from gymtrain_broker.objects.sandbox_pod import lease_patch
 from gymtrain_broker.policy.shapes import Shapes
+from gymtrain_broker.throttled_client import ThrottledClient
 from tests.support.fake_agent_sandbox import FakeAgentSandbox
 from tests.unit.broker.conftest import TOKEN, Bench, Start, settings
 

@@ -19,8 +19,8 @@ from gymtrain_broker.errors import (
     StartError,
     UnreachableError,
 )
-from gymtrain_broker.throttled_client import ThrottledClient
 from gymtrain_broker.metrics import Metrics
+from gymtrain_broker.throttled_client import ThrottledClient
 from tests.support.specs import of_a_later_release, smallest_run
 
 
