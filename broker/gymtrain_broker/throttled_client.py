@@ -1,46 +1,33 @@
 """The only way from the broker to the API server: a few verbs on the paths of its objects.
 
-Every call has a deadline. Every failure is one of `errors.ClusterError`. Writes that somebody waits for don't queue
-behind those that make sandboxes ahead, and those give way to them.
+Writes that somebody waits for don't queue behind those that make sandboxes ahead, and those give way to them: the
+longer the former take, the fewer of the latter run at once. On a control plane that has reached its limit, each pod
+made ahead costs the claims of that moment several writes more: the scheduler's, the kubelet's, and all their watches.
+
+Every failure is a `KubeError`.
 """
 
 import asyncio
-import json
-import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
-from typing import Any, Self
-
-import aiohttp
+from typing import Self
 
 from gymtrain_broker import environment
-from gymtrain_broker.errors import (
-    ClusterError,
-    LostError,
-    MissingError,
-    RejectedError,
-    StaleError,
-    StartError,
-    UnreachableError,
-)
+from gymtrain_broker.errors import StartError
 from gymtrain_broker.metrics import Metrics
+from gymtrain_kube.access import SERVICE_ACCOUNT, Access, url_in_pod, with_service_account
+from gymtrain_kube.client import Object, RestClient
+from gymtrain_kube.errors import AccessError
 
-type Object = dict[str, Any]
-
-_CALL_SECONDS = 15.0
-_WATCH_SECONDS = 60  # then the server ends the watch, and the next one goes on from its place
-_SILENCE_SECONDS = 75.0
-_TOKEN_SECONDS = 30.0
-_PAGE = 500
 _URGENT, _BACKGROUND = 64, 8  # writes at once
+_READS = 8
 _SLOW_SECONDS = 0.05  # of a write that somebody waits for
 _QUIET_SECONDS = 1.0  # without such a write: nobody to give way to
 _LOOK_SECONDS = 0.1  # time passes without a write's end
-_STRICT = {"fieldValidation": "Strict"}
-# A POST's 409 with another reason is about another object: quotas are counted in one that others write too.
-_TAKEN = ("AlreadyExists", "")
+# Pods are listed at each start, thousands of them, and that they come soon matters more than what a page takes.
+_PAGE = 500
+_ANSWER_BYTES = 64 << 20
 
 
 class WriteThrottle:
@@ -97,12 +84,13 @@ class WriteThrottle:
 class ThrottledClient:
     """Access to the API server. Paths begin with /api or /apis."""
 
-    def __init__(self, http: aiohttp.ClientSession, url: str, metrics: Metrics, token_file: Path | None = None) -> None:
-        self._http = http
-        self._url = url
-        self._metrics = metrics
-        self._token_file = token_file
-        self._token, self._read_at = "", -_TOKEN_SECONDS
+    def __init__(self, access: Access, metrics: Metrics) -> None:
+        def count(method: str, status: int | None, seconds: float) -> None:
+            metrics.api_requests.labels(method, str(status or "none")).inc()
+
+        self._rest = RestClient(
+            access, connections=_URGENT + _BACKGROUND + _READS, answer_bytes=_ANSWER_BYTES, on_call=count
+        )
         self._urgent, self._background = asyncio.Semaphore(_URGENT), WriteThrottle(_BACKGROUND)
 
     @classmethod
@@ -112,28 +100,22 @@ class ThrottledClient:
         Raises:
             StartError: there is none.
         """
-        url = environment.api_url()
+        url = environment.api_url() or url_in_pod()
         if not url:
             raise StartError("no API server: run in a pod with a ServiceAccount token, or set GYMTRAIN_API_URL")
-        tls: ssl.SSLContext | bool = True
-        token_file: Path | None = None
-        if url.startswith("https://"):
-            try:
-                tls = ssl.create_default_context(cafile=str(environment.api_ca_file()))
-                token_file = environment.api_token_file()
-                token_file.read_text()
-            except (OSError, ssl.SSLError) as error:
-                raise StartError(
-                    f"can't read the ServiceAccount's files: {error}. Set automountServiceAccountToken in the pod"
-                ) from error
-        # Connections are kept for a while: the first request of a burst doesn't wait for a TLS handshake.
-        connector = aiohttp.TCPConnector(limit=_URGENT + _BACKGROUND + 8, ssl=tls, keepalive_timeout=90)
-        session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False)
-        return cls(session, url, metrics, token_file)
+        if not url.startswith("https://"):
+            return cls(Access(url), metrics)
+        token = environment.api_token_file() or SERVICE_ACCOUNT / "token"
+        ca = environment.api_ca_file() or SERVICE_ACCOUNT / "ca.crt"
+        try:
+            access = with_service_account(url, token, ca)
+        except AccessError as error:
+            raise StartError(f"{error}. Set automountServiceAccountToken in the pod") from error
+        return cls(access, metrics)
 
     async def close(self) -> None:
         """Ends all connections."""
-        await self._http.close()
+        await self._rest.close()
 
     def pressed(self) -> bool:
         """Whether writes that somebody waits for are slow at the moment."""
@@ -141,74 +123,34 @@ class ThrottledClient:
 
     async def list_all(self, path: str, selector: str) -> tuple[list[Object], str]:
         """All objects that a label selector names, and the resourceVersion to watch from."""
-        found: list[Object] = []
-        params = {"limit": str(_PAGE), "labelSelector": selector}
-        while True:
-            page = await self._call("GET", path, params=params)
-            found += page.get("items") or []
-            meta = page.get("metadata") or {}
-            if not meta.get("continue"):
-                return found, str(meta.get("resourceVersion") or "")
-            params["continue"] = meta["continue"]
+        return await self._rest.list_all(path, selector, page=_PAGE)
 
-    async def watch(self, path: str, selector: str, version: str) -> AsyncIterator[tuple[str, Object]]:
-        """What changes after `version`: (ADDED, MODIFIED, DELETED or BOOKMARK, object). Ends after a minute.
-
-        Raises:
-            StaleError: the API server no longer knows that version.
-            UnreachableError: the connection broke, or fell silent.
-        """
-        params = {
-            "watch": "1",
-            "labelSelector": selector,
-            "resourceVersion": version,
-            "allowWatchBookmarks": "true",
-            "timeoutSeconds": str(_WATCH_SECONDS),
-        }
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CALL_SECONDS, sock_read=_SILENCE_SECONDS)
-        url = self._url + path
-        try:
-            async with self._http.get(url, params=params, headers=self._headers(), timeout=timeout) as answer:
-                if answer.status >= 400:
-                    raise _error("GET", path, answer.status, await answer.read())
-                rest = b""
-                async for chunk in answer.content.iter_any():
-                    *lines, rest = (rest + chunk).split(b"\n")
-                    for line in lines:
-                        if line:
-                            yield _event(line)
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            raise UnreachableError(f"watch: {type(error).__name__}: {error}") from error
+    def watch(self, path: str, selector: str, version: str) -> AsyncIterator[tuple[str, Object]]:
+        """What changes after `version`, as `RestClient.watch` has it."""
+        return self._rest.watch(path, selector, version)
 
     async def get(self, path: str) -> Object:
         """One object."""
-        return await self._call("GET", path)
+        return await self._rest.get(path)
 
     async def create(self, path: str, manifest: Object, *, urgent: bool) -> Object:
-        """Makes an object; LostError where the name is taken, RejectedError where it has a field that no such object
-        has: without being told to, the API server drops those of a creation and says nothing."""
+        """Makes an object; ConflictError where the name is taken, RejectedError where it has a field that no such
+        object has."""
         async with self._turn(urgent=urgent):
-            return await self._call("POST", path, params=_STRICT, body=compact(manifest))
+            return await self._rest.create(path, manifest)
 
     async def patch(self, path: str, operations: list[Object]) -> Object:
-        """Applies a JSON patch; LostError where one of its tests fails."""
+        """Applies a JSON patch; ConflictError where one of its tests fails."""
         async with self._turn(urgent=True):
-            body = json.dumps(operations, separators=(",", ":")).encode()
-            return await self._call("PATCH", path, body=body, kind="application/json-patch+json")
+            return await self._rest.json_patch(path, operations)
 
     async def delete(self, path: str, uid: str, *, urgent: bool, foreground: bool = False) -> None:
         """Deletes that very object; one that is gone, or is another by now, is left alone.
 
         With `foreground` it stays, on its way out, until all that it owns is gone.
         """
-        body: Object = {"preconditions": {"uid": uid}} if uid else {}
-        if foreground:
-            body["propagationPolicy"] = "Foreground"
         async with self._turn(urgent=urgent):
-            try:
-                await self._call("DELETE", path, body=compact(body))
-            except (MissingError, LostError):
-                return
+            await self._rest.delete(path, uid=uid, propagation="Foreground" if foreground else "")
 
     @asynccontextmanager
     async def _turn(self, *, urgent: bool) -> AsyncIterator[None]:
@@ -223,80 +165,3 @@ class ThrottledClient:
                 yield
             finally:
                 self._background.urgent_took(time.monotonic() - began)
-
-    def _headers(self) -> dict[str, str]:
-        if self._token_file is None:
-            return {}
-        if time.monotonic() - self._read_at > _TOKEN_SECONDS:
-            try:
-                self._token = self._token_file.read_text().strip()
-            except OSError as error:
-                raise UnreachableError(f"can't read the ServiceAccount's token: {error}") from error
-            self._read_at = time.monotonic()
-        return {"Authorization": f"Bearer {self._token}"}
-
-    async def _call(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        kind: str = "application/json",
-    ) -> Object:
-        headers = self._headers() | ({"Content-Type": kind} if body else {})
-        timeout = aiohttp.ClientTimeout(total=_CALL_SECONDS)
-        code = "none"
-        try:
-            async with self._http.request(
-                method, self._url + path, params=params, data=body, headers=headers, timeout=timeout
-            ) as answer:
-                text = await answer.read()
-            code = str(answer.status)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise UnreachableError(f"{method} {path}: {type(error).__name__}: {error}") from error
-        finally:
-            self._metrics.api_requests.labels(method, code).inc()
-        if answer.status >= 400:
-            raise _error(method, path, answer.status, text)
-        try:
-            return dict(json.loads(text))
-        except ValueError as error:
-            raise UnreachableError(f"{method} {path}: the API server answered no object") from error
-
-
-def compact(manifest: Object) -> bytes:
-    """As it is sent."""
-    return json.dumps(manifest, separators=(",", ":")).encode()
-
-
-def _event(line: bytes) -> tuple[str, Object]:
-    event = json.loads(line)
-    kind, item = str(event["type"]), dict(event["object"])
-    if kind == "ERROR":
-        raise _error("GET", "watch", int(item.get("code") or 500), json.dumps(item).encode())
-    return kind, item
-
-
-def _error(method: str, path: str, status: int, body: bytes) -> ClusterError:
-    """The domain error of an answer that is none."""
-    text, reason = body.decode(errors="replace"), ""
-    with suppress(ValueError, AttributeError):
-        said = json.loads(text)
-        text, reason = str(said.get("message", "")) or text, str(said.get("reason") or "")
-    message = text[:2000] or f"{method} {path}: HTTP {status}"
-    match status:
-        case 404:
-            return MissingError(message)
-        case 409 if method != "POST" or reason in _TAKEN:
-            return LostError(message)
-        case 410:
-            return StaleError(message)
-        case 422 if method == "PATCH":
-            return LostError(message)
-        case 400 | 422:
-            return RejectedError(message, final=True)
-        case 403:
-            return RejectedError(message, final="exceeded quota" not in message)
-        case _:
-            return UnreachableError(f"{method} {path}: HTTP {status}: {message}")
