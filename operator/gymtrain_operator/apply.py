@@ -5,8 +5,9 @@ import secrets
 from collections.abc import Iterable
 
 from gymtrain_api import labels
+from gymtrain_kube.errors import ConflictError, NotFoundError, RejectedError
 from gymtrain_operator import kinds
-from gymtrain_operator.errors import ConflictError, ForeignObjectError, NotFoundError, RejectedError
+from gymtrain_operator.errors import ForeignObjectError
 from gymtrain_operator.kinds import Kind
 from gymtrain_operator.kube_client import KubeClient
 from gymtrain_operator.log import logger
@@ -30,7 +31,7 @@ async def carry_out(cluster: KubeClient, seen: Observation, plan: Plan, refusals
     nothing more is written: what follows may depend on it.
 
     Raises:
-        ClusterError: the API server doesn't answer, or something changed meanwhile; observe again.
+        KubeError: the API server doesn't answer, or something changed meanwhile; observe again.
     """
     namespace = seen.run.namespace
     for change in plan.owners:

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from gymtrain_kube.errors import ConflictError, KubeError, NotFoundError
 from gymtrain_operator import kinds, metrics
-from gymtrain_operator.errors import ClusterError, ConflictError, NotFoundError
 from gymtrain_operator.kube_client import KubeClient
 from gymtrain_operator.log import logger
 
@@ -81,7 +81,7 @@ class Leadership:
                 if lease["spec"].get("holderIdentity") == self._identity:
                     lease["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
                     await self._cluster.replace(kinds.LEASE, lease)
-        except (ClusterError, TimeoutError):
+        except (KubeError, TimeoutError):
             return  # it expires by itself
 
     async def _try(self, seconds: float = RENEW_DEADLINE_SECONDS / 2) -> bool:
@@ -90,7 +90,7 @@ class Leadership:
         try:
             async with asyncio.timeout(min(seconds, RENEW_DEADLINE_SECONDS / 2)):
                 return await self._take()
-        except (ClusterError, TimeoutError) as error:
+        except (KubeError, TimeoutError) as error:
             if not isinstance(error, ConflictError):
                 logger().warning("lease", error=str(error) or type(error).__name__)
             return False

@@ -5,6 +5,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from gymtrain_kube.errors import KubeError
 from gymtrain_operator import log
 from gymtrain_operator.errors import OperatorError
 from gymtrain_operator.health import Health, served
@@ -29,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except* LostLeaseError as lost:
         log.logger().error("no longer the leader", error=str(lost.exceptions))
         code = 1
-    except* OperatorError as error:
+    except* (OperatorError, KubeError) as error:
         log.logger().error("can't go on", error=str(error.exceptions))
         code = 1
     return code

@@ -12,8 +12,9 @@ from gymtrain_api.record import read_record
 from gymtrain_api.runs import InvalidRunError, parse_spec, parse_status
 from gymtrain_api.transports import ServerOffer
 from gymtrain_api.wiring import TrainerProgress
+from gymtrain_kube.errors import KubeError, NotFoundError, RejectedError
 from gymtrain_operator import kinds
-from gymtrain_operator.errors import ClusterError, NotFoundError, OversizedAnswerError, ProbeError, RejectedError
+from gymtrain_operator.errors import OversizedAnswerError, ProbeError
 from gymtrain_operator.kube_client import KubeClient
 from gymtrain_operator.manifests.context import Defaults, RunContext
 from gymtrain_operator.manifests.inference import CONTAINER as INFERENCE_CONTAINER
@@ -63,7 +64,7 @@ class Observer:
         """All about the run whose object is `found`.
 
         Raises:
-            ClusterError: the API server didn't answer; pods that don't answer are no error.
+            KubeError: the API server didn't answer; pods that don't answer are no error.
         """
         run = read_run(found)
         children = await self._children(run)
@@ -225,7 +226,7 @@ class Observer:
                                 run.namespace, ref.pod, ref.container, lines=_TAIL_LINES, previous=ref.previous
                             )
                         )
-                except ClusterError:
+                except KubeError:
                     continue  # a log is a help to the reader; the plan goes on without
                 if len(self._tails) >= _KEPT_TAILS:
                     del self._tails[next(iter(self._tails))]

@@ -5,8 +5,8 @@ from typing import Any
 
 from gymtrain_api import labels
 from gymtrain_api.status import GymTrainingRunStatus
+from gymtrain_kube.errors import KubeError
 from gymtrain_operator import kinds, metrics
-from gymtrain_operator.errors import ClusterError
 from gymtrain_operator.kube_client import KubeClient
 from gymtrain_operator.log import logger
 from gymtrain_operator.reconcile.events import Event
@@ -69,5 +69,5 @@ async def post_event(cluster: KubeClient, run: Object, event: Event, now: float)
     }
     try:
         await cluster.create(kinds.EVENT, manifest)
-    except ClusterError as error:
+    except KubeError as error:
         logger().warning("event lost", reason=event.reason, error=str(error))

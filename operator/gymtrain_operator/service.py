@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import kopf
 import structlog
 
+from gymtrain_kube.errors import ConflictError, KubeError, UnreachableError
 from gymtrain_operator import handlers, kinds, metrics, watching
-from gymtrain_operator.errors import ClusterError, ConflictError, UnreachableError
 from gymtrain_operator.health import Health
 from gymtrain_operator.kube_client import KubeClient
 from gymtrain_operator.log import logger
@@ -95,7 +95,7 @@ class Service:
         gone = self._reconciler.known(namespace)
         try:
             due = await self._cluster.versions(kinds.RUN, namespace)
-        except ClusterError as error:
+        except KubeError as error:
             logger().warning("resync", namespace=namespace or "all", error=str(error))
             return False
         gone -= due.keys()
@@ -132,7 +132,7 @@ class Service:
         except Exception as error:
             # Whatever is wrong with one run must not stop the others.
             metrics.RECONCILE_ERRORS.labels(type(error).__name__).inc()
-            expected = isinstance(error, ClusterError | TimeoutError)
+            expected = isinstance(error, KubeError | TimeoutError)
             logger().error("reconcile failed", error=str(error) or type(error).__name__, exc_info=not expected)
             requeue = self._retry_delay(key)
             if isinstance(error, UnreachableError) and error.retry_after is not None:
@@ -159,7 +159,7 @@ class Service:
             try:
                 if await self._cluster.knows_runs():
                     return
-            except ClusterError as error:
+            except KubeError as error:
                 logger().warning("waiting for the API server", error=str(error))
             if not said:
                 logger().info("waiting for the CustomResourceDefinition of GymTrainingRun")

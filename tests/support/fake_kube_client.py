@@ -4,7 +4,7 @@ import copy
 from collections.abc import Iterable
 from typing import Any
 
-from gymtrain_operator.errors import ConflictError, NotFoundError
+from gymtrain_kube.errors import ConflictError, NotFoundError
 from gymtrain_operator.kinds import Kind
 from gymtrain_operator.kube_client import KubeClient
 from gymtrain_operator.trimming import trimmed

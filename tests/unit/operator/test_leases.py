@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from gymtrain_kube.errors import UnreachableError
 from gymtrain_operator import kinds, leases
-from gymtrain_operator.errors import UnreachableError
 from gymtrain_operator.leases import Leadership, LostLeaseError
 from tests.support.fake_kube_client import FakeKubeClient
 

@@ -9,9 +9,9 @@ import pytest
 
 from gymtrain_api import agent_sandbox, labels, names
 from gymtrain_api.wiring import PREFLIGHT_MARK, TrainerProgress
+from gymtrain_kube.errors import ConflictError, KubeError, RejectedError, UnreachableError
 from gymtrain_operator import kinds
 from gymtrain_operator import observe as observing
-from gymtrain_operator.errors import ClusterError, ConflictError, RejectedError, UnreachableError
 from gymtrain_operator.observe import Observer
 from gymtrain_operator.reconcile.times import to_text
 from gymtrain_operator.reconciler import Reconciler
@@ -227,7 +227,7 @@ async def test_an_object_that_was_changed_is_tried_at_once(bench: Bench) -> None
     ],
 )
 async def test_an_api_server_that_takes_nothing_for_a_while_is_quoted_in_the_status(
-    bench: Bench, error: ClusterError
+    bench: Bench, error: KubeError
 ) -> None:
     bench.add_run()
     await bench.pass_preflight()

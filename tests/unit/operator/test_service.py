@@ -1,29 +1,30 @@
 """The running operator: what it looks at, and what keeps it alive."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from itertools import islice
 
 import aiohttp
-import httpx2 as httpx
 import pytest
 
 from gymtrain_api import labels
+from gymtrain_kube.client import Object
+from gymtrain_kube.errors import KubeError, RejectedError, UnreachableError
 from gymtrain_operator import health as health_module
 from gymtrain_operator import kinds, watching
 from gymtrain_operator import service as service_module
-from gymtrain_operator.errors import ClusterError, RejectedError, UnreachableError
 from gymtrain_operator.handlers import ended_as
 from gymtrain_operator.health import Health
 from gymtrain_operator.kinds import Kind
-from gymtrain_operator.kube_client import KubeClient, Object
+from gymtrain_operator.kube_client import KubeClient
 from gymtrain_operator.leases import Leadership
 from gymtrain_operator.observe import Observer
 from gymtrain_operator.queues import Key
 from gymtrain_operator.reconciler import Reconciler
 from gymtrain_operator.service import Service
 from tests.support.fake_kube_client import FakeKubeClient
+from tests.support.scripted_api import ScriptedApi
 from tests.support.world import DEFAULTS, spec
 
 LEASE = {"metadata": {"resourceVersion": "1"}, "spec": {"holderIdentity": "other", "leaseDurationSeconds": 15}}
@@ -36,29 +37,38 @@ def _silent_for_long() -> Health:
     return health
 
 
-def _cluster(handler: Callable[[httpx.Request], httpx.Response], health: Health) -> KubeClient:
-    client = httpx.AsyncClient(base_url="https://api", transport=httpx.MockTransport(handler))
-    return KubeClient(client, "ns", health.hear)
+@asynccontextmanager
+async def _heard(api: ScriptedApi, health: Health) -> AsyncIterator[KubeClient]:
+    """A client whose answers are signs of life."""
+    client = KubeClient(api.access, health.hear)
+    try:
+        yield client
+    finally:
+        await client.close()
 
 
 @pytest.mark.parametrize(
     ("status", "alive"), [(200, True), (403, True), (404, True), (429, True), (401, False), (500, False), (503, False)]
 )
-async def test_an_answer_of_the_api_server_keeps_the_operator_alive(status: int, alive: bool) -> None:
+async def test_an_answer_of_the_api_server_keeps_the_operator_alive(api: ScriptedApi, status: int, alive: bool) -> None:
     health = _silent_for_long()
-    cluster = _cluster(lambda _: httpx.Response(status, json={}), health)
-    with suppress(ClusterError):
-        await cluster.get(kinds.POD, "ns", "p")
+    api.answer({}, status=status)
+    async with _heard(api, health) as kube:
+        with suppress(KubeError):
+            await kube.get(kinds.POD, "ns", "p")
     assert health.alive is alive
 
 
-async def test_a_standby_that_reads_the_lease_of_the_leader_is_alive() -> None:
+async def test_a_standby_that_reads_the_lease_of_the_leader_is_alive(api: ScriptedApi) -> None:
     health = _silent_for_long()
-    standby = Leadership(_cluster(lambda _: httpx.Response(200, json=LEASE), health), "sys", "me")
-    waiting = asyncio.create_task(standby.acquire())
-    await asyncio.sleep(0.05)
-    waiting.cancel()
-    assert health.alive
+    api.answer(LEASE)
+    async with _heard(api, health) as kube:
+        waiting = asyncio.create_task(Leadership(kube, "sys", "me").acquire())
+        async with asyncio.timeout(10):
+            while not health.alive:  # noqa: ASYNC110  it has no event
+                await asyncio.sleep(0.01)
+        waiting.cancel()
+    assert api.request.path.endswith("/leases/gymtrain-operator")
 
 
 class _Recorder(Reconciler):
