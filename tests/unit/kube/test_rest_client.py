@@ -206,7 +206,7 @@ async def test_a_place_that_the_api_server_forgot_is_told(api: ScriptedApi, clie
 async def test_a_watch_that_falls_silent_ends_in_an_error(
     api: ScriptedApi, client: RestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "_SILENCE_SECONDS", 0.1)
+    monkeypatch.setattr(client_module, "_SILENCE_SECONDS", 0.5)
 
     async def silent(request: web.Request) -> web.StreamResponse:
         answer = web.StreamResponse()

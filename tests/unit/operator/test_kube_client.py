@@ -1,6 +1,8 @@
 """The requests that reach the API server, by the operator's verbs."""
 
+import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -99,3 +101,23 @@ async def test_the_status_is_put_with_the_version_it_was_computed_from(api: Scri
     await kube.replace(kinds.RUN, run, "status")
     assert (api.request.method, api.request.path.rsplit("/", 1)[1]) == ("PUT", "status")
     assert api.request.json["metadata"]["resourceVersion"] == "7"
+
+
+async def test_outside_a_pod_the_kubeconfig_leads_to_the_api_server(
+    api: ScriptedApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = {"cluster": "c", "user": "u", "namespace": "sys"}
+    document = {
+        "current-context": "here",
+        "contexts": [{"name": "here", "context": context}],
+        "clusters": [{"name": "c", "cluster": {"server": api.access.url}}],
+        "users": [{"name": "u", "user": {"token": "secret"}}],
+    }
+    (tmp_path / "config").write_text(json.dumps(document))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    kube = KubeClient.connect(lambda: None)
+    assert await kube.knows_runs()
+    await kube.close()
+    assert kube.namespace == "sys"
+    assert api.request.headers["Authorization"] == "Bearer secret"
+    assert api.request.path == "/apis/gymtrain.dev/v1alpha1"
