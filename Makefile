@@ -39,7 +39,7 @@ lint: ## Format, lint, types, import contracts, generated files
 	$(RUN) ruff check .
 	dev/run go-format
 	$(RUN) mypy
-	PYTHONPATH=api:operator:cli:trainer:gateway:broker:gym:inference $(RUN) lint-imports
+	PYTHONPATH=api:kube:operator:cli:trainer:gateway:broker:gym:inference $(RUN) lint-imports
 	$(MAKE) --no-print-directory verify
 
 .PHONY: format
@@ -144,4 +144,4 @@ bench-sandboxes: cluster-up ## ... of sandboxes, beside agent-sandbox and kubect
 	dev/run addon agent-sandbox
 	dev/run addon kwok
 	KUBECONFIG="$$(dev/run kubeconfig)" dev/install.sh >/dev/null
-	KUBECONFIG="$$(dev/run kubeconfig)" PYTHONPATH=api:trainer:broker $(RUN) python -m benchmarks.sandboxes $(PARTS)
+	KUBECONFIG="$$(dev/run kubeconfig)" PYTHONPATH=api:kube:trainer:broker $(RUN) python -m benchmarks.sandboxes $(PARTS)

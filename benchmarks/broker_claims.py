@@ -26,10 +26,11 @@ from aiohttp.test_utils import TestServer
 
 from gymtrain_api.spec import Sandboxes
 from gymtrain_broker.backends.pods import Cluster
-from gymtrain_broker.kube.client import Kube
 from gymtrain_broker.main import Running
 from gymtrain_broker.metrics import Metrics
 from gymtrain_broker.settings import Settings
+from gymtrain_broker.throttled_client import ThrottledClient
+from gymtrain_kube.access import Access
 from tests.support.fake_pods import FakeCluster
 
 _TOKEN = "benchmark"  # noqa: S105  of a broker that lives as long as this process
@@ -137,7 +138,7 @@ async def broker_here(http: aiohttp.ClientSession, options: argparse.Namespace) 
         daemon_port=fake.daemon_port,
     )
     metrics = Metrics()
-    api = Cluster(Kube(http, fake.url, metrics), config)
+    api = Cluster(ThrottledClient(Access(fake.url), metrics), config)
     running = Running(config, api, http, metrics)
     server = TestServer(running.api.app(), host="127.0.0.1")
     await server.start_server()
@@ -147,6 +148,7 @@ async def broker_here(http: aiohttp.ClientSession, options: argparse.Namespace) 
     finally:
         await server.close()
         await running.stop()
+        await api.close()
         await fake.stop()
 
 

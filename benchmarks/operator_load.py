@@ -99,7 +99,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.operator_load", description=__doc__)
     parser.add_argument("--runs", type=int, default=300)
     parser.add_argument("--seconds", type=float, default=90, help="how long to look once all train (default: 90)")
-    parser.add_argument("--operator", type=Path, default=_ROOT / "operator", help="its folder, api beside it")
+    parser.add_argument("--operator", type=Path, default=_ROOT / "operator", help="its folder, api and kube beside it")
     parser.add_argument("--log", type=Path, default=Path(tempfile.gettempdir()) / "operator-load.log")
     options = parser.parse_args()
     results = measure(options.runs, options.seconds, options.operator.resolve(), options.log)

@@ -23,8 +23,6 @@ from gymtrain_api.sandboxes import BACKENDS, SandboxBackend
 from gymtrain_api.wiring import RunConfig
 from gymtrain_broker.errors import StartError
 
-_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
-
 
 def run_config() -> Path:
     """`RunConfig` as JSON."""
@@ -80,18 +78,18 @@ def image_volumes() -> bool:
 
 def api_url() -> str:
     """Address of the API server; empty where the environment names none."""
-    if url := os.environ.get("GYMTRAIN_API_URL", ""):
-        return url.rstrip("/")
-    host, port = (os.environ.get(f"KUBERNETES_SERVICE_{part}", "") for part in ("HOST", "PORT"))
-    bracketed = f"[{host}]" if ":" in host else host
-    return f"https://{bracketed}:{port or 443}" if host else ""
+    return os.environ.get("GYMTRAIN_API_URL", "").rstrip("/")
 
 
-def api_token_file() -> Path:
-    """Token for the API server; the kubelet renews it."""
-    return Path(os.environ.get("GYMTRAIN_API_TOKEN_FILE", f"{_ACCOUNT}/token"))
+def api_token_file() -> Path | None:
+    """Token for the API server; None: that of the ServiceAccount."""
+    return _path("GYMTRAIN_API_TOKEN_FILE")
 
 
-def api_ca_file() -> Path:
-    """Who may sign the API server's certificate."""
-    return Path(os.environ.get("GYMTRAIN_API_CA_FILE", f"{_ACCOUNT}/ca.crt"))
+def api_ca_file() -> Path | None:
+    """Who may sign the API server's certificate; None: the ServiceAccount's."""
+    return _path("GYMTRAIN_API_CA_FILE")
+
+
+def _path(variable: str) -> Path | None:
+    return Path(found) if (found := os.environ.get(variable)) else None

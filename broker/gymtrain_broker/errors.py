@@ -3,22 +3,18 @@
 BrokerError
 ├── StartError               it can't start: run.json, the token or the cluster's access is wrong
 │   └── PortError            it can't listen on its port
-├── CallError                one request can't be served; `status`, `code` and the text go to the client
-│   ├── BadRequestError      400
-│   ├── UnauthorizedError    401
-│   ├── UnknownError         404
-│   ├── ConflictingKeyError  409: the key belongs to another request
-│   ├── NotRunningError      409: the sandbox doesn't run
-│   ├── NeverError           422: no wait would help
-│   ├── QueueFullError       429
-│   ├── DaemonError          502: the sandbox's daemon didn't answer
-│   └── UnavailableError     503: the API server didn't take the write; asking again may help
-└── ClusterError             the API server's answer, translated where it is received
-    ├── MissingError         no such pod
-    ├── LostError            the pod is no longer what it was: another name, another lease
-    ├── StaleError           the watch's place in history is gone: list anew
-    ├── RejectedError        the pod is refused, for good or for now
-    └── UnreachableError     no answer in time, 429 and 5xx, or a quota being written: try again later
+└── CallError                one request can't be served; `status`, `code` and the text go to the client
+    ├── BadRequestError      400
+    ├── UnauthorizedError    401
+    ├── UnknownError         404
+    ├── ConflictingKeyError  409: the key belongs to another request
+    ├── NotRunningError      409: the sandbox doesn't run
+    ├── NeverError           422: no wait would help
+    ├── QueueFullError       429
+    ├── DaemonError          502: the sandbox's daemon didn't answer
+    └── UnavailableError     503: the API server didn't take the write; asking again may help
+
+What the API server answers are `gymtrain_kube.errors`.
 """
 
 from http import HTTPStatus
@@ -104,35 +100,3 @@ class UnavailableError(CallError):
 
     status = HTTPStatus.SERVICE_UNAVAILABLE
     code = "unavailable"
-
-
-class ClusterError(BrokerError):
-    """The API server refused a request."""
-
-
-class MissingError(ClusterError):
-    """There is no such pod."""
-
-
-class LostError(ClusterError):
-    """Somebody else was faster."""
-
-
-class StaleError(ClusterError):
-    """410: the resourceVersion is too old."""
-
-
-class RejectedError(ClusterError):
-    """The API server doesn't accept the pod.
-
-    Attributes:
-        final: True where trying again can't help; False for what may pass, such as a quota that is used up.
-    """
-
-    def __init__(self, message: str, *, final: bool) -> None:
-        super().__init__(message)
-        self.final = final
-
-
-class UnreachableError(ClusterError):
-    """The API server gave no usable answer."""

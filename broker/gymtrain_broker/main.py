@@ -28,11 +28,11 @@ from gymtrain_broker.control.writes import Writes
 from gymtrain_broker.errors import PortError, StartError
 from gymtrain_broker.http.api import Api
 from gymtrain_broker.http.daemon_proxy import Passing
-from gymtrain_broker.kube.client import Kube
 from gymtrain_broker.metrics import Metrics
 from gymtrain_broker.policy.shapes import Shapes
 from gymtrain_broker.policy.state import State
 from gymtrain_broker.settings import Settings
+from gymtrain_broker.throttled_client import ThrottledClient
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ async def serve(config: Settings) -> bool:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     metrics = Metrics()
-    kube = Kube.connect(metrics)
+    kube = ThrottledClient.connect(metrics)
     backend: Backend = AgentSandboxes(kube, config) if config.backend == "AgentSandbox" else Cluster(kube, config)
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30)
     async with aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as http:

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from gymtrain_api import labels
 from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_api.times import to_text
+from gymtrain_kube.errors import ConflictError, KubeError, NotFoundError, RejectedError
 from gymtrain_operator import kinds, metrics
-from gymtrain_operator.cluster import Cluster
-from gymtrain_operator.errors import ClusterError, ConflictError, ForeignObjectError, NotFoundError, RejectedError
+from gymtrain_operator.errors import ForeignObjectError
 from gymtrain_operator.kinds import Kind, Object
+from gymtrain_operator.kube_client import KubeClient
 from gymtrain_operator.log import logger
 from gymtrain_operator.manifests.objects import digest
 from gymtrain_operator.manifests.volumes import is_kept
@@ -77,7 +78,7 @@ class RejectionBackoff:
 
 
 async def carry_out(
-    cluster: Cluster, seen: Observation, plan: Plan, backoff: RejectionBackoff
+    cluster: KubeClient, seen: Observation, plan: Plan, backoff: RejectionBackoff
 ) -> tuple[Rejection, ...]:
     """Makes the cluster as the plan says. Returns what the API server rejected, now or a short while ago.
 
@@ -85,7 +86,7 @@ async def carry_out(
     nothing more is written: what follows may depend on it.
 
     Raises:
-        ClusterError: the API server doesn't answer, or something changed meanwhile; observe again.
+        KubeError: the API server doesn't answer, or something changed meanwhile; observe again.
     """
     namespace = seen.run.namespace
     for change in plan.owners:
@@ -111,7 +112,7 @@ def _groups(manifests: Iterable[Object]) -> list[list[Object]]:
     return [*([m] for m in first), rest]
 
 
-async def _try(cluster: Cluster, seen: Observation, manifest: Object, backoff: RejectionBackoff) -> Rejection | None:
+async def _try(cluster: KubeClient, seen: Observation, manifest: Object, backoff: RejectionBackoff) -> Rejection | None:
     """Writes an object, unless it was rejected as it is and the pause after that isn't over."""
     standing = backoff.standing(manifest, seen.now)
     if standing is not None:
@@ -125,7 +126,7 @@ async def _try(cluster: Cluster, seen: Observation, manifest: Object, backoff: R
     return backoff.note(manifest, rejection, seen.now)
 
 
-async def _change_owners(cluster: Cluster, change: OwnerChange) -> Rejection | None:
+async def _change_owners(cluster: KubeClient, change: OwnerChange) -> Rejection | None:
     """Changes an object's owners. Where this is rejected nothing else of the plan may be done: a trainer would write
     to a volume that goes."""
     kind = kinds.BY_NAME[change.live["kind"]]
@@ -136,7 +137,7 @@ async def _change_owners(cluster: Cluster, change: OwnerChange) -> Rejection | N
     return None
 
 
-async def _write(cluster: Cluster, seen: Observation, manifest: Object) -> Rejection | None:
+async def _write(cluster: KubeClient, seen: Observation, manifest: Object) -> Rejection | None:
     kind = kinds.BY_NAME[manifest["kind"]]
     name = name_of(manifest)
     live = seen.children.get(kind.name, name)
@@ -156,7 +157,7 @@ async def _write(cluster: Cluster, seen: Observation, manifest: Object) -> Rejec
     return None
 
 
-async def _create(cluster: Cluster, kind: Kind, manifest: Object) -> None:
+async def _create(cluster: KubeClient, kind: Kind, manifest: Object) -> None:
     if kind is kinds.SECRET:  # chance is no part of a plan
         manifest = manifest | {"stringData": {key: secrets.token_hex(_TOKEN_BYTES) for key in manifest["stringData"]}}
     try:
@@ -167,7 +168,7 @@ async def _create(cluster: Cluster, kind: Kind, manifest: Object) -> None:
         await _refuse_foreign(cluster, kind, manifest)
 
 
-async def _refuse_foreign(cluster: Cluster, kind: Kind, manifest: Object) -> None:
+async def _refuse_foreign(cluster: KubeClient, kind: Kind, manifest: Object) -> None:
     """Raises where an object of the name exists that isn't in the observation: it is somebody else's, unless it was
     only just made."""
     name = name_of(manifest)
@@ -186,7 +187,7 @@ def _owners(manifest: Object) -> set[str]:
     return {owner["uid"] for owner in manifest["metadata"].get("ownerReferences") or []}
 
 
-async def write_record(cluster: Cluster, run: Object, text: str) -> Object:
+async def write_record(cluster: KubeClient, run: Object, text: str) -> Object:
     """Writes the run's record (decision 19), and returns the run after that; an empty `text` removes the record.
 
     Raises:
@@ -196,7 +197,7 @@ async def write_record(cluster: Cluster, run: Object, text: str) -> Object:
     return await cluster.change_metadata(kinds.RUN, run, {"annotations": {labels.RECORD: text or None}})
 
 
-async def write_status(cluster: Cluster, run: Object, status: GymTrainingRunStatus) -> Object:
+async def write_status(cluster: KubeClient, run: Object, status: GymTrainingRunStatus) -> Object:
     """Writes the run's status, and returns the run after that; the same object where nothing changed.
 
     The write carries the resourceVersion of the spec that the status was computed from, so two writers
@@ -212,7 +213,7 @@ async def write_status(cluster: Cluster, run: Object, status: GymTrainingRunStat
     return await cluster.replace(kinds.RUN, run | {"status": document}, "status")
 
 
-async def post_event(cluster: Cluster, run: Object, event: Event, now: float) -> None:
+async def post_event(cluster: KubeClient, run: Object, event: Event, now: float) -> None:
     """Posts an event about the run. One that is lost is logged and forgotten: the status says it too."""
     meta = run["metadata"]
     time = to_text(now)
@@ -240,5 +241,5 @@ async def post_event(cluster: Cluster, run: Object, event: Event, now: float) ->
     }
     try:
         await cluster.create(kinds.EVENT, manifest)
-    except ClusterError as error:
+    except KubeError as error:
         logger().warning("event lost", reason=event.reason, error=str(error))

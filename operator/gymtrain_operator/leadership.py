@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from gymtrain_api.times import to_text_with_microseconds
+from gymtrain_kube.errors import ConflictError, KubeError, NotFoundError
 from gymtrain_operator import kinds, metrics
-from gymtrain_operator.cluster import Cluster
-from gymtrain_operator.errors import ClusterError, ConflictError, NotFoundError
+from gymtrain_operator.kube_client import KubeClient
 from gymtrain_operator.log import logger
 
 NAME = "gymtrain-operator"
@@ -33,7 +33,7 @@ class Leadership:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: KubeClient,
         namespace: str,
         identity: str,
         clock: Callable[[], float] = time.monotonic,
@@ -81,7 +81,7 @@ class Leadership:
                 if lease["spec"].get("holderIdentity") == self._identity:
                     lease["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
                     await self._cluster.replace(kinds.LEASE, lease)
-        except (ClusterError, TimeoutError):
+        except (KubeError, TimeoutError):
             return  # it expires by itself
 
     async def _try(self, seconds: float = RENEW_DEADLINE_SECONDS / 2) -> bool:
@@ -90,7 +90,7 @@ class Leadership:
         try:
             async with asyncio.timeout(min(seconds, RENEW_DEADLINE_SECONDS / 2)):
                 return await self._take()
-        except (ClusterError, TimeoutError) as error:
+        except (KubeError, TimeoutError) as error:
             if not isinstance(error, ConflictError):
                 logger().warning("lease", error=str(error) or type(error).__name__)
             return False

@@ -35,7 +35,7 @@ def set_up(level: str, form: LogFormat) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level.upper())
-    for noisy in ("httpx", "httpx2", "httpcore", "httpcore2", "kopf", "aiohttp.access", "asyncio"):
+    for noisy in ("kopf", "aiohttp.access", "asyncio"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 

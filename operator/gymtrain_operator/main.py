@@ -5,10 +5,11 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from gymtrain_kube.errors import KubeError
 from gymtrain_operator import log
-from gymtrain_operator.cluster import Cluster
 from gymtrain_operator.errors import OperatorError
 from gymtrain_operator.health import Health, served
+from gymtrain_operator.kube_client import KubeClient
 from gymtrain_operator.leadership import Leadership, LostLeaseError
 from gymtrain_operator.observe import Observer
 from gymtrain_operator.options import Options, parse
@@ -29,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except* LostLeaseError as lost:
         log.logger().error("no longer the leader", error=str(lost.exceptions))
         code = 1
-    except* OperatorError as error:
+    except* (OperatorError, KubeError) as error:
         log.logger().error("can't go on", error=str(error.exceptions))
         code = 1
     return code
@@ -41,7 +42,7 @@ async def _serve(options: Options, health: Health) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     heartbeats = asyncio.create_task(health.loop.send_heartbeats())
-    cluster = Cluster.connect(health.hear)
+    cluster = KubeClient.connect(health.hear)
     try:
         async with probing_session() as session:
             reconciler = Reconciler(cluster, Observer(cluster, session, options.defaults), options.defaults)
@@ -51,7 +52,7 @@ async def _serve(options: Options, health: Health) -> None:
         await cluster.close()
 
 
-async def _lead(options: Options, cluster: Cluster, service: Service, health: Health, stop: asyncio.Event) -> None:
+async def _lead(options: Options, cluster: KubeClient, service: Service, health: Health, stop: asyncio.Event) -> None:
     """Runs the service, as the leader only where there is an election."""
     if not options.leader_elect:
         await service.run(options.workers, stop)

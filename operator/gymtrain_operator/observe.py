@@ -13,10 +13,11 @@ from gymtrain_api.record import read_record
 from gymtrain_api.runs import InvalidRunError, parse_spec, parse_status
 from gymtrain_api.transports import ServerOffer
 from gymtrain_api.wiring import GymPreflight, InferencePreflight, TrainerPreflight, TrainerProgress
+from gymtrain_kube.errors import KubeError, NotFoundError, RejectedError
 from gymtrain_operator import kinds
-from gymtrain_operator.cluster import Cluster
-from gymtrain_operator.errors import ClusterError, NotFoundError, OversizedAnswerError, ProbeError, RejectedError
+from gymtrain_operator.errors import OversizedAnswerError, ProbeError
 from gymtrain_operator.kinds import Object
+from gymtrain_operator.kube_client import KubeClient
 from gymtrain_operator.manifests.context import Defaults, RunContext
 from gymtrain_operator.manifests.inference import CONTAINER as INFERENCE_CONTAINER
 from gymtrain_operator.manifests.preflight import GYM_CONTAINER, TRAINER_CONTAINER, preflight_hash
@@ -50,7 +51,7 @@ _TAIL_LINES = 40  # more than are shown: empty lines don't count
 class Observer:
     """Reads everything about a run. Logs of failed containers never change and are kept."""
 
-    def __init__(self, cluster: Cluster, session: aiohttp.ClientSession, defaults: Defaults) -> None:
+    def __init__(self, cluster: KubeClient, session: aiohttp.ClientSession, defaults: Defaults) -> None:
         self._cluster = cluster
         self._session = session
         self._defaults = defaults
@@ -61,7 +62,7 @@ class Observer:
         """Reads everything about the run whose object is `found`.
 
         Raises:
-            ClusterError: the API server didn't answer; pods that don't answer are no error.
+            KubeError: the API server didn't answer; pods that don't answer are no error.
         """
         run = read_run(found)
         children = await self._children(run)
@@ -224,7 +225,7 @@ class Observer:
                                 run.namespace, ref.pod, ref.container, lines=_TAIL_LINES, previous=ref.previous
                             )
                         )
-                except ClusterError:
+                except KubeError:
                     continue  # a log is a help to the reader; the plan goes on without
                 if len(self._tails) >= _KEPT_TAILS:
                     del self._tails[next(iter(self._tails))]

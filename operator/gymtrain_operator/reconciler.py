@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from gymtrain_kube.errors import KubeError, NotFoundError, RejectedError
 from gymtrain_operator import kinds, metrics
 from gymtrain_operator.apply import RejectionBackoff, carry_out, post_event, write_record, write_status
-from gymtrain_operator.cluster import Cluster
-from gymtrain_operator.errors import ClusterError, NotFoundError, RejectedError
 from gymtrain_operator.kinds import Object
+from gymtrain_operator.kube_client import KubeClient
 from gymtrain_operator.log import logger
 from gymtrain_operator.manifests.context import Defaults
 from gymtrain_operator.observe import Observer, read_run
@@ -59,7 +59,7 @@ class Reconciler:
     """Reconciles runs, one call for one run at a time."""
 
     def __init__(
-        self, cluster: Cluster, observer: Observer, defaults: Defaults, clock: Callable[[], float] = time.time
+        self, cluster: KubeClient, observer: Observer, defaults: Defaults, clock: Callable[[], float] = time.time
     ) -> None:
         self._cluster = cluster
         self._observer = observer
@@ -111,7 +111,7 @@ class Reconciler:
         """Brings the run one step on. Returns the seconds after which it has to be looked at again.
 
         Raises:
-            ClusterError: the API server didn't answer, or the run changed meanwhile: try again.
+            KubeError: the API server didn't answer, or the run changed meanwhile: try again.
         """
         begin = time.perf_counter()
         memory = self._memories.get(key)
@@ -129,7 +129,7 @@ class Reconciler:
         try:
             seen = await (self._tick(last, run) if last is not None else self._observe(key, run))
             requeue = await self._act(key, run, seen)
-        except ClusterError as error:
+        except KubeError as error:
             await self._report_error(key, run, error)
             raise
         self._failing.pop(key, None)
@@ -180,7 +180,7 @@ class Reconciler:
         self._remember(key, run, seen, wanted, quiet=not rejections)
         return wanted.requeue_after
 
-    async def _report_error(self, key: RunKey, run: Object, error: ClusterError) -> None:
+    async def _report_error(self, key: RunKey, run: Object, error: KubeError) -> None:
         """Writes what the API server answers into the status of a run that goes on, once it does so for a while: a
         single conflict, or a moment without an answer, is ordinary."""
         now = self._clock()
@@ -193,7 +193,7 @@ class Reconciler:
             run = trimmed_run(await write_status(self._cluster, run, status))
             for event in events_between(seen.status, status):
                 await post_event(self._cluster, run, event, now)
-        except ClusterError as also:
+        except KubeError as also:
             logger().warning("the status can't be written either", error=str(also))
         if key in self._memories:
             self._memories[key].run = run  # so that this write is no event

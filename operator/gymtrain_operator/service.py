@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import structlog
 
+from gymtrain_kube.errors import ConflictError, KubeError, UnreachableError
 from gymtrain_operator import kinds, metrics, watching
-from gymtrain_operator.cluster import Cluster
-from gymtrain_operator.errors import ClusterError, ConflictError, UnreachableError
 from gymtrain_operator.health import Health
+from gymtrain_operator.kube_client import KubeClient
 from gymtrain_operator.log import logger
 from gymtrain_operator.reconciler import Reconciler
 from gymtrain_operator.run_queue import RunKey, RunQueue
@@ -30,7 +30,7 @@ _ENDED_SECONDS = 300.0
 class Service:
     """Everything that runs while this replica leads."""
 
-    def __init__(self, cluster: Cluster, reconciler: Reconciler, namespaces: Sequence[str], health: Health) -> None:
+    def __init__(self, cluster: KubeClient, reconciler: Reconciler, namespaces: Sequence[str], health: Health) -> None:
         self._cluster = cluster
         self._reconciler = reconciler
         self._namespaces = list(namespaces)
@@ -82,7 +82,7 @@ class Service:
         gone = self._reconciler.known(namespace)
         try:
             due = await self._cluster.versions(kinds.RUN, namespace)
-        except ClusterError as error:
+        except KubeError as error:
             logger().warning("resync", namespace=namespace or "all", error=str(error))
             return False
         gone -= due.keys()
@@ -119,7 +119,7 @@ class Service:
         except Exception as error:
             # Whatever is wrong with one run must not stop the others.
             metrics.RECONCILE_ERRORS.labels(type(error).__name__).inc()
-            expected = isinstance(error, ClusterError | TimeoutError)
+            expected = isinstance(error, KubeError | TimeoutError)
             logger().error("reconcile failed", error=str(error) or type(error).__name__, exc_info=not expected)
             requeue = self._retry_delay(key)
             if isinstance(error, UnreachableError) and error.retry_after is not None:
@@ -146,7 +146,7 @@ class Service:
             try:
                 if await self._cluster.knows_runs():
                     return
-            except ClusterError as error:
+            except KubeError as error:
                 logger().warning("waiting for the API server", error=str(error))
             if not said:
                 logger().info("waiting for the CustomResourceDefinition of GymTrainingRun")

@@ -32,13 +32,14 @@ class OperatorProcess:
         cgroup: Path | None = None,
         preload: Path | None = None,
     ) -> None:
-        """`source` is the operator's folder, `api` beside it; `cgroup` the `cgroup.procs` of the group that it starts
-        in; `preload` a folder whose `sitecustomize.py` runs before it."""
+        """`source` is the operator's folder, with `api` and `kube` beside it; `cgroup` the `cgroup.procs` of the group
+        that it starts in; `preload` a folder whose `sitecustomize.py` runs before it."""
         self.port = free_port()
         self._log = log
         self._cgroup = cgroup
         self._command = [sys.executable, "-m", "gymtrain_operator", f"--port={self.port}", *flags]
-        paths = [str(path) for path in (preload, source, source.parent / "api") if path]
+        beside = (source.parent / "api", source.parent / "kube")
+        paths = [str(path) for path in (preload, source, *beside) if path]
         self._env = {**os.environ, "KUBECONFIG": str(kubeconfig), "PYTHONPATH": os.pathsep.join(paths)}
 
     def __enter__(self) -> Self:

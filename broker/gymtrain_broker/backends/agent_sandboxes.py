@@ -14,11 +14,11 @@ from gymtrain_api import agent_sandbox
 from gymtrain_api.sandboxes import SandboxRequest
 from gymtrain_broker.backends import agent_objects
 from gymtrain_broker.backends.agent_templates import AgentTemplates
-from gymtrain_broker.kube.client import Kube
 from gymtrain_broker.objects import sandbox_pod
 from gymtrain_broker.objects.leases import Lease, MadeFor
 from gymtrain_broker.policy.shapes import Shape
 from gymtrain_broker.settings import Settings
+from gymtrain_broker.throttled_client import ThrottledClient
 
 type Object = dict[str, Any]
 
@@ -29,7 +29,7 @@ _VANISHED = {"WarmPoolNotFound", "TemplateNotFound"}
 class AgentSandboxes:
     """Backend `AgentSandbox`."""
 
-    def __init__(self, kube: Kube, settings: Settings, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, kube: ThrottledClient, settings: Settings, clock: Callable[[], float] = time.time) -> None:
         self._kube = kube
         self._settings = settings
         self._clock = clock

@@ -11,11 +11,11 @@ from contextlib import asynccontextmanager, suppress
 
 from gymtrain_api import agent_sandbox
 from gymtrain_broker.backends import agent_objects
-from gymtrain_broker.errors import ClusterError, LostError
-from gymtrain_broker.kube.client import Kube
 from gymtrain_broker.objects import sandbox_pod
 from gymtrain_broker.policy.shapes import Shape
 from gymtrain_broker.settings import Settings
+from gymtrain_broker.throttled_client import ThrottledClient
+from gymtrain_kube.errors import ConflictError, KubeError
 
 MOST_IDLE = 128  # that stay though no claim refers to them
 
@@ -23,7 +23,7 @@ MOST_IDLE = 128  # that stay though no claim refers to them
 class AgentTemplates:
     """Of one run. Template and pool of a shape have the same name."""
 
-    def __init__(self, kube: Kube, settings: Settings, extensions: str) -> None:
+    def __init__(self, kube: ThrottledClient, settings: Settings, extensions: str) -> None:
         """`extensions`: path of agent-sandbox's kinds in the run's namespace."""
         self._kube = kube
         self._settings = settings
@@ -59,7 +59,7 @@ class AgentTemplates:
         """Sees to it that a pool is there with its template, and stays while a claim is made.
 
         Raises:
-            ClusterError: the API server didn't take them.
+            KubeError: the API server didn't take them.
         """
         self._needed[name] += 1
         try:
@@ -77,7 +77,7 @@ class AgentTemplates:
             template = agent_objects.template(self._settings, self._shapes[name])
             parts = (template, agent_objects.pool(self._settings, template))
             for path, part in zip((self._templates, self._pools), parts, strict=True):
-                with suppress(LostError):  # made before: by another task, or not removed yet
+                with suppress(ConflictError):  # made before: by another task, or not removed yet
                     await self._kube.create(path, part, urgent=urgent)
         self._there.pop(name, None)
         self._there[name] = None
@@ -111,7 +111,7 @@ class AgentTemplates:
         try:
             for path in (self._pools, self._templates):
                 await self._kube.delete(f"{path}/{name}", "", urgent=False)
-        except ClusterError:
+        except KubeError:
             self._half_gone[name] = None
             return False
         finally:

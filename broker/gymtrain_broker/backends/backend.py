@@ -16,7 +16,7 @@ type Object = dict[str, Any]
 
 
 class Backend(Protocol):
-    """Sandboxes of one run in the cluster. Every failure is one of `errors.ClusterError`."""
+    """Sandboxes of one run in the cluster. Every failure is one of `gymtrain_kube.errors.KubeError`."""
 
     def sandbox(
         self,
@@ -43,7 +43,7 @@ class Backend(Protocol):
         """What changes after `version`: (ADDED, MODIFIED, DELETED or BOOKMARK, sandbox). Ends after a minute.
 
         Raises:
-            StaleError: the API server no longer knows that version.
+            ExpiredError: the API server no longer knows that version.
             UnreachableError: the connection broke, or fell silent.
         """
 
@@ -51,10 +51,10 @@ class Backend(Protocol):
         """One sandbox."""
 
     async def create(self, manifest: Object, *, urgent: bool) -> Object:
-        """Makes a sandbox; LostError where the name is taken."""
+        """Makes a sandbox; ConflictError where the name is taken."""
 
     async def patch(self, name: str, operations: list[Object]) -> Object:
-        """Applies a JSON patch to its metadata; LostError where one of its tests fails."""
+        """Applies a JSON patch to its metadata; ConflictError where one of its tests fails."""
 
     async def delete(self, name: str, uid: str, *, urgent: bool) -> None:
         """Deletes that very sandbox; one that is gone, or is another by now, is left alone."""

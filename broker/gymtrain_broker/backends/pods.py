@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from gymtrain_api.sandboxes import SandboxRequest
-from gymtrain_broker.kube.client import Kube
 from gymtrain_broker.objects import sandbox_pod
 from gymtrain_broker.objects.leases import Lease, MadeFor
 from gymtrain_broker.policy.shapes import Shape
 from gymtrain_broker.settings import Settings
+from gymtrain_broker.throttled_client import ThrottledClient
 
 type Object = dict[str, Any]
 
@@ -16,7 +16,7 @@ type Object = dict[str, Any]
 class Cluster:
     """Backend `Pod`."""
 
-    def __init__(self, kube: Kube, settings: Settings) -> None:
+    def __init__(self, kube: ThrottledClient, settings: Settings) -> None:
         self._kube = kube
         self._settings = settings
         self._pods = f"/api/v1/namespaces/{settings.namespace}/pods"

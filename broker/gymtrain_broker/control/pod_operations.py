@@ -11,7 +11,6 @@ from gymtrain_api import names
 from gymtrain_api.sandboxes import Reason, SandboxState
 from gymtrain_broker.control.daemon import Daemons
 from gymtrain_broker.control.writes import Writes
-from gymtrain_broker.errors import ClusterError, RejectedError
 from gymtrain_broker.metrics import Metrics
 from gymtrain_broker.objects import pod_view
 from gymtrain_broker.objects.leases import Found, Lease, MadeFor
@@ -20,6 +19,7 @@ from gymtrain_broker.policy.claims import Claim
 from gymtrain_broker.policy.plan import Verdict, Want
 from gymtrain_broker.policy.state import Busy, Doing, State
 from gymtrain_broker.settings import Settings
+from gymtrain_kube.errors import KubeError, RejectedError
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class PodOperations:
         known = self.releases.get(claim.id)
         return known or self._keep(self.releases, claim.id, self._free(claim, now, keep=keep))
 
-    def make_ahead(self, want: Want, on_failure: Callable[[ClusterError], None]) -> None:
+    def make_ahead(self, want: Want, on_failure: Callable[[KubeError], None]) -> None:
         """A free pod."""
         self.making[want.shape.key] += 1
         self._start(self._ahead(want, on_failure))
@@ -104,7 +104,7 @@ class PodOperations:
     async def _take(self, claim: Claim, pod: SandboxPod, lease: Lease) -> None:
         try:
             found = await self._writes.lease(pod, lease, claim.request, self._noting(claim))
-        except ClusterError as error:
+        except KubeError as error:
             self._state.busy.pop(pod.name, None)
             self._refused(claim, error)
             return
@@ -134,7 +134,7 @@ class PodOperations:
         )
         try:
             found = await self._writes.make(manifest, self._noting(claim))
-        except ClusterError as error:
+        except KubeError as error:
             self._refused(claim, error)
             if not isinstance(error, RejectedError):
                 await self._delete_name(claim.pod)  # a try whose answer got lost may have made it
@@ -144,7 +144,7 @@ class PodOperations:
         self._host.seen(found)
         self._host.ready_now(claim.pod)
 
-    async def _ahead(self, want: Want, on_failure: Callable[[ClusterError], None]) -> None:
+    async def _ahead(self, want: Want, on_failure: Callable[[KubeError], None]) -> None:
         name = names.sandbox(self._settings.run, new_suffix())
         shape = want.shape
         manifest = self._writes.sandbox(shape, shape.asked, name, made_for=want.made_for)
@@ -152,7 +152,7 @@ class PodOperations:
             found = await self._writes.make_ahead(manifest)
             self._metrics.made.labels(want.made_for).inc()
             self._host.seen(found)
-        except ClusterError as error:
+        except KubeError as error:
             on_failure(error)
         finally:
             self.making[shape.key] -= 1
@@ -181,7 +181,7 @@ class PodOperations:
     async def _delete(self, pod: SandboxPod, *, urgent: bool) -> bool:
         try:
             await self._writes.delete(pod.name, pod.uid, urgent=urgent)
-        except ClusterError as error:
+        except KubeError as error:
             logger.warning("can't delete pod %s yet: %s", pod.name, error)
             self._state.busy.pop(pod.name, None)  # the next round tries again
             return False
@@ -190,7 +190,7 @@ class PodOperations:
     async def _delete_name(self, name: str) -> None:
         try:
             await self._writes.delete(name, "", urgent=True)
-        except ClusterError as error:
+        except KubeError as error:
             logger.warning("can't delete pod %s, if it exists: %s", name, error)
 
     def _lease(self, claim: Claim, now: float, start_seconds: float, restarts: int) -> Lease:
@@ -200,14 +200,14 @@ class PodOperations:
         self._metrics.claims.labels(claim.found).inc()
         self._metrics.queue_seconds.observe(max(0.0, (claim.leased_at or claim.asked_at) - claim.asked_at))
 
-    def _noting(self, claim: Claim) -> Callable[[ClusterError], bool]:
-        def note(error: ClusterError) -> bool:
+    def _noting(self, claim: Claim) -> Callable[[KubeError], bool]:
+        def note(error: KubeError) -> bool:
             claim.message = str(error)
             return not claim.final
 
         return note
 
-    def _refused(self, claim: Claim, error: ClusterError) -> None:
+    def _refused(self, claim: Claim, error: KubeError) -> None:
         text = f"the API server refuses the sandbox's pod: {error}. See spec.sandboxes, and the namespace's policies"
         self._host.finish(claim, Verdict(SandboxState.FAILED, Reason.REJECTED, text))
 

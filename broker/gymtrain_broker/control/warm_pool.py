@@ -8,7 +8,6 @@ from itertools import chain, islice
 
 from gymtrain_broker.control.pod_operations import PodOperations
 from gymtrain_broker.control.prepull import PrePulls
-from gymtrain_broker.errors import ClusterError
 from gymtrain_broker.metrics import Metrics
 from gymtrain_broker.objects.leases import MadeFor
 from gymtrain_broker.objects.pod_view import SandboxPod
@@ -18,6 +17,7 @@ from gymtrain_broker.policy.pulls import Pulls
 from gymtrain_broker.policy.shapes import Shapes
 from gymtrain_broker.policy.state import Doing, State
 from gymtrain_broker.settings import Settings
+from gymtrain_kube.errors import KubeError
 
 logger = logging.getLogger(__name__)
 
@@ -135,6 +135,6 @@ class WarmPool:
             self._operations.delete(pod, now, urgent=True)
         return bool(stuck or plan.starved(spare))
 
-    def _failed(self, image: str, now: float, error: ClusterError) -> None:
+    def _failed(self, image: str, now: float, error: KubeError) -> None:
         logger.warning("can't make a sandbox of %s ahead: %s", image, error)
         self._pulls.failed(image, now, throttled=False)

@@ -6,8 +6,8 @@ import time
 from typing import Any, Protocol
 
 from gymtrain_broker.backends.backend import Backend
-from gymtrain_broker.errors import ClusterError, StaleError
 from gymtrain_broker.metrics import Metrics
+from gymtrain_kube.errors import ExpiredError, KubeError
 
 logger = logging.getLogger(__name__)
 
@@ -49,10 +49,10 @@ class Watching:
                 if time.monotonic() - began < _FIRST_PAUSE:
                     await asyncio.sleep(_FIRST_PAUSE)  # something between us and the API server ends watches
                 pause = _FIRST_PAUSE
-            except StaleError:
+            except ExpiredError:
                 logger.info("the watch fell behind: listing all pods anew")
                 self._version = ""
-            except ClusterError as error:
+            except KubeError as error:
                 logger.warning("no view of the pods, next try in %.1f s: %s", pause, error)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)

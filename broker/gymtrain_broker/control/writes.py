@@ -10,10 +10,10 @@ from typing import Any
 from gymtrain_api import labels
 from gymtrain_api.sandboxes import SandboxRequest
 from gymtrain_broker.backends.backend import Backend
-from gymtrain_broker.errors import ClusterError, LostError, MissingError, RejectedError, UnreachableError
 from gymtrain_broker.objects.leases import Lease
 from gymtrain_broker.objects.pod_view import SandboxPod
 from gymtrain_broker.objects.sandbox_pod import lease_patch
+from gymtrain_kube.errors import ConflictError, KubeError, NotFoundError, RejectedError, UnreachableError
 
 type Object = dict[str, Any]
 
@@ -30,14 +30,14 @@ class Writes:
         self.pressed = backend.pressed
 
     async def lease(
-        self, pod: SandboxPod, lease: Lease, request: SandboxRequest, on_problem: Callable[[ClusterError], bool]
+        self, pod: SandboxPod, lease: Lease, request: SandboxRequest, on_problem: Callable[[KubeError], bool]
     ) -> Object | None:
         """The pod with the lease, or as it really is if somebody else was faster; None where it is gone.
 
         `on_problem` is told of each failure that may pass, and says whether to go on.
 
         Raises:
-            ClusterError: it was refused, or `on_problem` said no.
+            KubeError: it was refused, or `on_problem` said no.
         """
         operations = lease_patch(pod.claim, lease, request)
         pause = _FIRST_PAUSE
@@ -49,18 +49,18 @@ class Writes:
                     raise
             pause = await _rest(pause)
 
-    async def make(self, manifest: Object, on_problem: Callable[[ClusterError], bool]) -> Object:
+    async def make(self, manifest: Object, on_problem: Callable[[KubeError], bool]) -> Object:
         """The pod that was made. For somebody who waits.
 
         Raises:
-            ClusterError: as `lease`.
+            KubeError: as `lease`.
         """
         pause = _FIRST_PAUSE
         while True:
             try:
                 return await self._made(manifest)
             except RejectedError as error:
-                if error.final or not on_problem(error):
+                if not error.over_quota or not on_problem(error):
                     raise
             except UnreachableError as error:
                 if not on_problem(error):
@@ -71,7 +71,7 @@ class Writes:
         """One try: there is always another round.
 
         Raises:
-            ClusterError: it failed.
+            KubeError: it failed.
         """
         return await self._backend.create(manifest, urgent=False)
 
@@ -79,7 +79,7 @@ class Writes:
         """Deletes a pod.
 
         Raises:
-            ClusterError: no try succeeded.
+            KubeError: no try succeeded.
         """
         pause = _FIRST_PAUSE
         for left in reversed(range(_DELETE_TRIES)):
@@ -94,15 +94,15 @@ class Writes:
     async def _leased(self, name: str, operations: list[Object]) -> Object | None:
         try:
             return await self._backend.patch(name, operations)
-        except MissingError:
+        except NotFoundError:
             return None
-        except LostError:
+        except ConflictError:
             return await self._found(name)
 
     async def _made(self, manifest: Object) -> Object:
         try:
             return await self._backend.create(manifest, urgent=True)
-        except LostError:
+        except ConflictError:
             found = await self._found(manifest["metadata"]["name"])
             if found is None or not _same_claim(found, manifest):
                 raise
@@ -111,7 +111,7 @@ class Writes:
     async def _found(self, name: str) -> Object | None:
         try:
             return await self._backend.get(name)
-        except MissingError:
+        except NotFoundError:
             return None
 
 

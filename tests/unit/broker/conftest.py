@@ -14,10 +14,11 @@ from gymtrain_api.spec import Sandboxes
 from gymtrain_broker.backends.agent_sandboxes import AgentSandboxes
 from gymtrain_broker.backends.backend import Backend
 from gymtrain_broker.backends.pods import Cluster
-from gymtrain_broker.kube.client import Kube
 from gymtrain_broker.main import Running
 from gymtrain_broker.metrics import Metrics
 from gymtrain_broker.settings import Rhythm, Settings
+from gymtrain_broker.throttled_client import ThrottledClient
+from gymtrain_kube.access import Access
 from tests.support.fake_agent_sandbox import FakeAgentSandbox
 from tests.support.fake_pods import FakeCluster
 
@@ -122,7 +123,7 @@ async def start(cluster: FakeCluster, backend: SandboxBackend) -> AsyncIterator[
     async def begin(rhythm: Rhythm = RHYTHM, synced: bool = True, **spec: Any) -> Bench:
         config = replace(settings(rhythm, **spec), daemon_port=cluster.daemon_port, backend=backend)
         metrics = Metrics()
-        kube = Kube(aiohttp.ClientSession(), cluster.url, metrics)
+        kube = ThrottledClient(Access(cluster.url), metrics)
         api: Backend = AgentSandboxes(kube, config) if backend == "AgentSandbox" else Cluster(kube, config)
         http = aiohttp.ClientSession()
         client = aiohttp.ClientSession()

@@ -6,19 +6,19 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-import aiohttp
 import pytest
 
 from gymtrain_api import agent_sandbox, labels
 from gymtrain_api.sandboxes import SandboxRequest, SandboxState, sandbox_token
 from gymtrain_broker.backends import agent_objects, agent_templates
 from gymtrain_broker.backends.agent_sandboxes import AgentSandboxes
-from gymtrain_broker.errors import UnreachableError
-from gymtrain_broker.kube.client import Kube
 from gymtrain_broker.metrics import Metrics
 from gymtrain_broker.objects.leases import Found, Lease, MadeFor
 from gymtrain_broker.objects.sandbox_pod import lease_patch
 from gymtrain_broker.policy.shapes import Shapes
+from gymtrain_broker.throttled_client import ThrottledClient
+from gymtrain_kube.access import Access
+from gymtrain_kube.errors import UnreachableError
 from tests.support.fake_agent_sandbox import FakeAgentSandbox
 from tests.unit.broker.conftest import TOKEN, Bench, Start, settings
 
@@ -219,7 +219,7 @@ async def test_a_template_that_could_not_be_removed_is_tried_again(
     for image in ("a:1", "b:1"):
         await _use(bench, image)
     kept = dict(cluster.pools)
-    monkeypatch.setattr(Kube, "delete", _failing_for(agent_sandbox.POOLS, Kube.delete))
+    monkeypatch.setattr(ThrottledClient, "delete", _failing_for(agent_sandbox.POOLS, ThrottledClient.delete))
     await _use(bench, "c:1")
     assert kept.keys() < cluster.pools.keys()
     monkeypatch.undo()
@@ -230,7 +230,7 @@ async def test_a_template_that_could_not_be_removed_is_tried_again(
 
 
 def _failing_for(plural: str, delete: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-    async def fails(self: Kube, path: str, uid: str, **more: Any) -> None:
+    async def fails(self: ThrottledClient, path: str, uid: str, **more: Any) -> None:
         if f"/{plural}/" in path:
             raise UnreachableError("no answer")
         await delete(self, path, uid, **more)
@@ -252,14 +252,14 @@ async def test_a_sandbox_is_never_reused_in_place(start: Start, cluster: FakeAge
 async def test_an_event_that_an_answer_overtook_shows_what_is_newest(cluster: FakeAgentSandbox) -> None:
     config = replace(settings(), backend="AgentSandbox")
     lease = Lease("sb-1", 0.0, 0.0, 60.0, 60.0, 0, Found.READY)
-    async with aiohttp.ClientSession() as http:
-        backend = AgentSandboxes(Kube(http, cluster.url, Metrics()), config)
-        await backend.list_all()
-        ahead = backend.sandbox(Shapes(config).of("task:1"), "task:1", "run-sb-x", made_for=MadeFor.POOL)
-        await backend.create(ahead, urgent=True)
-        await backend.patch("run-sb-x", lease_patch("", lease, SandboxRequest(image="task:1")))
-        async with aclosing(backend.watch("")) as events:
-            shown = await anext(sandbox async for _, sandbox in events if sandbox["metadata"])
+    backend = AgentSandboxes(ThrottledClient(Access(cluster.url), Metrics()), config)
+    await backend.list_all()
+    ahead = backend.sandbox(Shapes(config).of("task:1"), "task:1", "run-sb-x", made_for=MadeFor.POOL)
+    await backend.create(ahead, urgent=True)
+    await backend.patch("run-sb-x", lease_patch("", lease, SandboxRequest(image="task:1")))
+    async with aclosing(backend.watch("")) as events:
+        shown = await anext(sandbox async for _, sandbox in events if sandbox["metadata"])
+    await backend.close()
     assert shown["metadata"]["annotations"][labels.SANDBOX_CLAIM] == "sb-1"
 
 

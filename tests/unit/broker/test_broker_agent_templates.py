@@ -10,8 +10,8 @@ import pytest
 from gymtrain_api import agent_sandbox
 from gymtrain_broker.backends import agent_templates
 from gymtrain_broker.backends.agent_templates import AgentTemplates
-from gymtrain_broker.errors import LostError, UnreachableError
 from gymtrain_broker.policy.shapes import Shapes
+from gymtrain_kube.errors import ConflictError, UnreachableError
 from tests.unit.broker.conftest import settings
 
 EXTENSIONS = "/apis"
@@ -28,7 +28,7 @@ class Kube:
     async def create(self, path: str, manifest: dict[str, Any], *, urgent: bool) -> None:
         item = f"{path}/{manifest['metadata']['name']}"
         if item in self.there:
-            raise LostError("already exists")
+            raise ConflictError("already exists")
         self.there.add(item)
 
     async def delete(self, path: str, uid: str, *, urgent: bool) -> None:

@@ -1,26 +1,15 @@
-"""What keeps a broker from starting, and how it reads the API server's refusals."""
+"""What keeps a broker from starting."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 from gymtrain_broker import settings
-from gymtrain_broker.errors import (
-    ClusterError,
-    LostError,
-    MissingError,
-    RejectedError,
-    StaleError,
-    StartError,
-    UnreachableError,
-)
-from gymtrain_broker.kube.client import Kube
+from gymtrain_broker.errors import StartError
 from gymtrain_broker.metrics import Metrics
+from gymtrain_broker.throttled_client import ThrottledClient
 from tests.support.specs import of_a_later_release, smallest_run
 
 
@@ -70,49 +59,11 @@ def test_outside_a_cluster_the_fix_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.delenv("GYMTRAIN_API_URL", raising=False)
     with pytest.raises(StartError, match="GYMTRAIN_API_URL"):
-        Kube.connect(Metrics())
+        ThrottledClient.connect(Metrics())
 
 
-async def _error(status: int, message: str, method: str) -> ClusterError:
-    async def answer(request: web.Request) -> web.Response:
-        return web.json_response({"message": message}, status=status)
-
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", answer)
-    async with TestServer(app) as server, aiohttp.ClientSession() as http:
-        kube = Kube(http, str(server.make_url("")).rstrip("/"), Metrics())
-        with pytest.raises(ClusterError) as raised:
-            await (kube.patch("/p", []) if method == "PATCH" else kube.create("/p", {}, urgent=True))
-        return raised.value
-
-
-@pytest.mark.parametrize(
-    ("status", "method", "error"),
-    [
-        (401, "POST", UnreachableError),
-        (404, "PATCH", MissingError),
-        (409, "POST", LostError),
-        (410, "POST", StaleError),
-        (422, "PATCH", LostError),
-        (422, "POST", RejectedError),
-        (429, "POST", UnreachableError),
-        (500, "PATCH", UnreachableError),
-    ],
-)
-async def test_answers_become_errors_of_our_own(status: int, method: str, error: type[ClusterError]) -> None:
-    found = await _error(status, "because", method)
-    assert type(found) is error
-    assert "because" in str(found)
-
-
-@pytest.mark.parametrize(("message", "final"), [("exceeded quota: q", False), ("violates PodSecurity", True)])
-async def test_only_a_quota_that_is_used_up_may_pass(message: str, final: bool) -> None:
-    found = await _error(403, message, "POST")
-    assert isinstance(found, RejectedError)
-    assert found.final is final
-
-
-async def test_an_api_server_that_is_not_there_is_an_error_of_our_own() -> None:
-    async with aiohttp.ClientSession() as http:
-        with pytest.raises(UnreachableError, match="ClientConnectorError"):
-            await Kube(http, "http://127.0.0.1:1", Metrics()).get("/p")
+def test_a_service_account_that_can_t_be_read_names_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GYMTRAIN_API_URL", "https://api")
+    monkeypatch.setenv("GYMTRAIN_API_CA_FILE", str(tmp_path / "ca.crt"))
+    with pytest.raises(StartError, match="automountServiceAccountToken"):
+        ThrottledClient.connect(Metrics())

@@ -293,8 +293,8 @@ async def test_pools_do_not_hold_back_requests_while_the_api_server_is_slow(star
 async def test_a_pool_is_not_refilled_while_requests_make_the_api_server_slow_unless_it_runs_low(
     start: Start, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gymtrain_broker.kube.write_throttle._SLOW_SECONDS", -1.0)
-    monkeypatch.setattr("gymtrain_broker.kube.write_throttle._QUIET_SECONDS", 60.0)
+    monkeypatch.setattr("gymtrain_broker.throttled_client._SLOW_SECONDS", -1.0)
+    monkeypatch.setattr("gymtrain_broker.throttled_client._QUIET_SECONDS", 60.0)
     bench = await start(warmPools=[{"image": "a:1", "replicas": 8}], lookAhead={"tasks": 1})
     await bench.until(lambda: len(bench.free_ready()) == 8)
     await bench.ask("c:1")  # the first slow write: only from its end on anything gives way

@@ -9,15 +9,14 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import aiohttp
-import httpx2 as httpx
 import pytest
 from aiohttp import web
 
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.wiring import PREFLIGHT_MARK, TrainerProgress
 from gymtrain_operator import kinds, probes
-from gymtrain_operator.cluster import Cluster
-from gymtrain_operator.errors import OversizedAnswerError, ProbeError, UnreachableError
+from gymtrain_operator.errors import OversizedAnswerError, ProbeError
+from gymtrain_operator.kube_client import KubeClient
 from gymtrain_operator.observe import Observer
 from gymtrain_operator.probes import probing_session
 from gymtrain_operator.reconcile.observation import Children
@@ -129,70 +128,11 @@ def test_the_condition_names_the_vllm_that_answers_without_end() -> None:
 # ── the API server ────────────────────────────────────────────────────────────────────────────────
 
 
-class _Endless(httpx.AsyncByteStream):
-    """A body without end. `sent` counts its bytes."""
-
-    sent = 0
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        while True:
-            self.sent += MIB
-            yield b"x" * MIB
-
-
-def _cluster(handler: Callable[[httpx.Request], httpx.Response]) -> Cluster:
-    return Cluster(httpx.AsyncClient(base_url="https://api", transport=httpx.MockTransport(handler)), "ns")
-
-
-async def test_an_answer_of_the_api_server_has_a_bound() -> None:
-    body = _Endless()
-    cluster = _cluster(lambda _: httpx.Response(200, stream=body))
-    with pytest.raises(UnreachableError, match="longer than 16 MiB"):
-        await cluster.get(kinds.CONFIG_MAP, "ns", "c")
-    assert body.sent < 20 * MIB
-
-
-async def test_a_log_is_asked_for_by_lines_and_bytes_and_read_no_further() -> None:
-    requests: list[httpx.Request] = []
-    body = _Endless()
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        requests.append(request)
-        return httpx.Response(200, stream=body)
-
-    with pytest.raises(UnreachableError, match="longer than"):
-        await _cluster(answer).logs("ns", "pod", "gym", lines=10)
-    assert dict(requests[0].url.params) == {"container": "gym", "tailLines": "10", "limitBytes": str(10 * 16384)}
-    assert body.sent <= 2 * MIB
-
-
-async def test_a_redirect_of_the_api_server_is_an_error() -> None:
-    cluster = _cluster(lambda _: httpx.Response(307, headers={"Location": "https://elsewhere/"}))
-    with pytest.raises(UnreachableError, match="307"):
-        await cluster.get(kinds.POD, "ns", "p")
-
-
-async def test_runs_are_listed_by_their_metadata_alone_and_in_pages() -> None:
-    requests: list[httpx.Request] = []
-
-    def page(request: httpx.Request) -> httpx.Response:
-        requests.append(request)
-        last = "continue" in request.url.params
-        meta = {"namespace": "ns", "name": "b" if last else "a", "resourceVersion": "7"}
-        more = {} if last else {"continue": "more"}
-        return httpx.Response(200, json={"metadata": more, "items": [{"metadata": meta}]})
-
-    found = await _cluster(page).versions(kinds.RUN, None)
-    assert found == {("ns", "a"): "7", ("ns", "b"): "7"}
-    assert all("as=PartialObjectMetadataList" in request.headers["Accept"] for request in requests)
-    assert [request.url.params["limit"] for request in requests] == ["100", "100"]
-
-
 async def test_few_logs_are_read_at_the_same_time() -> None:
     """A hundred runs whose preflight ended at once are a hundred times two logs."""
     reading = most = 0
 
-    class Logs(Cluster):
+    class Logs(KubeClient):
         def __init__(self) -> None:
             return
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from gymtrain_kube.errors import UnreachableError
 from gymtrain_operator import kinds, leadership
-from gymtrain_operator.errors import UnreachableError
 from gymtrain_operator.leadership import Leadership, LostLeaseError
-from tests.support.fakecluster import FakeCluster
+from tests.support.fake_kube_client import FakeKubeClient
 
 
 class Clock:
@@ -30,22 +30,22 @@ def clock() -> Clock:
     return Clock()
 
 
-def _replica(cluster: FakeCluster, identity: str, clock: Clock) -> Leadership:
+def _replica(cluster: FakeKubeClient, identity: str, clock: Clock) -> Leadership:
     return Leadership(cluster, "sys", identity, clock.monotonic, clock.sleep)
 
 
-def _holder(cluster: FakeCluster) -> Any:
+def _holder(cluster: FakeKubeClient) -> Any:
     return cluster.objects["Lease", "sys", leadership.NAME]["spec"]["holderIdentity"]
 
 
 async def test_the_first_replica_leads(clock: Clock) -> None:
-    cluster = FakeCluster()
+    cluster = FakeKubeClient()
     await _replica(cluster, "a", clock).acquire()
     assert _holder(cluster) == "a"
 
 
 async def test_a_second_replica_waits_until_the_lease_stood_still_for_its_duration(clock: Clock) -> None:
-    cluster = FakeCluster()
+    cluster = FakeKubeClient()
     await _replica(cluster, "a", clock).acquire()
     begin = clock.now
     await _replica(cluster, "b", clock).acquire()
@@ -55,7 +55,7 @@ async def test_a_second_replica_waits_until_the_lease_stood_still_for_its_durati
 
 
 async def test_a_released_lease_is_taken_at_once(clock: Clock) -> None:
-    cluster = FakeCluster()
+    cluster = FakeKubeClient()
     first = _replica(cluster, "a", clock)
     await first.acquire()
     await first.release()
@@ -65,7 +65,7 @@ async def test_a_released_lease_is_taken_at_once(clock: Clock) -> None:
 
 
 async def test_a_leader_that_can_not_renew_stops_before_the_lease_expires(clock: Clock) -> None:
-    cluster = FakeCluster()
+    cluster = FakeKubeClient()
     leader = _replica(cluster, "a", clock)
     await leader.acquire()
     cluster.fail["PUT Lease"] = UnreachableError("gone")
@@ -76,7 +76,7 @@ async def test_a_leader_that_can_not_renew_stops_before_the_lease_expires(clock:
 
 
 async def test_a_leader_that_was_replaced_stops(clock: Clock) -> None:
-    cluster = FakeCluster()
+    cluster = FakeKubeClient()
     leader = _replica(cluster, "a", clock)
     await leader.acquire()
     lease = cluster.objects["Lease", "sys", leadership.NAME]

@@ -10,12 +10,12 @@ import pytest
 from gymtrain_api import agent_sandbox, labels, names
 from gymtrain_api.times import to_text
 from gymtrain_api.wiring import PREFLIGHT_MARK, TrainerProgress
+from gymtrain_kube.errors import ConflictError, KubeError, RejectedError, UnreachableError
 from gymtrain_operator import kinds
 from gymtrain_operator import observe as observing
-from gymtrain_operator.errors import ClusterError, ConflictError, RejectedError, UnreachableError
 from gymtrain_operator.observe import Observer
 from gymtrain_operator.reconciler import Reconciler
-from tests.support.fakecluster import FakeCluster
+from tests.support.fake_kube_client import FakeKubeClient
 from tests.support.world import DEFAULTS, GYM_VERDICT, INFERENCE_VERDICT, OFFER, TRAINER_VERDICT, spec
 
 KEY = ("ns", "run")
@@ -27,7 +27,7 @@ class Bench:
     """A reconciler on a fake cluster, with a clock and answers of pods that the test sets."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
-        self.cluster = FakeCluster()
+        self.cluster = FakeKubeClient()
         self.now = 1_800_000_000.0
         observer = Observer(self.cluster, session, DEFAULTS)
         self.reconciler = Reconciler(self.cluster, observer, DEFAULTS, lambda: self.now)
@@ -227,7 +227,7 @@ async def test_an_object_that_was_changed_is_tried_at_once(bench: Bench) -> None
     ],
 )
 async def test_an_api_server_that_takes_nothing_for_a_while_is_quoted_in_the_status(
-    bench: Bench, error: ClusterError
+    bench: Bench, error: KubeError
 ) -> None:
     bench.add_run()
     await bench.pass_preflight()

@@ -1,29 +1,30 @@
 """The running operator: what it looks at, and what keeps it alive."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from itertools import islice
 
 import aiohttp
-import httpx2 as httpx
 import pytest
 
 from gymtrain_api import labels
+from gymtrain_kube.client import Object
+from gymtrain_kube.errors import KubeError, RejectedError, UnreachableError
 from gymtrain_operator import health as health_module
 from gymtrain_operator import kinds, watching
 from gymtrain_operator import service as service_module
-from gymtrain_operator.cluster import Cluster, Object
-from gymtrain_operator.errors import ClusterError, RejectedError, UnreachableError
 from gymtrain_operator.health import Health
 from gymtrain_operator.kinds import Kind
+from gymtrain_operator.kube_client import KubeClient
 from gymtrain_operator.leadership import Leadership
 from gymtrain_operator.observe import Observer
 from gymtrain_operator.reconciler import Reconciler
 from gymtrain_operator.run_queue import RunKey
 from gymtrain_operator.service import Service
 from gymtrain_operator.watching import ended_as
-from tests.support.fakecluster import FakeCluster
+from tests.support.fake_kube_client import FakeKubeClient
+from tests.support.scripted_api import ScriptedApi
 from tests.support.world import DEFAULTS, spec
 
 LEASE = {"metadata": {"resourceVersion": "1"}, "spec": {"holderIdentity": "other", "leaseDurationSeconds": 15}}
@@ -36,29 +37,38 @@ def _silent_for_long() -> Health:
     return health
 
 
-def _cluster(handler: Callable[[httpx.Request], httpx.Response], health: Health) -> Cluster:
-    client = httpx.AsyncClient(base_url="https://api", transport=httpx.MockTransport(handler))
-    return Cluster(client, "ns", health.hear)
+@asynccontextmanager
+async def _heard(api: ScriptedApi, health: Health) -> AsyncIterator[KubeClient]:
+    """A client whose answers are signs of life."""
+    client = KubeClient(api.access, health.hear)
+    try:
+        yield client
+    finally:
+        await client.close()
 
 
 @pytest.mark.parametrize(
     ("status", "alive"), [(200, True), (403, True), (404, True), (429, True), (401, False), (500, False), (503, False)]
 )
-async def test_an_answer_of_the_api_server_keeps_the_operator_alive(status: int, alive: bool) -> None:
+async def test_an_answer_of_the_api_server_keeps_the_operator_alive(api: ScriptedApi, status: int, alive: bool) -> None:
     health = _silent_for_long()
-    cluster = _cluster(lambda _: httpx.Response(status, json={}), health)
-    with suppress(ClusterError):
-        await cluster.get(kinds.POD, "ns", "p")
+    api.answer({}, status=status)
+    async with _heard(api, health) as kube:
+        with suppress(KubeError):
+            await kube.get(kinds.POD, "ns", "p")
     assert health.alive is alive
 
 
-async def test_a_standby_that_reads_the_lease_of_the_leader_is_alive() -> None:
+async def test_a_standby_that_reads_the_lease_of_the_leader_is_alive(api: ScriptedApi) -> None:
     health = _silent_for_long()
-    standby = Leadership(_cluster(lambda _: httpx.Response(200, json=LEASE), health), "sys", "me")
-    waiting = asyncio.create_task(standby.acquire())
-    await asyncio.sleep(0.05)
-    waiting.cancel()
-    assert health.alive
+    api.answer(LEASE)
+    async with _heard(api, health) as kube:
+        waiting = asyncio.create_task(Leadership(kube, "sys", "me").acquire())
+        async with asyncio.timeout(10):
+            while not health.alive:  # noqa: ASYNC110  it has no event
+                await asyncio.sleep(0.01)
+        waiting.cancel()
+    assert api.request.path.endswith("/leases/gymtrain-operator")
 
 
 class _Recorder(Reconciler):
@@ -78,7 +88,7 @@ class _Recorder(Reconciler):
         return False
 
 
-class _WithoutRights(FakeCluster):
+class _WithoutRights(FakeKubeClient):
     """One namespace, named gone, was deleted with the operator's Role."""
 
     async def list(self, kind: Kind, namespace: str | None, selector: str = "") -> list[Object]:
@@ -112,7 +122,7 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
         yield opened
 
 
-def _service(cluster: FakeCluster, session: aiohttp.ClientSession) -> tuple[Service, Reconciler]:
+def _service(cluster: FakeKubeClient, session: aiohttp.ClientSession) -> tuple[Service, Reconciler]:
     observer = Observer(cluster, session, DEFAULTS)
     reconciler = Reconciler(cluster, observer, DEFAULTS, lambda: 1_800_000_000.0)
     return Service(cluster, reconciler, [], Health()), reconciler
@@ -121,7 +131,7 @@ def _service(cluster: FakeCluster, session: aiohttp.ClientSession) -> tuple[Serv
 async def test_an_ended_run_is_looked_at_once_and_then_left_alone_by_every_resync(
     session: aiohttp.ClientSession,
 ) -> None:
-    cluster = FakeCluster()
+    cluster = FakeKubeClient()
     cluster.put(kinds.RUN, _ended("run"))
     service, reconciler = _service(cluster, session)
     assert await reconciler.reconcile(("ns", "run")) is None
@@ -135,7 +145,7 @@ async def test_an_ended_run_is_looked_at_once_and_then_left_alone_by_every_resyn
 
 
 async def test_runs_that_ended_before_the_start_wait_for_those_that_go_on(session: aiohttp.ClientSession) -> None:
-    cluster = FakeCluster()
+    cluster = FakeKubeClient()
     service, _ = _service(cluster, session)
     loop = asyncio.get_running_loop()
     for number in range(100):
@@ -150,7 +160,7 @@ async def test_runs_that_ended_before_the_start_wait_for_those_that_go_on(sessio
 
 
 async def test_a_run_whose_deletion_nobody_told_is_forgotten(session: aiohttp.ClientSession) -> None:
-    cluster = FakeCluster()
+    cluster = FakeKubeClient()
     cluster.put(kinds.RUN, _ended("run"))
     service, reconciler = _service(cluster, session)
     await reconciler.reconcile(("ns", "run"))
@@ -177,7 +187,7 @@ class _Busy(Reconciler):
 
 async def test_no_event_brings_a_run_back_before_the_api_server_asked_for_it() -> None:
     reconciler = _Busy()
-    service = Service(FakeCluster(), reconciler, [], Health())
+    service = Service(FakeKubeClient(), reconciler, [], Health())
     work = asyncio.create_task(service._work())
     for _ in range(3):
         service._queue.add(("ns", "run"))

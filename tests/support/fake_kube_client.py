@@ -1,12 +1,12 @@
-"""The few verbs of `gymtrain_operator.cluster.Cluster` on a dict: for tests of what is done in which order."""
+"""The few verbs of `gymtrain_operator.kube_client.KubeClient` on a dict: for tests of what is done in which order."""
 
 import copy
 from collections.abc import Iterable
 from typing import Any
 
-from gymtrain_operator.cluster import Cluster
-from gymtrain_operator.errors import ConflictError, NotFoundError
+from gymtrain_kube.errors import ConflictError, NotFoundError
 from gymtrain_operator.kinds import Kind
+from gymtrain_operator.kube_client import KubeClient
 from gymtrain_operator.trimming import trimmed
 
 type Object = dict[str, Any]
@@ -23,7 +23,7 @@ def merge_patch(live: Object, patch: Object) -> Object:
     return merged
 
 
-class FakeCluster(Cluster):
+class FakeKubeClient(KubeClient):
     """Objects by kind, namespace and name. `calls` records the writes."""
 
     def __init__(self) -> None:

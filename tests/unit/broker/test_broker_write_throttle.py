@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from gymtrain_broker.kube.write_throttle import Yielding
+from gymtrain_broker.throttled_client import WriteThrottle
 
 
 class _Clock:
@@ -16,7 +16,7 @@ class _Clock:
 
 
 def test_fewer_run_at_once_while_writes_that_somebody_waits_for_are_slow_but_never_none() -> None:
-    background = Yielding(8, _Clock())
+    background = WriteThrottle(8, _Clock())
     allowed = []
     for _ in range(5):
         background.urgent_took(0.3)
@@ -26,7 +26,7 @@ def test_fewer_run_at_once_while_writes_that_somebody_waits_for_are_slow_but_nev
 
 def test_more_run_again_step_by_step_when_those_are_fast_and_all_when_there_are_none() -> None:
     clock = _Clock()
-    background = Yielding(8, clock)
+    background = WriteThrottle(8, clock)
     for _ in range(3):
         background.urgent_took(0.3)
     for _ in range(8):
@@ -37,7 +37,7 @@ def test_more_run_again_step_by_step_when_those_are_fast_and_all_when_there_are_
 
 
 async def test_a_turn_is_waited_for_and_taken_as_soon_as_another_ends() -> None:
-    background = Yielding(1, _Clock())
+    background = WriteThrottle(1, _Clock())
     async with AsyncExitStack() as first:
         await first.enter_async_context(background.turn())
         second = AsyncExitStack()
@@ -49,7 +49,7 @@ async def test_a_turn_is_waited_for_and_taken_as_soon_as_another_ends() -> None:
 
 
 async def test_who_gives_up_waiting_takes_no_turn() -> None:
-    background = Yielding(1, _Clock())
+    background = WriteThrottle(1, _Clock())
     async with background.turn():
         waiting = asyncio.create_task(AsyncExitStack().enter_async_context(background.turn()))
         await asyncio.sleep(0.02)
@@ -62,7 +62,7 @@ async def test_who_gives_up_waiting_takes_no_turn() -> None:
 
 def test_after_a_slow_write_all_count_as_slow_until_there_were_none_for_a_while() -> None:
     clock = _Clock()
-    background = Yielding(8, clock)
+    background = WriteThrottle(8, clock)
     background.urgent_took(0.01)
     assert not background.pressed()
     background.urgent_took(0.3)

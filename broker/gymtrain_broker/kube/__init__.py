@@ -1,1 +1,0 @@
-"""Calls to the API server."""

@@ -1,0 +1,1 @@
+"""The Kubernetes client of operator and broker."""
