@@ -9,7 +9,6 @@ none can be given its token: the init container makes its digest, from the run's
 
 import hashlib
 import json
-from datetime import UTC, datetime
 from typing import Any
 
 from gymtrain_api import agent_sandbox, labels, names
@@ -22,11 +21,11 @@ from gymtrain_api.sandboxes import (
     Reason,
     SandboxRequest,
 )
+from gymtrain_api.times import to_seconds, to_text
 from gymtrain_broker.objects import sandbox_pod
 from gymtrain_broker.objects.leases import Lease, MadeFor
 from gymtrain_broker.policy.shapes import Shape, rewritten
 from gymtrain_broker.settings import Settings
-from gymtrain_broker.times import seconds
 
 type Object = dict[str, Any]
 
@@ -83,11 +82,11 @@ def claim(
     annotations = {labels.SANDBOX_IMAGE: image, labels.SANDBOX_MADE_FOR: str(made_for), labels.SANDBOX_CLAIM: ""}
     if lease is not None and request is not None:
         annotations |= sandbox_pod.lease_annotations(lease, request)
-    end = datetime.fromtimestamp(now + sandbox_pod.life_seconds(settings, lease), UTC)
+    end = to_text(now + sandbox_pod.life_seconds(settings, lease))
     own = sandbox_pod.pod_labels(settings.run) | {labels.SANDBOX_SHAPE: shape.key}
     spec = {
         "warmPoolRef": {"name": pool_name},
-        "lifecycle": {"shutdownTime": f"{end:%Y-%m-%dT%H:%M:%SZ}", "shutdownPolicy": "Delete"},
+        "lifecycle": {"shutdownTime": end, "shutdownPolicy": "Delete"},
     }
     return _object(settings, agent_sandbox.CLAIM, name, own, annotations, spec)
 
@@ -99,8 +98,8 @@ def pod_of(claim: Object) -> str:
 
 def replaced(claim: Object, pod: Object) -> bool:
     """Whether the pod is another than the one that was ready first: agent-sandbox makes a new one without a word."""
-    first_ready = seconds((claim["metadata"].get("annotations") or {}).get(agent_sandbox.FIRST_READY))
-    made = seconds(pod["metadata"].get("creationTimestamp"))
+    first_ready = to_seconds((claim["metadata"].get("annotations") or {}).get(agent_sandbox.FIRST_READY))
+    made = to_seconds(pod["metadata"].get("creationTimestamp"))
     return first_ready is not None and made is not None and made > first_ready
 
 
@@ -122,8 +121,8 @@ def joined(settings: Settings, claim: Object, pod: Object | None, *, lost: bool)
             meta.setdefault("deletionTimestamp", going)
     elif refusal := _refusal(claim):
         status = {"refusal": refusal}
-    begin = seconds(status.get("startTime")) or seconds(meta.get("creationTimestamp")) or 0.0
-    end = seconds(((claim.get("spec") or {}).get("lifecycle") or {}).get("shutdownTime")) or 0.0
+    begin = to_seconds(status.get("startTime")) or to_seconds(meta.get("creationTimestamp")) or 0.0
+    end = to_seconds(((claim.get("spec") or {}).get("lifecycle") or {}).get("shutdownTime")) or 0.0
     return {
         "metadata": meta,
         "spec": spec | {"activeDeadlineSeconds": max(0.0, end - begin)},

@@ -13,6 +13,7 @@ from gymtrain_api.sandboxes import (
     SandboxRequest,
     SandboxState,
 )
+from gymtrain_api.times import to_text_with_milliseconds
 from gymtrain_broker.control.controller import Controller
 from gymtrain_broker.control.daemon import Daemons
 from gymtrain_broker.errors import (
@@ -28,7 +29,6 @@ from gymtrain_broker.policy.plan import Verdict
 from gymtrain_broker.policy.shapes import Shapes
 from gymtrain_broker.policy.state import Coming
 from gymtrain_broker.settings import Settings
-from gymtrain_broker.times import rfc3339
 
 _SYNC_SECONDS = 10.0
 _CLOSE_SECONDS = 20.0
@@ -178,9 +178,9 @@ class Broker:
             token=self._daemons.token(pod) if running and pod else None,
             instance=answered.instance or None if answered else None,
             warm=claim.found is Found.READY,
-            created_at=rfc3339(claim.asked_at),
-            ready_at=None if claim.ready_at is None else rfc3339(claim.ready_at),
-            expires_at=None if claim.expires_at is None else rfc3339(claim.expires_at),
+            created_at=to_text_with_milliseconds(claim.asked_at),
+            ready_at=None if claim.ready_at is None else to_text_with_milliseconds(claim.ready_at),
+            expires_at=None if claim.expires_at is None else to_text_with_milliseconds(claim.expires_at),
             pod_name=(pod.pod_name if pod else "") or claim.pod or None,
         )
 

@@ -7,11 +7,11 @@ from pydantic import ValidationError
 
 from gymtrain_api import labels
 from gymtrain_api.sandboxes import SandboxRequest
+from gymtrain_api.times import to_seconds
 from gymtrain_broker.objects import leases
 from gymtrain_broker.objects.leases import Lease
 from gymtrain_broker.objects.pod_diagnosis import Trouble, condition, disruption, last_end, last_state, named, trouble
 from gymtrain_broker.objects.sandbox_pod import CONTAINER
-from gymtrain_broker.times import seconds
 
 type Object = dict[str, Any]
 
@@ -78,8 +78,8 @@ def read(pod: Object) -> SandboxPod:
     notes = meta.get("annotations") or {}
     container = named(status.get("containerStatuses"), CONTAINER)
     state = container.get("state") or {}
-    created = seconds(meta.get("creationTimestamp")) or 0.0
-    begin = seconds(status.get("startTime")) or created
+    created = to_seconds(meta.get("creationTimestamp")) or 0.0
+    begin = to_seconds(status.get("startTime")) or created
     claim = str(notes.get(labels.SANDBOX_CLAIM) or "")
     lease = leases.from_json(str(notes.get(labels.SANDBOX_LEASE) or "")) if claim else None
     version = str(meta.get("resourceVersion") or "")
@@ -101,7 +101,7 @@ def read(pod: Object) -> SandboxPod:
         ip=str(status.get("podIP") or ""),
         held_up=condition(status, "PodReadyToStartContainers") == "False",
         running="running" in state,
-        started=seconds((state.get("running") or {}).get("startedAt")),
+        started=to_seconds((state.get("running") or {}).get("startedAt")),
         restarts=int(container.get("restartCount") or 0),
         pulled=bool(container.get("imageID")),
         claim=claim,

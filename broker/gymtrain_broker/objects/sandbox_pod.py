@@ -15,10 +15,10 @@ from gymtrain_api.sandboxes import (
     sandbox_token,
     token_digest,
 )
+from gymtrain_api.times import to_text_with_milliseconds
 from gymtrain_broker.objects import quantities, volume_wipe
 from gymtrain_broker.objects.leases import Lease, MadeFor
 from gymtrain_broker.settings import Settings
-from gymtrain_broker.times import rfc3339
 
 type Object = dict[str, Any]
 
@@ -135,7 +135,7 @@ def lease_annotations(lease: Lease, request: SandboxRequest) -> dict[str, str]:
         labels.SANDBOX_LEASE: lease.to_json(),
         labels.SANDBOX_REQUEST: request.model_dump_json(by_alias=True, exclude_defaults=True),
         labels.SANDBOX_TASK: request.task,
-        labels.SANDBOX_EXPIRES_AT: rfc3339(lease.at + lease.start_seconds + lease.ttl),
+        labels.SANDBOX_EXPIRES_AT: to_text_with_milliseconds(lease.at + lease.start_seconds + lease.ttl),
     }
 
 
