@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
+from gymtrain_api.pods import condition, stuck_container, unschedulable
 from gymtrain_api.sandboxes import DAEMON, DAEMON_DIR, Reason
 from gymtrain_broker.objects.sandbox_pod import CONTAINER
 
 type Object = dict[str, Any]
 
-_ON_ITS_WAY = {"", "ContainerCreating", "PodInitializing"}
 _PULLING = {"ErrImagePull", "ImagePullBackOff"}
 # What a registry says when asking again won't help.
 _FINAL_PULLS = (
@@ -72,18 +72,13 @@ def trouble(pod: Object) -> Trouble | None:
     installer = _first_ended(status.get("initContainerStatuses"))
     if installer:
         return Trouble(_NO_DAEMON, _sentence("the daemon could not be put in", installer), final=True)
-    for one in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
-        waiting = (one.get("state") or {}).get("waiting") or {}
-        if (waiting.get("reason") or "") not in _ON_ITS_WAY:
-            return _waiting(pod, one, waiting)
+    if stuck := stuck_container(pod):
+        return _waiting(pod, *stuck)
     container = named(status.get("containerStatuses"), CONTAINER)
     if end := (container.get("state") or {}).get("terminated"):
         return exited(end)
-    for condition in status.get("conditions") or []:
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            message = f"no node takes the sandbox: {condition.get('message', '')}"
-            return Trouble(Reason.UNSCHEDULABLE, message, final=False)
-    return None
+    said = unschedulable(pod)
+    return None if said is None else Trouble(Reason.UNSCHEDULABLE, f"no node takes the sandbox: {said}", final=False)
 
 
 def last_end(container: Object) -> Trouble:
@@ -134,20 +129,10 @@ def last_state(container: Object) -> Object:
     return dict((container.get("lastState") or {}).get("terminated") or {})
 
 
-def condition(status: Object, kind: str) -> str:
-    """Status of a condition of the pod; empty where it has none."""
-    for one in status.get("conditions") or []:
-        if one.get("type") == kind:
-            return str(one.get("status") or "")
-    return ""
-
-
-def disruption(status: Object) -> str:
+def disruption(pod: Object) -> str:
     """Why the cluster deletes the pod; empty where it doesn't."""
-    for condition in status.get("conditions") or []:
-        if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
-            return f"{condition.get('reason', '')}: {condition.get('message', '')}"
-    return ""
+    found = condition(pod, "DisruptionTarget")
+    return f"{found.get('reason', '')}: {found.get('message', '')}" if found.get("status") == "True" else ""
 
 
 def _sentence(what: str, end: Object) -> str:

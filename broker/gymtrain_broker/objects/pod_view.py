@@ -6,11 +6,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from gymtrain_api import labels
+from gymtrain_api.pods import condition
 from gymtrain_api.sandboxes import SandboxRequest
 from gymtrain_api.times import to_seconds
 from gymtrain_broker.objects import leases
 from gymtrain_broker.objects.leases import Lease
-from gymtrain_broker.objects.pod_diagnosis import Trouble, condition, disruption, last_end, last_state, named, trouble
+from gymtrain_broker.objects.pod_diagnosis import Trouble, disruption, last_end, last_state, named, trouble
 from gymtrain_broker.objects.sandbox_pod import CONTAINER
 
 type Object = dict[str, Any]
@@ -99,7 +100,7 @@ def read(pod: Object) -> SandboxPod:
         deleting=bool(meta.get("deletionTimestamp")),
         ended=status.get("phase") in ("Succeeded", "Failed"),
         ip=str(status.get("podIP") or ""),
-        held_up=condition(status, "PodReadyToStartContainers") == "False",
+        held_up=condition(pod, "PodReadyToStartContainers").get("status") == "False",
         running="running" in state,
         started=to_seconds((state.get("running") or {}).get("startedAt")),
         restarts=int(container.get("restartCount") or 0),
@@ -111,7 +112,7 @@ def read(pod: Object) -> SandboxPod:
         last=last_end(container),
         clean=not (claim and lease is None)
         and (not container.get("restartCount") or last_state(container).get("exitCode") == 0),
-        disruption=disruption(status),
+        disruption=disruption(pod),
     )
 
 
