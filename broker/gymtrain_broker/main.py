@@ -22,8 +22,8 @@ from gymtrain_broker.backends.pods import Cluster
 from gymtrain_broker.clock import steady
 from gymtrain_broker.control.broker import Broker
 from gymtrain_broker.control.controller import Controller
-from gymtrain_broker.control.daemon import Daemons
-from gymtrain_broker.control.watching import Watching
+from gymtrain_broker.control.daemons import Daemons
+from gymtrain_broker.control.pod_watch import Watching
 from gymtrain_broker.control.writes import Writes
 from gymtrain_broker.errors import PortError, StartError
 from gymtrain_broker.http.api import Api

@@ -15,7 +15,7 @@ from gymtrain_api.sandboxes import (
 )
 from gymtrain_api.times import to_text_with_milliseconds
 from gymtrain_broker.control.controller import Controller
-from gymtrain_broker.control.daemon import Daemons
+from gymtrain_broker.control.daemons import Daemons
 from gymtrain_broker.errors import (
     ConflictingKeyError,
     NeverError,

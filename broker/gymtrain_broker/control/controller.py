@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from gymtrain_api.sandboxes import Reason, SandboxState
-from gymtrain_broker.control.daemon import Daemons
+from gymtrain_broker.control.daemons import Daemons
 from gymtrain_broker.control.daemon_probe import DaemonProbe
 from gymtrain_broker.control.pod_operations import PodOperations
 from gymtrain_broker.control.warm_pool import WarmPool

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from gymtrain_api.sandboxes import SandboxState
-from gymtrain_broker.control.daemon import Daemons
+from gymtrain_broker.control.daemons import Daemons
 from gymtrain_broker.objects.pod_view import SandboxPod
 from gymtrain_broker.policy.claims import Claim
 from gymtrain_broker.policy.state import Answered, State

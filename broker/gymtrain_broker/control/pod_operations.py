@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from gymtrain_api import names
 from gymtrain_api.sandboxes import Reason, SandboxState
-from gymtrain_broker.control.daemon import Daemons
+from gymtrain_broker.control.daemons import Daemons
 from gymtrain_broker.control.writes import Writes
 from gymtrain_broker.metrics import Metrics
 from gymtrain_broker.objects import pod_view

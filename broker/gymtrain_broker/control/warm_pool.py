@@ -7,7 +7,7 @@ from functools import partial
 from itertools import chain, islice
 
 from gymtrain_broker.control.pod_operations import PodOperations
-from gymtrain_broker.control.prepull import PrePulls
+from gymtrain_broker.policy.pre_pulls import PrePulls
 from gymtrain_broker.metrics import Metrics
 from gymtrain_broker.objects.leases import MadeFor
 from gymtrain_broker.objects.pod_view import SandboxPod

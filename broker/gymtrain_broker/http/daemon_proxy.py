@@ -11,7 +11,7 @@ from yarl import URL
 
 from gymtrain_api.sandboxes import SandboxState
 from gymtrain_broker.control.broker import Broker
-from gymtrain_broker.control.daemon import Daemons
+from gymtrain_broker.control.daemons import Daemons
 from gymtrain_broker.errors import BadRequestError, DaemonError, NotRunningError
 
 _CONNECT_SECONDS = 10.0

@@ -63,7 +63,7 @@ class SandboxPod:
 
     @property
     def for_its_image(self) -> bool:
-        """Whether it is there for its image alone (prepull)."""
+        """Whether it is there for its image alone (pre_pulls)."""
         return self.made_for == leases.MadeFor.PRE_PULL
 
     @property

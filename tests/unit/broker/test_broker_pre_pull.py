@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gymtrain_api import labels
-from gymtrain_broker.control.prepull import pulling
+from gymtrain_broker.policy.pre_pulls import pulling
 from gymtrain_broker.policy import pulls
 from gymtrain_broker.policy.shapes import Shapes
 from tests.support.fake_pods import FakeCluster
