@@ -16,20 +16,20 @@ import aiohttp
 from aiohttp import web
 
 from gymtrain_broker import environment, settings
-from gymtrain_broker.backends.agent_sandboxes import AgentSandboxes
+from gymtrain_broker.backends.agent_sandboxes import AgentSandboxBackend
 from gymtrain_broker.backends.backend import Backend
-from gymtrain_broker.backends.pods import Cluster
+from gymtrain_broker.backends.pods import PodBackend
 from gymtrain_broker.clock import steady
 from gymtrain_broker.control.broker import Broker
 from gymtrain_broker.control.controller import Controller
 from gymtrain_broker.control.daemons import Daemons
-from gymtrain_broker.control.pod_watch import Watching
+from gymtrain_broker.control.pod_watch import PodWatch
 from gymtrain_broker.control.writes import Writes
 from gymtrain_broker.errors import PortError, StartError
 from gymtrain_broker.http.api import Api
-from gymtrain_broker.http.daemon_proxy import Passing
+from gymtrain_broker.http.daemon_proxy import DaemonProxy
 from gymtrain_broker.metrics import Metrics
-from gymtrain_broker.policy.shapes import Shapes
+from gymtrain_broker.policy.shapes import PodShapes
 from gymtrain_broker.policy.state import State
 from gymtrain_broker.settings import Settings
 from gymtrain_broker.throttled_client import ThrottledClient
@@ -42,18 +42,18 @@ _CURRENT_SECONDS = 150.0  # two watches
 _SETTLE_SECONDS = 10.0
 
 
-class Running:
+class BrokerProcess:
     """All parts of one broker, put together."""
 
     def __init__(self, config: Settings, backend: Backend, http: aiohttp.ClientSession, metrics: Metrics) -> None:
-        state, shapes = State(), Shapes(config)
+        state, shapes = State(), PodShapes(config)
         metrics.watch(state)
         daemons = Daemons(http, config)
         clock = steady()
         self.controller = Controller(config, state, shapes, Writes(backend), daemons, metrics, clock)
         self.broker = Broker(config, shapes, self.controller, daemons, clock)
-        self.watching = Watching(backend, self.controller, metrics)
-        self.api = Api(self.broker, Passing(self.broker, daemons), metrics, config.run_token, self.why_not_ready)
+        self.watching = PodWatch(backend, self.controller, metrics)
+        self.api = Api(self.broker, DaemonProxy(self.broker, daemons), metrics, config.run_token, self.why_not_ready)
         self.failed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -98,12 +98,12 @@ async def serve(config: Settings) -> bool:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     metrics = Metrics()
     kube = ThrottledClient.connect(metrics)
-    backend: Backend = AgentSandboxes(kube, config) if config.backend == "AgentSandbox" else Cluster(kube, config)
+    backend: Backend = AgentSandboxBackend(kube, config) if config.backend == "AgentSandbox" else PodBackend(kube, config)
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30)
     async with aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as http:
-        running = Running(config, backend, http, metrics)
+        process = BrokerProcess(config, backend, http, metrics)
         runner = web.AppRunner(
-            running.api.app(), handler_cancellation=True, access_log=None, shutdown_timeout=_SETTLE_SECONDS
+            process.api.app(), handler_cancellation=True, access_log=None, shutdown_timeout=_SETTLE_SECONDS
         )
         await runner.setup()
         try:
@@ -111,7 +111,7 @@ async def serve(config: Settings) -> bool:
                 await web.TCPSite(runner, None, config.port, backlog=_BACKLOG).start()
             except OSError as error:
                 raise PortError(f"can't listen on port {config.port}: {error}") from error
-            running.start()
+            process.start()
             if config.backend != "Pod" and any(pool.reuse == "Restart" for pool in config.spec.warm_pools):
                 logger.warning("reuse: Restart is ignored: agent-sandbox never starts a sandbox's container anew")
             logger.info(
@@ -121,17 +121,17 @@ async def serve(config: Settings) -> bool:
                 config.run,
                 config.backend,
             )
-            waits = [asyncio.create_task(event.wait()) for event in (stop, running.failed)]
+            waits = [asyncio.create_task(event.wait()) for event in (stop, process.failed)]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             for wait in waits:
                 wait.cancel()
             logger.info("stopping")
         finally:
-            running.broker.stop()
+            process.broker.stop()
             await runner.cleanup()
-            await running.stop()
+            await process.stop()
             await backend.close()
-    return not running.failed.is_set()
+    return not process.failed.is_set()
 
 
 def main() -> int:

@@ -1,7 +1,7 @@
-"""What claims of agent-sandbox refer to: one SandboxTemplate and one SandboxWarmPool for each shape of sandbox.
+"""What SandboxClaims refer to: one SandboxTemplate and one SandboxWarmPool for each shape of sandbox.
 
-Both are made before the first claim of their shape. Where each task brings an image of its own there would soon be
-thousands of them: of those that no claim refers to, some stay, and the ones that were used longest ago are removed.
+Both are made before the first SandboxClaim of their shape. Where each task brings an image of its own there would soon
+be thousands of them: of those that no SandboxClaim refers to, the ones that were used last stay; the rest is removed.
 """
 
 import asyncio
@@ -12,12 +12,12 @@ from contextlib import asynccontextmanager, suppress
 from gymtrain_api import agent_sandbox
 from gymtrain_broker.backends import agent_objects
 from gymtrain_broker.objects import sandbox_pod
-from gymtrain_broker.policy.shapes import Shape
+from gymtrain_broker.policy.shapes import PodShape
 from gymtrain_broker.settings import Settings
 from gymtrain_broker.throttled_client import ThrottledClient
 from gymtrain_kube.errors import ConflictError, KubeError
 
-MOST_IDLE = 128  # that stay though no claim refers to them
+MOST_IDLE = 128  # that stay though no SandboxClaim refers to them
 
 
 class AgentTemplates:
@@ -30,12 +30,12 @@ class AgentTemplates:
         self._templates, self._pools = (
             f"{extensions}/{plural}" for plural in (agent_sandbox.TEMPLATES, agent_sandbox.POOLS)
         )
-        self._shapes: dict[str, Shape] = {}  # by name
+        self._shapes: dict[str, PodShape] = {}  # by name
         self._names: dict[str, str] = {}  # by shape
         self._there: dict[str, None] = {}  # names, in the order of their last use
         self._half_gone: dict[str, None] = {}  # names of which the removal failed
         self._going: dict[str, asyncio.Event] = {}  # set when the removal is over
-        self._needed: Counter[str] = Counter()  # by claims that are being made
+        self._needed: Counter[str] = Counter()  # by SandboxClaims that are being made
         self._listed = False
 
     async def list_all(self) -> None:
@@ -46,7 +46,7 @@ class AgentTemplates:
             self._there = dict.fromkeys(one["metadata"]["name"] for one in by_age) | self._there
             self._listed = True
 
-    def pool(self, shape: Shape) -> str:
+    def pool(self, shape: PodShape) -> str:
         """Name of a shape's pool."""
         name = self._names.get(shape.key)
         if name is None:
@@ -56,7 +56,7 @@ class AgentTemplates:
 
     @asynccontextmanager
     async def needed(self, name: str, *, urgent: bool) -> AsyncIterator[None]:
-        """Sees to it that a pool is there with its template, and stays while a claim is made.
+        """Sees to it that a pool is there with its template, and stays while a SandboxClaim is made.
 
         Raises:
             KubeError: the API server didn't take them.
@@ -84,18 +84,18 @@ class AgentTemplates:
         self._half_gone.pop(name, None)
 
     def vanished(self, name: str) -> None:
-        """Somebody deleted it: the next claim makes it anew."""
+        """Somebody deleted it: the next SandboxClaim makes it again."""
         self._there.pop(name, None)
 
     async def prune(self, in_use: Callable[[], Collection[str]]) -> None:
         """Removes those beyond the idle ones that may stay. What can't be removed now is tried again next time.
 
-        `in_use`: names that claims refer to at the time. A removal takes a while, and claims are made meanwhile.
+        `in_use`: names that SandboxClaims refer to now. A removal takes a while, and SandboxClaims are made meanwhile.
         """
         for name in list(self._half_gone):
             if name in self._half_gone and name not in self._needed:
                 await self._remove(name)
-        while len(self._there) > MOST_IDLE:  # else there is nothing to look for, at the end of each claim
+        while len(self._there) > MOST_IDLE:  # else there is nothing to look for, at the end of each sandbox
             surplus = self._surplus(in_use())
             if surplus is None or not await self._remove(surplus):
                 break

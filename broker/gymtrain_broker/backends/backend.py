@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from gymtrain_api.sandboxes import SandboxRequest
 from gymtrain_broker.objects.leases import Lease, MadeFor
-from gymtrain_broker.policy.shapes import Shape
+from gymtrain_broker.policy.shapes import PodShape
 
 type Object = dict[str, Any]
 
@@ -20,7 +20,7 @@ class Backend(Protocol):
 
     def sandbox(
         self,
-        shape: Shape,
+        shape: PodShape,
         image: str,
         name: str,
         *,

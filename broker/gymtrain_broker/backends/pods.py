@@ -6,14 +6,14 @@ from typing import Any
 from gymtrain_api.sandboxes import SandboxRequest
 from gymtrain_broker.objects import sandbox_pod
 from gymtrain_broker.objects.leases import Lease, MadeFor
-from gymtrain_broker.policy.shapes import Shape
+from gymtrain_broker.policy.shapes import PodShape
 from gymtrain_broker.settings import Settings
 from gymtrain_broker.throttled_client import ThrottledClient
 
 type Object = dict[str, Any]
 
 
-class Cluster:
+class PodBackend:
     """Backend `Pod`."""
 
     def __init__(self, kube: ThrottledClient, settings: Settings) -> None:
@@ -24,7 +24,7 @@ class Cluster:
 
     def sandbox(
         self,
-        shape: Shape,
+        shape: PodShape,
         image: str,
         name: str,
         *,

@@ -25,9 +25,8 @@ from gymtrain_broker.errors import (
 )
 from gymtrain_broker.objects.leases import Found
 from gymtrain_broker.policy.claims import Claim, new_id
-from gymtrain_broker.policy.plan import Verdict
-from gymtrain_broker.policy.shapes import Shapes
-from gymtrain_broker.policy.state import Coming
+from gymtrain_broker.policy.plan import ClaimEnd
+from gymtrain_broker.policy.shapes import PodShapes
 from gymtrain_broker.settings import Settings
 
 _SYNC_SECONDS = 10.0
@@ -41,7 +40,7 @@ class Broker:
     def __init__(
         self,
         settings: Settings,
-        shapes: Shapes,
+        shapes: PodShapes,
         controller: Controller,
         daemons: Daemons,
         clock: Callable[[], float],
@@ -137,7 +136,7 @@ class Broker:
         if claim is None:
             return
         if not claim.final:
-            self._controller.finish(claim, Verdict(SandboxState.CLOSED, Reason.CLOSED, "closed by its client"))
+            self._controller.finish(claim, ClaimEnd(SandboxState.CLOSED, Reason.CLOSED, "closed by its client"))
         work = self._controller.release(claim)
         if work is not None:
             await asyncio.wait([work], timeout=_CLOSE_SECONDS)
@@ -146,7 +145,7 @@ class Broker:
 
     def announce(self, announcement: Announcement) -> Announced:
         """Notes the tasks that come next."""
-        self._state.announced = [Coming(one.task, one.image, one.resources) for one in announcement.tasks]
+        self._state.announced = list(announcement.tasks)
         self._controller.wake()
         ahead = min(len(announcement.tasks), self._settings.spec.look_ahead.tasks)
         return Announced(accepted=len(announcement.tasks), ahead=ahead)

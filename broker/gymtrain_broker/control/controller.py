@@ -12,8 +12,8 @@ from contextlib import suppress
 from typing import Any
 
 from gymtrain_api.sandboxes import Reason, SandboxState
-from gymtrain_broker.control.daemons import Daemons
 from gymtrain_broker.control.daemon_probe import DaemonProbe
+from gymtrain_broker.control.daemons import Daemons
 from gymtrain_broker.control.pod_operations import PodOperations
 from gymtrain_broker.control.warm_pool import WarmPool
 from gymtrain_broker.control.writes import Writes
@@ -22,9 +22,9 @@ from gymtrain_broker.objects import pod_view
 from gymtrain_broker.objects.pod_view import SandboxPod
 from gymtrain_broker.policy import plan
 from gymtrain_broker.policy.claims import Claim, adopted
-from gymtrain_broker.policy.plan import Verdict
+from gymtrain_broker.policy.plan import ClaimEnd
 from gymtrain_broker.policy.pulls import Pulls
-from gymtrain_broker.policy.shapes import Shapes
+from gymtrain_broker.policy.shapes import PodShapes
 from gymtrain_broker.policy.state import Doing, State
 from gymtrain_broker.settings import Settings
 
@@ -38,7 +38,7 @@ class Controller:
         self,
         settings: Settings,
         state: State,
-        shapes: Shapes,
+        shapes: PodShapes,
         writes: Writes,
         daemons: Daemons,
         metrics: Metrics,
@@ -155,18 +155,18 @@ class Controller:
         self.state.queue.put_back(claim.id, claim.group)
         self.schedule()
 
-    def finish(self, claim: Claim, verdict: Verdict) -> None:
+    def finish(self, claim: Claim, end: ClaimEnd) -> None:
         """The end of a claim; its pod is released."""
         if claim.final:
             return
         state = self.state
-        claim.state, claim.reason, claim.message = verdict.state, verdict.reason, verdict.message
+        claim.state, claim.reason, claim.message = end.state, end.reason, end.message
         claim.ended_at = self.clock()
         state.queue.remove(claim.id)
         state.active.pop(claim.id, None)
         state.let_go(claim)
         claim.settle()
-        self._metrics.ended.labels(verdict.reason).inc()
+        self._metrics.ended.labels(end.reason).inc()
         if claim.reason != Reason.CLOSED:
             logger.info("sandbox %s (%s): %s: %s", claim.id, claim.pod or "no pod", claim.reason, claim.message)
         self._release(claim)
@@ -193,9 +193,9 @@ class Controller:
         return self.operations.release(claim, keep=keep, now=self.clock())
 
     def _judge(self, claim: Claim) -> None:
-        verdict = plan.verdict(claim, self.state.pods.get(claim.pod), self._settings, self.clock())
-        if verdict is not None:
-            self.finish(claim, verdict)
+        end = plan.claim_end(claim, self.state.pods.get(claim.pod), self._settings, self.clock())
+        if end is not None:
+            self.finish(claim, end)
 
     # Time passes
 

@@ -16,7 +16,7 @@ from gymtrain_broker.objects import pod_view
 from gymtrain_broker.objects.leases import Found, Lease, MadeFor
 from gymtrain_broker.objects.pod_view import SandboxPod
 from gymtrain_broker.policy.claims import Claim
-from gymtrain_broker.policy.plan import Verdict, Want
+from gymtrain_broker.policy.plan import ClaimEnd, Want
 from gymtrain_broker.policy.state import Busy, Doing, State
 from gymtrain_broker.settings import Settings
 from gymtrain_kube.errors import KubeError, RejectedError
@@ -42,7 +42,7 @@ class Host(Protocol):
     def requeue(self, claim: Claim) -> None:
         """The pod chosen for a claim is somebody else's."""
 
-    def finish(self, claim: Claim, verdict: Verdict) -> None:
+    def finish(self, claim: Claim, end: ClaimEnd) -> None:
         """A claim can't be met."""
 
 
@@ -209,7 +209,7 @@ class PodOperations:
 
     def _refused(self, claim: Claim, error: KubeError) -> None:
         text = f"the API server refuses the sandbox's pod: {error}. See spec.sandboxes, and the namespace's policies"
-        self._host.finish(claim, Verdict(SandboxState.FAILED, Reason.REJECTED, text))
+        self._host.finish(claim, ClaimEnd(SandboxState.FAILED, Reason.REJECTED, text))
 
     def _keep(
         self, tasks: dict[str, asyncio.Task[None]], name: str, work: Coroutine[Any, Any, None]

@@ -27,7 +27,7 @@ class Viewer(Protocol):
         """A pod is no more."""
 
 
-class Watching:
+class PodWatch:
     """List and watch."""
 
     def __init__(self, backend: Backend, viewer: Viewer, metrics: Metrics) -> None:

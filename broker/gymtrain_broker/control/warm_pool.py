@@ -7,14 +7,14 @@ from functools import partial
 from itertools import chain, islice
 
 from gymtrain_broker.control.pod_operations import PodOperations
-from gymtrain_broker.policy.pre_pulls import PrePulls
 from gymtrain_broker.metrics import Metrics
 from gymtrain_broker.objects.leases import MadeFor
 from gymtrain_broker.objects.pod_view import SandboxPod
 from gymtrain_broker.policy import plan
 from gymtrain_broker.policy.plan import Want
+from gymtrain_broker.policy.pre_pulls import PrePulls
 from gymtrain_broker.policy.pulls import Pulls
-from gymtrain_broker.policy.shapes import Shapes
+from gymtrain_broker.policy.shapes import PodShapes
 from gymtrain_broker.policy.state import Doing, State
 from gymtrain_broker.settings import Settings
 from gymtrain_kube.errors import KubeError
@@ -32,7 +32,7 @@ class WarmPool:
         self,
         settings: Settings,
         state: State,
-        shapes: Shapes,
+        shapes: PodShapes,
         operations: PodOperations,
         pulls: Pulls,
         metrics: Metrics,

@@ -20,7 +20,7 @@ from gymtrain_api.sandboxes import (
 )
 from gymtrain_broker.control.broker import Broker
 from gymtrain_broker.errors import BadRequestError, CallError, QueueFullError, UnauthorizedError, UnavailableError
-from gymtrain_broker.http.daemon_proxy import Passing
+from gymtrain_broker.http.daemon_proxy import DaemonProxy
 from gymtrain_broker.http.openapi import document
 from gymtrain_broker.metrics import Metrics
 from gymtrain_broker.policy.claims import Claim
@@ -49,11 +49,11 @@ class Api:
     """HTTP in front of the broker."""
 
     def __init__(
-        self, broker: Broker, passing: Passing, metrics: Metrics, run_token: str, ready: Callable[[], str]
+        self, broker: Broker, daemon_proxy: DaemonProxy, metrics: Metrics, run_token: str, ready: Callable[[], str]
     ) -> None:
         """`ready` says why it can't work now; empty where it can."""
         self._broker = broker
-        self._passing = passing
+        self._daemon_proxy = daemon_proxy
         self._metrics = metrics
         self._expected = f"Bearer {run_token}".encode()
         self._ready = ready
@@ -69,7 +69,7 @@ class Api:
                 web.get("/v1/sandboxes/{id}", self._show),
                 web.delete("/v1/sandboxes/{id}", self._close),
                 web.post("/v1/announce", self._announce),
-                web.route("*", "/v1/sandboxes/{id}/daemon/{path:.*}", self._passing.handle),
+                web.route("*", "/v1/sandboxes/{id}/daemon/{path:.*}", self._daemon_proxy.handle),
                 web.get("/healthz", self._health),
                 web.get("/readyz", self._readiness),
                 web.get("/metrics", self._show_metrics),

@@ -24,7 +24,7 @@ _HOP = {
 }  # fmt: skip
 
 
-class Passing:
+class DaemonProxy:
     """Passes calls on."""
 
     def __init__(self, broker: Broker, daemons: Daemons) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from gymtrain_api.sandboxes import SandboxRequest, SandboxState
 from gymtrain_broker.objects.leases import Found
 from gymtrain_broker.objects.pod_view import SandboxPod
-from gymtrain_broker.policy.shapes import Shape
+from gymtrain_broker.policy.shapes import PodShape
 
 _WAITING = (SandboxState.QUEUED, SandboxState.STARTING)
 _FINAL = (SandboxState.CLOSED, SandboxState.FAILED)
@@ -32,7 +32,7 @@ class Claim:
 
     id: str
     request: SandboxRequest
-    shape: Shape
+    shape: PodShape
     asked_at: float
     ttl: float
     turn_by: float
@@ -84,7 +84,7 @@ def new_id() -> str:
     return f"sb-{secrets.token_hex(8)}"
 
 
-def adopted(pod: SandboxPod, shape: Shape, now: float) -> Claim | None:
+def adopted(pod: SandboxPod, shape: PodShape, now: float) -> Claim | None:
     """The claim that a pod tells of, for a broker that doesn't know it: it was started anew."""
     lease, request = pod.leased, pod.request
     if lease is None or request is None:

@@ -10,7 +10,7 @@ from gymtrain_broker.objects.pod_diagnosis import Trouble
 from gymtrain_broker.objects.pod_view import SandboxPod
 from gymtrain_broker.policy.claims import Claim
 from gymtrain_broker.policy.pulls import Pulls
-from gymtrain_broker.policy.shapes import Shape
+from gymtrain_broker.policy.shapes import PodShape
 from gymtrain_broker.settings import Settings
 
 # The kubelet starts a container anew at once if it is the first time, or if the container ran for longer than twice its
@@ -21,7 +21,7 @@ _LOW_WATER = 4  # a pool with less than the fourth part is refilled at any time
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ClaimEnd:
     """How a claim ends."""
 
     state: SandboxState
@@ -33,7 +33,7 @@ class Verdict:
 class Want:
     """Free sandboxes of one shape that should be there."""
 
-    shape: Shape
+    shape: PodShape
     count: int
     made_for: MadeFor
 
@@ -52,7 +52,7 @@ def choose(
     return coming
 
 
-def verdict(claim: Claim, pod: SandboxPod | None, settings: Settings, now: float) -> Verdict | None:
+def claim_end(claim: Claim, pod: SandboxPod | None, settings: Settings, now: float) -> ClaimEnd | None:
     """Whether and how a claim ends now."""
     if claim.state is SandboxState.QUEUED:
         return _queued(claim, settings, now)
@@ -65,7 +65,7 @@ def verdict(claim: Claim, pod: SandboxPod | None, settings: Settings, now: float
     return None
 
 
-def _queued(claim: Claim, settings: Settings, now: float) -> Verdict | None:
+def _queued(claim: Claim, settings: Settings, now: float) -> ClaimEnd | None:
     if now >= claim.turn_by:
         return _failed(
             Reason.DEADLINE,
@@ -75,7 +75,7 @@ def _queued(claim: Claim, settings: Settings, now: float) -> Verdict | None:
     return _abandoned(claim, now)
 
 
-def _pod_over(pod: SandboxPod | None) -> Verdict | None:
+def _pod_over(pod: SandboxPod | None) -> ClaimEnd | None:
     """What the end of its pod means for a claim."""
     if pod is None:
         return _failed(Reason.POD_DELETED, "its pod was deleted by somebody else")
@@ -91,7 +91,7 @@ def _pod_over(pod: SandboxPod | None) -> Verdict | None:
     return None
 
 
-def _starting(claim: Claim, pod: SandboxPod | None, settings: Settings, now: float) -> Verdict | None:
+def _starting(claim: Claim, pod: SandboxPod | None, settings: Settings, now: float) -> ClaimEnd | None:
     begin = claim.leased_at if claim.leased_at is not None else claim.asked_at
     if now >= begin + claim.start_seconds:
         why = pod.trouble.message if pod and pod.trouble else claim.message or _silence(pod, settings)
@@ -99,7 +99,7 @@ def _starting(claim: Claim, pod: SandboxPod | None, settings: Settings, now: flo
     return _abandoned(claim, now)
 
 
-def _running(claim: Claim, settings: Settings, now: float) -> Verdict | None:
+def _running(claim: Claim, settings: Settings, now: float) -> ClaimEnd | None:
     spec = settings.spec
     begin = claim.ready_at or now
     if now >= begin + claim.ttl:
@@ -130,22 +130,22 @@ def _silence(pod: SandboxPod | None, settings: Settings) -> str:
     return f"the daemon at {pod.ip}:{settings.daemon_port} doesn't answer the broker: look for NetworkPolicies"
 
 
-def _abandoned(claim: Claim, now: float) -> Verdict | None:
+def _abandoned(claim: Claim, now: float) -> ClaimEnd | None:
     if claim.waiters or now < claim.waited_at + ABANDONED_SECONDS:
         return None
     return _closed(Reason.ABANDONED, f"nobody has asked for it for {ABANDONED_SECONDS:.0f} s")
 
 
-def _of(trouble: Trouble) -> Verdict:
+def _of(trouble: Trouble) -> ClaimEnd:
     return _failed(trouble.reason, trouble.message)
 
 
-def _failed(reason: str, message: str) -> Verdict:
-    return Verdict(SandboxState.FAILED, reason, message)
+def _failed(reason: str, message: str) -> ClaimEnd:
+    return ClaimEnd(SandboxState.FAILED, reason, message)
 
 
-def _closed(reason: str, message: str) -> Verdict:
-    return Verdict(SandboxState.CLOSED, reason, message)
+def _closed(reason: str, message: str) -> ClaimEnd:
+    return ClaimEnd(SandboxState.CLOSED, reason, message)
 
 
 def resettable(pod: SandboxPod, settings: Settings, now: float) -> bool:
@@ -157,7 +157,7 @@ def resettable(pod: SandboxPod, settings: Settings, now: float) -> bool:
     return pod.restarts == 0 or now - (pod.started or now) > _STABLE_SECONDS
 
 
-def wants(pools: Sequence[Want], announced: Iterable[Shape], ahead: int) -> dict[str, Want]:
+def wants(pools: Sequence[Want], announced: Iterable[PodShape], ahead: int) -> dict[str, Want]:
     """Free sandboxes that should be there, by shape, in the order of their making: pools, then tasks as they come."""
     found = {want.shape.key: want for want in pools}
     coming = Counter[str]()

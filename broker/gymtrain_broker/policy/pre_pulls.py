@@ -17,7 +17,7 @@ from gymtrain_broker.objects.pod_view import SandboxPod
 from gymtrain_broker.objects.sandbox_pod import CONTAINER
 from gymtrain_broker.policy.plan import Want, starved
 from gymtrain_broker.policy.pulls import Pulls
-from gymtrain_broker.policy.shapes import Shape, Shapes
+from gymtrain_broker.policy.shapes import PodShape, PodShapes
 from gymtrain_broker.settings import Settings
 
 type Object = dict[str, Any]
@@ -30,12 +30,12 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 class PrePulls:
     """The images that one run wants on its nodes."""
 
-    def __init__(self, settings: Settings, shapes: Shapes, pulls: Pulls) -> None:
+    def __init__(self, settings: Settings, shapes: PodShapes, pulls: Pulls) -> None:
         self._spec = settings.spec.pre_pull
         self._ahead = settings.spec.look_ahead.tasks
         self._shapes = shapes
         self._pulls = pulls
-        self._made: dict[str, Shape] = {}  # by image
+        self._made: dict[str, PodShape] = {}  # by image
         self._done: set[str] = set()  # shapes
 
     def wanted(self, announced: Iterable[str]) -> Iterator[Want]:
@@ -65,7 +65,7 @@ class PrePulls:
         return found
 
 
-def pulling(shape: Shape, nodes: int) -> Shape:
+def pulling(shape: PodShape, nodes: int) -> PodShape:
     """Pods that bring the image of a shape to a node each."""
     body: Object = json.loads(json.dumps(shape.body))
     spec = body["spec"] | {"restartPolicy": "Never"}
@@ -77,7 +77,7 @@ def pulling(shape: Shape, nodes: int) -> Shape:
     key = hashlib.sha256(f"pull:{nodes}:{json.dumps(spec, sort_keys=True)}".encode()).hexdigest()[:16]
     if nodes > 1:
         _spread(spec, key)
-    return Shape(key, shape.image, shape.asked, reuse=False, body=body | {"spec": spec})
+    return PodShape(key, shape.image, shape.asked, reuse=False, body=body | {"spec": spec})
 
 
 def _spread(spec: Object, key: str) -> None:

@@ -16,7 +16,7 @@ _DEFAULT_REGISTRY = "docker.io"
 
 
 @dataclass(frozen=True)
-class Shape:
+class PodShape:
     """Pods of one shape differ in their names only.
 
     Attributes:
@@ -66,12 +66,12 @@ def _names_registry(image: str) -> bool:
     return bool(slash) and ("." in first or ":" in first or first == "localhost")
 
 
-class Shapes:
+class PodShapes:
     """The shapes of one run."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._made: dict[tuple[str, SandboxResources | None], Shape] = {}
+        self._made: dict[tuple[str, SandboxResources | None], PodShape] = {}
         spec = settings.spec
         self._limits = quantities.requirements(spec.resources)["limits"]
         restarts = settings.backend == "Pod"  # else the operator has chosen it because no pool asks for that
@@ -79,7 +79,7 @@ class Shapes:
             rewritten(pool.image, spec.image_rewrites): restarts and pool.reuse == "Restart" for pool in spec.warm_pools
         }
 
-    def of(self, image: str, resources: SandboxResources | None = None) -> Shape:
+    def of(self, image: str, resources: SandboxResources | None = None) -> PodShape:
         """The shape that serves a request. Images with a pool have one, for all that ask for no more than it has."""
         pulled = rewritten(image, self._settings.spec.image_rewrites)
         pooled = pulled in self._reuse and quantities.fits(resources, self._limits)
@@ -90,8 +90,8 @@ class Shapes:
             self._made[key] = self._make(pulled, image, key[1], reuse=self._reuse.get(pulled, False))
         return self._made[key]
 
-    def _make(self, pulled: str, asked: str, resources: SandboxResources | None, *, reuse: bool) -> Shape:
+    def _make(self, pulled: str, asked: str, resources: SandboxResources | None, *, reuse: bool) -> PodShape:
         body = sandbox_pod.body(self._settings, pulled, resources, reuse=reuse)
         restarts = body["spec"]["restartPolicy"] == "Always"
         text = json.dumps(body, sort_keys=True, separators=(",", ":"))
-        return Shape(hashlib.sha256(text.encode()).hexdigest()[:16], pulled, asked, restarts, body)
+        return PodShape(hashlib.sha256(text.encode()).hexdigest()[:16], pulled, asked, restarts, body)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gymtrain_api.sandboxes import SandboxResources
+from gymtrain_api.sandboxes import AnnouncedTask, SandboxResources
 from gymtrain_broker.objects.pod_view import SandboxPod
 from gymtrain_broker.policy.claims import Claim
 from gymtrain_broker.policy.fairness import FairQueue
@@ -42,15 +42,6 @@ class Answered:
     instance: str
 
 
-@dataclass(frozen=True)
-class Coming:
-    """An announced task."""
-
-    task: str
-    image: str
-    resources: SandboxResources | None
-
-
 class State:
     """Pods, claims, queue."""
 
@@ -63,7 +54,7 @@ class State:
         self.holders: dict[str, Claim] = {}  # claim by pod
         self.active: dict[str, Claim] = {}  # Starting and Running
         self.queue = FairQueue()
-        self.announced: list[Coming] = []
+        self.announced: list[AnnouncedTask] = []
         self._asked: dict[str, SandboxResources | None] = {}  # what the last request for an image asked for
         self._asked_of: dict[str, SandboxResources | None] = {}  # the same by family of images
         self._by_shape: dict[str, dict[str, SandboxPod]] = {}
@@ -118,9 +109,9 @@ class State:
         """What requests for an image ask for, as far as is known."""
         return self._asked.get(image)
 
-    def resources_of(self, coming: Coming) -> SandboxResources | None:
+    def resources_of(self, task: AnnouncedTask) -> SandboxResources | None:
         """What an announced task will ask for. Who announces may not know: then what its like asked for last."""
-        return coming.resources or self.asked(coming.image) or self._asked_of.get(_family(coming.image))
+        return task.resources or self.asked(task.image) or self._asked_of.get(_family(task.image))
 
     def drawn(self, claim: Claim) -> None:
         """An announced task has come: its entry, or one for its image where the task is called otherwise."""

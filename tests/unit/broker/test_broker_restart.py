@@ -42,8 +42,8 @@ async def test_a_queued_client_asks_the_next_broker_with_its_key(start: Start) -
     first = await start(maxConcurrent=1)
     _, running = await first.ask(key="a")
     waiting = asyncio.create_task(first.ask(key="b", wait=60))
-    await first.until(lambda: len(first.running.controller.state.queue))
-    first.running.broker.stop()
+    await first.until(lambda: len(first.process.controller.state.queue))
+    first.process.broker.stop()
     status, queued = await waiting
     assert (status, queued["state"]) == (202, "Queued")
     await first.stop()
@@ -118,7 +118,7 @@ async def test_a_pod_made_while_all_are_listed_is_kept(start: Start, cluster: Fa
     bench = await start()
     _, found = await bench.ask()
     version = str(int(cluster.pods[found["podName"]]["metadata"]["resourceVersion"]) - 50)
-    bench.running.controller.listed([], version)
+    bench.process.controller.listed([], version)
     assert (await bench.get(found["id"]))["state"] == "Running"
 
 
