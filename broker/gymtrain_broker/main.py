@@ -10,6 +10,7 @@ import logging
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 import aiohttp
@@ -19,7 +20,6 @@ from gymtrain_broker import environment, settings
 from gymtrain_broker.backends.agent_sandboxes import AgentSandboxBackend
 from gymtrain_broker.backends.backend import Backend
 from gymtrain_broker.backends.pods import PodBackend
-from gymtrain_broker.clock import steady
 from gymtrain_broker.control.broker import Broker
 from gymtrain_broker.control.controller import Controller
 from gymtrain_broker.control.daemons import Daemons
@@ -85,6 +85,18 @@ class BrokerProcess:
         if not task.cancelled() and task.exception() is not None:
             logger.error("a part of the broker broke", exc_info=task.exception())
             self.failed.set()
+
+
+def steady(
+    wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic
+) -> Callable[[], float]:
+    """The broker's time: seconds since the epoch, as the clock says now, counted on from here by the monotonic clock.
+
+    Leases stand on pods in seconds since the epoch, so that the next broker understands them; but a clock that somebody
+    sets while sandboxes run must not end them all at once, or none of them ever.
+    """
+    offset = wall() - monotonic()
+    return lambda: offset + monotonic()
 
 
 async def serve(config: Settings) -> bool:

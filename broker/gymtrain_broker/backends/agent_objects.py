@@ -23,7 +23,7 @@ from gymtrain_api.sandboxes import (
 )
 from gymtrain_api.times import to_seconds, to_text
 from gymtrain_broker.objects import sandbox_pod
-from gymtrain_broker.objects.leases import Lease, MadeFor
+from gymtrain_broker.objects.leases import Lease, MadeFor, lease_annotations
 from gymtrain_broker.policy.shapes import PodShape, rewritten
 from gymtrain_broker.settings import Settings
 
@@ -81,7 +81,7 @@ def sandbox_claim(
     """
     annotations = {labels.SANDBOX_IMAGE: image, labels.SANDBOX_MADE_FOR: str(made_for), labels.SANDBOX_CLAIM: ""}
     if lease is not None and request is not None:
-        annotations |= sandbox_pod.lease_annotations(lease, request)
+        annotations |= lease_annotations(lease, request)
     end = to_text(now + sandbox_pod.life_seconds(settings, lease))
     own = sandbox_pod.pod_labels(settings.run) | {labels.SANDBOX_SHAPE: shape.key}
     spec = {
@@ -98,7 +98,7 @@ def pod_of(sandbox_claim: Object) -> str:
 
 
 def replaced(sandbox_claim: Object, pod: Object) -> bool:
-    """Whether the pod is another than the one that was ready first: agent-sandbox makes a new one and doesn't say so."""
+    """Whether the pod is another than the one that was ready first: agent-sandbox doesn't say so."""
     first_ready = to_seconds((sandbox_claim["metadata"].get("annotations") or {}).get(agent_sandbox.FIRST_READY))
     made = to_seconds(pod["metadata"].get("creationTimestamp"))
     return first_ready is not None and made is not None and made > first_ready

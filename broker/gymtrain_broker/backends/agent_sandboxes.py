@@ -125,7 +125,7 @@ class AgentSandboxBackend:
         return self._join(self._note(await self._kube.patch(f"{self._paths[_SANDBOX_CLAIMS]}/{name}", operations)))
 
     async def delete(self, name: str, uid: str, *, urgent: bool) -> None:
-        """Deletes a SandboxClaim, which stays on its way out until its pod is gone, and templates that have become idle."""
+        """Deletes a SandboxClaim, which stays on its way out until its pod is gone, and idle templates."""
         await self._kube.delete(f"{self._paths[_SANDBOX_CLAIMS]}/{name}", uid, urgent=urgent, foreground=True)
         await self._templates.prune(lambda: {_pool_of(one) for one in self._sandbox_claims.values()})
 

@@ -10,9 +10,8 @@ from typing import Any
 from gymtrain_api import labels
 from gymtrain_api.sandboxes import SandboxRequest
 from gymtrain_broker.backends.backend import Backend
-from gymtrain_broker.objects.leases import Lease
+from gymtrain_broker.objects.leases import Lease, lease_patch
 from gymtrain_broker.objects.pod_view import SandboxPod
-from gymtrain_broker.objects.sandbox_pod import lease_patch
 from gymtrain_kube.errors import ConflictError, KubeError, NotFoundError, RejectedError, UnreachableError
 
 type Object = dict[str, Any]

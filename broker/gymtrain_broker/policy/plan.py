@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from gymtrain_api.sandboxes import ABANDONED_SECONDS, Reason, SandboxState
 from gymtrain_broker.objects.leases import MadeFor
-from gymtrain_broker.objects.pod_diagnosis import Trouble
-from gymtrain_broker.objects.pod_view import SandboxPod
+from gymtrain_broker.objects.pod_view import SandboxPod, Trouble
 from gymtrain_broker.policy.claims import Claim
 from gymtrain_broker.policy.pulls import Pulls
 from gymtrain_broker.policy.shapes import PodShape

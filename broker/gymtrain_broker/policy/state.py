@@ -6,8 +6,7 @@ from enum import StrEnum
 
 from gymtrain_api.sandboxes import AnnouncedTask, SandboxResources
 from gymtrain_broker.objects.pod_view import SandboxPod
-from gymtrain_broker.policy.claims import Claim
-from gymtrain_broker.policy.fairness import FairQueue
+from gymtrain_broker.policy.claims import Claim, FairQueue
 
 _REMEMBERED = 1024
 

@@ -13,8 +13,7 @@ from gymtrain_api.sandboxes import SandboxRequest, SandboxState, sandbox_token
 from gymtrain_broker.backends import agent_objects, agent_templates
 from gymtrain_broker.backends.agent_sandboxes import AgentSandboxBackend
 from gymtrain_broker.metrics import Metrics
-from gymtrain_broker.objects.leases import Found, Lease, MadeFor
-from gymtrain_broker.objects.sandbox_pod import lease_patch
+from gymtrain_broker.objects.leases import Found, Lease, MadeFor, lease_patch
 from gymtrain_broker.policy.shapes import PodShapes
 from gymtrain_broker.throttled_client import ThrottledClient
 from gymtrain_kube.access import Access

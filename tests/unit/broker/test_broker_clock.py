@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from gymtrain_broker.clock import steady
+from gymtrain_broker.main import steady
 from tests.unit.broker.conftest import Start
 
 

@@ -7,8 +7,7 @@ import pytest
 
 from gymtrain_api import labels
 from gymtrain_api.sandboxes import SandboxRequest, SandboxState
-from gymtrain_broker.objects.leases import Found, Lease
-from gymtrain_broker.objects.sandbox_pod import lease_annotations
+from gymtrain_broker.objects.leases import Found, Lease, lease_annotations
 from tests.support.fake_pods import FakeCluster, refusal
 from tests.unit.broker.conftest import Bench, Start
 
