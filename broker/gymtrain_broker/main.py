@@ -23,8 +23,6 @@ from gymtrain_broker.backends.pods import PodBackend
 from gymtrain_broker.control.broker import Broker
 from gymtrain_broker.control.controller import Controller
 from gymtrain_broker.control.daemons import Daemons
-from gymtrain_broker.control.pod_watch import PodWatch
-from gymtrain_broker.control.writes import Writes
 from gymtrain_broker.errors import PortError, StartError
 from gymtrain_broker.http.api import Api
 from gymtrain_broker.http.daemon_proxy import DaemonProxy
@@ -38,7 +36,6 @@ logger = logging.getLogger(__name__)
 
 _BACKLOG = 4096
 _EX_CONFIG = 78
-_CURRENT_SECONDS = 150.0  # two watches
 _SETTLE_SECONDS = 10.0
 
 
@@ -50,35 +47,28 @@ class BrokerProcess:
         metrics.watch(state)
         daemons = Daemons(http, config)
         clock = steady()
-        self.controller = Controller(config, state, shapes, Writes(backend), daemons, metrics, clock)
+        self.controller = Controller(config, state, shapes, backend, daemons, metrics, clock)
         self.broker = Broker(config, shapes, self.controller, daemons, clock)
-        self.watching = PodWatch(backend, self.controller, metrics)
-        self.api = Api(self.broker, DaemonProxy(self.broker, daemons), metrics, config.run_token, self.why_not_ready)
+        proxy = DaemonProxy(self.broker, daemons)
+        self.api = Api(self.broker, self.controller, proxy, metrics, config.run_token)
         self.failed = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._loops: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         """Begins to work."""
-        for work in (self.watching.run(), self.controller.run(), self.controller.daemon_probe.poll()):
-            task = asyncio.create_task(work)
+        for loop in self.controller.loops():
+            task = asyncio.create_task(loop)
             task.add_done_callback(self._ended)
-            self._tasks.append(task)
+            self._loops.append(task)
 
     async def stop(self) -> None:
         """Ends what has begun."""
-        await self.controller.operations.settle(_SETTLE_SECONDS)
-        for task in self._tasks:
-            task.cancel()
-        for task in self._tasks:
+        for loop in self._loops:
+            loop.cancel()
+        for loop in self._loops:
             with suppress(asyncio.CancelledError, Exception):
-                await task
-
-    def why_not_ready(self) -> str:
-        """Why requests should not come now; empty where they should."""
-        if not self.controller.synced.is_set():
-            return "the pods have not been listed yet"
-        silent = time.monotonic() - self.watching.heard_at
-        return f"the API server has said nothing for {silent:.0f} s" if silent > _CURRENT_SECONDS else ""
+                await loop
+        await self.controller.finish_steps(_SETTLE_SECONDS)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Without one of its parts the broker would go on with what it knew: better a restart."""
@@ -110,7 +100,9 @@ async def serve(config: Settings) -> bool:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     metrics = Metrics()
     kube = ThrottledClient.connect(metrics)
-    backend: Backend = AgentSandboxBackend(kube, config) if config.backend == "AgentSandbox" else PodBackend(kube, config)
+    backend: Backend = (
+        AgentSandboxBackend(kube, config) if config.backend == "AgentSandbox" else PodBackend(kube, config)
+    )
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30)
     async with aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as http:
         process = BrokerProcess(config, backend, http, metrics)
@@ -125,7 +117,7 @@ async def serve(config: Settings) -> bool:
                 raise PortError(f"can't listen on port {config.port}: {error}") from error
             process.start()
             if config.backend != "Pod" and any(pool.reuse == "Restart" for pool in config.spec.warm_pools):
-                logger.warning("reuse: Restart is ignored: agent-sandbox never starts a sandbox's container anew")
+                logger.warning("reuse: Restart is ignored: agent-sandbox never restarts a sandbox's container")
             logger.info(
                 "listening on port %d for run %s/%s, backend %s",
                 config.port,
@@ -139,7 +131,7 @@ async def serve(config: Settings) -> bool:
                 wait.cancel()
             logger.info("stopping")
         finally:
-            process.broker.stop()
+            process.controller.end_waits()
             await runner.cleanup()
             await process.stop()
             await backend.close()

@@ -2,17 +2,8 @@
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 
-from gymtrain_api.sandboxes import (
-    Announced,
-    Announcement,
-    Reason,
-    Sandbox,
-    SandboxList,
-    SandboxRequest,
-    SandboxState,
-)
+from gymtrain_api.sandboxes import Announced, Announcement, Sandbox, SandboxList, SandboxRequest, SandboxState
 from gymtrain_api.times import to_text_with_milliseconds
 from gymtrain_broker.control.controller import Controller
 from gymtrain_broker.control.daemons import Daemons
@@ -25,7 +16,6 @@ from gymtrain_broker.errors import (
 )
 from gymtrain_broker.objects.leases import Found
 from gymtrain_broker.policy.claims import Claim, new_id
-from gymtrain_broker.policy.plan import ClaimEnd
 from gymtrain_broker.policy.shapes import PodShapes
 from gymtrain_broker.settings import Settings
 
@@ -51,7 +41,6 @@ class Broker:
         self._state = controller.state
         self._daemons = daemons
         self._clock = clock
-        self._stopping = False
 
     async def ask(self, request: SandboxRequest) -> tuple[Claim, bool]:
         """The claim of a request, and whether it is new.
@@ -90,26 +79,8 @@ class Broker:
             start_seconds=both or spec.start_timeout_seconds,
             waited_at=now,
         )
-        state.drawn(claim)
-        state.add(claim)
-        state.queue.put(claim.id, claim.group)
-        self._controller.schedule()
+        self._controller.submit(claim)
         return claim, True
-
-    async def wait(self, claim: Claim, seconds: float) -> None:
-        """Until it is neither Queued nor Starting, or that time has passed."""
-        settled = asyncio.Event()
-        claim.listeners.add(settled.set)
-        claim.waiters += 1
-        try:
-            if seconds > 0 and claim.waiting and not self._stopping:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(seconds):
-                        await settled.wait()
-        finally:
-            claim.waiters -= 1
-            claim.listeners.discard(settled.set)
-            claim.waited_at = self._clock()
 
     def find(self, id_: str) -> Claim:
         """The claim of that id.
@@ -133,20 +104,12 @@ class Broker:
         """
         await self._synced()
         claim = self._state.claims.get(id_)
-        if claim is None:
-            return
-        if not claim.final:
-            self._controller.finish(claim, ClaimEnd(SandboxState.CLOSED, Reason.CLOSED, "closed by its client"))
-        work = self._controller.release(claim)
-        if work is not None:
-            await asyncio.wait([work], timeout=_CLOSE_SECONDS)
-        if self._controller.holds_on(claim):
+        if claim is not None and not await self._controller.close(claim, _CLOSE_SECONDS):
             raise UnavailableError(f"pod {claim.pod} is not deleted yet: close the sandbox again, or leave it to us")
 
     def announce(self, announcement: Announcement) -> Announced:
         """Notes the tasks that come next."""
-        self._state.announced = list(announcement.tasks)
-        self._controller.wake()
+        self._controller.announce(announcement.tasks)
         ahead = min(len(announcement.tasks), self._settings.spec.look_ahead.tasks)
         return Announced(accepted=len(announcement.tasks), ahead=ahead)
 
@@ -187,12 +150,6 @@ class Broker:
         """All that are not final."""
         open_ = sorted((one for one in self._state.claims.values() if not one.final), key=lambda one: one.asked_at)
         return SandboxList(sandboxes=[self.document(one) for one in open_])
-
-    def stop(self) -> None:
-        """Answers all that wait with what is; they ask the next broker."""
-        self._stopping = True
-        for claim in self._state.claims.values():
-            claim.settle()
 
     async def _synced(self) -> None:
         try:

@@ -1,12 +1,15 @@
-"""Keeps the broker's picture of the pods: one list, then a watch that goes on from its place, minute after minute."""
+"""What the API server shows of the pods: one list, then a watch that goes on from its place, minute after minute."""
 
 import asyncio
 import logging
 import time
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 
 from gymtrain_broker.backends.backend import Backend
 from gymtrain_broker.metrics import Metrics
+from gymtrain_broker.objects import pod_view
+from gymtrain_broker.objects.pod_view import SandboxPod
 from gymtrain_kube.errors import ExpiredError, KubeError
 
 logger = logging.getLogger(__name__)
@@ -14,62 +17,71 @@ logger = logging.getLogger(__name__)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0
 
 
-class Viewer(Protocol):
-    """Who wants to know."""
+@dataclass(frozen=True)
+class PodsListed:
+    """All pods there are, as of a version; 0 where the API server named none."""
 
-    def listed(self, pods: list[dict[str, Any]], version: str) -> None:
-        """All pods there are, as of `version`."""
+    pods: Sequence[SandboxPod]
+    version: int
 
-    def seen(self, pod: dict[str, Any]) -> None:
-        """A pod is new, or another."""
 
-    def gone(self, pod: dict[str, Any]) -> None:
-        """A pod is no more."""
+@dataclass(frozen=True)
+class PodSeen:
+    """A pod is new, or has changed."""
+
+    pod: SandboxPod
+
+
+@dataclass(frozen=True)
+class PodGone:
+    """A pod is no more."""
+
+    name: str
+
+
+type PodChange = PodsListed | PodSeen | PodGone
 
 
 class PodWatch:
-    """List and watch."""
+    """List and watch of the pods of one run."""
 
-    def __init__(self, backend: Backend, viewer: Viewer, metrics: Metrics) -> None:
+    def __init__(self, backend: Backend, metrics: Metrics) -> None:
         self._backend = backend
-        self._viewer = viewer
         self._metrics = metrics
         self._version = ""
-        self.heard_at = -1e9  # time.monotonic() of the last sign that the picture is current
+        self.heard_at = -1e9  # time.monotonic() of the last sign that what it has shown is current
 
-    async def run(self) -> None:
-        """Until it is cancelled."""
+    async def changes(self) -> AsyncIterator[PodChange]:
+        """Without end. Whoever reads it has taken in one change when it asks for the next."""
         pause = _FIRST_PAUSE
         while True:
             try:
                 if not self._version:
-                    await self._list()
+                    found, version = await self._backend.list_all()
+                    self._metrics.relists.inc()
+                    yield PodsListed([pod_view.read(pod) for pod in found], int(version) if version.isdigit() else 0)
+                    self._version = version
+                    self._heard()
                 began = time.monotonic()
-                await self._watch()
+                async for change in self._watch():
+                    yield change
                 if time.monotonic() - began < _FIRST_PAUSE:
                     await asyncio.sleep(_FIRST_PAUSE)  # something between us and the API server ends watches
                 pause = _FIRST_PAUSE
             except ExpiredError:
-                logger.info("the watch fell behind: listing all pods anew")
+                logger.info("the watch fell behind: listing all pods again")
                 self._version = ""
             except KubeError as error:
                 logger.warning("no view of the pods, next try in %.1f s: %s", pause, error)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
 
-    async def _list(self) -> None:
-        pods, version = await self._backend.list_all()
-        self._metrics.relists.inc()
-        self._viewer.listed(pods, version)
-        self._version = version
-        self._heard()
-
-    async def _watch(self) -> None:
+    async def _watch(self) -> AsyncIterator[PodChange]:
         async for kind, item in self._backend.watch(self._version):
             if kind == "DELETED":
-                self._viewer.gone(item)
+                yield PodGone(item["metadata"]["name"])
             elif kind != "BOOKMARK":
-                self._viewer.seen(item)
+                yield PodSeen(pod_view.read(item))
             self._version = str(item["metadata"].get("resourceVersion") or self._version)
             self._heard()
         self._heard()

@@ -1,140 +1,208 @@
-"""Free pods: made before they are asked for, given up when nobody will ask or somebody needs their place."""
+"""Free pods: which are made before they are asked for, and which are given up. Pure: time is an argument.
 
-import logging
-from collections import defaultdict
-from collections.abc import Callable
-from functools import partial
+Wanted are, in this order: pools, a pod for each claim that waits in the queue and each announced task, and pods that
+bring an image to a node. Pods are given up that are of no use any more, that nobody will ask for, or whose place is
+needed by a claim that no node takes; while there is such a claim, nothing is made ahead.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, islice
 
-from gymtrain_broker.control.pod_operations import PodOperations
-from gymtrain_broker.metrics import Metrics
 from gymtrain_broker.objects.leases import MadeFor
 from gymtrain_broker.objects.pod_view import SandboxPod
-from gymtrain_broker.policy import plan
-from gymtrain_broker.policy.plan import Want
+from gymtrain_broker.policy.plan import SPARE_SECONDS, ResetPod, Want, starved
 from gymtrain_broker.policy.pre_pulls import PrePulls
 from gymtrain_broker.policy.pulls import Pulls
-from gymtrain_broker.policy.shapes import PodShapes
-from gymtrain_broker.policy.state import Doing, State
+from gymtrain_broker.policy.shapes import PodShape, PodShapes
+from gymtrain_broker.policy.state import State
 from gymtrain_broker.settings import Settings
-from gymtrain_kube.errors import KubeError
-
-logger = logging.getLogger(__name__)
 
 _MAKING = 32  # at once; what is asked for later would have to wait for these, should the control plane become slow
 _BACK = 2  # times the wanted number may be free, when sandboxes come back faster than they are asked for
+_LOW_WATER = 4  # a pool with less than the fourth part is refilled at any time
+# The kubelet restarts a container at once if it is the first time, or if the container ran for longer than twice its
+# longest back-off (5 min). Else it waits for 10 s and more, and a new pod is faster.
+_STABLE_SECONDS = 615.0
+
+
+@dataclass(frozen=True)
+class WarmPoolPlan:
+    """What to do about free pods.
+
+    Attributes:
+        worn: of no use any more.
+        unneeded: nobody will ask for them, or they have brought their image.
+        in_the_way: a claim that no node takes gets their place.
+        missing: pods to make, one Want each.
+    """
+
+    worn: list[SandboxPod]
+    unneeded: list[SandboxPod]
+    in_the_way: list[SandboxPod]
+    missing: list[Want] = field(default_factory=list)
 
 
 class WarmPool:
     """The free pods of a run."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        state: State,
-        shapes: PodShapes,
-        operations: PodOperations,
-        pulls: Pulls,
-        metrics: Metrics,
-        pressed: Callable[[], bool],
-    ) -> None:
+    def __init__(self, settings: Settings, state: State, shapes: PodShapes, pulls: Pulls) -> None:
         self._settings = settings
         self._state = state
         self._shapes = shapes
-        self._operations = operations
         self._pulls = pulls
         self._pre_pulls = PrePulls(settings, shapes, pulls)
-        self._metrics = metrics
-        self._pressed = pressed
-        self._unwanted: dict[str, float] = {}
+        self._unwanted: dict[str, float] = {}  # since when, by pod
+
+    def plan(self, now: float, *, pressed: bool) -> WarmPoolPlan:
+        """One round. `pressed`: writes that somebody waits for are slow at the moment."""
+        free, worn = self._free_pods(now)
+        unneeded = self._pre_pulls.finished(free)
+        for pod in unneeded:
+            free[pod.shape].remove(pod)
+        wanted = self._wanted()
+        for pod in self._surplus(wanted, free, now):
+            free[pod.shape].remove(pod)
+            unneeded.append(pod)
+        spare = [pod for pods in free.values() for pod in pods if not pod.for_its_image]  # those take next to no room
+        stuck = self._stuck_claims()
+        if stuck or starved(spare):
+            ending = sum(self._state.word(pod) == "ending" for pod in self._state.pods.values())
+            ending += len(worn) + len(unneeded)
+            ready = {pod.name for pod in spare if self._state.is_ready(pod)}
+            return WarmPoolPlan(worn, unneeded, making_room(spare, ready, stuck - ending))
+        return WarmPoolPlan(worn, unneeded, [], self._missing(wanted, free, now, pressed=pressed))
 
     def wants_back(self, pod: SandboxPod, now: float) -> bool:
-        """Whether a pod whose claim has ended is started anew instead of deleted."""
+        """Whether a pod whose claim has ended is restarted instead of deleted."""
         want = next((pool for pool in self._pools() if pool.shape.key == pod.shape), None)
-        if want is None or not plan.resettable(pod, self._settings, now):
+        if want is None or not resettable(pod, self._settings, now):
             return False
         resetting = sum(
-            busy.doing is Doing.RESETTING and self._state.pods[name].shape == pod.shape
+            isinstance(busy.step, ResetPod) and self._state.pods[name].shape == pod.shape
             for name, busy in self._state.busy.items()
             if name in self._state.pods
         )
         return sum(1 for _ in self._state.free(pod.shape)) + resetting < _BACK * want.count
 
-    def step(self, now: float) -> None:
-        """One round."""
-        free = self._usable(now)
-        for pod in self._pre_pulls.finished(free):
-            free[pod.shape].remove(pod)
-            self._operations.delete(pod, now, urgent=False)
-        wanted = self._wanted()
-        self._drop_surplus(wanted, free, now)
-        if self._cramped(free, now):
-            return
-        counts = {key: len(pods) + self._operations.making[key] for key, pods in free.items()}
-        for key in self._operations.making:
-            counts.setdefault(key, self._operations.making[key])
-        if self._pressed():
-            wanted = plan.urgent(wanted, counts)
-        under_way = self._pulls.under_way(self._state.pods.values())
-        room = max(0, _MAKING - self._operations.making.total())
-        for want in islice(plan.missing(wanted, counts, self._pulls, under_way, now), room):
-            self._operations.make_ahead(want, partial(self._failed, want.shape.image, now))
+    def _free_pods(self, now: float) -> tuple[dict[str, list[SandboxPod]], list[SandboxPod]]:
+        """Free pods by shape, those that are ready first, and beside them those that are of no use any more."""
+        free: dict[str, list[SandboxPod]] = defaultdict(list)
+        worn: list[SandboxPod] = []
+        for pod in self._state.pods.values():
+            if not self._state.is_free(pod):
+                continue
+            if not is_worn(pod, self._settings, now):
+                free[pod.shape].append(pod)
+                continue
+            worn.append(pod)
+            if pod.trouble is not None:
+                self._pulls.failed(pod.image, now, throttled=pod.trouble.throttled)
+        for pods in free.values():
+            pods.sort(key=lambda pod: (not self._state.is_ready(pod), pod.created, pod.name))
+        return free, worn
 
     def _pools(self) -> list[Want]:
-        """Pools follow what requests for their image ask for: a sandbox with less would serve none of them."""
+        """Pools follow what claims for their image ask for: a sandbox with less would serve none of them."""
         return [
             Want(self._shapes.of(pool.image, self._state.asked(pool.image)), pool.replicas, MadeFor.POOL)
             for pool in self._settings.spec.warm_pools
         ]
 
     def _wanted(self) -> dict[str, Want]:
-        """The queue comes first: those that wait in it are the next to need a sandbox."""
+        """The queue comes before announced tasks: those that wait in it are the next to need a sandbox."""
         ahead = self._settings.spec.look_ahead.tasks
         queued = (self._state.claims[one].shape for one in self._state.queue) if ahead else ()
         coming = (self._shapes.of(one.image, self._state.resources_of(one)) for one in self._state.announced)
-        wanted = plan.wants(self._pools(), chain(queued, coming), ahead)
+        wanted = wants(self._pools(), chain(queued, coming), ahead)
         pulls = self._pre_pulls.wanted(one.image for one in self._state.announced)
         return wanted | {want.shape.key: want for want in pulls}
 
-    def _usable(self, now: float) -> dict[str, list[SandboxPod]]:
-        """Free pods by shape, those that are ready first; the others are deleted."""
-        free: dict[str, list[SandboxPod]] = defaultdict(list)
-        for pod in list(self._state.pods.values()):
-            if not self._state.is_free(pod):
-                continue
-            if not plan.worn(pod, self._settings, now):
-                free[pod.shape].append(pod)
-                continue
-            trouble = pod.trouble
-            if trouble is not None:
-                logger.info("pod %s, made ahead: %s: %s", pod.name, trouble.reason, trouble.message)
-                if trouble.image:
-                    self._metrics.pull_failures.labels("throttled" if trouble.throttled else trouble.reason).inc()
-                self._pulls.failed(pod.image, now, throttled=trouble.throttled)
-            self._operations.delete(pod, now, urgent=False)
-        for pods in free.values():
-            pods.sort(key=lambda pod: (not self._state.is_ready(pod), pod.created, pod.name))
-        return free
+    def _surplus(
+        self, wanted: Mapping[str, Want], free: Mapping[str, Sequence[SandboxPod]], now: float
+    ) -> list[SandboxPod]:
+        """Free pods that nobody will need.
 
-    def _drop_surplus(self, wanted: dict[str, Want], free: dict[str, list[SandboxPod]], now: float) -> None:
-        beyond = {pod.name for key, pods in free.items() for pod in pods[wanted[key].count if key in wanted else 0 :]}
-        self._unwanted = {name: self._unwanted.get(name, now) for name in beyond}
-        for pod in list(plan.surplus(wanted, free, self._unwanted, self._settings, now)):
-            free[pod.shape].remove(pod)
-            self._operations.delete(pod, now, urgent=False)
+        One that an announcement no longer names stays for a while: the trainer draws a task and announces the next ones
+        before the agent asks for the sandbox.
+        """
+        beyond = [pod for key, pods in free.items() for pod in pods[wanted[key].count if key in wanted else 0 :]]
+        self._unwanted = {pod.name: self._unwanted.get(pod.name, now) for pod in beyond}
+        return [pod for pod in beyond if now - self._unwanted[pod.name] >= self._settings.rhythm.grace]
 
-    def _cramped(self, free: dict[str, list[SandboxPod]], now: float) -> bool:
-        """Whether the nodes are full. Then nothing is made ahead, and requests get the place of free pods."""
+    def _stuck_claims(self) -> int:
+        """How many claims have a pod that no node takes."""
         state = self._state
-        claimed = [pod for claim in state.active.values() if (pod := state.pods.get(claim.pod)) is not None]
-        stuck = len(plan.starved(claimed))
-        spare = [pod for pods in free.values() for pod in pods if not pod.for_its_image]  # those take next to no room
-        ending = sum(state.word(pod) == "ending" for pod in state.pods.values()) if stuck else 0
-        for pod in plan.making_room(spare, {pod.name for pod in spare if state.is_ready(pod)}, stuck - ending):
-            logger.info("pod %s, made ahead, makes room for a request that no node takes", pod.name)
-            self._operations.delete(pod, now, urgent=True)
-        return bool(stuck or plan.starved(spare))
+        return len(starved(pod for claim in state.active.values() if (pod := state.pods.get(claim.pod)) is not None))
 
-    def _failed(self, image: str, now: float, error: KubeError) -> None:
-        logger.warning("can't make a sandbox of %s ahead: %s", image, error)
-        self._pulls.failed(image, now, throttled=False)
+    def _missing(
+        self, wanted: dict[str, Want], free: Mapping[str, Sequence[SandboxPod]], now: float, *, pressed: bool
+    ) -> list[Want]:
+        making = self._state.making
+        counts = {key: len(free.get(key, ())) + making[key] for key in {*free, *making}}
+        if pressed:
+            wanted = urgent(wanted, counts)
+        under_way = self._pulls.under_way(self._state.pods.values())
+        room = max(0, _MAKING - making.total())
+        return list(islice(missing(wanted, counts, self._pulls, under_way, now), room))
+
+
+def wants(pools: Sequence[Want], announced: Iterable[PodShape], ahead: int) -> dict[str, Want]:
+    """Free sandboxes that should be there, by shape, in the order of their making: pools, then tasks as they come."""
+    found = {want.shape.key: want for want in pools}
+    coming = Counter[str]()
+    for shape, _ in zip(announced, range(ahead), strict=False):
+        coming[shape.key] += 1
+        known = found.get(shape.key)
+        if known is None or known.count < coming[shape.key]:
+            made_for = known.made_for if known else MadeFor.LOOK_AHEAD
+            found[shape.key] = Want(shape, coming[shape.key], made_for)
+    return found
+
+
+def urgent(wanted: Mapping[str, Want], free: Mapping[str, int]) -> dict[str, Want]:
+    """What to make even while the control plane has no room to spare: all but the refill of pools that still hold a
+    quarter of theirs. A pool is there for such moments; each sandbox that is made for it then costs several claims
+    their turn."""
+    return {
+        key: want
+        for key, want in wanted.items()
+        if want.made_for is not MadeFor.POOL or free.get(key, 0) * _LOW_WATER < want.count
+    }
+
+
+def missing(
+    wanted: Mapping[str, Want], free: Mapping[str, int], pulls: Pulls, under_way: dict[str, set[str]], now: float
+) -> Iterator[Want]:
+    """What to make ahead, one by one: a Want a pod. `under_way` grows with it."""
+    for key, want in wanted.items():
+        for _ in range(want.count - free.get(key, 0)):
+            if not pulls.allows(want.shape.image, under_way, now):
+                break
+            under_way.setdefault(want.shape.registry, set()).add(want.shape.image)
+            yield want
+
+
+def making_room(free: Sequence[SandboxPod], ready: Collection[str], claimed: int) -> list[SandboxPod]:
+    """Free pods to give up for so many claims that no node takes: first those that are furthest from ready."""
+    order = sorted(free, key=lambda pod: (pod.name in ready, pod.running, -pod.created))
+    return order[: max(0, claimed)]
+
+
+def is_worn(pod: SandboxPod, settings: Settings, now: float) -> bool:
+    """Whether a free pod is of no use any more: ended, broken, not wiped, or too near its own deadline for a lease."""
+    if pod.ended or not pod.clean or (pod.trouble is not None and (pod.trouble.final or pod.trouble.image)):
+        return True
+    if now > pod.created + settings.spec.start_timeout_seconds and not pod.running:
+        return True
+    return pod.hard_stop < now + settings.spec.timeout_seconds + SPARE_SECONDS
+
+
+def resettable(pod: SandboxPod, settings: Settings, now: float) -> bool:
+    """Whether the pod can serve another claim soon, after its container was restarted."""
+    if not pod.reusable or pod.lost or not pod.running:
+        return False
+    if pod.hard_stop < now + settings.spec.timeout_seconds + SPARE_SECONDS:
+        return False
+    return pod.restarts == 0 or now - (pod.started or now) > _STABLE_SECONDS

@@ -24,6 +24,7 @@ from gymtrain_api.sandboxes import (
     SandboxState,
 )
 from gymtrain_broker.control.broker import Broker
+from gymtrain_broker.control.controller import Controller
 from gymtrain_broker.errors import BadRequestError, CallError, QueueFullError, UnauthorizedError, UnavailableError
 from gymtrain_broker.http.daemon_proxy import DaemonProxy
 from gymtrain_broker.metrics import Metrics
@@ -62,14 +63,13 @@ class Api:
     """HTTP in front of the broker."""
 
     def __init__(
-        self, broker: Broker, daemon_proxy: DaemonProxy, metrics: Metrics, run_token: str, ready: Callable[[], str]
+        self, broker: Broker, controller: Controller, daemon_proxy: DaemonProxy, metrics: Metrics, run_token: str
     ) -> None:
-        """`ready` says why it can't work now; empty where it can."""
         self._broker = broker
+        self._controller = controller
         self._daemon_proxy = daemon_proxy
         self._metrics = metrics
         self._expected = f"Bearer {run_token}".encode()
-        self._ready = ready
         self._openapi = _document()
 
     def app(self) -> web.Application:
@@ -96,7 +96,7 @@ class Api:
         seconds = _wait_seconds(request)
         claim, new = await self._broker.ask(wanted)
         try:
-            await self._broker.wait(claim, seconds)
+            await self._controller.wait(claim, seconds)
         except asyncio.CancelledError:
             if new and wanted.key is None:
                 # Its client has gone and never learned its name.
@@ -106,7 +106,7 @@ class Api:
 
     async def _show(self, request: web.Request) -> web.Response:
         claim = self._broker.find(request.match_info["id"])
-        await self._broker.wait(claim, _wait_seconds(request))
+        await self._controller.wait(claim, _wait_seconds(request))
         return _answer(self._broker.document(claim))
 
     async def _list(self, request: web.Request) -> web.Response:
@@ -123,7 +123,7 @@ class Api:
         return web.Response(text="ok")
 
     async def _readiness(self, request: web.Request) -> web.Response:
-        why_not = self._ready()
+        why_not = self._controller.why_not_ready()
         if why_not:
             return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, text=why_not)
         return web.Response(text="ready")

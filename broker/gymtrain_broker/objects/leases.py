@@ -1,4 +1,4 @@
-"""A lease: the annotation that says which claim has a pod, from when, for how long, and for which life of its container.
+"""A lease: the annotation that says which claim has a pod, since when, how long, and for which life of its container.
 
 The claim's request stands beside it, so that a broker that has just started knows both.
 """

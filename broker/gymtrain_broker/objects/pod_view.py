@@ -97,7 +97,7 @@ class SandboxPod:
     request: SandboxRequest | None
     trouble: Trouble | None
     last: Trouble  # why the container before the present one ended
-    clean: bool  # nothing of an earlier lease is left: a reset empties the volumes that outlive a container, a crash not
+    clean: bool  # nothing of an earlier lease is left: a reset empties what outlives the container, a crash does not
     disruption: str  # why the cluster deletes it; empty where it doesn't
 
     @property

@@ -1,12 +1,12 @@
-"""Claims: requests for a sandbox, from their arrival until some time after their end, and the queue of those that wait."""
+"""Claims: requests for a sandbox, from their arrival until some time after their end. The queue of those that wait."""
 
 import secrets
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from gymtrain_api.sandboxes import SandboxRequest, SandboxState
-from gymtrain_broker.objects.leases import Found
+from gymtrain_broker.objects.leases import Found, Lease
 from gymtrain_broker.objects.pod_view import SandboxPod
 from gymtrain_broker.policy.shapes import PodShape
 
@@ -24,11 +24,10 @@ class Claim:
         turn_by: when it must have had its turn.
         pod: name of its pod; empty before its turn.
         confirmed: whether the API server has shown its pod with its lease; before, the pod's state says nothing of it.
-        released: whether its pod was deleted, or started anew, after its end.
+        released: whether its pod was deleted, or restarted, after its end.
         waiters: requests of its client that are open now.
         waited_at: when the last one ended.
         idle: seconds without a call, as its daemon said at `heard_at`.
-        listeners: called when it is neither Queued nor Starting any more, or when they shall look anew.
     """
 
     id: str
@@ -52,12 +51,6 @@ class Claim:
     waited_at: float = 0.0
     idle: float = 0.0
     heard_at: float = 0.0
-    listeners: set[Callable[[], None]] = field(default_factory=set)
-
-    def settle(self) -> None:
-        """Tells the listeners."""
-        for listener in list(self.listeners):
-            listener()
 
     @property
     def waiting(self) -> bool:
@@ -69,10 +62,9 @@ class Claim:
         """Closed or Failed."""
         return self.state in _FINAL
 
-    @property
-    def group(self) -> str:
-        """Requests of one group take turns with those of others; without a task they are one group."""
-        return self.request.task
+    def lease(self, at: float, start_seconds: float, restarts: int) -> Lease:
+        """The lease of a pod whose container has been restarted so often."""
+        return Lease(self.id, self.asked_at, at, self.ttl, start_seconds, restarts, self.found)
 
     @property
     def expires_at(self) -> float | None:
@@ -86,7 +78,7 @@ def new_id() -> str:
 
 
 def adopted(pod: SandboxPod, shape: PodShape, now: float) -> Claim | None:
-    """The claim that a pod tells of, for a broker that doesn't know it: it was started anew."""
+    """The claim that a pod tells of, for a broker that has just started and doesn't know it."""
     lease, request = pod.leased, pod.request
     if lease is None or request is None:
         return None
@@ -112,7 +104,7 @@ class FairQueue:
     """Ids of claims that wait, by task: tasks take turns, and a task's own claims keep their order.
 
     With one claim each, tasks are served in the order in which they came. A task with 64 claims gets one in every round
-    of all tasks, so it doesn't starve another's.
+    of all tasks, so it doesn't starve another's. Claims without a task count as those of one.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
 """Images that nodes get before a sandbox needs them: a pod of the image on each of so many nodes.
 
 Such a pod is a sandbox that asks for next to nothing, so it takes no other's place, and it is leased to nobody. It
-stays until all pods of its image have the image, so that each is on a node of its own. A broker that was started anew
-begins anew; where the images are there that is done in a moment.
+stays until all pods of its image have the image, so that each is on a node of its own. A broker that is
+restarted begins again; where the images are there that is done in a moment.
 """
 
 import hashlib

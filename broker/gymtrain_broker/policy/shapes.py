@@ -23,7 +23,7 @@ class PodShape:
         key: the same for the same pods; changes with the settings of the run, so that pods of old ones are replaced.
         image: what is pulled.
         asked: the image as the environment named it.
-        reuse: whether the container is started anew for another task.
+        reuse: whether the container is restarted for another task.
         body: spec of the pod.
     """
 

@@ -1,31 +1,23 @@
 """What the broker knows. All of it but the queue and the announcement can be read from the pods."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 
 from gymtrain_api.sandboxes import AnnouncedTask, SandboxResources
 from gymtrain_broker.objects.pod_view import SandboxPod
 from gymtrain_broker.policy.claims import Claim, FairQueue
+from gymtrain_broker.policy.plan import DeletePod, ResetPod, TakePod
 
 _REMEMBERED = 1024
 
 
-class Doing(StrEnum):
-    """What is being done to a pod."""
-
-    LEASING = "leasing"
-    RESETTING = "resetting"
-    DELETING = "deleting"
-
-
 @dataclass(frozen=True)
 class Busy:
-    """A pod that nobody else may touch now."""
+    """A pod with a step under way, or one whose effect has not shown yet: no other step may touch it."""
 
-    doing: Doing
+    step: TakePod | ResetPod | DeletePod
     since: float
-    restarts: int = 0  # of the container before its reset
 
 
 @dataclass(frozen=True)
@@ -42,12 +34,13 @@ class Answered:
 
 
 class State:
-    """Pods, claims, queue."""
+    """Pods, claims, queue. Only the controller changes it."""
 
     def __init__(self) -> None:
         self.pods: dict[str, SandboxPod] = {}
         self.ready: dict[str, Answered] = {}
         self.busy: dict[str, Busy] = {}
+        self.making: Counter[str] = Counter()  # pods being made ahead, by shape
         self.claims: dict[str, Claim] = {}
         self.keys: dict[str, str] = {}  # claim by idempotency key
         self.holders: dict[str, Claim] = {}  # claim by pod
@@ -78,6 +71,11 @@ class State:
             if not same:
                 del self._by_shape[pod.shape]
         return pod
+
+    def step_on(self, pod: SandboxPod) -> TakePod | ResetPod | DeletePod | None:
+        """The step that is under way on a pod."""
+        busy = self.busy.get(pod.name)
+        return None if busy is None else busy.step
 
     def is_ready(self, pod: SandboxPod) -> bool:
         """Whether its daemon answered, in this life of its container."""
@@ -137,10 +135,10 @@ class State:
 
     def word(self, pod: SandboxPod) -> str:
         """State of a pod, for the metrics."""
-        busy = self.busy.get(pod.name)
-        if pod.lost or (busy and busy.doing is Doing.DELETING):
+        step = self.step_on(pod)
+        if pod.lost or isinstance(step, DeletePod):
             return "ending"
-        if busy and busy.doing is Doing.RESETTING:
+        if isinstance(step, ResetPod):
             return "resetting"
         if pod.for_its_image:
             return "pulling"

@@ -139,7 +139,7 @@ async def start(cluster: FakeCluster, backend: SandboxBackend) -> AsyncIterator[
                 return
             stopped = True
             await client.close()
-            process.broker.stop()
+            process.controller.end_waits()
             await server.close()
             await process.stop()
             await api.close()

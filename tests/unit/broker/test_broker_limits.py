@@ -54,7 +54,7 @@ async def test_a_sandbox_that_nobody_calls_is_closed(start: Start, cluster: Fake
     claim = bench.process.broker.find(found["id"])
     cluster.idle[found["podName"]] = 61
     claim.ready_at = bench.process.controller.clock() - 61
-    await bench.process.controller.daemon_probe.listen(claim)
+    await bench.process.controller.ask_idle(claim)
     after = await bench.until_state(found["id"], SandboxState.CLOSED)
     assert (after["reason"], "idleTimeoutSeconds" in after["message"]) == ("Idle", True)
     await bench.until(lambda: not cluster.pods)
@@ -66,7 +66,7 @@ async def test_the_idle_time_before_a_claim_does_not_count(start: Start, cluster
     cluster.idle[bench.free_ready()[0]] = 3600
     _, found = await bench.ask()
     claim = bench.process.broker.find(found["id"])
-    await bench.process.controller.daemon_probe.listen(claim)
+    await bench.process.controller.ask_idle(claim)
     bench.process.controller.step()
     assert claim.state is SandboxState.RUNNING
     assert claim.idle < 60
@@ -78,7 +78,7 @@ async def test_a_sandbox_whose_daemon_is_silent_is_closed_as_an_idle_one(start: 
     claim = bench.process.broker.find(found["id"])
     cluster.deaf.add(found["podName"])
     _move_clock(bench, 90)
-    await bench.process.controller.daemon_probe.listen(claim)
+    await bench.process.controller.ask_idle(claim)
     bench.process.controller.step()
     assert (claim.reason, "has not answered" in claim.message) == ("Idle", True)
 
