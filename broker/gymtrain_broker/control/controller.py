@@ -37,7 +37,6 @@ from gymtrain_broker.control.pod_operations import (
     Served,
 )
 from gymtrain_broker.control.pod_watch import PodChange, PodGone, PodSeen, PodsListed, PodWatch
-from gymtrain_broker.control.warm_pool import WarmPool
 from gymtrain_broker.metrics import Metrics
 from gymtrain_broker.objects.leases import Found, MadeFor
 from gymtrain_broker.objects.pod_view import SandboxPod
@@ -47,6 +46,7 @@ from gymtrain_broker.policy.plan import ClaimEnd, DeletePod, MakePod, MakePodAhe
 from gymtrain_broker.policy.pulls import Pulls
 from gymtrain_broker.policy.shapes import PodShapes
 from gymtrain_broker.policy.state import Answered, Busy, State
+from gymtrain_broker.policy.warm_pool import WarmPool
 from gymtrain_broker.settings import Settings
 
 logger = logging.getLogger(__name__)
