@@ -42,8 +42,8 @@ from gymtrain_broker.objects.leases import Found, MadeFor
 from gymtrain_broker.objects.pod_view import SandboxPod
 from gymtrain_broker.policy import plan
 from gymtrain_broker.policy.claims import Claim, adopted
+from gymtrain_broker.policy.image_pulls import ImagePulls
 from gymtrain_broker.policy.plan import ClaimEnd, DeletePod, MakePod, MakePodAhead, ResetPod, Step, TakePod
-from gymtrain_broker.policy.pulls import Pulls
 from gymtrain_broker.policy.shapes import PodShapes
 from gymtrain_broker.policy.state import Answered, Busy, State
 from gymtrain_broker.policy.warm_pool import WarmPool
@@ -81,7 +81,7 @@ class Controller:
         self.clock = clock
         self._pod_watch = PodWatch(backend, metrics)
         self._operations = PodOperations(backend, daemons)
-        self._pulls = Pulls(settings.spec.pre_pull.max_per_registry)
+        self._pulls = ImagePulls(settings.spec.pre_pull.max_per_registry)
         self._warm_pool = WarmPool(settings, state, shapes, self._pulls)
         self._steps: set[asyncio.Task[None]] = set()
         self._step_of: dict[str, asyncio.Task[None]] = {}  # under way, by claim

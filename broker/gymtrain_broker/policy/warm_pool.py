@@ -12,9 +12,8 @@ from itertools import chain, islice
 
 from gymtrain_broker.objects.leases import MadeFor
 from gymtrain_broker.objects.pod_view import SandboxPod
+from gymtrain_broker.policy.image_pulls import ImagePulls, PrePulls
 from gymtrain_broker.policy.plan import SPARE_SECONDS, ResetPod, Want, starved
-from gymtrain_broker.policy.pre_pulls import PrePulls
-from gymtrain_broker.policy.pulls import Pulls
 from gymtrain_broker.policy.shapes import PodShape, PodShapes
 from gymtrain_broker.policy.state import State
 from gymtrain_broker.settings import Settings
@@ -47,7 +46,7 @@ class WarmPoolPlan:
 class WarmPool:
     """The free pods of a run."""
 
-    def __init__(self, settings: Settings, state: State, shapes: PodShapes, pulls: Pulls) -> None:
+    def __init__(self, settings: Settings, state: State, shapes: PodShapes, pulls: ImagePulls) -> None:
         self._settings = settings
         self._state = state
         self._shapes = shapes
@@ -173,7 +172,7 @@ def urgent(wanted: Mapping[str, Want], free: Mapping[str, int]) -> dict[str, Wan
 
 
 def missing(
-    wanted: Mapping[str, Want], free: Mapping[str, int], pulls: Pulls, under_way: dict[str, set[str]], now: float
+    wanted: Mapping[str, Want], free: Mapping[str, int], pulls: ImagePulls, under_way: dict[str, set[str]], now: float
 ) -> Iterator[Want]:
     """What to make ahead, one by one: a Want a pod. `under_way` grows with it."""
     for key, want in wanted.items():

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gymtrain_api import labels
-from gymtrain_broker.policy import pulls
-from gymtrain_broker.policy.pre_pulls import pulling
+from gymtrain_broker.policy import image_pulls
+from gymtrain_broker.policy.image_pulls import pre_pull_shape
 from gymtrain_broker.policy.shapes import PodShapes
 from tests.support.fake_pods import FakeCluster
 from tests.unit.broker.conftest import Bench, Start, settings
@@ -52,7 +52,7 @@ async def test_a_rewritten_image_is_what_is_pulled(start: Start, cluster: FakeCl
 def test_a_pod_that_pulls_takes_next_to_nothing() -> None:
     shapes = PodShapes(settings(resources={"limits": {"nvidia.com/gpu": "1", "cpu": "4"}}, root=True))
     usual = shapes.of("a:1")
-    light = pulling(usual, 1)
+    light = pre_pull_shape(usual, 1)
     assert _task_container(light.body)["resources"] == {
         "requests": {"cpu": "1m", "memory": "16Mi", "ephemeral-storage": "1Mi"},
         "limits": {"memory": "4Gi", "ephemeral-storage": "20Gi"},
@@ -108,7 +108,7 @@ async def test_no_more_at_once_than_a_registry_may_be_asked_for(start: Start, cl
 async def test_a_registry_that_answers_429_is_asked_again_later(
     start: Start, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pulls, "_FIRST_SECONDS", 0.2)
+    monkeypatch.setattr(image_pulls, "_FIRST_SECONDS", 0.2)
     cluster.images["a:1"] = ("ErrImagePull", "429 Too Many Requests")
     bench = await start(prePull={"images": ["a:1"]})
     await bench.until(lambda: bench.value("pull_failures_total", reason="throttled") == 2)

@@ -1,13 +1,19 @@
-"""Images that nodes get before a sandbox needs them: a pod of the image on each of so many nodes.
+"""Images that are pulled ahead: how fast, so that registries are not flooded, and by pods that serve nobody.
 
-Such a pod is a sandbox that asks for next to nothing, so it takes no other's place, and it is leased to nobody. It
-stays until all pods of its image have the image, so that each is on a node of its own. A broker that is
-restarted begins again; where the images are there that is done in a moment.
+A registry that answers 429, and an image that can't be pulled, are left alone and then asked again: after 10 s first,
+twice as long each time, at most 10 minutes. Claims that somebody waits for are never held back: the kubelet retries
+those.
+
+Nodes get images before a sandbox needs them by a pod of the image on each of so many nodes. Such a pod is a sandbox
+that asks for next to nothing, so it takes no other's place, and it is leased to nobody. It stays until all pods of its
+image have the image, so that each is on a node of its own. A broker that is restarted begins again; where the images
+are there that is done in a moment.
 """
 
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -16,21 +22,77 @@ from gymtrain_broker.objects.leases import MadeFor
 from gymtrain_broker.objects.pod_view import SandboxPod
 from gymtrain_broker.objects.sandbox_pod import CONTAINER
 from gymtrain_broker.policy.plan import Want, starved
-from gymtrain_broker.policy.pulls import Pulls
-from gymtrain_broker.policy.shapes import PodShape, PodShapes
+from gymtrain_broker.policy.shapes import PodShape, PodShapes, registry
 from gymtrain_broker.settings import Settings
 
 type Object = dict[str, Any]
 
+_FIRST_SECONDS = 10.0
+_MOST_SECONDS = 600.0
 _REQUESTS = {"cpu": "1m", "memory": "16Mi", "ephemeral-storage": "1Mi"}
 _KEPT_LIMITS = ("memory", "ephemeral-storage")  # a limit without a request is one, and no image needs a GPU
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
+@dataclass(frozen=True)
+class _Pause:
+    until: float
+    seconds: float
+
+
+class ImagePulls:
+    """What is known of images and registries."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._seen: set[str] = set()
+        self._pauses: dict[str, _Pause] = {}
+
+    def note(self, pod: SandboxPod) -> None:
+        """A pod that has its image: the image is good, and so is its registry."""
+        if pod.pulled and pod.image not in self._seen:
+            self._seen.add(pod.image)
+            self._pauses.pop(pod.image, None)
+            self._pauses.pop(registry(pod.image), None)
+
+    def knows(self, image: str) -> bool:
+        """Whether a node has the image."""
+        return image in self._seen
+
+    def failed(self, image: str, now: float, *, throttled: bool) -> None:
+        """A sandbox made ahead couldn't have its image."""
+        self._pause(image, now)
+        if throttled:
+            self._pause(registry(image), now)
+
+    def under_way(self, pods: Iterable[SandboxPod]) -> dict[str, set[str]]:
+        """Images that are being pulled, by registry."""
+        found: dict[str, set[str]] = {}
+        for pod in pods:
+            if not pod.pulled and not pod.lost and pod.image not in self._seen:
+                found.setdefault(registry(pod.image), set()).add(pod.image)
+        return found
+
+    def allows(self, image: str, under_way: dict[str, set[str]], now: float) -> bool:
+        """Whether a sandbox of the image may be made ahead."""
+        host = registry(image)
+        if any(now < pause.until for name in (image, host) if (pause := self._pauses.get(name))):
+            return False
+        pulling = under_way.get(host, set())
+        return image in self._seen or image in pulling or len(pulling) < self._most
+
+    def _pause(self, name: str, now: float) -> None:
+        before = self._pauses.get(name)
+        if before is not None and now < before.until:
+            return
+        length = min(_MOST_SECONDS, before.seconds * 2) if before else _FIRST_SECONDS
+        self._pauses[name] = _Pause(now + length, length)
+
+
 class PrePulls:
     """The images that one run wants on its nodes."""
 
-    def __init__(self, settings: Settings, shapes: PodShapes, pulls: Pulls) -> None:
+    def __init__(self, settings: Settings, shapes: PodShapes, pulls: ImagePulls) -> None:
         self._spec = settings.spec.pre_pull
         self._ahead = settings.spec.look_ahead.tasks
         self._shapes = shapes
@@ -43,7 +105,7 @@ class PrePulls:
         upcoming = islice(announced, self._ahead, self._ahead + self._spec.tasks)
         for image in dict.fromkeys([*self._spec.images, *upcoming]):
             if image not in self._made:
-                self._made[image] = pulling(self._shapes.of(image), self._spec.nodes)
+                self._made[image] = pre_pull_shape(self._shapes.of(image), self._spec.nodes)
             shape = self._made[image]
             there = self._spec.nodes == 1 and self._pulls.knows(shape.image)
             if shape.key not in self._done and not there:
@@ -65,7 +127,7 @@ class PrePulls:
         return found
 
 
-def pulling(shape: PodShape, nodes: int) -> PodShape:
+def pre_pull_shape(shape: PodShape, nodes: int) -> PodShape:
     """Pods that bring the image of a shape to a node each."""
     body: Object = json.loads(json.dumps(shape.body))
     spec = body["spec"] | {"restartPolicy": "Never"}
