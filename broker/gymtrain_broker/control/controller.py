@@ -1,9 +1,9 @@
 """The control loop: every claim gets its pod and its end, and free pods are there before they are asked for.
 
-    observe      `PodWatch`: pods as the API server shows them; `Daemons`: whether they answer, how long they are idle
-    apply        what was observed, and what came of steps, to `State`                               (`apply`)
-    decide       `policy`: which claim has its turn, which has ended, which pods are made and deleted  (`step`)
-    carry out    `PodOperations`: a step in, its outcome back, which is applied                     (`_begin`)
+    observe     PodWatch: pods as the API server shows them; Daemons: whether they answer, for how long they are idle
+    apply       what was observed, and what came of steps, to State: `apply`
+    decide      policy: whose turn it is, who has ended, which pods are made and deleted: `round`
+    carry out   PodOperations: a step goes in, its outcome comes back and is applied: `_begin`, `_carry_out`
 
 The controller alone changes the state. Nothing that it calls knows it: what it calls returns what it has found or done.
 An event is applied, and what follows for its one claim decided, at once; a claim that comes has its turn at once where
@@ -106,11 +106,11 @@ class Controller:
                 async with asyncio.timeout(rhythm.round):
                     await self._changed.wait()
             self._changed.clear()
-            self.step()
-            await asyncio.sleep(rhythm.step)
+            self.round()
+            await asyncio.sleep(rhythm.pause)
 
-    def step(self) -> None:
-        """One round."""
+    def round(self) -> None:
+        """Everything that is due now."""
         now = self.clock()
         self._look_after_claims(now)
         self._clear_pods(now)
@@ -407,7 +407,6 @@ class Controller:
                 self._end_if_due(claim)
             elif now > (claim.ended_at or now) + self._settings.rhythm.remembered and not self._holds_on(claim):
                 self.state.forget(claim)
-                self._settled.pop(claim.id, None)
 
     def _end_if_due(self, claim: Claim) -> None:
         end = plan.claim_end(claim, self.state.pods.get(claim.pod), self._settings, self.clock())

@@ -28,12 +28,12 @@ async def test_nobody_gets_more_time_than_the_spec_gives(start: Start) -> None:
     bench = await start(timeoutSeconds=100)
     _, found = await bench.ask(ttlSeconds=1e6)
     _move_clock(bench, 99)
-    bench.process.controller.step()
+    bench.process.controller.round()
     claim = bench.process.broker.find(found["id"])
     claim.heard_at = bench.process.controller.clock()
     assert claim.state is SandboxState.RUNNING
     _move_clock(bench, 2)
-    bench.process.controller.step()
+    bench.process.controller.round()
     assert claim.reason == "Expired"
 
 
@@ -44,7 +44,7 @@ async def test_its_time_counts_on_over_a_restart(start: Start, cluster: FakeClus
     second = await start(timeoutSeconds=100)
     await second.until_state(found["id"], SandboxState.RUNNING)
     _move_clock(second, 101)
-    second.process.controller.step()
+    second.process.controller.round()
     assert second.process.broker.find(found["id"]).reason == "Expired"
 
 
@@ -67,7 +67,7 @@ async def test_the_idle_time_before_a_claim_does_not_count(start: Start, cluster
     _, found = await bench.ask()
     claim = bench.process.broker.find(found["id"])
     await bench.process.controller.ask_idle(claim)
-    bench.process.controller.step()
+    bench.process.controller.round()
     assert claim.state is SandboxState.RUNNING
     assert claim.idle < 60
 
@@ -79,7 +79,7 @@ async def test_a_sandbox_whose_daemon_is_silent_is_closed_as_an_idle_one(start: 
     cluster.deaf.add(found["podName"])
     _move_clock(bench, 90)
     await bench.process.controller.ask_idle(claim)
-    bench.process.controller.step()
+    bench.process.controller.round()
     assert (claim.reason, "has not answered" in claim.message) == ("Idle", True)
 
 

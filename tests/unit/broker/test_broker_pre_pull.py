@@ -35,7 +35,7 @@ async def test_images_of_the_spec_are_pulled_once_and_nothing_stays(start: Start
     bench = await start(prePull={"images": ["a:1", "b:1"]})
     await bench.until(lambda: _made(bench) == 2 and not cluster.pods)
     for _ in range(5):
-        bench.process.controller.step()
+        bench.process.controller.round()
     await asyncio.sleep(0.1)
     assert _made(bench) == 2
     assert bench.value("wasted_total", made_for="PrePull") == 0

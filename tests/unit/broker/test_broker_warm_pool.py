@@ -55,7 +55,7 @@ async def test_the_most_that_is_ready_is_what_was_asked_for(start: Start, cluste
     bench = await start(warmPools=[{"image": "a:1", "replicas": 3}])
     await bench.until(lambda: len(bench.free_ready()) == 3)
     for _ in range(5):
-        bench.process.controller.step()
+        bench.process.controller.round()
     await asyncio.sleep(0.1)
     assert len(cluster.pods) == 3
 
@@ -300,7 +300,7 @@ async def test_a_pool_is_not_refilled_while_requests_make_the_api_server_slow_un
     await bench.ask("c:1")  # the first slow write: only from its end on anything gives way
     for _ in range(6):
         await bench.ask("a:1")
-        bench.process.controller.step()
+        bench.process.controller.round()
     await _announce(bench, "b:1")
     await bench.until(lambda: len(bench.free_ready()) == 3)
     assert _images(cluster) == {"a:1": 8, "b:1": 1, "c:1": 1}, "of the pool 2 are left, a fourth"
