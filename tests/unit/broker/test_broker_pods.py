@@ -16,7 +16,7 @@ import yaml
 from gymtrain_api import labels
 from gymtrain_api.sandboxes import SandboxRequest, SandboxResources, sandbox_token, token_digest
 from gymtrain_broker.objects import sandbox_pod
-from gymtrain_broker.objects.leases import Found, Lease, MadeFor
+from gymtrain_broker.objects.leases import Found, Lease, MadeFor, lease_patch
 from gymtrain_broker.policy.shapes import PodShapes
 from tests.unit.broker.conftest import TOKEN, settings
 
@@ -209,7 +209,7 @@ def test_a_pod_whose_state_outlives_the_container_never_restarts(spec: dict[str,
 
 
 def test_a_lease_is_one_patch_that_fails_where_another_was_faster() -> None:
-    test, *adds = sandbox_pod.lease_patch("before", LEASE, REQUEST)
+    test, *adds = lease_patch("before", LEASE, REQUEST)
     assert test == {"op": "test", "path": "/metadata/annotations/gymtrain.dev~1sandbox-claim", "value": "before"}
     assert {one["op"] for one in adds} == {"add"}
     assert adds[0]["value"] == "sb-1"
