@@ -55,14 +55,14 @@ class BrokerProcess:
         self._loops: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begins to work."""
+        """Starts the loops."""
         for loop in self.controller.loops():
             task = asyncio.create_task(loop)
             task.add_done_callback(self._ended)
             self._loops.append(task)
 
     async def stop(self) -> None:
-        """Ends what has begun."""
+        """Ends the loops, and waits for writes that have begun."""
         for loop in self._loops:
             loop.cancel()
         for loop in self._loops:
@@ -139,7 +139,7 @@ async def serve(config: Settings) -> bool:
 
 
 def main() -> int:
-    """Returns the exit code."""
+    """Runs the broker and returns the exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         return 0 if asyncio.run(serve(settings.read(environment.run_config(), environment.token_file()))) else 1

@@ -69,11 +69,11 @@ class Metrics:
         )
 
     def watch(self, state: State) -> None:
-        """Adds what is read when it is asked for."""
+        """Adds the metrics that are read from the state when somebody asks."""
         self.registry.register(_Now(state))
 
     def text(self) -> bytes:
-        """All of them in Prometheus' text format."""
+        """Returns all metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
 

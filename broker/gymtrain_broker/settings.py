@@ -16,7 +16,7 @@ from gymtrain_broker.errors import StartError
 
 @dataclass(frozen=True)
 class Rhythm:
-    """Seconds between looks."""
+    """The rhythm of the controller, in seconds."""
 
     pause: float = 0.25  # at least, between two rounds of the controller
     round: float = 1.0  # at most: time passes without events

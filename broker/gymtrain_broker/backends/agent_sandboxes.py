@@ -1,4 +1,4 @@
-"""Sandboxes that agent-sandbox makes: a SandboxClaim carries the lease, its controller sees to the pod.
+"""Sandboxes that agent-sandbox makes: a SandboxClaim carries the lease, and its controller makes the pod.
 
 SandboxClaims are made ahead as pods would be, and leased by the same one patch. Nothing else is written but the
 template and the pool that each shape has (`agent_templates`); pods are watched. agent-sandbox replaces a deleted pod by
@@ -93,7 +93,7 @@ class AgentSandboxBackend:
                 async for kind, item in self._kube.watch(self._paths[what], self._selector, self._places[what]):
                     events.put_nowait((what, kind, item))
                 events.put_nowait(None)
-            except Exception as error:  # not lost: it is raised to whoever reads
+            except Exception as error:  # it is raised where the events are read
                 events.put_nowait(error)
 
         tasks = [asyncio.create_task(pump(what)) for what in (_SANDBOX_CLAIMS, _PODS)]

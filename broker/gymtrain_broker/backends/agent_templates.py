@@ -56,7 +56,7 @@ class AgentTemplates:
 
     @asynccontextmanager
     async def needed(self, name: str, *, urgent: bool) -> AsyncIterator[None]:
-        """Sees to it that a pool is there with its template, and stays while a SandboxClaim is made.
+        """Makes sure that a pool is there with its template, and stays while a SandboxClaim is made.
 
         Raises:
             KubeError: the API server didn't take them.

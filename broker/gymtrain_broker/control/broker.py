@@ -1,4 +1,4 @@
-"""Answers what clients ask."""
+"""Answers the requests of clients, from what the controller knows."""
 
 import asyncio
 from collections.abc import Callable
@@ -25,7 +25,7 @@ _ROOT = {"root", "0", "0:0", "root:root"}
 
 
 class Broker:
-    """The requests of clients."""
+    """Turns requests into claims, and claims into the documents that clients get."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Broker:
         self._clock = clock
 
     async def ask(self, request: SandboxRequest) -> tuple[Claim, bool]:
-        """The claim of a request, and whether it is new.
+        """Returns the claim of a request, and whether it is new.
 
         Raises:
             ConflictingKeyError, NeverError, QueueFullError: it can't be taken.
@@ -83,7 +83,7 @@ class Broker:
         return claim, True
 
     def find(self, id_: str) -> Claim:
-        """The claim of that id.
+        """Returns the claim with that id.
 
         Raises:
             UnknownError: there is none.
@@ -97,7 +97,7 @@ class Broker:
         return claim
 
     async def close(self, id_: str) -> None:
-        """Ends a sandbox; one that is unknown or closed already is no error.
+        """Ends a sandbox. One that is unknown or closed already is no error.
 
         Raises:
             UnavailableError: its pod could not be released yet; the broker goes on trying.
@@ -108,13 +108,13 @@ class Broker:
             raise UnavailableError(f"pod {claim.pod} is not deleted yet: close the sandbox again, or leave it to us")
 
     def announce(self, announcement: Announcement) -> Announced:
-        """Notes the tasks that come next."""
+        """Takes in the tasks that come next."""
         self._controller.announce(announcement.tasks)
         ahead = min(len(announcement.tasks), self._settings.spec.look_ahead.tasks)
         return Announced(accepted=len(announcement.tasks), ahead=ahead)
 
     def document(self, claim: Claim) -> Sandbox:
-        """What clients see of a claim."""
+        """Returns what clients see of a claim."""
         request, pod = claim.request, self._state.pods.get(claim.pod)
         running = claim.state is SandboxState.RUNNING and pod is not None
         answered = self._state.ready.get(claim.pod) if running else None
@@ -147,7 +147,7 @@ class Broker:
         )
 
     def listing(self) -> SandboxList:
-        """All that are not final."""
+        """Returns all sandboxes that are not final, the oldest first."""
         open_ = sorted((one for one in self._state.claims.values() if not one.final), key=lambda one: one.asked_at)
         return SandboxList(sandboxes=[self.document(one) for one in open_])
 

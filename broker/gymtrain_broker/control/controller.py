@@ -61,7 +61,7 @@ _SUFFIX = 10
 
 
 class Controller:
-    """What the broker does beside answering requests."""
+    """Owns the state of one broker, and sees that it becomes what claims and the spec ask for."""
 
     def __init__(
         self,
@@ -94,11 +94,11 @@ class Controller:
     # Its loops
 
     def loops(self) -> Sequence[Coroutine[Any, Any, None]]:
-        """What runs as long as the broker does."""
+        """Returns what has to run as long as the broker does."""
         return self._run(), self._follow_pods(), self._poll_daemons()
 
     async def _run(self) -> None:
-        """A round soon after each change, and now and then without one: deadlines pass."""
+        """Runs a round soon after each change, and once a second without one, because deadlines pass."""
         rhythm = self._settings.rhythm
         await self.synced.wait()
         while True:
@@ -110,7 +110,7 @@ class Controller:
             await asyncio.sleep(rhythm.pause)
 
     def round(self) -> None:
-        """Everything that is due now."""
+        """Does everything that is due now."""
         now = self.clock()
         self._look_after_claims(now)
         self._clear_pods(now)
@@ -150,7 +150,7 @@ class Controller:
             task.cancel()
 
     def why_not_ready(self) -> str:
-        """Why requests should not come now; empty where they should."""
+        """Says why the broker should get no requests now; empty if it should."""
         if not self.synced.is_set():
             return "the pods have not been listed yet"
         silent = time.monotonic() - self._pod_watch.heard_at
@@ -159,19 +159,19 @@ class Controller:
     # What requests bring
 
     def submit(self, claim: Claim) -> None:
-        """A new claim: it has its turn at once where there is room."""
+        """Takes in a new claim, which has its turn at once where there is room."""
         self.state.drawn(claim)
         self.state.add(claim)
         self.state.queue.put(claim.id, claim.request.task)
         self._give_turns()
 
     def announce(self, tasks: Sequence[AnnouncedTask]) -> None:
-        """The tasks that come next, instead of those that were said before."""
+        """Replaces the tasks that come next."""
         self.state.announced = list(tasks)
         self._changed.set()
 
     async def wait(self, claim: Claim, seconds: float) -> None:
-        """Until a claim is neither Queued nor Starting, or that time has passed."""
+        """Waits until a claim is neither Queued nor Starting, at most for that time."""
         claim.waiters += 1
         try:
             if seconds > 0 and claim.waiting and not self._stopping:
@@ -184,13 +184,13 @@ class Controller:
             claim.waited_at = self.clock()
 
     def end_waits(self) -> None:
-        """Requests that wait are answered with what is, now and from now on: their clients ask the next broker."""
+        """Ends all waits, and those that begin later: clients get their claim as it is, and ask the next broker."""
         self._stopping = True
         for settled in self._settled.values():
             settled.set()
 
     async def close(self, claim: Claim, seconds: float) -> bool:
-        """Ends a claim. Whether its pod was freed within that time; if not, rounds go on trying."""
+        """Ends a claim, and says whether its pod was freed within that time. If not, rounds go on trying."""
         if not claim.final:
             self._end(claim, plan.closed_by_client())
         elif self._holds_on(claim):
@@ -204,7 +204,7 @@ class Controller:
     # Apply
 
     def apply(self, event: Event) -> None:
-        """What an event changes, and what follows at once for the claim that it is about."""
+        """Changes the state as an event demands, and does what follows at once for the claim that it is about."""
         state = self.state
         match event:
             case PodsListed():
@@ -286,7 +286,7 @@ class Controller:
                 assert_never(event)
 
     def _see(self, pod: SandboxPod) -> None:
-        """A pod as it is now."""
+        """Takes in a pod as it is now."""
         state = self.state
         if not state.put(pod):
             return
@@ -304,7 +304,7 @@ class Controller:
         self._changed.set()
 
     def _lose(self, name: str) -> None:
-        """A pod is no more."""
+        """Takes in that a pod is gone."""
         pod = self.state.drop(name)
         if pod is not None and pod.never_leased and not pod.for_its_image:
             self._metrics.wasted.labels(pod.made_for).inc()
@@ -345,7 +345,7 @@ class Controller:
         return pod.running and bool(pod.ip) and not pod.lost and not self.state.is_ready(pod)
 
     def _run_claim_of(self, name: str) -> None:
-        """The claim of a pod runs, if the pod is ready and carries its lease."""
+        """Lets the claim of a pod run, if the pod is ready and carries its lease."""
         pod, claim = self.state.pods.get(name), self.state.holders.get(name)
         if pod is None or claim is None or claim.state is not SandboxState.STARTING:
             return
@@ -369,7 +369,7 @@ class Controller:
     # Decide: claims
 
     def _give_turns(self) -> None:
-        """The next claims of the queue get pods, while there is room."""
+        """Gives pods to the next claims of the queue, while there is room."""
         if not self.synced.is_set():
             return
         state = self.state
@@ -392,7 +392,7 @@ class Controller:
             self._changed.set()
 
     def _requeue(self, claim: Claim) -> None:
-        """Somebody else has its pod: it is the next one again."""
+        """Puts a claim back to the front of the queue: somebody else has its pod."""
         self.state.let_go(claim)
         self.state.active.pop(claim.id, None)
         claim.pod, claim.confirmed, claim.leased_at = "", False, None
@@ -401,7 +401,7 @@ class Controller:
         self._give_turns()
 
     def _look_after_claims(self, now: float) -> None:
-        """Deadlines, idle times, clients that have gone; claims that nobody will ask about any more."""
+        """Ends claims whose deadline has passed or whose client has gone, and forgets those that ended long ago."""
         for claim in list(self.state.claims.values()):
             if not claim.final:
                 self._end_if_due(claim)
@@ -414,7 +414,7 @@ class Controller:
             self._end(claim, end)
 
     def _end(self, claim: Claim, end: ClaimEnd) -> None:
-        """The end of a claim; its pod is freed, and its place is another's."""
+        """Ends a claim, frees its pod, and gives its place to another."""
         if claim.final:
             return
         state = self.state
@@ -448,14 +448,14 @@ class Controller:
         return pod is not None and pod.claim == claim.id and not pod.deleting and not claim.released
 
     def _settle(self, claim: Claim) -> None:
-        """Whoever waits for a claim goes on."""
+        """Ends the waits for a claim."""
         if (settled := self._settled.pop(claim.id, None)) is not None:
             settled.set()
 
     # Decide: pods
 
     def _clear_pods(self, now: float) -> None:
-        """Pods that no claim has and that can't be free ones."""
+        """Frees or deletes pods that no claim has and that can't be free ones."""
         state = self.state
         for pod in list(state.pods.values()):
             busy = state.busy.get(pod.name)
@@ -475,6 +475,7 @@ class Controller:
                 self._release(claim)
 
     def _look_after_free_pods(self, now: float) -> None:
+        """Makes and deletes free pods as the warm pool plans it."""
         pool = self._warm_pool.plan(now, pressed=self._operations.pressed())
         for pod in pool.worn:
             if (trouble := pod.trouble) is not None:
@@ -520,7 +521,7 @@ class Controller:
             self._step_of[step.claim.id] = task
 
     async def _carry_out(self, step: Step) -> None:
-        """Until a step has an outcome that stands."""
+        """Tries a step until its outcome stands, and applies that."""
         pause = _FIRST_PAUSE
         try:
             outcome = await self._operations.perform(step)
@@ -542,5 +543,5 @@ class Controller:
             logger.error("a step broke", exc_info=task.exception())
 
     def _new_name(self) -> str:
-        """Of a pod."""
+        """Returns a name for a new pod."""
         return names.sandbox(self._settings.run, "".join(secrets.choice(_LETTERS) for _ in range(_SUFFIX)))

@@ -1,4 +1,4 @@
-"""Calls to the daemons in the sandboxes: do they answer, for how long have they been idle, restart the container."""
+"""Calls to the daemons in the sandboxes: whether they answer, how long they have been idle, and resets."""
 
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -43,21 +43,21 @@ class Daemons:
         self._settings = settings
 
     def url(self, pod: SandboxPod) -> str:
-        """Base URL of the daemon in a pod."""
+        """Returns the base URL of the daemon in a pod."""
         host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
         return f"http://{host}:{self._settings.daemon_port}"
 
     def token(self, pod: SandboxPod) -> str:
-        """Its bearer token."""
+        """Returns the bearer token of the daemon in a pod."""
         return sandbox_token(self._settings.run_token, pod.identity)
 
     async def ask_ready(self, pod: SandboxPod) -> DaemonReady | None:
-        """Whether it answers; None where it doesn't."""
+        """Asks a daemon which start of it answers; None if none does."""
         found = await self._ask("GET", pod, "/healthz")
         return None if found is None else DaemonReady(pod, str(found.get("instance") or ""))
 
     async def ask_idle(self, claim: Claim, pod: SandboxPod) -> DaemonIdle | None:
-        """For how long the sandbox of a claim has been idle; None where its daemon doesn't answer."""
+        """Asks how long the sandbox of a claim has been idle; None if its daemon doesn't answer."""
         found = await self._ask("GET", pod, "/v1/status")
         try:
             return None if found is None else DaemonIdle(claim, float(found["idleSeconds"]))
@@ -65,7 +65,7 @@ class Daemons:
             return None
 
     async def reset(self, pod: SandboxPod) -> bool:
-        """Makes it end all and exit; the kubelet restarts the container. False where it doesn't."""
+        """Has a daemon end all processes and exit, so that the kubelet restarts the container. False if it doesn't."""
         return await self._ask("POST", pod, "/v1/reset", expected=HTTPStatus.ACCEPTED) is not None
 
     async def _ask(

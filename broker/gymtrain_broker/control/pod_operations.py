@@ -73,7 +73,7 @@ class MadeAhead:
 
 @dataclass(frozen=True)
 class NotMadeAhead:
-    """It could not be made. Nobody waits for it, so there was one try."""
+    """The free pod could not be made. Nobody waits for it, so there was one try."""
 
     step: MakePodAhead
     message: str
@@ -81,14 +81,14 @@ class NotMadeAhead:
 
 @dataclass(frozen=True)
 class PodReset:
-    """The daemon ends all and exits; the kubelet restarts the container."""
+    """The daemon exits, and the kubelet restarts the container."""
 
     step: ResetPod
 
 
 @dataclass(frozen=True)
 class NotReset:
-    """The daemon doesn't."""
+    """The daemon did not take the reset."""
 
     step: ResetPod
 
@@ -102,7 +102,7 @@ class PodDeleted:
 
 @dataclass(frozen=True)
 class NotDeleted:
-    """It didn't take any of some tries."""
+    """The API server took none of several tries."""
 
     step: DeletePod
     message: str
@@ -153,7 +153,7 @@ class PodOperations:
         return Served(step, pod)
 
     async def _leased(self, name: str, operations: list[Object]) -> Object | None:
-        """The pod with the lease, or as it really is if somebody else was faster; None where it is gone."""
+        """Leases a pod. Returns it as it then is, whoever was faster; None if it is gone."""
         try:
             return await self._backend.patch(name, operations)
         except NotFoundError:

@@ -1,4 +1,4 @@
-"""What the API server shows of the pods: one list, then a watch that goes on from its place, minute after minute."""
+"""Changes of the pods, as the API server shows them: one list, then watches, each of which continues the one before."""
 
 import asyncio
 import logging
@@ -34,7 +34,7 @@ class PodSeen:
 
 @dataclass(frozen=True)
 class PodGone:
-    """A pod is no more."""
+    """A pod is gone."""
 
     name: str
 
@@ -52,7 +52,7 @@ class PodWatch:
         self.heard_at = -1e9  # time.monotonic() of the last sign that what it has shown is current
 
     async def changes(self) -> AsyncIterator[PodChange]:
-        """Without end. Whoever reads it has taken in one change when it asks for the next."""
+        """Yields changes without end. A reader that asks for the next one has taken in the one before."""
         pause = _FIRST_PAUSE
         while True:
             try:

@@ -60,7 +60,7 @@ _WAIT: Object = {
 
 
 class Api:
-    """HTTP in front of the broker."""
+    """Serves the routes of the broker."""
 
     def __init__(
         self, broker: Broker, controller: Controller, daemon_proxy: DaemonProxy, metrics: Metrics, run_token: str
@@ -73,7 +73,7 @@ class Api:
         self._openapi = _document()
 
     def app(self) -> web.Application:
-        """The web application."""
+        """Returns the web application."""
         app = web.Application(client_max_size=_BODY_BYTES, middlewares=[self._guarded])
         app.add_routes(
             [

@@ -1,4 +1,4 @@
-"""Calls to a sandbox's daemon by way of the broker, for callers that can't reach pods. Streamed both ways.
+"""Passes calls to a sandbox's daemon, for callers that can't reach pods. Streamed both ways.
 
 Websockets are not passed on: they need the daemon's own address.
 """
@@ -25,7 +25,7 @@ _HOP = {
 
 
 class DaemonProxy:
-    """Passes calls on."""
+    """Passes calls on to daemons."""
 
     def __init__(self, broker: Broker, daemons: Daemons) -> None:
         self._broker = broker

@@ -34,7 +34,7 @@ class Found(StrEnum):
 
 @dataclass(frozen=True)
 class Lease:
-    """Stands in an annotation of the pod.
+    """What stands in the annotation.
 
     Attributes:
         id: of the sandbox.
@@ -54,12 +54,12 @@ class Lease:
     found: Found
 
     def to_json(self) -> str:
-        """For the annotation."""
+        """Returns the text of the annotation."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
 
 def from_json(text: str) -> Lease | None:
-    """None where it is no lease: then the pod is nobody's."""
+    """Reads a lease; None if the text is none, and then the pod is nobody's."""
     try:
         fields = json.loads(text)
         return Lease(
@@ -76,7 +76,7 @@ def from_json(text: str) -> Lease | None:
 
 
 def lease_annotations(lease: Lease, request: SandboxRequest) -> dict[str, str]:
-    """What a leased pod carries."""
+    """Returns the annotations of a leased pod."""
     return {
         labels.SANDBOX_CLAIM: lease.id,
         labels.SANDBOX_LEASE: lease.to_json(),

@@ -122,7 +122,7 @@ class SandboxPod:
 
 
 def read(pod: Object) -> SandboxPod:
-    """The pod; fields that are missing count as not there yet."""
+    """Reads a pod; fields that are missing count as not there yet."""
     meta, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     backing = pod.get("backing") or {"name": meta["name"], "identity": meta["name"]}
     notes = meta.get("annotations") or {}

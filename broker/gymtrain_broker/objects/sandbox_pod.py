@@ -114,7 +114,7 @@ def for_daemon(settings: Settings, pod_spec: Object, token: Object) -> Object:
 
 
 def owner(settings: Settings) -> Object:
-    """The run, as owner of what is made for it."""
+    """Returns the run as owner of what is made for it."""
     return {
         "apiVersion": labels.API_VERSION,
         "kind": labels.KIND,
@@ -131,7 +131,7 @@ def pod_labels(run: str) -> dict[str, str]:
 
 
 def selector(run: str) -> str:
-    """The same, as a query; whoever made them."""
+    """Returns the selector of all sandbox pods of a run, whatever made them."""
     return f"{labels.RUN}={run},{labels.ROLE}={labels.Role.SANDBOX}"
 
 

@@ -73,7 +73,7 @@ class Claim:
 
 
 def new_id() -> str:
-    """Not to be guessed, though every route asks for the token."""
+    """Returns an id that can't be guessed, though every route asks for the token."""
     return f"sb-{secrets.token_hex(8)}"
 
 
@@ -116,25 +116,25 @@ class FairQueue:
         return len(self._task_of)
 
     def __iter__(self) -> Iterator[str]:
-        """In the order of their turns, as long as nobody else comes."""
+        """Yields ids in the order of their turns, as long as nobody else comes."""
         return self._order()
 
     def put(self, item: str, task: str) -> None:
-        """At the end of its task's requests."""
+        """Adds an id after those of its task."""
         self._tasks.setdefault(task, deque()).append(item)
         self._noted(item, task)
 
     def put_back(self, item: str, task: str) -> None:
-        """It had its turn, but got nothing: it is the next one again."""
+        """Adds an id before all others: it had its turn, but got nothing."""
         self._tasks.setdefault(task, deque()).appendleft(item)
         self._tasks.move_to_end(task, last=False)
         self._noted(item, task)
 
     def pop(self) -> str:
-        """The next one; its task goes to the end of the round.
+        """Takes out the next id; its task goes to the end of the round.
 
         Raises:
-            KeyError: nobody waits.
+            KeyError: the queue is empty.
         """
         task, items = next(iter(self._tasks.items()), ("", None))
         if items is None:
@@ -146,14 +146,14 @@ class FairQueue:
         return item
 
     def remove(self, item: str) -> None:
-        """It waits no longer."""
+        """Takes out an id, if it is there."""
         task = self._task_of.get(item)
         if task is not None:
             self._tasks[task].remove(item)
             self._forget(item, task)
 
     def position(self, item: str) -> int | None:
-        """Its place, from 1, as long as nobody else comes."""
+        """Returns the place of an id, from 1, as long as nobody else comes."""
         if self._positions is None:
             self._positions = {one: place for place, one in enumerate(self._order(), start=1)}
         return self._positions.get(item)

@@ -49,7 +49,7 @@ class ImagePulls:
         self._pauses: dict[str, _Pause] = {}
 
     def note(self, pod: SandboxPod) -> None:
-        """A pod that has its image: the image is good, and so is its registry."""
+        """Notes that a pod has its image: the image is good, and so is its registry."""
         if pod.pulled and pod.image not in self._seen:
             self._seen.add(pod.image)
             self._pauses.pop(pod.image, None)
@@ -60,13 +60,13 @@ class ImagePulls:
         return image in self._seen
 
     def failed(self, image: str, now: float, *, throttled: bool) -> None:
-        """A sandbox made ahead couldn't have its image."""
+        """Notes that a sandbox made ahead couldn't get its image."""
         self._pause(image, now)
         if throttled:
             self._pause(registry(image), now)
 
     def under_way(self, pods: Iterable[SandboxPod]) -> dict[str, set[str]]:
-        """Images that are being pulled, by registry."""
+        """Returns the images that are being pulled, by registry."""
         found: dict[str, set[str]] = {}
         for pod in pods:
             if not pod.pulled and not pod.lost and pod.image not in self._seen:
@@ -128,7 +128,7 @@ class PrePulls:
 
 
 def pre_pull_shape(shape: PodShape, nodes: int) -> PodShape:
-    """Pods that bring the image of a shape to a node each."""
+    """Returns the shape of pods that bring an image to a node each."""
     body: Object = json.loads(json.dumps(shape.body))
     spec = body["spec"] | {"restartPolicy": "Never"}
     for container in spec["containers"]:
@@ -143,7 +143,7 @@ def pre_pull_shape(shape: PodShape, nodes: int) -> PodShape:
 
 
 def _spread(spec: Object, key: str) -> None:
-    """No two pods of one shape on a node."""
+    """Keeps two pods of one shape from running on the same node."""
     own = {"matchLabels": {labels.SANDBOX_SHAPE: key}}
     affinity = spec.setdefault("affinity", {})
     terms = affinity.setdefault("podAntiAffinity", {}).setdefault(_REQUIRED, [])

@@ -40,7 +40,7 @@ class PodShape:
 
 
 def rewritten(image: str, rewrites: Sequence[ImageRewrite]) -> str:
-    """The image that is pulled in its stead. A rewrite fits the name as it is asked for, or written out in full."""
+    """The image that is pulled instead. A rewrite fits the name as it is asked for, or written out in full."""
     full = in_full(image)
     for rewrite in rewrites:
         for name in (image, full):
@@ -80,7 +80,7 @@ class PodShapes:
         }
 
     def of(self, image: str, resources: SandboxResources | None = None) -> PodShape:
-        """The shape that serves a request. Images with a pool have one, for all that ask for no more than it has."""
+        """Returns the shape that serves a request. An image with a pool has one, for all that ask for no more than it."""
         pulled = rewritten(image, self._settings.spec.image_rewrites)
         pooled = pulled in self._reuse and quantities.fits(resources, self._limits)
         key = (image, None if pooled else resources)

@@ -55,7 +55,7 @@ class WarmPool:
         self._unwanted: dict[str, float] = {}  # since when, by pod
 
     def plan(self, now: float, *, pressed: bool) -> WarmPoolPlan:
-        """One round. `pressed`: writes that somebody waits for are slow at the moment."""
+        """Plans one round. `pressed`: writes that somebody waits for are slow at the moment."""
         free, worn = self._free_pods(now)
         unneeded = self._pre_pulls.finished(free)
         for pod in unneeded:
@@ -131,7 +131,7 @@ class WarmPool:
         return [pod for pod in beyond if now - self._unwanted[pod.name] >= self._settings.rhythm.grace]
 
     def _stuck_claims(self) -> int:
-        """How many claims have a pod that no node takes."""
+        """Counts claims with a pod that no node takes."""
         state = self._state
         return len(starved(pod for claim in state.active.values() if (pod := state.pods.get(claim.pod)) is not None))
 

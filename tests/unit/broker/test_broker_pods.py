@@ -1,6 +1,6 @@
 """The pods of sandboxes, as YAML, compared with the files in golden/.
 
-After a change on purpose, write them anew and read the difference:
+After an intended change, record them again and read the difference:
 
     GYMTRAIN_UPDATE_GOLDEN=1 python -m pytest tests/unit/broker/test_broker_pods.py
 """
