@@ -80,7 +80,7 @@ class PodShapes:
         }
 
     def of(self, image: str, resources: SandboxResources | None = None) -> PodShape:
-        """Returns the shape that serves a request. An image with a pool has one, for all that ask for no more than it."""
+        """Returns the shape that serves a request: its pool's, where its image has one and it asks for no more."""
         pulled = rewritten(image, self._settings.spec.image_rewrites)
         pooled = pulled in self._reuse and quantities.fits(resources, self._limits)
         key = (image, None if pooled else resources)
