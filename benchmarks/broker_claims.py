@@ -25,7 +25,7 @@ import aiohttp
 from aiohttp.test_utils import TestServer
 
 from gymtrain_api.spec import Sandboxes
-from gymtrain_broker.backends.pods import PodBackend
+from gymtrain_broker.backends.backend import PodBackend
 from gymtrain_broker.main import BrokerProcess
 from gymtrain_broker.metrics import Metrics
 from gymtrain_broker.settings import Settings

@@ -18,8 +18,7 @@ from aiohttp import web
 
 from gymtrain_broker import environment, settings
 from gymtrain_broker.backends.agent_sandboxes import AgentSandboxBackend
-from gymtrain_broker.backends.backend import Backend
-from gymtrain_broker.backends.pods import PodBackend
+from gymtrain_broker.backends.backend import Backend, PodBackend
 from gymtrain_broker.control.broker import Broker
 from gymtrain_broker.control.controller import Controller
 from gymtrain_broker.control.daemons import Daemons

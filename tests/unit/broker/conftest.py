@@ -12,8 +12,7 @@ from aiohttp.test_utils import TestServer
 from gymtrain_api.sandboxes import SandboxBackend, SandboxState
 from gymtrain_api.spec import Sandboxes
 from gymtrain_broker.backends.agent_sandboxes import AgentSandboxBackend
-from gymtrain_broker.backends.backend import Backend
-from gymtrain_broker.backends.pods import PodBackend
+from gymtrain_broker.backends.backend import Backend, PodBackend
 from gymtrain_broker.main import BrokerProcess
 from gymtrain_broker.metrics import Metrics
 from gymtrain_broker.settings import Rhythm, Settings

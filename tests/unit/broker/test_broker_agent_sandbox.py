@@ -10,7 +10,7 @@ import pytest
 
 from gymtrain_api import agent_sandbox, labels
 from gymtrain_api.sandboxes import SandboxRequest, SandboxState, sandbox_token
-from gymtrain_broker.backends import agent_objects, agent_templates
+from gymtrain_broker.backends import agent_objects, agent_sandboxes
 from gymtrain_broker.backends.agent_sandboxes import AgentSandboxBackend
 from gymtrain_broker.metrics import Metrics
 from gymtrain_broker.objects.leases import Found, Lease, MadeFor, lease_patch
@@ -183,7 +183,7 @@ def _images(cluster: FakeAgentSandbox) -> set[str]:
 async def test_of_tasks_with_an_image_each_few_templates_stay(
     start: Start, cluster: FakeAgentSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_templates, "MOST_IDLE", 2)
+    monkeypatch.setattr(agent_sandboxes, "MOST_IDLE", 2)
     bench = await start()
     _, held = await bench.ask("held:1")
     for image in ("a:1", "b:1", "a:1", "c:1", "d:1", "e:1"):
@@ -200,7 +200,7 @@ async def test_of_tasks_with_an_image_each_few_templates_stay(
 async def test_templates_of_the_broker_before_are_removed_too(
     start: Start, cluster: FakeAgentSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_templates, "MOST_IDLE", 1)
+    monkeypatch.setattr(agent_sandboxes, "MOST_IDLE", 1)
     bench = await start()
     await _use(bench, "a:1")
     await bench.stop()
@@ -213,7 +213,7 @@ async def test_templates_of_the_broker_before_are_removed_too(
 async def test_a_template_that_could_not_be_removed_is_tried_again(
     start: Start, cluster: FakeAgentSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_templates, "MOST_IDLE", 1)
+    monkeypatch.setattr(agent_sandboxes, "MOST_IDLE", 1)
     bench = await start()
     for image in ("a:1", "b:1"):
         await _use(bench, image)
@@ -222,7 +222,7 @@ async def test_a_template_that_could_not_be_removed_is_tried_again(
     await _use(bench, "c:1")
     assert kept.keys() < cluster.pools.keys()
     monkeypatch.undo()
-    monkeypatch.setattr(agent_templates, "MOST_IDLE", 1)
+    monkeypatch.setattr(agent_sandboxes, "MOST_IDLE", 1)
     for image in ("d:1", "e:1"):
         await _use(bench, image)
     assert not _images(cluster) & {"a:1", "b:1", "c:1"}

@@ -19,12 +19,12 @@ from gymtrain_broker.control.pod_operations import (
     Refused,
     Served,
 )
-from gymtrain_broker.errors import ClusterError, LostError, MissingError, RejectedError, UnreachableError
 from gymtrain_broker.objects import pod_view
 from gymtrain_broker.objects.leases import Lease, MadeFor, lease_annotations
 from gymtrain_broker.policy.claims import Claim
 from gymtrain_broker.policy.plan import DeletePod, MakePod, MakePodAhead, ResetPod, Step, TakePod, Want
 from gymtrain_broker.policy.shapes import PodShapes
+from gymtrain_kube.errors import ConflictError, KubeError, NotFoundError, RejectedError, UnreachableError
 from tests.unit.broker.conftest import settings
 
 SHAPES = PodShapes(settings())
@@ -104,17 +104,19 @@ async def test_a_lease_that_was_written_serves_the_claim() -> None:
 async def test_a_pod_that_another_claim_has_is_taken() -> None:
     claim, other = _claim(), _claim("sb-2")
     step = _take(claim)
-    assert await _outcome(step, patch=LostError("test failed"), get=_object(other)) == PodTaken(
+    assert await _outcome(step, patch=ConflictError("test failed"), get=_object(other)) == PodTaken(
         step, pod_view.read(_object(other))
     )
 
 
 async def test_a_lease_whose_answer_got_lost_is_found_on_the_pod() -> None:
     claim = _claim()
-    assert isinstance(await _outcome(_take(claim), patch=LostError("test failed"), get=_object(claim)), Served)
+    assert isinstance(await _outcome(_take(claim), patch=ConflictError("test failed"), get=_object(claim)), Served)
 
 
-@pytest.mark.parametrize("answers", [{"patch": MissingError("")}, {"patch": LostError(""), "get": MissingError("")}])
+@pytest.mark.parametrize(
+    "answers", [{"patch": NotFoundError("")}, {"patch": ConflictError(""), "get": NotFoundError("")}]
+)
 async def test_a_pod_that_is_gone_is_taken_by_nobody(answers: dict[str, Any]) -> None:
     step = _take(_claim())
     assert await _outcome(step, **answers) == PodTaken(step, None)
@@ -131,11 +133,11 @@ async def test_a_leased_pod_on_its_way_out_serves_nobody() -> None:
     [
         (UnreachableError("away"), Delayed),
         (RejectedError("invalid", final=True), Refused),
-        (RejectedError("quota", final=False), Refused),
+        (RejectedError("exceeded quota", final=False), Refused),
     ],
 )
 async def test_a_lease_that_fails_says_whether_another_try_may_help(
-    error: ClusterError, outcome: type[Refused | Delayed]
+    error: KubeError, outcome: type[Refused | Delayed]
 ) -> None:
     step = _take(_claim())
     assert await _outcome(step, patch=error) == outcome(step, str(error))
@@ -145,12 +147,13 @@ async def test_a_lease_that_fails_says_whether_another_try_may_help(
     ("error", "outcome", "maybe_made"),
     [
         (UnreachableError("away"), Delayed, True),
-        (RejectedError("quota", final=False), Delayed, False),
+        (RejectedError("exceeded quota", final=False), Delayed, False),
         (RejectedError("invalid", final=True), Refused, False),
+        (RejectedError("denied", final=False), Refused, False),
     ],
 )
 async def test_a_pod_that_was_not_made_says_whether_another_try_may_help_and_whether_it_may_be_there(
-    error: ClusterError, outcome: type[Refused | Delayed], maybe_made: bool
+    error: KubeError, outcome: type[Refused | Delayed], maybe_made: bool
 ) -> None:
     step = _make(_claim())
     assert await _outcome(step, create=error) == outcome(step, str(error), maybe_made=maybe_made)
@@ -158,14 +161,14 @@ async def test_a_pod_that_was_not_made_says_whether_another_try_may_help_and_whe
 
 async def test_a_name_that_somebody_else_has_is_a_refusal() -> None:
     step = _make(_claim())
-    found = await _outcome(step, create=LostError("already exists"), get=_object(_claim("sb-2")))
+    found = await _outcome(step, create=ConflictError("already exists"), get=_object(_claim("sb-2")))
     assert found == Refused(step, "already exists", maybe_made=True)
 
 
 async def test_a_pod_whose_answer_got_lost_serves_its_claim() -> None:
     claim = _claim()
     step = _make(claim)
-    assert isinstance(await _outcome(step, create=LostError("already exists"), get=_object(claim)), Served)
+    assert isinstance(await _outcome(step, create=ConflictError("already exists"), get=_object(claim)), Served)
 
 
 async def test_a_pod_made_ahead_has_one_try() -> None:
@@ -183,7 +186,7 @@ async def test_a_reset_is_what_the_daemon_does(resets: bool, outcome: type[PodRe
 @pytest.mark.parametrize(
     ("error", "tries"), [(None, 1), (UnreachableError("away"), 4), (RejectedError("forbidden", final=True), 1)]
 )
-async def test_a_deletion_that_gets_no_answer_is_tried_again(error: ClusterError | None, tries: int) -> None:
+async def test_a_deletion_that_gets_no_answer_is_tried_again(error: KubeError | None, tries: int) -> None:
     backend = _Backend(delete=error)
     step = DeletePod("run-sb-a", "", urgent=True)
     found = await PodOperations(cast(Any, backend), cast(Any, None)).perform(step)
