@@ -507,7 +507,7 @@ class Controller:
             case MakePod():
                 state.hold(step.claim, step.name)
             case MakePodAhead():
-                state.making[step.want.shape.key] += 1
+                state.making[step.name] = step.want
             case ResetPod():
                 state.busy[step.pod.name] = Busy(step, now)
             case DeletePod():
@@ -532,7 +532,7 @@ class Controller:
                 outcome = await self._operations.perform(step)
         finally:
             if isinstance(step, MakePodAhead):
-                self.state.making[step.want.shape.key] -= 1
+                del self.state.making[step.name]
             elif step.claim is not None:
                 self._step_of.pop(step.claim.id, None)
         self.apply(outcome)

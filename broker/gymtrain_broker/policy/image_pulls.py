@@ -65,12 +65,12 @@ class ImagePulls:
         if throttled:
             self._pause(registry(image), now)
 
-    def under_way(self, pods: Iterable[SandboxPod]) -> dict[str, set[str]]:
-        """Returns the images that are being pulled, by registry."""
+    def under_way(self, pods: Iterable[SandboxPod], making: Iterable[str] = ()) -> dict[str, set[str]]:
+        """Returns the images that are being pulled, by registry. `making`: images of pods that are not there yet."""
         found: dict[str, set[str]] = {}
-        for pod in pods:
-            if not pod.pulled and not pod.lost and pod.image not in self._seen:
-                found.setdefault(registry(pod.image), set()).add(pod.image)
+        for image in (*(pod.image for pod in pods if not pod.pulled and not pod.lost), *making):
+            if image not in self._seen:
+                found.setdefault(registry(image), set()).add(image)
         return found
 
     def allows(self, image: str, under_way: dict[str, set[str]], now: float) -> bool:

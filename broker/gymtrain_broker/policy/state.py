@@ -1,13 +1,12 @@
 """What the broker knows. All of it but the queue and the announcement can be read from the pods."""
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gymtrain_api.sandboxes import AnnouncedTask, SandboxResources
 from gymtrain_broker.objects.pod_view import SandboxPod
 from gymtrain_broker.policy.claims import Claim, FairQueue
-from gymtrain_broker.policy.plan import DeletePod, ResetPod, TakePod
+from gymtrain_broker.policy.plan import DeletePod, ResetPod, TakePod, Want
 
 _REMEMBERED = 1024
 
@@ -40,7 +39,7 @@ class State:
         self.pods: dict[str, SandboxPod] = {}
         self.ready: dict[str, Answered] = {}
         self.busy: dict[str, Busy] = {}
-        self.making: Counter[str] = Counter()  # pods being made ahead, by shape
+        self.making: dict[str, Want] = {}  # pods being made ahead, by name
         self.claims: dict[str, Claim] = {}
         self.keys: dict[str, str] = {}  # claim by idempotency key
         self.holders: dict[str, Claim] = {}  # claim by pod

@@ -138,12 +138,13 @@ class WarmPool:
     def _missing(
         self, wanted: dict[str, Want], free: Mapping[str, Sequence[SandboxPod]], now: float, *, pressed: bool
     ) -> list[Want]:
-        making = self._state.making
-        counts = {key: len(free.get(key, ())) + making[key] for key in {*free, *making}}
+        making = list(self._state.making.values())
+        counts = Counter({key: len(pods) for key, pods in free.items()})
+        counts.update(want.shape.key for want in making)
         if pressed:
             wanted = urgent(wanted, counts)
-        under_way = self._pulls.under_way(self._state.pods.values())
-        room = max(0, _MAKING - making.total())
+        under_way = self._pulls.under_way(self._state.pods.values(), (want.shape.image for want in making))
+        room = max(0, _MAKING - len(making))
         return list(islice(missing(wanted, counts, self._pulls, under_way, now), room))
 
 
