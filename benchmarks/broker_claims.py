@@ -25,8 +25,8 @@ import aiohttp
 from aiohttp.test_utils import TestServer
 
 from gymtrain_api.spec import Sandboxes
-from gymtrain_broker.backends.pods import Cluster
-from gymtrain_broker.main import Running
+from gymtrain_broker.backends.backend import PodBackend
+from gymtrain_broker.main import BrokerProcess
 from gymtrain_broker.metrics import Metrics
 from gymtrain_broker.settings import Settings
 from gymtrain_broker.throttled_client import ThrottledClient
@@ -138,16 +138,16 @@ async def broker_here(http: aiohttp.ClientSession, options: argparse.Namespace) 
         daemon_port=fake.daemon_port,
     )
     metrics = Metrics()
-    api = Cluster(ThrottledClient(Access(fake.url), metrics), config)
-    running = Running(config, api, http, metrics)
-    server = TestServer(running.api.app(), host="127.0.0.1")
+    api = PodBackend(ThrottledClient(Access(fake.url), metrics), config)
+    process = BrokerProcess(config, api, http, metrics)
+    server = TestServer(process.api.app(), host="127.0.0.1")
     await server.start_server()
-    running.start()
+    process.start()
     try:
         yield f"http://127.0.0.1:{server.port}"
     finally:
         await server.close()
-        await running.stop()
+        await process.stop()
         await api.close()
         await fake.stop()
 

@@ -10,26 +10,23 @@ import logging
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 import aiohttp
 from aiohttp import web
 
 from gymtrain_broker import environment, settings
-from gymtrain_broker.backends.agent_sandboxes import AgentSandboxes
-from gymtrain_broker.backends.backend import Backend
-from gymtrain_broker.backends.pods import Cluster
-from gymtrain_broker.clock import steady
+from gymtrain_broker.backends.agent_sandboxes import AgentSandboxBackend
+from gymtrain_broker.backends.backend import Backend, PodBackend
 from gymtrain_broker.control.broker import Broker
 from gymtrain_broker.control.controller import Controller
-from gymtrain_broker.control.daemon import Daemons
-from gymtrain_broker.control.watching import Watching
-from gymtrain_broker.control.writes import Writes
+from gymtrain_broker.control.daemons import Daemons
 from gymtrain_broker.errors import PortError, StartError
 from gymtrain_broker.http.api import Api
-from gymtrain_broker.http.daemon_proxy import Passing
+from gymtrain_broker.http.daemon_proxy import DaemonProxy
 from gymtrain_broker.metrics import Metrics
-from gymtrain_broker.policy.shapes import Shapes
+from gymtrain_broker.policy.shapes import PodShapes
 from gymtrain_broker.policy.state import State
 from gymtrain_broker.settings import Settings
 from gymtrain_broker.throttled_client import ThrottledClient
@@ -38,53 +35,57 @@ logger = logging.getLogger(__name__)
 
 _BACKLOG = 4096
 _EX_CONFIG = 78
-_CURRENT_SECONDS = 150.0  # two watches
 _SETTLE_SECONDS = 10.0
 
 
-class Running:
+class BrokerProcess:
     """All parts of one broker, put together."""
 
     def __init__(self, config: Settings, backend: Backend, http: aiohttp.ClientSession, metrics: Metrics) -> None:
-        state, shapes = State(), Shapes(config)
+        state, shapes = State(), PodShapes(config)
         metrics.watch(state)
         daemons = Daemons(http, config)
         clock = steady()
-        self.controller = Controller(config, state, shapes, Writes(backend), daemons, metrics, clock)
+        self.controller = Controller(config, state, shapes, backend, daemons, metrics, clock)
         self.broker = Broker(config, shapes, self.controller, daemons, clock)
-        self.watching = Watching(backend, self.controller, metrics)
-        self.api = Api(self.broker, Passing(self.broker, daemons), metrics, config.run_token, self.why_not_ready)
+        proxy = DaemonProxy(self.broker, daemons)
+        self.api = Api(self.broker, self.controller, proxy, metrics, config.run_token)
         self.failed = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._loops: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begins to work."""
-        for work in (self.watching.run(), self.controller.run(), self.controller.daemon_probe.poll()):
-            task = asyncio.create_task(work)
+        """Starts the loops."""
+        for loop in self.controller.loops():
+            task = asyncio.create_task(loop)
             task.add_done_callback(self._ended)
-            self._tasks.append(task)
+            self._loops.append(task)
 
     async def stop(self) -> None:
-        """Ends what has begun."""
-        await self.controller.operations.settle(_SETTLE_SECONDS)
-        for task in self._tasks:
-            task.cancel()
-        for task in self._tasks:
+        """Ends the loops, and waits for writes that have begun."""
+        for loop in self._loops:
+            loop.cancel()
+        for loop in self._loops:
             with suppress(asyncio.CancelledError, Exception):
-                await task
-
-    def why_not_ready(self) -> str:
-        """Why requests should not come now; empty where they should."""
-        if not self.controller.synced.is_set():
-            return "the pods have not been listed yet"
-        silent = time.monotonic() - self.watching.heard_at
-        return f"the API server has said nothing for {silent:.0f} s" if silent > _CURRENT_SECONDS else ""
+                await loop
+        await self.controller.finish_steps(_SETTLE_SECONDS)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Without one of its parts the broker would go on with what it knew: better a restart."""
         if not task.cancelled() and task.exception() is not None:
             logger.error("a part of the broker broke", exc_info=task.exception())
             self.failed.set()
+
+
+def steady(
+    wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic
+) -> Callable[[], float]:
+    """The broker's time: seconds since the epoch, as the clock says now, counted on from here by the monotonic clock.
+
+    Leases stand on pods in seconds since the epoch, so that the next broker understands them; but a clock that somebody
+    sets while sandboxes run must not end them all at once, or none of them ever.
+    """
+    offset = wall() - monotonic()
+    return lambda: offset + monotonic()
 
 
 async def serve(config: Settings) -> bool:
@@ -98,12 +99,14 @@ async def serve(config: Settings) -> bool:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     metrics = Metrics()
     kube = ThrottledClient.connect(metrics)
-    backend: Backend = AgentSandboxes(kube, config) if config.backend == "AgentSandbox" else Cluster(kube, config)
+    backend: Backend = (
+        AgentSandboxBackend(kube, config) if config.backend == "AgentSandbox" else PodBackend(kube, config)
+    )
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30)
     async with aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as http:
-        running = Running(config, backend, http, metrics)
+        process = BrokerProcess(config, backend, http, metrics)
         runner = web.AppRunner(
-            running.api.app(), handler_cancellation=True, access_log=None, shutdown_timeout=_SETTLE_SECONDS
+            process.api.app(), handler_cancellation=True, access_log=None, shutdown_timeout=_SETTLE_SECONDS
         )
         await runner.setup()
         try:
@@ -111,9 +114,9 @@ async def serve(config: Settings) -> bool:
                 await web.TCPSite(runner, None, config.port, backlog=_BACKLOG).start()
             except OSError as error:
                 raise PortError(f"can't listen on port {config.port}: {error}") from error
-            running.start()
+            process.start()
             if config.backend != "Pod" and any(pool.reuse == "Restart" for pool in config.spec.warm_pools):
-                logger.warning("reuse: Restart is ignored: agent-sandbox never starts a sandbox's container anew")
+                logger.warning("reuse: Restart is ignored: agent-sandbox never restarts a sandbox's container")
             logger.info(
                 "listening on port %d for run %s/%s, backend %s",
                 config.port,
@@ -121,21 +124,21 @@ async def serve(config: Settings) -> bool:
                 config.run,
                 config.backend,
             )
-            waits = [asyncio.create_task(event.wait()) for event in (stop, running.failed)]
+            waits = [asyncio.create_task(event.wait()) for event in (stop, process.failed)]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             for wait in waits:
                 wait.cancel()
             logger.info("stopping")
         finally:
-            running.broker.stop()
+            process.controller.end_waits()
             await runner.cleanup()
-            await running.stop()
+            await process.stop()
             await backend.close()
-    return not running.failed.is_set()
+    return not process.failed.is_set()
 
 
 def main() -> int:
-    """Returns the exit code."""
+    """Runs the broker and returns the exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         return 0 if asyncio.run(serve(settings.read(environment.run_config(), environment.token_file()))) else 1

@@ -50,11 +50,11 @@ class Metrics:
         )
         self.made = Counter("gymtrain_broker_made_total", "Pods made, by what for.", ["made_for"], registry=registry)
         self.resets = Counter(
-            "gymtrain_broker_resets_total", "Sandboxes that were started anew for another task.", registry=registry
+            "gymtrain_broker_resets_total", "Sandboxes that were restarted for another task.", registry=registry
         )
         self.pull_failures = Counter(
             "gymtrain_broker_pull_failures_total",
-            "Sandboxes made ahead that were given up since their image could not be pulled.",
+            "Sandboxes made ahead that were given up because their image could not be pulled.",
             ["reason"],
             registry=registry,
         )
@@ -65,15 +65,15 @@ class Metrics:
             registry=registry,
         )
         self.relists = Counter(
-            "gymtrain_broker_relists_total", "Times that all pods were listed anew.", registry=registry
+            "gymtrain_broker_relists_total", "Times that all pods were listed again.", registry=registry
         )
 
     def watch(self, state: State) -> None:
-        """Adds what is read when it is asked for."""
+        """Adds the metrics that are read from the state when somebody asks."""
         self.registry.register(_Now(state))
 
     def text(self) -> bytes:
-        """All of them in Prometheus' text format."""
+        """Returns all metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
 

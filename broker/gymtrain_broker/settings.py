@@ -16,9 +16,9 @@ from gymtrain_broker.errors import StartError
 
 @dataclass(frozen=True)
 class Rhythm:
-    """Seconds between looks."""
+    """The rhythm of the controller, in seconds."""
 
-    step: float = 0.25  # at least, between two rounds of background decisions
+    pause: float = 0.25  # at least, between two rounds of the controller
     round: float = 1.0  # at most: time passes without events
     probe_first: float = 0.02  # between the first questions to a daemon that starts
     probe_most: float = 0.5

@@ -1,1 +1,1 @@
-"""What sandboxes are made of."""
+"""What sandboxes are made of: pods, or objects of agent-sandbox."""

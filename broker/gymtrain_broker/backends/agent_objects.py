@@ -1,10 +1,10 @@
-"""Sandboxes by agent-sandbox, as objects: what is written for them, and how a claim and its pod read as one sandbox.
+"""Sandboxes by agent-sandbox, as objects: what is written for them, and how a SandboxClaim and its pod read as one.
 
     SandboxTemplate ◄── SandboxWarmPool (of 0) ◄── SandboxClaim ──► Sandbox ──► pod
     one of each for all sandboxes of a shape        one a sandbox    agent-sandbox's own
 
-The claim carries what a bare pod would: labels, the lease, the end of its life. Pods of one template are the same, so
-none can be given its token: the init container makes its digest, from the run's token and the pod's uid.
+The SandboxClaim carries what a bare pod would: labels, the lease, the end of its life. Pods of one template are the
+same, so none can be given its token: the init container makes its digest, from the run's token and the pod's uid.
 """
 
 import hashlib
@@ -23,19 +23,19 @@ from gymtrain_api.sandboxes import (
 )
 from gymtrain_api.times import to_seconds, to_text
 from gymtrain_broker.objects import sandbox_pod
-from gymtrain_broker.objects.leases import Lease, MadeFor
-from gymtrain_broker.policy.shapes import Shape, rewritten
+from gymtrain_broker.objects.leases import Lease, MadeFor, lease_annotations
+from gymtrain_broker.policy.shapes import PodShape, rewritten
 from gymtrain_broker.settings import Settings
 
 type Object = dict[str, Any]
 
 _TOKEN_KEY = "token"  # noqa: S105  of the broker's Secret
-# What a claim says while its sandbox is on its way.
+# What a SandboxClaim says while its sandbox is on its way.
 _ON_ITS_WAY = {"DependenciesNotReady", "SandboxNotReady", "SandboxMissing", "SandboxCreatePending", "AdoptionConflict"}
 _FINAL = ("is invalid", "forbidden")
 
 
-def template(settings: Settings, shape: Shape) -> Object:
+def template(settings: Settings, shape: PodShape) -> Object:
     """The SandboxTemplate of a shape. Its name changes with its content, and with the run."""
     spec = sandbox_pod.for_daemon(
         settings, shape.body["spec"], {"name": ENV_DAEMON_TOKEN_FILE, "value": f"{DAEMON_DIR}/{TOKEN_FILE}"}
@@ -57,15 +57,15 @@ def template(settings: Settings, shape: Shape) -> Object:
 
 
 def pool(settings: Settings, made_from: Object) -> Object:
-    """The SandboxWarmPool over a template: a claim can't do without, but nothing is kept in it."""
+    """The SandboxWarmPool over a template: a SandboxClaim can't do without, but nothing is kept in it."""
     meta = made_from["metadata"]
     spec = {"replicas": 0, "sandboxTemplateRef": {"name": meta["name"]}}
     return _object(settings, agent_sandbox.POOL, meta["name"], meta["labels"], {}, spec)
 
 
-def claim(
+def sandbox_claim(
     settings: Settings,
-    shape: Shape,
+    shape: PodShape,
     image: str,
     name: str,
     pool_name: str,
@@ -81,7 +81,7 @@ def claim(
     """
     annotations = {labels.SANDBOX_IMAGE: image, labels.SANDBOX_MADE_FOR: str(made_for), labels.SANDBOX_CLAIM: ""}
     if lease is not None and request is not None:
-        annotations |= sandbox_pod.lease_annotations(lease, request)
+        annotations |= lease_annotations(lease, request)
     end = to_text(now + sandbox_pod.life_seconds(settings, lease))
     own = sandbox_pod.pod_labels(settings.run) | {labels.SANDBOX_SHAPE: shape.key}
     spec = {
@@ -91,21 +91,22 @@ def claim(
     return _object(settings, agent_sandbox.CLAIM, name, own, annotations, spec)
 
 
-def pod_of(claim: Object) -> str:
-    """Name of the pod of a claim, as agent-sandbox says it, or as it will be where it is made for the claim."""
-    return str(((claim.get("status") or {}).get("sandbox") or {}).get("name") or claim["metadata"]["name"])
+def pod_of(sandbox_claim: Object) -> str:
+    """Name of the pod of a SandboxClaim, as agent-sandbox says it, or as it will be where a new one is made."""
+    sandbox = (sandbox_claim.get("status") or {}).get("sandbox") or {}
+    return str(sandbox.get("name") or sandbox_claim["metadata"]["name"])
 
 
-def replaced(claim: Object, pod: Object) -> bool:
-    """Whether the pod is another than the one that was ready first: agent-sandbox makes a new one without a word."""
-    first_ready = to_seconds((claim["metadata"].get("annotations") or {}).get(agent_sandbox.FIRST_READY))
+def replaced(sandbox_claim: Object, pod: Object) -> bool:
+    """Whether the pod is another than the one that was ready first: agent-sandbox doesn't say so."""
+    first_ready = to_seconds((sandbox_claim["metadata"].get("annotations") or {}).get(agent_sandbox.FIRST_READY))
     made = to_seconds(pod["metadata"].get("creationTimestamp"))
     return first_ready is not None and made is not None and made > first_ready
 
 
-def joined(settings: Settings, claim: Object, pod: Object | None, *, lost: bool) -> Object:
-    """A claim and its pod as one sandbox (see `backend`). `lost`: its pod is gone, and what it held with it."""
-    meta = dict(claim["metadata"])
+def joined(settings: Settings, sandbox_claim: Object, pod: Object | None, *, lost: bool) -> Object:
+    """A SandboxClaim and its pod as one sandbox (see `backend`). `lost`: its pod is gone, and what it held with it."""
+    meta = dict(sandbox_claim["metadata"])
     asked = (meta.get("annotations") or {}).get(labels.SANDBOX_IMAGE, "")
     image = rewritten(asked, settings.spec.image_rewrites)
     spec: Object = {"containers": [{"name": sandbox_pod.CONTAINER, "image": image}], "restartPolicy": "Never"}
@@ -119,10 +120,10 @@ def joined(settings: Settings, claim: Object, pod: Object | None, *, lost: bool)
         backing = {"name": pod["metadata"]["name"], "identity": str(pod["metadata"].get("uid") or "")}
         if going := pod["metadata"].get("deletionTimestamp"):
             meta.setdefault("deletionTimestamp", going)
-    elif refusal := _refusal(claim):
+    elif refusal := _refusal(sandbox_claim):
         status = {"refusal": refusal}
     begin = to_seconds(status.get("startTime")) or to_seconds(meta.get("creationTimestamp")) or 0.0
-    end = to_seconds(((claim.get("spec") or {}).get("lifecycle") or {}).get("shutdownTime")) or 0.0
+    end = to_seconds(((sandbox_claim.get("spec") or {}).get("lifecycle") or {}).get("shutdownTime")) or 0.0
     return {
         "metadata": meta,
         "spec": spec | {"activeDeadlineSeconds": max(0.0, end - begin)},
@@ -131,9 +132,9 @@ def joined(settings: Settings, claim: Object, pod: Object | None, *, lost: bool)
     }
 
 
-def _refusal(claim: Object) -> Object | None:
+def _refusal(sandbox_claim: Object) -> Object | None:
     """Why agent-sandbox can't make the pod; None where nothing is wrong."""
-    for condition in (claim.get("status") or {}).get("conditions") or []:
+    for condition in (sandbox_claim.get("status") or {}).get("conditions") or []:
         reason, said = str(condition.get("reason") or ""), str(condition.get("message") or "")
         if condition.get("type") == "Ready" and condition.get("status") == "False" and reason not in _ON_ITS_WAY:
             final = any(word in said for word in _FINAL) and "exceeded quota" not in said

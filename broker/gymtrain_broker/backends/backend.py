@@ -1,4 +1,4 @@
-"""What sandboxes are made of: the seam between the broker's decisions and the objects of the cluster.
+"""What sandboxes are made of: the seam between the broker's decisions and the cluster's objects, and the backend `Pod`.
 
 A backend shows each sandbox as a pod, whatever the object is that carries its lease, so that all decisions are the
 same: annotations hold the lease, the status is that of the pod. `backing`, beside `metadata`, names the pod where it
@@ -9,8 +9,11 @@ from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
 from gymtrain_api.sandboxes import SandboxRequest
+from gymtrain_broker.objects import sandbox_pod
 from gymtrain_broker.objects.leases import Lease, MadeFor
-from gymtrain_broker.policy.shapes import Shape
+from gymtrain_broker.policy.shapes import PodShape
+from gymtrain_broker.settings import Settings
+from gymtrain_broker.throttled_client import ThrottledClient
 
 type Object = dict[str, Any]
 
@@ -20,7 +23,7 @@ class Backend(Protocol):
 
     def sandbox(
         self,
-        shape: Shape,
+        shape: PodShape,
         image: str,
         name: str,
         *,
@@ -58,3 +61,60 @@ class Backend(Protocol):
 
     async def delete(self, name: str, uid: str, *, urgent: bool) -> None:
         """Deletes that very sandbox; one that is gone, or is another by now, is left alone."""
+
+
+class PodBackend:
+    """Backend `Pod`: sandboxes that are bare pods, each of which carries its own lease."""
+
+    def __init__(self, kube: ThrottledClient, settings: Settings) -> None:
+        self._kube = kube
+        self._settings = settings
+        self._pods = f"/api/v1/namespaces/{settings.namespace}/pods"
+        self._selector = sandbox_pod.selector(settings.run)
+
+    def sandbox(
+        self,
+        shape: PodShape,
+        image: str,
+        name: str,
+        *,
+        made_for: MadeFor,
+        lease: Lease | None = None,
+        request: SandboxRequest | None = None,
+    ) -> Object:
+        """The pod."""
+        return sandbox_pod.pod(
+            self._settings, shape.key, image, shape.body, name, made_for=made_for, lease=lease, request=request
+        )
+
+    def pressed(self) -> bool:
+        """As the API server answers."""
+        return self._kube.pressed()
+
+    async def close(self) -> None:
+        """Ends all connections."""
+        await self._kube.close()
+
+    async def list_all(self) -> tuple[list[Object], str]:
+        """All pods, and the resourceVersion to watch from."""
+        return await self._kube.list_all(self._pods, self._selector)
+
+    def watch(self, version: str) -> AsyncIterator[tuple[str, Object]]:
+        """What happens to the pods after that version."""
+        return self._kube.watch(self._pods, self._selector, version)
+
+    async def get(self, name: str) -> Object:
+        """One pod."""
+        return await self._kube.get(f"{self._pods}/{name}")
+
+    async def create(self, manifest: Object, *, urgent: bool) -> Object:
+        """Makes a pod."""
+        return await self._kube.create(self._pods, manifest, urgent=urgent)
+
+    async def patch(self, name: str, operations: list[Object]) -> Object:
+        """Changes a pod's annotations."""
+        return await self._kube.patch(f"{self._pods}/{name}", operations)
+
+    async def delete(self, name: str, uid: str, *, urgent: bool) -> None:
+        """Deletes a pod."""
+        await self._kube.delete(f"{self._pods}/{name}", uid, urgent=urgent)

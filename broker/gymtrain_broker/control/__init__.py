@@ -1,1 +1,1 @@
-"""The control loop, and what it does to pods."""
+"""The control loop, what it observes, and the operations that it has carried out."""

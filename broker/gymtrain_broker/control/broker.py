@@ -1,21 +1,12 @@
-"""Answers what clients ask."""
+"""Answers the requests of clients, from what the controller knows."""
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 
-from gymtrain_api.sandboxes import (
-    Announced,
-    Announcement,
-    Reason,
-    Sandbox,
-    SandboxList,
-    SandboxRequest,
-    SandboxState,
-)
+from gymtrain_api.sandboxes import Announced, Announcement, Sandbox, SandboxList, SandboxRequest, SandboxState
 from gymtrain_api.times import to_text_with_milliseconds
 from gymtrain_broker.control.controller import Controller
-from gymtrain_broker.control.daemon import Daemons
+from gymtrain_broker.control.daemons import Daemons
 from gymtrain_broker.errors import (
     ConflictingKeyError,
     NeverError,
@@ -25,9 +16,7 @@ from gymtrain_broker.errors import (
 )
 from gymtrain_broker.objects.leases import Found
 from gymtrain_broker.policy.claims import Claim, new_id
-from gymtrain_broker.policy.plan import Verdict
-from gymtrain_broker.policy.shapes import Shapes
-from gymtrain_broker.policy.state import Coming
+from gymtrain_broker.policy.shapes import PodShapes
 from gymtrain_broker.settings import Settings
 
 _SYNC_SECONDS = 10.0
@@ -36,12 +25,12 @@ _ROOT = {"root", "0", "0:0", "root:root"}
 
 
 class Broker:
-    """The requests of clients."""
+    """Turns requests into claims, and claims into the documents that clients get."""
 
     def __init__(
         self,
         settings: Settings,
-        shapes: Shapes,
+        shapes: PodShapes,
         controller: Controller,
         daemons: Daemons,
         clock: Callable[[], float],
@@ -52,10 +41,9 @@ class Broker:
         self._state = controller.state
         self._daemons = daemons
         self._clock = clock
-        self._stopping = False
 
     async def ask(self, request: SandboxRequest) -> tuple[Claim, bool]:
-        """The claim of a request, and whether it is new.
+        """Returns the claim of a request, and whether it is new.
 
         Raises:
             ConflictingKeyError, NeverError, QueueFullError: it can't be taken.
@@ -91,29 +79,11 @@ class Broker:
             start_seconds=both or spec.start_timeout_seconds,
             waited_at=now,
         )
-        state.drawn(claim)
-        state.add(claim)
-        state.queue.put(claim.id, claim.group)
-        self._controller.schedule()
+        self._controller.submit(claim)
         return claim, True
 
-    async def wait(self, claim: Claim, seconds: float) -> None:
-        """Until it is neither Queued nor Starting, or that time has passed."""
-        settled = asyncio.Event()
-        claim.listeners.add(settled.set)
-        claim.waiters += 1
-        try:
-            if seconds > 0 and claim.waiting and not self._stopping:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(seconds):
-                        await settled.wait()
-        finally:
-            claim.waiters -= 1
-            claim.listeners.discard(settled.set)
-            claim.waited_at = self._clock()
-
     def find(self, id_: str) -> Claim:
-        """The claim of that id.
+        """Returns the claim with that id.
 
         Raises:
             UnknownError: there is none.
@@ -127,32 +97,24 @@ class Broker:
         return claim
 
     async def close(self, id_: str) -> None:
-        """Ends a sandbox; one that is unknown or closed already is no error.
+        """Ends a sandbox. One that is unknown or closed already is no error.
 
         Raises:
             UnavailableError: its pod could not be released yet; the broker goes on trying.
         """
         await self._synced()
         claim = self._state.claims.get(id_)
-        if claim is None:
-            return
-        if not claim.final:
-            self._controller.finish(claim, Verdict(SandboxState.CLOSED, Reason.CLOSED, "closed by its client"))
-        work = self._controller.release(claim)
-        if work is not None:
-            await asyncio.wait([work], timeout=_CLOSE_SECONDS)
-        if self._controller.holds_on(claim):
+        if claim is not None and not await self._controller.close(claim, _CLOSE_SECONDS):
             raise UnavailableError(f"pod {claim.pod} is not deleted yet: close the sandbox again, or leave it to us")
 
     def announce(self, announcement: Announcement) -> Announced:
-        """Notes the tasks that come next."""
-        self._state.announced = [Coming(one.task, one.image, one.resources) for one in announcement.tasks]
-        self._controller.wake()
+        """Takes in the tasks that come next."""
+        self._controller.announce(announcement.tasks)
         ahead = min(len(announcement.tasks), self._settings.spec.look_ahead.tasks)
         return Announced(accepted=len(announcement.tasks), ahead=ahead)
 
     def document(self, claim: Claim) -> Sandbox:
-        """What clients see of a claim."""
+        """Returns what clients see of a claim."""
         request, pod = claim.request, self._state.pods.get(claim.pod)
         running = claim.state is SandboxState.RUNNING and pod is not None
         answered = self._state.ready.get(claim.pod) if running else None
@@ -185,15 +147,9 @@ class Broker:
         )
 
     def listing(self) -> SandboxList:
-        """All that are not final."""
+        """Returns all sandboxes that are not final, the oldest first."""
         open_ = sorted((one for one in self._state.claims.values() if not one.final), key=lambda one: one.asked_at)
         return SandboxList(sandboxes=[self.document(one) for one in open_])
-
-    def stop(self) -> None:
-        """Answers all that wait with what is; they ask the next broker."""
-        self._stopping = True
-        for claim in self._state.claims.values():
-            claim.settle()
 
     async def _synced(self) -> None:
         try:

@@ -1,236 +1,223 @@
-"""Does to pods what was decided: lease, make, reset, delete. Each piece of work is a task that ends by itself."""
+"""Carries out steps on pods. Each returns its outcome; what follows from it is for the controller to say.
+
+A write whose answer got lost may have been done. So after such a failure the pod itself is asked.
+"""
 
 import asyncio
-import logging
-import secrets
-from collections import Counter
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, assert_never
 
-from gymtrain_api import names
-from gymtrain_api.sandboxes import Reason, SandboxState
-from gymtrain_broker.control.daemon import Daemons
-from gymtrain_broker.control.writes import Writes
-from gymtrain_broker.metrics import Metrics
+from gymtrain_api import labels
+from gymtrain_broker.backends.backend import Backend
+from gymtrain_broker.control.daemons import Daemons
 from gymtrain_broker.objects import pod_view
-from gymtrain_broker.objects.leases import Found, Lease, MadeFor
+from gymtrain_broker.objects.leases import MadeFor, lease_patch
 from gymtrain_broker.objects.pod_view import SandboxPod
-from gymtrain_broker.policy.claims import Claim
-from gymtrain_broker.policy.plan import Verdict, Want
-from gymtrain_broker.policy.state import Busy, Doing, State
-from gymtrain_broker.settings import Settings
-from gymtrain_kube.errors import KubeError, RejectedError
+from gymtrain_broker.policy.plan import DeletePod, MakePod, MakePodAhead, ResetPod, Step, TakePod
+from gymtrain_kube.errors import ConflictError, KubeError, NotFoundError, RejectedError, UnreachableError
 
-logger = logging.getLogger(__name__)
+type Object = dict[str, Any]
 
-_LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
-_SUFFIX = 10
+_DELETE_PAUSES = (0.0, 0.1, 0.2, 0.4)  # before each try
 
 
-class Host(Protocol):
-    """Whom the work reports to."""
+@dataclass(frozen=True)
+class Served:
+    """The pod is there and carries the claim's lease."""
 
-    def seen(self, pod: dict[str, Any]) -> None:
-        """A pod as the API server answered."""
+    step: TakePod | MakePod
+    pod: SandboxPod
 
-    def gone(self, pod: dict[str, Any]) -> None:
-        """A pod that is no more."""
 
-    def ready_now(self, name: str) -> None:
-        """A pod may be what its claim waits for."""
+@dataclass(frozen=True)
+class PodTaken:
+    """The pod is somebody else's by now, or on its way out; None where it is gone."""
 
-    def requeue(self, claim: Claim) -> None:
-        """The pod chosen for a claim is somebody else's."""
+    step: TakePod
+    pod: SandboxPod | None
 
-    def finish(self, claim: Claim, verdict: Verdict) -> None:
-        """A claim can't be met."""
+
+@dataclass(frozen=True)
+class Refused:
+    """The API server doesn't accept the write.
+
+    Attributes:
+        maybe_made: a pod of that name may be there nevertheless.
+    """
+
+    step: TakePod | MakePod
+    message: str
+    maybe_made: bool = False
+
+
+@dataclass(frozen=True)
+class Delayed:
+    """The API server gave no answer, or has no room now: trying again may help.
+
+    Attributes:
+        maybe_made: as `Refused`.
+    """
+
+    step: TakePod | MakePod
+    message: str
+    maybe_made: bool = False
+
+
+@dataclass(frozen=True)
+class MadeAhead:
+    """The free pod is there."""
+
+    step: MakePodAhead
+    pod: SandboxPod
+
+
+@dataclass(frozen=True)
+class NotMadeAhead:
+    """The free pod could not be made. Nobody waits for it, so there was one try."""
+
+    step: MakePodAhead
+    message: str
+
+
+@dataclass(frozen=True)
+class PodReset:
+    """The daemon exits, and the kubelet restarts the container."""
+
+    step: ResetPod
+
+
+@dataclass(frozen=True)
+class NotReset:
+    """The daemon did not take the reset."""
+
+    step: ResetPod
+
+
+@dataclass(frozen=True)
+class PodDeleted:
+    """The API server deletes the pod, or had none."""
+
+    step: DeletePod
+
+
+@dataclass(frozen=True)
+class NotDeleted:
+    """The API server took none of several tries."""
+
+    step: DeletePod
+    message: str
+
+
+type Outcome = (
+    Served | PodTaken | Refused | Delayed | MadeAhead | NotMadeAhead | PodReset | NotReset | PodDeleted | NotDeleted
+)
 
 
 class PodOperations:
-    """Work on pods."""
+    """Leases, makes, resets and deletes pods."""
 
-    def __init__(
-        self, settings: Settings, state: State, writes: Writes, daemons: Daemons, metrics: Metrics, host: Host
-    ) -> None:
-        self._settings = settings
-        self._state = state
-        self._writes = writes
+    def __init__(self, backend: Backend, daemons: Daemons) -> None:
+        self._backend = backend
         self._daemons = daemons
-        self._metrics = metrics
-        self._host = host
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._serving: dict[str, asyncio.Task[None]] = {}
-        self.releases: dict[str, asyncio.Task[None]] = {}
-        self.making: Counter[str] = Counter()  # pods being made ahead, by shape
 
-    async def settle(self, seconds: float) -> None:
-        """Waits for the work under way."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=seconds)
-        for task in list(self._tasks):
-            task.cancel()
+    def pressed(self) -> bool:
+        """Whether writes that somebody waits for are slow at the moment."""
+        return self._backend.pressed()
 
-    def serve(self, claim: Claim, pod: SandboxPod | None, now: float) -> None:
-        """A claim has its turn: it gets `pod`, or a new one."""
-        state = self._state
-        if pod is None:
-            claim.found = Found.NONE
-            state.hold(claim, names.sandbox(self._settings.run, new_suffix()))
-            work = self._make(claim, now)
-        else:
-            ready = state.is_ready(pod)
-            claim.found = Found.READY if ready else Found.STARTING
-            state.hold(claim, pod.name)
-            state.busy[pod.name] = Busy(Doing.LEASING, now)
-            lease = self._lease(claim, now, 0.0 if ready else claim.start_seconds, pod.restarts)
-            work = self._take(claim, pod, lease)
-        self._keep(self._serving, claim.id, work)
+    async def perform(self, step: Step) -> Outcome:
+        """Carries out a step."""
+        match step:
+            case TakePod():
+                return await self._take(step)
+            case MakePod():
+                return await self._make(step)
+            case MakePodAhead():
+                return await self._make_ahead(step)
+            case ResetPod():
+                return PodReset(step) if await self._daemons.reset(step.pod) else NotReset(step)
+            case DeletePod():
+                return await self._delete(step)
+            case _:
+                assert_never(step)
 
-    def release(self, claim: Claim, *, keep: bool, now: float) -> asyncio.Task[None]:
-        """Frees the pod of a final claim: by starting it anew where it is to be kept, else by deleting it."""
-        known = self.releases.get(claim.id)
-        return known or self._keep(self.releases, claim.id, self._free(claim, now, keep=keep))
-
-    def make_ahead(self, want: Want, on_failure: Callable[[KubeError], None]) -> None:
-        """A free pod."""
-        self.making[want.shape.key] += 1
-        self._start(self._ahead(want, on_failure))
-
-    def delete(self, pod: SandboxPod, now: float, *, urgent: bool) -> None:
-        """Deletes a pod that no claim holds."""
-        self._state.busy[pod.name] = Busy(Doing.DELETING, now)
-        self._start(self._remove(pod, urgent=urgent))
-
-    async def _take(self, claim: Claim, pod: SandboxPod, lease: Lease) -> None:
+    async def _take(self, step: TakePod) -> Outcome:
         try:
-            found = await self._writes.lease(pod, lease, claim.request, self._noting(claim))
+            found = await self._leased(step.pod.name, lease_patch(step.pod.claim, step.lease, step.claim.request))
+        except UnreachableError as error:
+            return Delayed(step, str(error))
         except KubeError as error:
-            self._state.busy.pop(pod.name, None)
-            self._refused(claim, error)
-            return
-        self._state.busy.pop(pod.name, None)
-        if found is None:
-            self._host.gone({"metadata": {"name": pod.name}})
-        now_is = None if found is None else pod_view.read(found)
-        if now_is is None or now_is.claim != claim.id or now_is.lost:
-            if now_is is not None:
-                self._state.put(now_is)
-            if not claim.final:
-                self._host.requeue(claim)
-        else:
-            self._turned(claim)
-        if found is not None:
-            self._host.seen(found)
-            self._host.ready_now(pod.name)
+            return Refused(step, str(error))
+        pod = None if found is None else pod_view.read(found)
+        if pod is None or pod.claim != step.claim.id or pod.lost:
+            return PodTaken(step, pod)
+        return Served(step, pod)
 
-    async def _make(self, claim: Claim, now: float) -> None:
-        manifest = self._writes.sandbox(
+    async def _leased(self, name: str, operations: list[Object]) -> Object | None:
+        """Leases a pod. Returns it as it then is, whoever was faster; None if it is gone."""
+        try:
+            return await self._backend.patch(name, operations)
+        except NotFoundError:
+            return None
+        except ConflictError:
+            return await self._found(name)
+
+    async def _make(self, step: MakePod) -> Outcome:
+        claim = step.claim
+        manifest = self._backend.sandbox(
             claim.shape,
             claim.request.image,
-            claim.pod,
+            step.name,
             made_for=MadeFor.CLAIM,
-            lease=self._lease(claim, now, claim.start_seconds, 0),
+            lease=step.lease,
             request=claim.request,
         )
         try:
-            found = await self._writes.make(manifest, self._noting(claim))
+            return Served(step, pod_view.read(await self._made(manifest)))
+        except RejectedError as error:
+            return Delayed(step, str(error)) if error.over_quota else Refused(step, str(error))
+        except UnreachableError as error:
+            return Delayed(step, str(error), maybe_made=True)
         except KubeError as error:
-            self._refused(claim, error)
-            if not isinstance(error, RejectedError):
-                await self._delete_name(claim.pod)  # a try whose answer got lost may have made it
-            return
-        self._metrics.made.labels(MadeFor.CLAIM).inc()
-        self._turned(claim)
-        self._host.seen(found)
-        self._host.ready_now(claim.pod)
+            return Refused(step, str(error), maybe_made=True)
 
-    async def _ahead(self, want: Want, on_failure: Callable[[KubeError], None]) -> None:
-        name = names.sandbox(self._settings.run, new_suffix())
-        shape = want.shape
-        manifest = self._writes.sandbox(shape, shape.asked, name, made_for=want.made_for)
+    async def _made(self, manifest: Object) -> Object:
         try:
-            found = await self._writes.make_ahead(manifest)
-            self._metrics.made.labels(want.made_for).inc()
-            self._host.seen(found)
-        except KubeError as error:
-            on_failure(error)
-        finally:
-            self.making[shape.key] -= 1
+            return await self._backend.create(manifest, urgent=True)
+        except ConflictError:
+            found = await self._found(manifest["metadata"]["name"])
+            if found is None or not _same_claim(found, manifest):
+                raise
+            return found  # made by a try whose answer got lost
 
-    async def _free(self, claim: Claim, now: float, *, keep: bool) -> None:
-        serving = self._serving.get(claim.id)
-        if serving is not None:
-            await asyncio.wait([serving])
-        pod = self._state.pods.get(claim.pod)
-        if pod is None or pod.claim != claim.id or pod.deleting:
-            return
-        if pod.leased is None and pod.clean:
-            return  # it has been started anew already
-        if keep and pod.leased is not None:
-            self._state.busy[pod.name] = Busy(Doing.RESETTING, now, pod.restarts)
-            if await self._daemons.reset(pod):
-                claim.released = True
-                self._metrics.resets.inc()
-                return
-        self._state.busy[pod.name] = Busy(Doing.DELETING, now)
-        claim.released = await self._delete(pod, urgent=True)
-
-    async def _remove(self, pod: SandboxPod, *, urgent: bool) -> None:
-        await self._delete(pod, urgent=urgent)
-
-    async def _delete(self, pod: SandboxPod, *, urgent: bool) -> bool:
+    async def _make_ahead(self, step: MakePodAhead) -> Outcome:
+        shape = step.want.shape
+        manifest = self._backend.sandbox(shape, shape.asked, step.name, made_for=step.want.made_for)
         try:
-            await self._writes.delete(pod.name, pod.uid, urgent=urgent)
+            return MadeAhead(step, pod_view.read(await self._backend.create(manifest, urgent=False)))
         except KubeError as error:
-            logger.warning("can't delete pod %s yet: %s", pod.name, error)
-            self._state.busy.pop(pod.name, None)  # the next round tries again
-            return False
-        return True
+            return NotMadeAhead(step, str(error))
 
-    async def _delete_name(self, name: str) -> None:
+    async def _delete(self, step: DeletePod) -> Outcome:
+        problem = ""
+        for pause in _DELETE_PAUSES:
+            await asyncio.sleep(pause)
+            try:
+                await self._backend.delete(step.name, step.uid, urgent=step.urgent)
+            except UnreachableError as error:
+                problem = str(error)
+            except KubeError as error:
+                return NotDeleted(step, str(error))
+            else:
+                return PodDeleted(step)
+        return NotDeleted(step, problem)
+
+    async def _found(self, name: str) -> Object | None:
         try:
-            await self._writes.delete(name, "", urgent=True)
-        except KubeError as error:
-            logger.warning("can't delete pod %s, if it exists: %s", name, error)
-
-    def _lease(self, claim: Claim, now: float, start_seconds: float, restarts: int) -> Lease:
-        return Lease(claim.id, claim.asked_at, now, claim.ttl, start_seconds, restarts, claim.found)
-
-    def _turned(self, claim: Claim) -> None:
-        self._metrics.claims.labels(claim.found).inc()
-        self._metrics.queue_seconds.observe(max(0.0, (claim.leased_at or claim.asked_at) - claim.asked_at))
-
-    def _noting(self, claim: Claim) -> Callable[[KubeError], bool]:
-        def note(error: KubeError) -> bool:
-            claim.message = str(error)
-            return not claim.final
-
-        return note
-
-    def _refused(self, claim: Claim, error: KubeError) -> None:
-        text = f"the API server refuses the sandbox's pod: {error}. See spec.sandboxes, and the namespace's policies"
-        self._host.finish(claim, Verdict(SandboxState.FAILED, Reason.REJECTED, text))
-
-    def _keep(
-        self, tasks: dict[str, asyncio.Task[None]], name: str, work: Coroutine[Any, Any, None]
-    ) -> asyncio.Task[None]:
-        task = self._start(work)
-        tasks[name] = task
-        task.add_done_callback(lambda done: tasks.pop(name, None) if tasks.get(name) is done else None)
-        return task
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            logger.error("work on a pod broke", exc_info=task.exception())
+            return await self._backend.get(name)
+        except NotFoundError:
+            return None
 
 
-def new_suffix() -> str:
-    """Of a pod's name."""
-    return "".join(secrets.choice(_LETTERS) for _ in range(_SUFFIX))
+def _same_claim(one: Object, other: Object) -> bool:
+    first, second = ((each["metadata"].get("annotations") or {}).get(labels.SANDBOX_CLAIM) for each in (one, other))
+    return bool(first == second)

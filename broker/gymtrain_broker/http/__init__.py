@@ -1,1 +1,1 @@
-"""What clients reach of the broker."""
+"""The broker's HTTP interface."""

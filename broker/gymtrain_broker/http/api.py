@@ -1,32 +1,38 @@
-"""The broker's routes."""
+"""The broker's routes, and the OpenAPI document that describes them."""
 
 import asyncio
 import hmac
 import logging
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
+from typing import Any
 
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
+from pydantic.json_schema import models_json_schema
 
 from gymtrain_api.sandboxes import (
     MAX_WAIT_SECONDS,
     REQUEST_BYTES,
+    Announced,
     Announcement,
     Reason,
     Refusal,
+    Sandbox,
+    SandboxList,
     SandboxRequest,
     SandboxState,
 )
 from gymtrain_broker.control.broker import Broker
+from gymtrain_broker.control.controller import Controller
 from gymtrain_broker.errors import BadRequestError, CallError, QueueFullError, UnauthorizedError, UnavailableError
-from gymtrain_broker.http.daemon_proxy import Passing
-from gymtrain_broker.http.openapi import document
+from gymtrain_broker.http.daemon_proxy import DaemonProxy
 from gymtrain_broker.metrics import Metrics
 from gymtrain_broker.policy.claims import Claim
 
 logger = logging.getLogger(__name__)
 
+type Object = dict[str, Any]
 type Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _OPEN = {"/healthz", "/readyz", "/metrics", "/openapi.json"}
@@ -43,24 +49,31 @@ _FAILED_STATUS: dict[str, HTTPStatus] = {
     Reason.DEADLINE: HTTPStatus.GATEWAY_TIMEOUT,
     Reason.REJECTED: HTTPStatus.UNPROCESSABLE_ENTITY,
 }
+_MODELS: tuple[type[BaseModel], ...] = (SandboxRequest, Sandbox, SandboxList, Announcement, Announced, Refusal)
+_ID: Object = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
+_WAIT: Object = {
+    "name": "wait",
+    "in": "query",
+    "description": "Seconds to wait until it is neither Queued nor Starting.",
+    "schema": {"type": "number", "minimum": 0, "maximum": MAX_WAIT_SECONDS, "default": 0},
+}
 
 
 class Api:
-    """HTTP in front of the broker."""
+    """Serves the routes of the broker."""
 
     def __init__(
-        self, broker: Broker, passing: Passing, metrics: Metrics, run_token: str, ready: Callable[[], str]
+        self, broker: Broker, controller: Controller, daemon_proxy: DaemonProxy, metrics: Metrics, run_token: str
     ) -> None:
-        """`ready` says why it can't work now; empty where it can."""
         self._broker = broker
-        self._passing = passing
+        self._controller = controller
+        self._daemon_proxy = daemon_proxy
         self._metrics = metrics
         self._expected = f"Bearer {run_token}".encode()
-        self._ready = ready
-        self._openapi = document()
+        self._openapi = _document()
 
     def app(self) -> web.Application:
-        """The web application."""
+        """Returns the web application."""
         app = web.Application(client_max_size=_BODY_BYTES, middlewares=[self._guarded])
         app.add_routes(
             [
@@ -69,7 +82,7 @@ class Api:
                 web.get("/v1/sandboxes/{id}", self._show),
                 web.delete("/v1/sandboxes/{id}", self._close),
                 web.post("/v1/announce", self._announce),
-                web.route("*", "/v1/sandboxes/{id}/daemon/{path:.*}", self._passing.handle),
+                web.route("*", "/v1/sandboxes/{id}/daemon/{path:.*}", self._daemon_proxy.handle),
                 web.get("/healthz", self._health),
                 web.get("/readyz", self._readiness),
                 web.get("/metrics", self._show_metrics),
@@ -83,7 +96,7 @@ class Api:
         seconds = _wait_seconds(request)
         claim, new = await self._broker.ask(wanted)
         try:
-            await self._broker.wait(claim, seconds)
+            await self._controller.wait(claim, seconds)
         except asyncio.CancelledError:
             if new and wanted.key is None:
                 # Its client has gone and never learned its name.
@@ -93,7 +106,7 @@ class Api:
 
     async def _show(self, request: web.Request) -> web.Response:
         claim = self._broker.find(request.match_info["id"])
-        await self._broker.wait(claim, _wait_seconds(request))
+        await self._controller.wait(claim, _wait_seconds(request))
         return _answer(self._broker.document(claim))
 
     async def _list(self, request: web.Request) -> web.Response:
@@ -110,7 +123,7 @@ class Api:
         return web.Response(text="ok")
 
     async def _readiness(self, request: web.Request) -> web.Response:
-        why_not = self._ready()
+        why_not = self._controller.why_not_ready()
         if why_not:
             return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, text=why_not)
         return web.Response(text="ready")
@@ -179,3 +192,119 @@ def _refused(error: CallError) -> web.Response:
     if isinstance(error, QueueFullError | UnavailableError):
         answer.headers["Retry-After"] = _RETRY_SECONDS
     return answer
+
+
+def _document() -> Object:
+    """The routes in OpenAPI 3.1, made from the types."""
+    _, schemas = models_json_schema(
+        [(model, "serialization" if model in (Sandbox, SandboxList) else "validation") for model in _MODELS],
+        ref_template="#/components/schemas/{model}",
+    )
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "gymtrain broker", "version": "v1", "description": "Sandboxes for the tasks of one run."},
+        "security": [{"token": []}],
+        "paths": _paths(),
+        "components": {
+            "schemas": schemas["$defs"],
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "description": "The run's token."}},
+        },
+    }
+
+
+def _paths() -> Object:
+    failures: Object = {
+        "400": _said("The request is malformed.", Refusal),
+        "401": _said("The run's token is missing or wrong.", Refusal),
+    }
+    missing = {"404": _said("There is no such sandbox.", Refusal)}
+    return {
+        "/v1/sandboxes": {
+            "post": {
+                "operationId": "createSandbox",
+                "summary": "Ask for a sandbox; with the same key it is the same one.",
+                "parameters": [_WAIT],
+                "requestBody": _body(SandboxRequest),
+                "responses": {
+                    "200": _said("It is Closed or Failed already; reason and message say why.", Sandbox),
+                    "201": _said("It runs.", Sandbox),
+                    "202": _said("It is queued or being started: ask for it by its id.", Sandbox),
+                    "409": _said("The key belongs to another image.", Refusal),
+                    "422": _said("No wait would help: refused by the broker, or by the API server.", Refusal, Sandbox),
+                    "429": _said("Too many requests wait: ask again after Retry-After.", Refusal),
+                    "503": _said("The API server is out of reach: ask again after Retry-After.", Refusal),
+                    "504": _said("It failed: no turn, or not running, in time.", Sandbox),
+                    **failures,
+                },
+            },
+            "get": {
+                "operationId": "listSandboxes",
+                "summary": "All sandboxes that are not final.",
+                "responses": {"200": _said("They.", SandboxList), **failures},
+            },
+        },
+        "/v1/sandboxes/{id}": {
+            "parameters": [_ID],
+            "get": {
+                "operationId": "getSandbox",
+                "summary": "One sandbox; final ones are remembered for ten minutes.",
+                "parameters": [_WAIT],
+                "responses": {"200": _said("It.", Sandbox), **missing, **failures},
+            },
+            "delete": {
+                "operationId": "closeSandbox",
+                "summary": "Close a sandbox, or give up a request that waits. Idempotent.",
+                "responses": {
+                    "204": {"description": "It is closed."},
+                    "503": _said("Its pod could not be deleted yet: ask again, or leave it to the broker.", Refusal),
+                    **failures,
+                },
+            },
+        },
+        "/v1/sandboxes/{id}/daemon/{path}": {
+            "parameters": [_ID, {**_ID, "name": "path"}],
+            **{
+                method: {
+                    "operationId": f"{method}Daemon",
+                    "summary": "Passed on to the sandbox's daemon, streamed.",
+                    "responses": {
+                        "default": {"description": "The daemon's answer."},
+                        "409": _said("The sandbox doesn't run.", Refusal),
+                        "502": _said("The daemon didn't answer.", Refusal),
+                        **missing,
+                        **failures,
+                    },
+                }
+                for method in ("get", "put", "post", "delete")
+            },
+        },
+        "/v1/announce": {
+            "post": {
+                "operationId": "announceTasks",
+                "summary": "Say which tasks come next; replaces what was said before.",
+                "requestBody": _body(Announcement),
+                "responses": {"200": _said("Noted.", Announced), **failures},
+            }
+        },
+    } | {
+        path: {"get": {"summary": summary, "security": [], "responses": {"200": {"description": summary}}}}
+        for path, summary in {
+            "/healthz": "The broker lives.",
+            "/readyz": "It has a current picture of the pods; 503 with the reason where not.",
+            "/metrics": "Prometheus' text format.",
+            "/openapi.json": "This document.",
+        }.items()
+    }
+
+
+def _schema(*models: type[BaseModel]) -> Object:
+    refs = [{"$ref": f"#/components/schemas/{model.__name__}"} for model in models]
+    return {"application/json": {"schema": refs[0] if len(refs) == 1 else {"anyOf": refs}}}
+
+
+def _said(description: str, *models: type[BaseModel]) -> Object:
+    return {"description": description, "content": _schema(*models)}
+
+
+def _body(model: type[BaseModel]) -> Object:
+    return {"required": True, "content": _schema(model)}

@@ -1,4 +1,4 @@
-"""Calls to a sandbox's daemon by way of the broker, for callers that can't reach pods. Streamed both ways.
+"""Passes calls to a sandbox's daemon, for callers that can't reach pods. Streamed both ways.
 
 Websockets are not passed on: they need the daemon's own address.
 """
@@ -11,7 +11,7 @@ from yarl import URL
 
 from gymtrain_api.sandboxes import SandboxState
 from gymtrain_broker.control.broker import Broker
-from gymtrain_broker.control.daemon import Daemons
+from gymtrain_broker.control.daemons import Daemons
 from gymtrain_broker.errors import BadRequestError, DaemonError, NotRunningError
 
 _CONNECT_SECONDS = 10.0
@@ -24,8 +24,8 @@ _HOP = {
 }  # fmt: skip
 
 
-class Passing:
-    """Passes calls on."""
+class DaemonProxy:
+    """Passes calls on to daemons."""
 
     def __init__(self, broker: Broker, daemons: Daemons) -> None:
         self._broker = broker

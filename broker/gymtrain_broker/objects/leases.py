@@ -1,8 +1,18 @@
-"""A lease: which request has a pod, from when, for how long, and for which life of its container."""
+"""A lease: the annotation that says which claim has a pod, since when, how long, and for which life of its container.
+
+The claim's request stands beside it, so that a broker that has just started knows both.
+"""
 
 import json
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from typing import Any
+
+from gymtrain_api import labels
+from gymtrain_api.sandboxes import SandboxRequest
+from gymtrain_api.times import to_text_with_milliseconds
+
+type Object = dict[str, Any]
 
 
 class MadeFor(StrEnum):
@@ -15,7 +25,7 @@ class MadeFor(StrEnum):
 
 
 class Found(StrEnum):
-    """What a request found when its turn came."""
+    """What a claim found when its turn came."""
 
     READY = "ready"
     STARTING = "starting"
@@ -24,7 +34,7 @@ class Found(StrEnum):
 
 @dataclass(frozen=True)
 class Lease:
-    """Stands in an annotation of the pod.
+    """What stands in the annotation.
 
     Attributes:
         id: of the sandbox.
@@ -44,12 +54,12 @@ class Lease:
     found: Found
 
     def to_json(self) -> str:
-        """For the annotation."""
+        """Returns the text of the annotation."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
 
 def from_json(text: str) -> Lease | None:
-    """None where it is no lease: then the pod is nobody's."""
+    """Reads a lease; None if the text is none, and then the pod is nobody's."""
     try:
         fields = json.loads(text)
         return Lease(
@@ -63,3 +73,26 @@ def from_json(text: str) -> Lease | None:
         )
     except (ValueError, KeyError, TypeError):
         return None
+
+
+def lease_annotations(lease: Lease, request: SandboxRequest) -> dict[str, str]:
+    """Returns the annotations of a leased pod."""
+    return {
+        labels.SANDBOX_CLAIM: lease.id,
+        labels.SANDBOX_LEASE: lease.to_json(),
+        labels.SANDBOX_REQUEST: request.model_dump_json(by_alias=True, exclude_defaults=True),
+        labels.SANDBOX_TASK: request.task,
+        labels.SANDBOX_EXPIRES_AT: to_text_with_milliseconds(lease.at + lease.start_seconds + lease.ttl),
+    }
+
+
+def lease_patch(before: str, lease: Lease, request: SandboxRequest) -> list[Object]:
+    """JSON patch that leases a pod, if it is still leased to nobody but `before`."""
+    place = "/metadata/annotations/"
+    test = {"op": "test", "path": place + _escaped(labels.SANDBOX_CLAIM), "value": before}
+    values = lease_annotations(lease, request)
+    return [test, *({"op": "add", "path": place + _escaped(name), "value": text} for name, text in values.items())]
+
+
+def _escaped(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")

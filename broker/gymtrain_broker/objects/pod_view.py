@@ -1,4 +1,4 @@
-"""What a pod of the API server says, as far as it matters here."""
+"""What a pod says: its state as the broker sees it, and what keeps it from running, with what to do about it."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,15 +6,66 @@ from typing import Any
 from pydantic import ValidationError
 
 from gymtrain_api import labels
-from gymtrain_api.pods import condition
-from gymtrain_api.sandboxes import SandboxRequest
+from gymtrain_api.pods import condition, container_statuses, phase, stuck_container, unschedulable
+from gymtrain_api.sandboxes import DAEMON, DAEMON_DIR, Reason, SandboxRequest
 from gymtrain_api.times import to_seconds
 from gymtrain_broker.objects import leases
 from gymtrain_broker.objects.leases import Lease
-from gymtrain_broker.objects.pod_diagnosis import Trouble, disruption, last_end, last_state, named, trouble
 from gymtrain_broker.objects.sandbox_pod import CONTAINER
 
 type Object = dict[str, Any]
+
+_PULLING = {"ErrImagePull", "ImagePullBackOff"}
+# What a registry says when asking again won't help.
+_FINAL_PULLS = (
+    "not found",
+    "manifest unknown",
+    "repository does not exist",
+    "name unknown",
+    "denied",
+    "unauthorized",
+    "authentication required",
+    "403 forbidden",
+    "no match for platform",
+    "no matching manifest",
+)
+_THROTTLED = ("429", "toomanyrequests", "too many requests", "rate limit")
+_NO_DAEMON = "DaemonNotInstalled"
+_PROGRAM = f'"{DAEMON_DIR}/{DAEMON}"'  # as a runtime names what it could not start
+# An API server that has none takes the field away and makes the volume an empty folder.
+_NO_IMAGE_VOLUME = (
+    "image volumes need Kubernetes 1.35 (or the feature gate ImageVolume) and containerd 2.1 on the node: "
+    "without them unset sandboxes.imageVolumes of the chart"
+)
+_PULL_FIX = "check the image's name, spec.sandboxes.imageRewrites and imagePullSecrets"
+_FIXES = {
+    "ErrImageNeverPull": "the image is not on the node and imagePullPolicy is Never: load it, or change the policy",
+    "InvalidImageName": "correct the image's name or spec.sandboxes.imageRewrites",
+    "CreateContainerConfigError": "see spec.sandboxes.root for images that need root, and what the template refers to",
+    "OOMKilled": "it used more memory than its limit: ask for more (resources.memoryMiB), or raise "
+    "spec.sandboxes.resources.limits.memory",
+    "Evicted": "a node ran short, or the sandbox used more disk than its limit: ask for more (resources.diskGiB), or "
+    "raise spec.sandboxes.resources.limits",
+}
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """What keeps a pod from running.
+
+    Attributes:
+        reason: in a word, the kubelet's own where it has one.
+        message: in a sentence, with what to do.
+        final: waiting won't help.
+        throttled: the registry wants to be asked less.
+        image: the image can't be pulled.
+    """
+
+    reason: str
+    message: str
+    final: bool
+    throttled: bool = False
+    image: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,9 +97,7 @@ class SandboxPod:
     request: SandboxRequest | None
     trouble: Trouble | None
     last: Trouble  # why the container before the present one ended
-    clean: (
-        bool  # nothing of an earlier lease is left: a reset wipes volumes that outlive the container, a crash doesn't
-    )
+    clean: bool  # nothing of an earlier lease is left: a reset empties what outlives the container, a crash does not
     disruption: str  # why the cluster deletes it; empty where it doesn't
 
     @property
@@ -63,21 +112,21 @@ class SandboxPod:
 
     @property
     def for_its_image(self) -> bool:
-        """Whether it is there for its image alone (prepull)."""
+        """Whether it is there for its image alone (image_pulls)."""
         return self.made_for == leases.MadeFor.PRE_PULL
 
     @property
     def lost(self) -> bool:
-        """Whether it is over with this pod."""
+        """Whether the pod has ended, or is about to be gone."""
         return self.deleting or self.ended
 
 
 def read(pod: Object) -> SandboxPod:
-    """The pod; fields that are missing count as not there yet."""
+    """Reads a pod; fields that are missing count as not there yet."""
     meta, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     backing = pod.get("backing") or {"name": meta["name"], "identity": meta["name"]}
     notes = meta.get("annotations") or {}
-    container = named(status.get("containerStatuses"), CONTAINER)
+    container = _named(status.get("containerStatuses"), CONTAINER)
     state = container.get("state") or {}
     created = to_seconds(meta.get("creationTimestamp")) or 0.0
     begin = to_seconds(status.get("startTime")) or created
@@ -92,13 +141,13 @@ def read(pod: Object) -> SandboxPod:
         version=int(version) if version.isdigit() else 0,
         shape=str((meta.get("labels") or {}).get(labels.SANDBOX_SHAPE) or ""),
         asked=str(notes.get(labels.SANDBOX_IMAGE) or ""),
-        image=str(named(spec.get("containers"), CONTAINER).get("image") or ""),
+        image=str(_named(spec.get("containers"), CONTAINER).get("image") or ""),
         made_for=str(notes.get(labels.SANDBOX_MADE_FOR) or ""),
         reusable=spec.get("restartPolicy") == "Always",
         created=created,
         hard_stop=begin + float(spec.get("activeDeadlineSeconds") or 0),
         deleting=bool(meta.get("deletionTimestamp")),
-        ended=status.get("phase") in ("Succeeded", "Failed"),
+        ended=phase(pod) in ("Succeeded", "Failed"),
         ip=str(status.get("podIP") or ""),
         held_up=condition(pod, "PodReadyToStartContainers").get("status") == "False",
         running="running" in state,
@@ -108,11 +157,11 @@ def read(pod: Object) -> SandboxPod:
         claim=claim,
         lease=lease,
         request=_request(str(notes.get(labels.SANDBOX_REQUEST) or "")) if claim else None,
-        trouble=trouble(pod),
-        last=last_end(container),
+        trouble=_trouble(pod),
+        last=_last_end(container),
         clean=not (claim and lease is None)
-        and (not container.get("restartCount") or last_state(container).get("exitCode") == 0),
-        disruption=disruption(pod),
+        and (not container.get("restartCount") or _last_state(container).get("exitCode") == 0),
+        disruption=_disruption(pod),
     )
 
 
@@ -121,3 +170,98 @@ def _request(text: str) -> SandboxRequest | None:
         return SandboxRequest.model_validate_json(text)
     except ValidationError:
         return None
+
+
+def _trouble(pod: Object) -> Trouble | None:
+    """What keeps a pod from running; None where it runs or is on its way."""
+    status = pod.get("status") or {}
+    if refusal := status.get("refusal"):  # instead of a pod: agent-sandbox could not make it
+        return Trouble(refusal["reason"], refusal["message"], final=refusal["final"])
+    if phase(pod) == "Failed" and status.get("reason"):
+        return _pod_ended(status)
+    if installer := _failed_init_container(pod):
+        return Trouble(_NO_DAEMON, _sentence("the daemon could not be put in", installer), final=True)
+    if stuck := stuck_container(pod):
+        return _waiting(pod, *stuck)
+    container = _named(status.get("containerStatuses"), CONTAINER)
+    if end := (container.get("state") or {}).get("terminated"):
+        return _exited(end)
+    said = unschedulable(pod)
+    return None if said is None else Trouble(Reason.UNSCHEDULABLE, f"no node takes the sandbox: {said}", final=False)
+
+
+def _last_end(container: Object) -> Trouble:
+    """Why the container that ran before the present one ended."""
+    found = _exited(_last_state(container))
+    if found.reason == Reason.EXITED:
+        return Trouble(Reason.RESTARTED, f"{found.message}, and was restarted: all it held is gone", final=True)
+    return found
+
+
+def _exited(end: Object) -> Trouble:
+    """What an ended container says."""
+    reason = str(end.get("reason") or "")
+    if reason in ("OOMKilled", "Evicted"):
+        return Trouble(reason, f"the sandbox is gone: {_FIXES[reason]}", final=True)
+    if _PROGRAM in str(end.get("message") or ""):
+        message = _sentence("the daemon can't be started", end)
+        return Trouble(_NO_DAEMON, f"{message}; {_NO_IMAGE_VOLUME}", final=True)
+    return Trouble(Reason.EXITED, _sentence("the sandbox's container ended", end), final=True)
+
+
+def _pod_ended(status: Object) -> Trouble:
+    reason, message = str(status["reason"]), str(status.get("message") or "")
+    if reason == "DeadlineExceeded":
+        return Trouble(Reason.EXPIRED, "the pod has reached its activeDeadlineSeconds", final=True)
+    fix = f"; {_FIXES[reason]}" if reason in _FIXES else ""
+    return Trouble(reason, f"the sandbox is gone: {message or reason}{fix}", final=True)
+
+
+def _waiting(pod: Object, one: Object, waiting: Object) -> Trouble:
+    reason, said = str(waiting["reason"]), str(waiting.get("message") or "")
+    if reason == "CrashLoopBackOff":
+        return _last_end(one)
+    if reason in _PULLING:
+        lower = said.lower()
+        throttled = any(word in lower for word in _THROTTLED)
+        final = not throttled and any(word in lower for word in _FINAL_PULLS)
+        message = f"image {one.get('image', '')} can't be pulled: {said}; {_PULL_FIX}"
+        return Trouble(reason, message, final, throttled, image=True)
+    fix = f"; {_FIXES[reason]}" if reason in _FIXES else ""
+    if reason == "CreateContainerError" and any("image" in volume for volume in pod["spec"].get("volumes") or []):
+        fix = f"; {_NO_IMAGE_VOLUME}"
+    return Trouble(reason, f"container {one.get('name', '')}: {said or reason}{fix}", final=reason in _FIXES)
+
+
+def _last_state(container: Object) -> Object:
+    """How the container that ran before the present one ended."""
+    return dict((container.get("lastState") or {}).get("terminated") or {})
+
+
+def _disruption(pod: Object) -> str:
+    """Why the cluster deletes the pod; empty where it doesn't."""
+    found = condition(pod, "DisruptionTarget")
+    return f"{found.get('reason', '')}: {found.get('message', '')}" if found.get("status") == "True" else ""
+
+
+def _sentence(what: str, end: Object) -> str:
+    more = str(end.get("message") or "").strip()
+    text = f"{what} (exit code {end.get('exitCode')}, {end.get('reason') or 'no reason given'})"
+    return f"{text}: {more[-500:]}" if more else text
+
+
+def _failed_init_container(pod: Object) -> Object | None:
+    """How the first init container that failed for good ended."""
+    for status, init in container_statuses(pod):
+        end = (status.get("state") or {}).get("terminated")
+        if init and end and end.get("exitCode"):
+            return dict(end)
+    return None
+
+
+def _named(items: object, name: str) -> Object:
+    """The container of that name, or its status; empty where there is none."""
+    for one in items if isinstance(items, list) else []:
+        if one.get("name") == name:
+            return dict(one)
+    return {}

@@ -1,4 +1,8 @@
-"""The pod of a sandbox: the task's image, the daemon put in, and no more rights than it needs."""
+"""The pod of a sandbox: the task's image, the daemon put in, and no more rights than it needs.
+
+Where a pod is reused, its container is restarted; what outlives the container is emptied by the daemon, and where it
+can't be, the pod is not reused.
+"""
 
 from typing import Any
 
@@ -10,14 +14,15 @@ from gymtrain_api.sandboxes import (
     ENV_DAEMON_PORT,
     ENV_DAEMON_TOKEN_FILE,
     ENV_DAEMON_TOKEN_SHA256,
+    ENV_DAEMON_WIPE,
+    ENV_DAEMON_WIPE_IPC,
     SandboxRequest,
     SandboxResources,
     sandbox_token,
     token_digest,
 )
-from gymtrain_api.times import to_text_with_milliseconds
-from gymtrain_broker.objects import quantities, volume_wipe
-from gymtrain_broker.objects.leases import Lease, MadeFor
+from gymtrain_broker.objects import quantities
+from gymtrain_broker.objects.leases import Lease, MadeFor, lease_annotations
 from gymtrain_broker.settings import Settings
 
 type Object = dict[str, Any]
@@ -28,6 +33,8 @@ _VOLUME = "gymtrain"
 _USER = 65532
 _SLACK_SECONDS = 300  # the broker ends sandboxes; the pod's own deadline is for when nobody else does
 _ROOT_CAPABILITIES = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "SETUID", "SETGID", "KILL"]
+# Mounts of the pod. The second shows what is in the IPC namespace, but for the objects of System V.
+_SHARED = ("/dev/shm", "/dev/mqueue")  # noqa: S108  names
 
 
 def body(settings: Settings, image: str, resources: SandboxResources | None, *, reuse: bool) -> Object:
@@ -99,7 +106,7 @@ def for_daemon(settings: Settings, pod_spec: Object, token: Object) -> Object:
     own_env = [
         token,
         {"name": ENV_DAEMON_PORT, "value": str(settings.daemon_port)},
-        *volume_wipe.variables(spec, task),
+        *_wipe_variables(spec, task),
     ]
     taken = {ENV_DAEMON_TOKEN_SHA256, ENV_DAEMON_TOKEN_FILE, *(one["name"] for one in own_env)}
     task["env"] = [one for one in task.get("env") or [] if one.get("name") not in taken] + own_env
@@ -107,7 +114,7 @@ def for_daemon(settings: Settings, pod_spec: Object, token: Object) -> Object:
 
 
 def owner(settings: Settings) -> Object:
-    """The run, as owner of what is made for it."""
+    """Returns the run as owner of what is made for it."""
     return {
         "apiVersion": labels.API_VERSION,
         "kind": labels.KIND,
@@ -124,31 +131,8 @@ def pod_labels(run: str) -> dict[str, str]:
 
 
 def selector(run: str) -> str:
-    """The same, as a query; whoever made them."""
+    """Returns the selector of all sandbox pods of a run, whatever made them."""
     return f"{labels.RUN}={run},{labels.ROLE}={labels.Role.SANDBOX}"
-
-
-def lease_annotations(lease: Lease, request: SandboxRequest) -> dict[str, str]:
-    """What a leased pod carries: enough for a broker that was started a moment ago."""
-    return {
-        labels.SANDBOX_CLAIM: lease.id,
-        labels.SANDBOX_LEASE: lease.to_json(),
-        labels.SANDBOX_REQUEST: request.model_dump_json(by_alias=True, exclude_defaults=True),
-        labels.SANDBOX_TASK: request.task,
-        labels.SANDBOX_EXPIRES_AT: to_text_with_milliseconds(lease.at + lease.start_seconds + lease.ttl),
-    }
-
-
-def lease_patch(before: str, lease: Lease, request: SandboxRequest) -> list[Object]:
-    """JSON patch that leases a pod, if it is still leased to nobody but `before`."""
-    place = "/metadata/annotations/"
-    test = {"op": "test", "path": place + _escaped(labels.SANDBOX_CLAIM), "value": before}
-    values = lease_annotations(lease, request)
-    return [test, *({"op": "add", "path": place + _escaped(name), "value": text} for name, text in values.items())]
-
-
-def _escaped(name: str) -> str:
-    return name.replace("~", "~0").replace("/", "~1")
 
 
 def life_seconds(settings: Settings, lease: Lease | None) -> int:
@@ -226,6 +210,33 @@ def _kept(spec: Object, *, reuse: bool) -> Object:
     task = next(one for one in containers if one["name"] == CONTAINER)
     task["command"] = [f"{DAEMON_DIR}/{DAEMON}", "serve"]
     task.pop("args", None)
-    reuse = reuse and volume_wipe.all_emptied(spec, task)
+    reuse = reuse and _all_wiped(spec, task)
     kept = {"automountServiceAccountToken": False, "restartPolicy": "Always" if reuse else "Never"}
     return spec | kept | {"containers": containers}
+
+
+def _wipe_variables(spec: Object, task: Object) -> list[Object]:
+    """Variables that tell the daemon what to empty at its start and at its end."""
+    return [
+        {"name": ENV_DAEMON_WIPE, "value": ":".join(_wiped_folders(spec, task))},
+        {"name": ENV_DAEMON_WIPE_IPC, "value": "0" if spec.get("hostIPC") else "1"},
+    ]
+
+
+def _all_wiped(spec: Object, task: Object) -> bool:
+    """Whether nothing of a task is left once its container was restarted.
+
+    Root can write /etc/hosts and its like, which are the pod's; the node's IPC namespace is not ours to empty.
+    """
+    contexts = (task.get("securityContext") or {}, spec.get("securityContext") or {})
+    user = next((one["runAsUser"] for one in contexts if one.get("runAsUser") is not None), 0)
+    return user != 0 and not spec.get("hostIPC")
+
+
+def _wiped_folders(spec: Object, task: Object) -> list[str]:
+    """Folders that the task can write and that a restart of its container leaves as they are."""
+    kept = {one["name"] for one in spec.get("volumes") or [] if "emptyDir" in one}
+    mounts = task.get("volumeMounts") or []
+    own = [one["mountPath"] for one in mounts if one.get("name") in kept and not one.get("readOnly")]
+    shared = () if spec.get("hostIPC") else _SHARED  # else they are the node's
+    return [*own, *(one for one in shared if one not in own)]

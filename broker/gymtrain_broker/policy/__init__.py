@@ -1,1 +1,1 @@
-"""What is decided, without clock, network or cluster."""
+"""Decisions, and what they are made from. No module here knows a clock, the network or the cluster."""

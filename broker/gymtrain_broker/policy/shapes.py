@@ -16,14 +16,14 @@ _DEFAULT_REGISTRY = "docker.io"
 
 
 @dataclass(frozen=True)
-class Shape:
+class PodShape:
     """Pods of one shape differ in their names only.
 
     Attributes:
         key: the same for the same pods; changes with the settings of the run, so that pods of old ones are replaced.
         image: what is pulled.
         asked: the image as the environment named it.
-        reuse: whether the container is started anew for another task.
+        reuse: whether the container is restarted for another task.
         body: spec of the pod.
     """
 
@@ -40,7 +40,7 @@ class Shape:
 
 
 def rewritten(image: str, rewrites: Sequence[ImageRewrite]) -> str:
-    """The image that is pulled in its stead. A rewrite fits the name as it is asked for, or written out in full."""
+    """The image that is pulled instead. A rewrite fits the name as it is asked for, or written out in full."""
     full = in_full(image)
     for rewrite in rewrites:
         for name in (image, full):
@@ -66,12 +66,12 @@ def _names_registry(image: str) -> bool:
     return bool(slash) and ("." in first or ":" in first or first == "localhost")
 
 
-class Shapes:
+class PodShapes:
     """The shapes of one run."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._made: dict[tuple[str, SandboxResources | None], Shape] = {}
+        self._made: dict[tuple[str, SandboxResources | None], PodShape] = {}
         spec = settings.spec
         self._limits = quantities.requirements(spec.resources)["limits"]
         restarts = settings.backend == "Pod"  # else the operator has chosen it because no pool asks for that
@@ -79,8 +79,8 @@ class Shapes:
             rewritten(pool.image, spec.image_rewrites): restarts and pool.reuse == "Restart" for pool in spec.warm_pools
         }
 
-    def of(self, image: str, resources: SandboxResources | None = None) -> Shape:
-        """The shape that serves a request. Images with a pool have one, for all that ask for no more than it has."""
+    def of(self, image: str, resources: SandboxResources | None = None) -> PodShape:
+        """Returns the shape that serves a request: its pool's, where its image has one and it asks for no more."""
         pulled = rewritten(image, self._settings.spec.image_rewrites)
         pooled = pulled in self._reuse and quantities.fits(resources, self._limits)
         key = (image, None if pooled else resources)
@@ -90,8 +90,8 @@ class Shapes:
             self._made[key] = self._make(pulled, image, key[1], reuse=self._reuse.get(pulled, False))
         return self._made[key]
 
-    def _make(self, pulled: str, asked: str, resources: SandboxResources | None, *, reuse: bool) -> Shape:
+    def _make(self, pulled: str, asked: str, resources: SandboxResources | None, *, reuse: bool) -> PodShape:
         body = sandbox_pod.body(self._settings, pulled, resources, reuse=reuse)
         restarts = body["spec"]["restartPolicy"] == "Always"
         text = json.dumps(body, sort_keys=True, separators=(",", ":"))
-        return Shape(hashlib.sha256(text.encode()).hexdigest()[:16], pulled, asked, restarts, body)
+        return PodShape(hashlib.sha256(text.encode()).hexdigest()[:16], pulled, asked, restarts, body)

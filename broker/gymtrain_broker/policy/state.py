@@ -2,31 +2,21 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 
-from gymtrain_api.sandboxes import SandboxResources
+from gymtrain_api.sandboxes import AnnouncedTask, SandboxResources
 from gymtrain_broker.objects.pod_view import SandboxPod
-from gymtrain_broker.policy.claims import Claim
-from gymtrain_broker.policy.fairness import FairQueue
+from gymtrain_broker.policy.claims import Claim, FairQueue
+from gymtrain_broker.policy.plan import DeletePod, ResetPod, TakePod, Want
 
 _REMEMBERED = 1024
 
 
-class Doing(StrEnum):
-    """What is being done to a pod."""
-
-    LEASING = "leasing"
-    RESETTING = "resetting"
-    DELETING = "deleting"
-
-
 @dataclass(frozen=True)
 class Busy:
-    """A pod that nobody else may touch now."""
+    """A pod with a step under way, or one whose effect has not shown yet: no other step may touch it."""
 
-    doing: Doing
+    step: TakePod | ResetPod | DeletePod
     since: float
-    restarts: int = 0  # of the container before its reset
 
 
 @dataclass(frozen=True)
@@ -42,34 +32,26 @@ class Answered:
     instance: str
 
 
-@dataclass(frozen=True)
-class Coming:
-    """An announced task."""
-
-    task: str
-    image: str
-    resources: SandboxResources | None
-
-
 class State:
-    """Pods, claims, queue."""
+    """Pods, claims, queue. Only the controller changes it."""
 
     def __init__(self) -> None:
         self.pods: dict[str, SandboxPod] = {}
         self.ready: dict[str, Answered] = {}
         self.busy: dict[str, Busy] = {}
+        self.making: dict[str, Want] = {}  # pods being made ahead, by name
         self.claims: dict[str, Claim] = {}
         self.keys: dict[str, str] = {}  # claim by idempotency key
         self.holders: dict[str, Claim] = {}  # claim by pod
         self.active: dict[str, Claim] = {}  # Starting and Running
         self.queue = FairQueue()
-        self.announced: list[Coming] = []
+        self.announced: list[AnnouncedTask] = []
         self._asked: dict[str, SandboxResources | None] = {}  # what the last request for an image asked for
         self._asked_of: dict[str, SandboxResources | None] = {}  # the same by family of images
         self._by_shape: dict[str, dict[str, SandboxPod]] = {}
 
     def put(self, pod: SandboxPod) -> bool:
-        """A pod as just seen; False where a newer one is known."""
+        """Notes a pod as just seen; False if a newer state of it is known."""
         known = self.pods.get(pod.name)
         if known is not None and pod.version and known.version > pod.version:
             return False
@@ -78,7 +60,7 @@ class State:
         return True
 
     def drop(self, name: str) -> SandboxPod | None:
-        """A pod is gone."""
+        """Forgets a pod that is gone, and returns it."""
         pod = self.pods.pop(name, None)
         self.ready.pop(name, None)
         self.busy.pop(name, None)
@@ -88,6 +70,11 @@ class State:
             if not same:
                 del self._by_shape[pod.shape]
         return pod
+
+    def step_on(self, pod: SandboxPod) -> TakePod | ResetPod | DeletePod | None:
+        """Returns the step that is under way on a pod."""
+        busy = self.busy.get(pod.name)
+        return None if busy is None else busy.step
 
     def is_ready(self, pod: SandboxPod) -> bool:
         """Whether its daemon answered, in this life of its container."""
@@ -100,11 +87,11 @@ class State:
         return not held and not pod.lost and pod.leased is None
 
     def free(self, shape: str) -> Iterator[SandboxPod]:
-        """Pods of a shape that can be leased, the oldest first."""
+        """Yields pods of a shape that can be leased, the oldest first."""
         return (pod for pod in self._by_shape.get(shape, {}).values() if self.is_free(pod))
 
     def add(self, claim: Claim) -> None:
-        """A claim is known from now on."""
+        """Adds a claim."""
         self.claims[claim.id] = claim
         if claim.request.key is not None:
             self.keys[claim.request.key] = claim.id
@@ -115,42 +102,42 @@ class State:
             known[name] = claim.request.resources
 
     def asked(self, image: str) -> SandboxResources | None:
-        """What requests for an image ask for, as far as is known."""
+        """Returns the resources that claims for an image ask for, as far as is known."""
         return self._asked.get(image)
 
-    def resources_of(self, coming: Coming) -> SandboxResources | None:
-        """What an announced task will ask for. Who announces may not know: then what its like asked for last."""
-        return coming.resources or self.asked(coming.image) or self._asked_of.get(_family(coming.image))
+    def resources_of(self, task: AnnouncedTask) -> SandboxResources | None:
+        """Returns the resources that an announced task will ask for: its own, or those of the last claim like it."""
+        return task.resources or self.asked(task.image) or self._asked_of.get(_family(task.image))
 
     def drawn(self, claim: Claim) -> None:
-        """An announced task has come: its entry, or one for its image where the task is called otherwise."""
+        """Removes the announcement of a claim that has come: its task's, or one for its image if the names differ."""
         same = [one for one in self.announced if one.image == claim.request.image]
         if same:
             self.announced.remove(next((one for one in same if one.task == claim.request.task), same[0]))
 
     def forget(self, claim: Claim) -> None:
-        """Nobody will ask for it any more."""
+        """Removes a claim that nobody will ask for any more."""
         del self.claims[claim.id]
         key = claim.request.key
         if key is not None and self.keys.get(key) == claim.id:
             del self.keys[key]
 
     def hold(self, claim: Claim, pod: str) -> None:
-        """The pod is the claim's."""
+        """Gives a pod to a claim."""
         claim.pod = pod
         self.holders[pod] = claim
 
     def let_go(self, claim: Claim) -> None:
-        """The claim has no pod."""
+        """Takes its pod from a claim."""
         if self.holders.get(claim.pod) is claim:
             del self.holders[claim.pod]
 
     def word(self, pod: SandboxPod) -> str:
-        """State of a pod, for the metrics."""
-        busy = self.busy.get(pod.name)
-        if pod.lost or (busy and busy.doing is Doing.DELETING):
+        """Returns the state of a pod in a word, for the metrics."""
+        step = self.step_on(pod)
+        if pod.lost or isinstance(step, DeletePod):
             return "ending"
-        if busy and busy.doing is Doing.RESETTING:
+        if isinstance(step, ResetPod):
             return "resetting"
         if pod.for_its_image:
             return "pulling"

@@ -11,10 +11,9 @@ from aiohttp.test_utils import TestServer
 
 from gymtrain_api.sandboxes import SandboxBackend, SandboxState
 from gymtrain_api.spec import Sandboxes
-from gymtrain_broker.backends.agent_sandboxes import AgentSandboxes
-from gymtrain_broker.backends.backend import Backend
-from gymtrain_broker.backends.pods import Cluster
-from gymtrain_broker.main import Running
+from gymtrain_broker.backends.agent_sandboxes import AgentSandboxBackend
+from gymtrain_broker.backends.backend import Backend, PodBackend
+from gymtrain_broker.main import BrokerProcess
 from gymtrain_broker.metrics import Metrics
 from gymtrain_broker.settings import Rhythm, Settings
 from gymtrain_broker.throttled_client import ThrottledClient
@@ -23,7 +22,7 @@ from tests.support.fake_agent_sandbox import FakeAgentSandbox
 from tests.support.fake_pods import FakeCluster
 
 TOKEN = "run-token"
-RHYTHM = Rhythm(step=0.02, round=0.05, probe_first=0.01, probe_most=0.02, reset=0.5, grace=0.3, remembered=60.0)
+RHYTHM = Rhythm(pause=0.02, round=0.05, probe_first=0.01, probe_most=0.02, reset=0.5, grace=0.3, remembered=60.0)
 
 
 def settings(rhythm: Rhythm = RHYTHM, daemon_port: int = 8787, **spec: Any) -> Settings:
@@ -44,7 +43,7 @@ def settings(rhythm: Rhythm = RHYTHM, daemon_port: int = 8787, **spec: Any) -> S
 class Bench:
     """One broker process."""
 
-    running: Running
+    process: BrokerProcess
     metrics: Metrics
     url: str
     http: aiohttp.ClientSession
@@ -79,12 +78,12 @@ class Bench:
 
     async def until_state(self, id_: str, state: SandboxState) -> Any:
         """Waits for a sandbox to come to a state."""
-        await self.until(lambda: self.running.broker.find(id_).state is state)
+        await self.until(lambda: self.process.broker.find(id_).state is state)
         return await self.get(id_)
 
     def free_ready(self) -> list[str]:
         """Pods that can be leased at once."""
-        state = self.running.controller.state
+        state = self.process.controller.state
         return [pod.name for pod in state.pods.values() if state.is_free(pod) and state.is_ready(pod)]
 
     def value(self, name: str, **labels: str) -> float:
@@ -124,13 +123,13 @@ async def start(cluster: FakeCluster, backend: SandboxBackend) -> AsyncIterator[
         config = replace(settings(rhythm, **spec), daemon_port=cluster.daemon_port, backend=backend)
         metrics = Metrics()
         kube = ThrottledClient(Access(cluster.url), metrics)
-        api: Backend = AgentSandboxes(kube, config) if backend == "AgentSandbox" else Cluster(kube, config)
+        api: Backend = AgentSandboxBackend(kube, config) if backend == "AgentSandbox" else PodBackend(kube, config)
         http = aiohttp.ClientSession()
         client = aiohttp.ClientSession()
-        running = Running(config, api, http, metrics)
-        server = TestServer(running.api.app(), host="127.0.0.1")
+        process = BrokerProcess(config, api, http, metrics)
+        server = TestServer(process.api.app(), host="127.0.0.1")
         await server.start_server(shutdown_timeout=0.2)
-        running.start()
+        process.start()
         stopped = False
 
         async def stop() -> None:
@@ -139,16 +138,16 @@ async def start(cluster: FakeCluster, backend: SandboxBackend) -> AsyncIterator[
                 return
             stopped = True
             await client.close()
-            running.broker.stop()
+            process.controller.end_waits()
             await server.close()
-            await running.stop()
+            await process.stop()
             await api.close()
             await http.close()
 
-        bench = Bench(running, metrics, f"http://127.0.0.1:{server.port}", client, cluster, stop)
+        bench = Bench(process, metrics, f"http://127.0.0.1:{server.port}", client, cluster, stop)
         benches.append(bench)
         if synced:
-            await bench.until(running.controller.synced.is_set)
+            await bench.until(process.controller.synced.is_set)
         return bench
 
     yield begin

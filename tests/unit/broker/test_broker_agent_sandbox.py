@@ -10,12 +10,11 @@ import pytest
 
 from gymtrain_api import agent_sandbox, labels
 from gymtrain_api.sandboxes import SandboxRequest, SandboxState, sandbox_token
-from gymtrain_broker.backends import agent_objects, agent_templates
-from gymtrain_broker.backends.agent_sandboxes import AgentSandboxes
+from gymtrain_broker.backends import agent_objects, agent_sandboxes
+from gymtrain_broker.backends.agent_sandboxes import AgentSandboxBackend
 from gymtrain_broker.metrics import Metrics
-from gymtrain_broker.objects.leases import Found, Lease, MadeFor
-from gymtrain_broker.objects.sandbox_pod import lease_patch
-from gymtrain_broker.policy.shapes import Shapes
+from gymtrain_broker.objects.leases import Found, Lease, MadeFor, lease_patch
+from gymtrain_broker.policy.shapes import PodShapes
 from gymtrain_broker.throttled_client import ThrottledClient
 from gymtrain_kube.access import Access
 from gymtrain_kube.errors import UnreachableError
@@ -27,7 +26,7 @@ pytestmark = pytest.mark.backend("AgentSandbox")
 
 def _template(**spec: Any) -> dict[str, Any]:
     config = replace(settings(**spec), backend="AgentSandbox")
-    return agent_objects.template(config, Shapes(config).of("task:1"))
+    return agent_objects.template(config, PodShapes(config).of("task:1"))
 
 
 def _env(containers: list[dict[str, Any]], name: str) -> dict[str, Any]:
@@ -61,9 +60,9 @@ def test_a_template_of_other_settings_has_another_name() -> None:
 def test_a_claim_ends_by_itself_after_its_lease_and_brings_no_variables() -> None:
     config = settings()
     lease = Lease("sb-1", 1000.0, 1000.0, 50.0, 60.0, 0, Found.NONE)
-    claim = agent_objects.claim(
+    claim = agent_objects.sandbox_claim(
         config,
-        Shapes(config).of("task:1"),
+        PodShapes(config).of("task:1"),
         "task:1",
         "run-sb-x",
         "pool",
@@ -140,7 +139,7 @@ async def test_a_quota_that_is_used_up_is_waited_for(start: Start, cluster: Fake
     cluster.pod_refusal = 'pods "x" is forbidden: exceeded quota: compute'
     bench = await start()
     _, asked = await bench.ask(wait=0)
-    await bench.until(lambda: bench.running.broker.document(bench.running.broker.find(asked["id"])).reason)
+    await bench.until(lambda: bench.process.broker.document(bench.process.broker.find(asked["id"])).reason)
     starting = await bench.get(asked["id"])
     assert (starting["state"], "exceeded quota" in starting["message"]) == ("Starting", True)
     cluster.pod_refusal = ""
@@ -160,7 +159,7 @@ async def test_a_pool_that_somebody_deleted_is_made_anew(start: Start, cluster: 
     cluster.pools.clear()
     cluster.templates.clear()
     _, stuck = await bench.ask(wait=0)
-    await bench.until(lambda: bench.running.broker.document(bench.running.broker.find(stuck["id"])).reason)
+    await bench.until(lambda: bench.process.broker.document(bench.process.broker.find(stuck["id"])).reason)
     assert (await bench.get(stuck["id"]))["reason"] == "WarmPoolNotFound"
     assert (await bench.ask())[0] == 201
     cluster.control()
@@ -184,7 +183,7 @@ def _images(cluster: FakeAgentSandbox) -> set[str]:
 async def test_of_tasks_with_an_image_each_few_templates_stay(
     start: Start, cluster: FakeAgentSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_templates, "MOST_IDLE", 2)
+    monkeypatch.setattr(agent_sandboxes, "MOST_IDLE", 2)
     bench = await start()
     _, held = await bench.ask("held:1")
     for image in ("a:1", "b:1", "a:1", "c:1", "d:1", "e:1"):
@@ -201,7 +200,7 @@ async def test_of_tasks_with_an_image_each_few_templates_stay(
 async def test_templates_of_the_broker_before_are_removed_too(
     start: Start, cluster: FakeAgentSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_templates, "MOST_IDLE", 1)
+    monkeypatch.setattr(agent_sandboxes, "MOST_IDLE", 1)
     bench = await start()
     await _use(bench, "a:1")
     await bench.stop()
@@ -214,7 +213,7 @@ async def test_templates_of_the_broker_before_are_removed_too(
 async def test_a_template_that_could_not_be_removed_is_tried_again(
     start: Start, cluster: FakeAgentSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_templates, "MOST_IDLE", 1)
+    monkeypatch.setattr(agent_sandboxes, "MOST_IDLE", 1)
     bench = await start()
     for image in ("a:1", "b:1"):
         await _use(bench, image)
@@ -223,7 +222,7 @@ async def test_a_template_that_could_not_be_removed_is_tried_again(
     await _use(bench, "c:1")
     assert kept.keys() < cluster.pools.keys()
     monkeypatch.undo()
-    monkeypatch.setattr(agent_templates, "MOST_IDLE", 1)
+    monkeypatch.setattr(agent_sandboxes, "MOST_IDLE", 1)
     for image in ("d:1", "e:1"):
         await _use(bench, image)
     assert not _images(cluster) & {"a:1", "b:1", "c:1"}
@@ -252,9 +251,9 @@ async def test_a_sandbox_is_never_reused_in_place(start: Start, cluster: FakeAge
 async def test_an_event_that_an_answer_overtook_shows_what_is_newest(cluster: FakeAgentSandbox) -> None:
     config = replace(settings(), backend="AgentSandbox")
     lease = Lease("sb-1", 0.0, 0.0, 60.0, 60.0, 0, Found.READY)
-    backend = AgentSandboxes(ThrottledClient(Access(cluster.url), Metrics()), config)
+    backend = AgentSandboxBackend(ThrottledClient(Access(cluster.url), Metrics()), config)
     await backend.list_all()
-    ahead = backend.sandbox(Shapes(config).of("task:1"), "task:1", "run-sb-x", made_for=MadeFor.POOL)
+    ahead = backend.sandbox(PodShapes(config).of("task:1"), "task:1", "run-sb-x", made_for=MadeFor.POOL)
     await backend.create(ahead, urgent=True)
     await backend.patch("run-sb-x", lease_patch("", lease, SandboxRequest(image="task:1")))
     async with aclosing(backend.watch("")) as events:

@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 
 from gymtrain_api import agent_sandbox
-from gymtrain_broker.backends import agent_templates
-from gymtrain_broker.backends.agent_templates import AgentTemplates
-from gymtrain_broker.policy.shapes import Shapes
+from gymtrain_broker.backends import agent_sandboxes
+from gymtrain_broker.backends.agent_sandboxes import AgentTemplates
+from gymtrain_broker.policy.shapes import PodShapes
 from gymtrain_kube.errors import ConflictError, UnreachableError
 from tests.unit.broker.conftest import settings
 
@@ -41,7 +41,7 @@ class Bench:
     """Templates of a run with at most one idle."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(agent_templates, "MOST_IDLE", 1)
+        monkeypatch.setattr(agent_sandboxes, "MOST_IDLE", 1)
         self.config = replace(settings(), backend="AgentSandbox")
         self.kube = Kube()
         self.templates = AgentTemplates(cast(Any, self.kube), self.config, EXTENSIONS)
@@ -49,7 +49,7 @@ class Bench:
 
     async def claim(self, image: str) -> str:
         """Makes a claim for an image; the name that it refers to."""
-        name = self.templates.pool(Shapes(self.config).of(image))
+        name = self.templates.pool(PodShapes(self.config).of(image))
         async with self.templates.needed(name, urgent=True):
             await asyncio.sleep(0)
             self.claims.add(name)

@@ -224,7 +224,7 @@ async def test_final_sandboxes_are_forgotten_after_a_while(start: Start) -> None
     bench = await start(replace(RHYTHM, remembered=0.05))
     _, found = await bench.ask()
     await bench.close(found["id"])
-    await bench.until(lambda: not bench.running.controller.state.claims)
+    await bench.until(lambda: not bench.process.controller.state.claims)
     status, refusal = await bench.call("GET", f"/v1/sandboxes/{found['id']}")
     assert (status, refusal["error"]) == (404, "not_found")
 
@@ -294,7 +294,7 @@ async def test_calls_to_a_sandbox_that_does_not_run_are_refused(start: Start) ->
 async def test_the_document_of_the_api_names_all_routes(start: Start) -> None:
     bench = await start()
     _, document = await bench.call("GET", "/openapi.json", token="")
-    routes = {resource.canonical for resource in bench.running.api.app().router.resources()}
+    routes = {resource.canonical for resource in bench.process.api.app().router.resources()}
     assert set(document["paths"]) == routes
     assert "Sandbox" in document["components"]["schemas"]
 

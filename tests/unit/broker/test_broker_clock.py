@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from gymtrain_broker.clock import steady
+from gymtrain_broker.main import steady
 from tests.unit.broker.conftest import Start
 
 
@@ -27,6 +27,6 @@ async def test_a_clock_that_is_set_ahead_ends_no_sandbox(start: Start, monkeypat
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + 7200)
     for _ in range(3):
-        bench.running.controller.step()
+        bench.process.controller.round()
     assert (await bench.get(running["id"]))["state"] == "Running"
     assert (await bench.get(queued["id"]))["state"] == "Queued"

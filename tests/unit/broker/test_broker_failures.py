@@ -126,7 +126,7 @@ async def test_a_pull_that_may_still_succeed_is_waited_for(start: Start, cluster
     bench = await start()
     _, asked = await bench.ask(wait=0)
     await bench.until(lambda: any("containerStatuses" in pod["status"] for pod in cluster.pods.values()))
-    await bench.until(lambda: bench.running.broker.document(bench.running.broker.find(asked["id"])).reason)
+    await bench.until(lambda: bench.process.broker.document(bench.process.broker.find(asked["id"])).reason)
     starting = await bench.get(asked["id"])
     assert (starting["state"], starting["reason"]) == ("Starting", "ImagePullBackOff")
     assert "429" in starting["message"]
@@ -174,7 +174,7 @@ async def test_no_room_is_said_while_it_waits_and_when_it_gives_up(start: Start,
     cluster.full = True
     bench = await start()
     _, asked = await bench.ask(wait=0, timeoutSeconds=0.4)
-    await bench.until(lambda: bench.running.broker.document(bench.running.broker.find(asked["id"])).reason)
+    await bench.until(lambda: bench.process.broker.document(bench.process.broker.find(asked["id"])).reason)
     assert (await bench.get(asked["id"]))["reason"] == "Unschedulable"
     found = await bench.get(asked["id"], wait=5)
     assert (found["reason"], "0/1 nodes" in found["message"]) == ("Deadline", True)

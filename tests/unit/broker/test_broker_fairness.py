@@ -2,7 +2,7 @@
 
 import pytest
 
-from gymtrain_broker.policy.fairness import FairQueue
+from gymtrain_broker.policy.claims import FairQueue
 
 
 def _filled(*items: str) -> FairQueue:

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.backend("Pod", "AgentSandbox")
 
 def _move_clock(bench: Bench, seconds: float) -> None:
     """Time passes for the broker alone."""
-    controller = bench.running.controller
+    controller = bench.process.controller
     before = controller.clock
     controller.clock = lambda: before() + seconds
 
@@ -28,12 +28,12 @@ async def test_nobody_gets_more_time_than_the_spec_gives(start: Start) -> None:
     bench = await start(timeoutSeconds=100)
     _, found = await bench.ask(ttlSeconds=1e6)
     _move_clock(bench, 99)
-    bench.running.controller.step()
-    claim = bench.running.broker.find(found["id"])
-    claim.heard_at = bench.running.controller.clock()
+    bench.process.controller.round()
+    claim = bench.process.broker.find(found["id"])
+    claim.heard_at = bench.process.controller.clock()
     assert claim.state is SandboxState.RUNNING
     _move_clock(bench, 2)
-    bench.running.controller.step()
+    bench.process.controller.round()
     assert claim.reason == "Expired"
 
 
@@ -44,17 +44,17 @@ async def test_its_time_counts_on_over_a_restart(start: Start, cluster: FakeClus
     second = await start(timeoutSeconds=100)
     await second.until_state(found["id"], SandboxState.RUNNING)
     _move_clock(second, 101)
-    second.running.controller.step()
-    assert second.running.broker.find(found["id"]).reason == "Expired"
+    second.process.controller.round()
+    assert second.process.broker.find(found["id"]).reason == "Expired"
 
 
 async def test_a_sandbox_that_nobody_calls_is_closed(start: Start, cluster: FakeCluster) -> None:
     bench = await start(idleTimeoutSeconds=60)
     _, found = await bench.ask()
-    claim = bench.running.broker.find(found["id"])
+    claim = bench.process.broker.find(found["id"])
     cluster.idle[found["podName"]] = 61
-    claim.ready_at = bench.running.controller.clock() - 61
-    await bench.running.controller.daemon_probe.listen(claim)
+    claim.ready_at = bench.process.controller.clock() - 61
+    await bench.process.controller.ask_idle(claim)
     after = await bench.until_state(found["id"], SandboxState.CLOSED)
     assert (after["reason"], "idleTimeoutSeconds" in after["message"]) == ("Idle", True)
     await bench.until(lambda: not cluster.pods)
@@ -65,9 +65,9 @@ async def test_the_idle_time_before_a_claim_does_not_count(start: Start, cluster
     await bench.until(bench.free_ready)
     cluster.idle[bench.free_ready()[0]] = 3600
     _, found = await bench.ask()
-    claim = bench.running.broker.find(found["id"])
-    await bench.running.controller.daemon_probe.listen(claim)
-    bench.running.controller.step()
+    claim = bench.process.broker.find(found["id"])
+    await bench.process.controller.ask_idle(claim)
+    bench.process.controller.round()
     assert claim.state is SandboxState.RUNNING
     assert claim.idle < 60
 
@@ -75,11 +75,11 @@ async def test_the_idle_time_before_a_claim_does_not_count(start: Start, cluster
 async def test_a_sandbox_whose_daemon_is_silent_is_closed_as_an_idle_one(start: Start, cluster: FakeCluster) -> None:
     bench = await start(idleTimeoutSeconds=60)
     _, found = await bench.ask()
-    claim = bench.running.broker.find(found["id"])
+    claim = bench.process.broker.find(found["id"])
     cluster.deaf.add(found["podName"])
     _move_clock(bench, 90)
-    await bench.running.controller.daemon_probe.listen(claim)
-    bench.running.controller.step()
+    await bench.process.controller.ask_idle(claim)
+    bench.process.controller.round()
     assert (claim.reason, "has not answered" in claim.message) == ("Idle", True)
 
 

@@ -1,6 +1,6 @@
 """The pods of sandboxes, as YAML, compared with the files in golden/.
 
-After a change on purpose, write them anew and read the difference:
+After an intended change, record them again and read the difference:
 
     GYMTRAIN_UPDATE_GOLDEN=1 python -m pytest tests/unit/broker/test_broker_pods.py
 """
@@ -16,8 +16,8 @@ import yaml
 from gymtrain_api import labels
 from gymtrain_api.sandboxes import SandboxRequest, SandboxResources, sandbox_token, token_digest
 from gymtrain_broker.objects import sandbox_pod
-from gymtrain_broker.objects.leases import Found, Lease, MadeFor
-from gymtrain_broker.policy.shapes import Shapes
+from gymtrain_broker.objects.leases import Found, Lease, MadeFor, lease_patch
+from gymtrain_broker.policy.shapes import PodShapes
 from tests.unit.broker.conftest import TOKEN, settings
 
 _FOLDER = Path(__file__).parent / "golden"
@@ -42,7 +42,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 def _pod(*, lease: bool = True, image: str = "task:1", **spec: Any) -> dict[str, Any]:
     config = settings(**spec)
-    shape = Shapes(config).of(image, REQUEST.resources if lease else None)
+    shape = PodShapes(config).of(image, REQUEST.resources if lease else None)
     return sandbox_pod.pod(
         config,
         shape.key,
@@ -164,14 +164,14 @@ def test_root_gets_a_user_namespace_where_the_cluster_has_them(
     spec: dict[str, Any], cluster_has_them: bool, host_users: bool | None
 ) -> None:
     config = replace(settings(**spec), user_namespaces=cluster_has_them)
-    assert Shapes(config).of("task:1").body["spec"].get("hostUsers") is host_users
+    assert PodShapes(config).of("task:1").body["spec"].get("hostUsers") is host_users
 
 
 @pytest.mark.parametrize("reuse", [False, True])
 def test_the_daemon_is_mounted_where_the_cluster_has_image_volumes(reuse: bool) -> None:
     pools = [{"image": "task:1", "reuse": "Restart"}] if reuse else []
     config = replace(settings(warmPools=pools), image_volumes=True, daemon_image="r/sandbox:1", pull_policy="Always")
-    spec = Shapes(config).of("task:1").body["spec"]
+    spec = PodShapes(config).of("task:1").body["spec"]
     assert "initContainers" not in spec
     assert spec["volumes"] == [{"name": "gymtrain", "image": {"reference": "r/sandbox:1", "pullPolicy": "Always"}}]
     (task,) = spec["containers"]
@@ -183,7 +183,7 @@ def test_the_daemon_is_mounted_where_the_cluster_has_image_volumes(reuse: bool) 
 def test_with_agent_sandbox_the_daemon_is_copied() -> None:
     """The init container makes the token's digest, too."""
     config = replace(settings(), image_volumes=True, backend="AgentSandbox")
-    assert [one["name"] for one in Shapes(config).of("task:1").body["spec"]["initContainers"]] == ["sandboxd"]
+    assert [one["name"] for one in PodShapes(config).of("task:1").body["spec"]["initContainers"]] == ["sandboxd"]
 
 
 def test_only_pools_that_say_so_restart() -> None:
@@ -209,7 +209,7 @@ def test_a_pod_whose_state_outlives_the_container_never_restarts(spec: dict[str,
 
 
 def test_a_lease_is_one_patch_that_fails_where_another_was_faster() -> None:
-    test, *adds = sandbox_pod.lease_patch("before", LEASE, REQUEST)
+    test, *adds = lease_patch("before", LEASE, REQUEST)
     assert test == {"op": "test", "path": "/metadata/annotations/gymtrain.dev~1sandbox-claim", "value": "before"}
     assert {one["op"] for one in adds} == {"add"}
     assert adds[0]["value"] == "sb-1"

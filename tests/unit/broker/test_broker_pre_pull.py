@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from gymtrain_api import labels
-from gymtrain_broker.control.prepull import pulling
-from gymtrain_broker.policy import pulls
-from gymtrain_broker.policy.shapes import Shapes
+from gymtrain_broker.policy import image_pulls
+from gymtrain_broker.policy.image_pulls import pre_pull_shape
+from gymtrain_broker.policy.shapes import PodShapes
 from tests.support.fake_pods import FakeCluster
 from tests.unit.broker.conftest import Bench, Start, settings
 
@@ -35,7 +35,7 @@ async def test_images_of_the_spec_are_pulled_once_and_nothing_stays(start: Start
     bench = await start(prePull={"images": ["a:1", "b:1"]})
     await bench.until(lambda: _made(bench) == 2 and not cluster.pods)
     for _ in range(5):
-        bench.running.controller.step()
+        bench.process.controller.round()
     await asyncio.sleep(0.1)
     assert _made(bench) == 2
     assert bench.value("wasted_total", made_for="PrePull") == 0
@@ -50,9 +50,9 @@ async def test_a_rewritten_image_is_what_is_pulled(start: Start, cluster: FakeCl
 
 
 def test_a_pod_that_pulls_takes_next_to_nothing() -> None:
-    shapes = Shapes(settings(resources={"limits": {"nvidia.com/gpu": "1", "cpu": "4"}}, root=True))
+    shapes = PodShapes(settings(resources={"limits": {"nvidia.com/gpu": "1", "cpu": "4"}}, root=True))
     usual = shapes.of("a:1")
-    light = pulling(usual, 1)
+    light = pre_pull_shape(usual, 1)
     assert _task_container(light.body)["resources"] == {
         "requests": {"cpu": "1m", "memory": "16Mi", "ephemeral-storage": "1Mi"},
         "limits": {"memory": "4Gi", "ephemeral-storage": "20Gi"},
@@ -108,12 +108,12 @@ async def test_no_more_at_once_than_a_registry_may_be_asked_for(start: Start, cl
 async def test_a_registry_that_answers_429_is_asked_again_later(
     start: Start, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pulls, "_FIRST_SECONDS", 0.2)
+    monkeypatch.setattr(image_pulls, "_FIRST_SECONDS", 0.2)
     cluster.images["a:1"] = ("ErrImagePull", "429 Too Many Requests")
     bench = await start(prePull={"images": ["a:1"]})
     await bench.until(lambda: bench.value("pull_failures_total", reason="throttled") == 2)
     cluster.images.clear()
-    await bench.until(lambda: bench.running.controller.state.pods == {} and _made(bench) >= 3)
+    await bench.until(lambda: bench.process.controller.state.pods == {} and _made(bench) >= 3)
     made = _made(bench)
     await asyncio.sleep(0.5)
     assert _made(bench) == made
@@ -157,7 +157,7 @@ async def test_fewer_nodes_than_asked_for_are_enough(start: Start, cluster: Fake
 async def test_a_pull_that_no_node_takes_holds_nothing_else_back(start: Start, cluster: FakeCluster) -> None:
     cluster.full = True
     bench = await start(prePull={"images": ["a:1"]}, lookAhead={"tasks": 1})
-    await bench.until(lambda: any(pod.trouble for pod in bench.running.controller.state.pods.values()))
+    await bench.until(lambda: any(pod.trouble for pod in bench.process.controller.state.pods.values()))
     cluster.full = False
     await _announce(bench, "b:1")
     await bench.until(lambda: bench.value("made_total", made_for="LookAhead") == 1)

@@ -2,7 +2,7 @@
 
 from gymtrain_broker.objects import pod_view
 from gymtrain_broker.objects.pod_view import SandboxPod
-from gymtrain_broker.policy.pulls import Pulls
+from gymtrain_broker.policy.image_pulls import ImagePulls
 
 
 def _pod(image: str, *, pulled: bool = False) -> SandboxPod:
@@ -12,13 +12,13 @@ def _pod(image: str, *, pulled: bool = False) -> SandboxPod:
 
 
 def test_pulls_are_counted_by_registry_and_image() -> None:
-    pulls = Pulls(2)
+    pulls = ImagePulls(2)
     found = pulls.under_way([_pod("a:1"), _pod("a:1"), _pod("ghcr.io/b:1"), _pod("c:1", pulled=True)])
     assert found == {"docker.io": {"a:1"}, "ghcr.io": {"ghcr.io/b:1"}}
 
 
 def test_a_full_registry_takes_no_new_image_but_known_ones() -> None:
-    pulls = Pulls(2)
+    pulls = ImagePulls(2)
     pulls.note(_pod("known:1", pulled=True))
     under_way = {"docker.io": {"a:1", "b:1"}}
     assert not pulls.allows("new:1", under_way, 0)
@@ -28,7 +28,7 @@ def test_a_full_registry_takes_no_new_image_but_known_ones() -> None:
 
 
 def test_each_failure_doubles_the_pause_up_to_ten_minutes() -> None:
-    pulls, now, pauses = Pulls(2), 0.0, []
+    pulls, now, pauses = ImagePulls(2), 0.0, []
     for _ in range(8):
         pulls.failed("a:1", now, throttled=False)
         begin = now
@@ -39,14 +39,14 @@ def test_each_failure_doubles_the_pause_up_to_ten_minutes() -> None:
 
 
 def test_failures_at_the_same_time_count_once() -> None:
-    pulls = Pulls(2)
+    pulls = ImagePulls(2)
     for _ in range(5):
         pulls.failed("a:1", 0, throttled=True)
     assert pulls.allows("a:1", {}, 10)
 
 
 def test_throttling_pauses_the_whole_registry_and_a_missing_image_only_itself() -> None:
-    pulls = Pulls(2)
+    pulls = ImagePulls(2)
     pulls.failed("a:1", 0, throttled=False)
     assert pulls.allows("b:1", {}, 1)
     pulls.failed("b:1", 0, throttled=True)
@@ -55,7 +55,7 @@ def test_throttling_pauses_the_whole_registry_and_a_missing_image_only_itself() 
 
 
 def test_a_pull_that_succeeds_ends_the_pause() -> None:
-    pulls = Pulls(2)
+    pulls = ImagePulls(2)
     pulls.failed("a:1", 0, throttled=True)
     pulls.note(_pod("b:1", pulled=True))
     assert pulls.allows("c:1", {}, 1)

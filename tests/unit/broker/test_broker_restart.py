@@ -7,8 +7,8 @@ import pytest
 
 from gymtrain_api import labels
 from gymtrain_api.sandboxes import SandboxRequest, SandboxState
-from gymtrain_broker.objects.leases import Found, Lease
-from gymtrain_broker.objects.sandbox_pod import lease_annotations
+from gymtrain_broker.control.pod_watch import PodsListed
+from gymtrain_broker.objects.leases import Found, Lease, lease_annotations
 from tests.support.fake_pods import FakeCluster, refusal
 from tests.unit.broker.conftest import Bench, Start
 
@@ -42,8 +42,8 @@ async def test_a_queued_client_asks_the_next_broker_with_its_key(start: Start) -
     first = await start(maxConcurrent=1)
     _, running = await first.ask(key="a")
     waiting = asyncio.create_task(first.ask(key="b", wait=60))
-    await first.until(lambda: len(first.running.controller.state.queue))
-    first.running.broker.stop()
+    await first.until(lambda: len(first.process.controller.state.queue))
+    first.process.controller.end_waits()
     status, queued = await waiting
     assert (status, queued["state"]) == (202, "Queued")
     await first.stop()
@@ -117,8 +117,8 @@ async def test_a_watch_that_fell_behind_lists_anew(start: Start, cluster: FakeCl
 async def test_a_pod_made_while_all_are_listed_is_kept(start: Start, cluster: FakeCluster) -> None:
     bench = await start()
     _, found = await bench.ask()
-    version = str(int(cluster.pods[found["podName"]]["metadata"]["resourceVersion"]) - 50)
-    bench.running.controller.listed([], version)
+    version = int(cluster.pods[found["podName"]]["metadata"]["resourceVersion"]) - 50
+    bench.process.controller.apply(PodsListed([], version))
     assert (await bench.get(found["id"]))["state"] == "Running"
 
 

@@ -4,12 +4,12 @@ import pytest
 
 from gymtrain_api.sandboxes import SandboxResources
 from gymtrain_broker.objects import quantities
-from gymtrain_broker.policy.shapes import Shapes, registry
+from gymtrain_broker.policy.shapes import PodShapes, registry
 from tests.unit.broker.conftest import settings
 
 
 def test_the_first_rewrite_that_fits_applies() -> None:
-    shapes = Shapes(
+    shapes = PodShapes(
         settings(
             imageRewrites=[
                 {"from": "docker.io/swebench/", "to": "mirror.local:5000/swe/"},
@@ -24,7 +24,7 @@ def test_the_first_rewrite_that_fits_applies() -> None:
 
 
 def test_a_rewrite_fits_the_full_name_of_a_short_one() -> None:
-    shapes = Shapes(settings(imageRewrites=[{"from": "docker.io/", "to": "mirror.local/hub/"}]))
+    shapes = PodShapes(settings(imageRewrites=[{"from": "docker.io/", "to": "mirror.local/hub/"}]))
     assert shapes.of("swebench/a:1").image == "mirror.local/hub/swebench/a:1"
     assert shapes.of("debian:trixie").image == "mirror.local/hub/library/debian:trixie"
     assert shapes.of("ghcr.io/a/b:1").image == "ghcr.io/a/b:1"
@@ -46,7 +46,7 @@ def test_an_image_names_its_registry(image: str, host: str) -> None:
 
 
 def test_the_same_request_has_the_same_shape_and_another_has_another() -> None:
-    shapes = Shapes(settings())
+    shapes = PodShapes(settings())
     small, large = SandboxResources(memory_mib=512), SandboxResources(memory_mib=1024)
     assert shapes.of("a:1", small).key == shapes.of("a:1", small).key
     assert (
@@ -55,11 +55,11 @@ def test_the_same_request_has_the_same_shape_and_another_has_another() -> None:
 
 
 def test_a_changed_spec_changes_the_shape() -> None:
-    assert Shapes(settings()).of("a:1").key != Shapes(settings(root=True)).of("a:1").key
+    assert PodShapes(settings()).of("a:1").key != PodShapes(settings(root=True)).of("a:1").key
 
 
 def test_a_pool_serves_those_that_ask_for_no_more_than_it_has() -> None:
-    shapes = Shapes(
+    shapes = PodShapes(
         settings(warmPools=[{"image": "a:1", "reuse": "Restart"}], resources={"limits": {"cpu": "2", "memory": "8Gi"}})
     )
     pooled = shapes.of("a:1")

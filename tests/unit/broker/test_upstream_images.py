@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from gymtrain_api.sandboxes import SandboxRequest
-from gymtrain_broker.policy.shapes import Shapes
+from gymtrain_broker.policy.shapes import PodShapes
 from gymtrain_trainer.rollouts.upcoming import of_row
 from tests.unit.broker.conftest import settings
 
@@ -53,7 +53,7 @@ def test_a_row_gets_its_image_from_where_the_run_says(name: str) -> None:
     upcoming = of_row(row)
     assert upcoming is not None
     request = SandboxRequest(image=upcoming.image, task=upcoming.task)
-    shape = Shapes(settings(**spec)).of(request.image)
+    shape = PodShapes(settings(**spec)).of(request.image)
     pod = shape.body["spec"]
     assert (shape.image, shape.asked) == (pulled, upcoming.image)
     assert pod["containers"][0]["image"] == pulled

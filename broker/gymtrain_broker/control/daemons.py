@@ -1,5 +1,6 @@
-"""Calls to the daemons in the sandboxes: do they answer, for how long have they been idle, start anew."""
+"""Calls to the daemons in the sandboxes: whether they answer, how long they have been idle, and resets."""
 
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
@@ -7,9 +8,31 @@ import aiohttp
 
 from gymtrain_api.sandboxes import sandbox_token
 from gymtrain_broker.objects.pod_view import SandboxPod
+from gymtrain_broker.policy.claims import Claim
 from gymtrain_broker.settings import Settings
 
 _CALL_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class DaemonReady:
+    """The daemon in a pod answers.
+
+    Attributes:
+        pod: as it was when its daemon was asked.
+        instance: which start of it takes calls: empty where it doesn't tell.
+    """
+
+    pod: SandboxPod
+    instance: str
+
+
+@dataclass(frozen=True)
+class DaemonIdle:
+    """A sandbox has had no call of a client for so many seconds."""
+
+    claim: Claim
+    seconds: float
 
 
 class Daemons:
@@ -20,29 +43,29 @@ class Daemons:
         self._settings = settings
 
     def url(self, pod: SandboxPod) -> str:
-        """Base URL of the daemon in a pod."""
+        """Returns the base URL of the daemon in a pod."""
         host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
         return f"http://{host}:{self._settings.daemon_port}"
 
     def token(self, pod: SandboxPod) -> str:
-        """Its bearer token."""
+        """Returns the bearer token of the daemon in a pod."""
         return sandbox_token(self._settings.run_token, pod.identity)
 
-    async def instance(self, pod: SandboxPod) -> str | None:
-        """Which start of it takes calls: empty where it doesn't tell, None where it doesn't answer."""
+    async def ask_ready(self, pod: SandboxPod) -> DaemonReady | None:
+        """Asks a daemon which start of it answers; None if none does."""
         found = await self._ask("GET", pod, "/healthz")
-        return None if found is None else str(found.get("instance") or "")
+        return None if found is None else DaemonReady(pod, str(found.get("instance") or ""))
 
-    async def idle_seconds(self, pod: SandboxPod) -> float | None:
-        """Since the last call of a client; None where it doesn't answer."""
+    async def ask_idle(self, claim: Claim, pod: SandboxPod) -> DaemonIdle | None:
+        """Asks how long the sandbox of a claim has been idle; None if its daemon doesn't answer."""
         found = await self._ask("GET", pod, "/v1/status")
         try:
-            return None if found is None else float(found["idleSeconds"])
+            return None if found is None else DaemonIdle(claim, float(found["idleSeconds"]))
         except (KeyError, TypeError, ValueError):
             return None
 
     async def reset(self, pod: SandboxPod) -> bool:
-        """Makes it end all and exit; the kubelet starts the container anew. False where it doesn't."""
+        """Has a daemon end all processes and exit, so that the kubelet restarts the container. False if it doesn't."""
         return await self._ask("POST", pod, "/v1/reset", expected=HTTPStatus.ACCEPTED) is not None
 
     async def _ask(

@@ -44,7 +44,7 @@ async def test_a_pool_follows_what_its_requests_ask_for(start: Start, cluster: F
     assert not first["warm"]
     limits = [pod["spec"]["containers"][0]["resources"]["limits"]["memory"] for pod in cluster.pods.values()]
     assert "8192Mi" in limits
-    pods = bench.running.controller.state.pods
+    pods = bench.process.controller.state.pods
     large = pods[first["podName"]].shape
     await bench.until(lambda: any(pods[name].shape == large for name in bench.free_ready()))
     _, second = await bench.ask("a:1", resources=resources)
@@ -55,7 +55,7 @@ async def test_the_most_that_is_ready_is_what_was_asked_for(start: Start, cluste
     bench = await start(warmPools=[{"image": "a:1", "replicas": 3}])
     await bench.until(lambda: len(bench.free_ready()) == 3)
     for _ in range(5):
-        bench.running.controller.step()
+        bench.process.controller.round()
     await asyncio.sleep(0.1)
     assert len(cluster.pods) == 3
 
@@ -104,7 +104,7 @@ async def test_a_sandbox_that_ran_for_long_is_restarted_again(start: Start, clus
     await bench.close(first["id"])
     await bench.until(lambda: first["podName"] in bench.free_ready())
     cluster.container(first["podName"], restartCount=1, state=old)
-    await bench.until(lambda: bench.running.controller.state.pods[first["podName"]].started == 1577836800)
+    await bench.until(lambda: bench.process.controller.state.pods[first["podName"]].started == 1577836800)
     _, second = await bench.ask()
     assert second["podName"] == first["podName"]
     await bench.close(second["id"])
@@ -151,7 +151,7 @@ async def test_who_announces_need_not_know_what_the_task_asks_for(start: Start, 
     await bench.until(bench.free_ready)
     _, found = await bench.ask("hub/swe/b:1", resources=resources, task="called otherwise")
     assert found["warm"]
-    assert not bench.running.controller.state.announced
+    assert not bench.process.controller.state.announced
 
 
 async def test_a_task_announced_twice_gets_two(start: Start, cluster: FakeCluster) -> None:
@@ -176,7 +176,7 @@ async def test_those_that_wait_in_the_queue_are_prepared_first(start: Start, clu
     _, first = await bench.ask("a:1")
     _, queued = await bench.ask("b:1", wait=0)
     await bench.until(lambda: _images(cluster)["b:1"] == 1)
-    pods = bench.running.controller.state.pods
+    pods = bench.process.controller.state.pods
     await bench.until(lambda: any(pods[name].image == "b:1" for name in bench.free_ready()))
     await bench.close(first["id"])
     assert (await bench.get(queued["id"], wait=5))["warm"]
@@ -268,7 +268,7 @@ async def test_nothing_is_made_ahead_while_nodes_are_full(start: Start, cluster:
     for _ in range(2):
         await bench.ask("b:1", wait=0)
     await bench.until(lambda: len(cluster.pods) == 2)
-    state = bench.running.controller.state
+    state = bench.process.controller.state
     await bench.until(lambda: all(pod.trouble for pod in state.pods.values()))
     await _announce(bench, "a:1")
     await asyncio.sleep(0.1)
@@ -300,7 +300,7 @@ async def test_a_pool_is_not_refilled_while_requests_make_the_api_server_slow_un
     await bench.ask("c:1")  # the first slow write: only from its end on anything gives way
     for _ in range(6):
         await bench.ask("a:1")
-        bench.running.controller.step()
+        bench.process.controller.round()
     await _announce(bench, "b:1")
     await bench.until(lambda: len(bench.free_ready()) == 3)
     assert _images(cluster) == {"a:1": 8, "b:1": 1, "c:1": 1}, "of the pool 2 are left, a fourth"
@@ -313,7 +313,7 @@ async def test_a_free_pod_too_near_its_end_is_not_leased(start: Start, cluster: 
     await bench.until(bench.free_ready)
     (pod,) = bench.free_ready()
     cluster.end_at(pod, 60)
-    state = bench.running.controller.state
+    state = bench.process.controller.state
     await bench.until(lambda: pod not in state.pods or pod not in bench.free_ready())
     _, found = await bench.ask("a:1")
     assert found["podName"] != pod
@@ -336,4 +336,4 @@ async def test_an_announcement_without_look_ahead_is_noted_and_nothing_made(star
     assert not cluster.pods
     _, found = await bench.ask("a:1", task="a:1")
     assert found["state"] == SandboxState.RUNNING
-    assert not bench.running.controller.state.announced
+    assert not bench.process.controller.state.announced
