@@ -20,7 +20,7 @@ from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseExceptio
 
 from gymtrain_api.spec import Gym
 from gymtrain_api.wiring import GYM_PORT, HEAD_SERVER, POLICY_MODEL_SERVER, SERVED_MODEL_NAME
-from gymtrain_gym.config import environment, merging, sandboxes
+from gymtrain_gym.config import merging, sandboxes, variables
 from gymtrain_gym.config.findings import Findings, nearest
 from gymtrain_gym.server import workspace
 
@@ -129,7 +129,7 @@ def resolve(
         root_sandboxes: and they run as root.
     """
     os.environ.setdefault("WANDB_MODE", "disabled")  # upstream's parser would log in where the config has keys
-    environment.provide_placeholders(gym)
+    variables.provide_placeholders(gym)
     parser = _Parser(findings)
     if not _paths_exist(gym.config_paths, findings):
         return None
@@ -144,7 +144,7 @@ def resolve(
         if findings:
             return None
         merged = OmegaConf.merge(base, overrides)
-        environment.check_variables(merged, gym, findings)
+        variables.check_variables(merged, gym, findings)
         if POLICY_MODEL_SERVER not in merged:
             paths = [*paths, TRAINING_MODEL_CONFIG]
         policy = {
@@ -178,7 +178,7 @@ def resolve(
     _set_up_policy(config, gym, f"{gateway_url}/v1", findings)
     sandboxes.set_up(config, provided=has_sandboxes, findings=findings)
     sandboxes.check_users(config, root=root_sandboxes, findings=findings)
-    environment.check_resolves(config, findings)
+    variables.check_resolves(config, findings)
     return None if findings else config
 
 

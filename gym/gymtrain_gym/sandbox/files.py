@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 import aiohttp
 
-from gymtrain_gym.sandbox.daemon import (
+from gymtrain_gym.sandbox.daemon_client import (
     CONNECT_SECONDS,
     PAUSE_LIMIT_SECONDS,
     PAUSE_SECONDS,
@@ -20,7 +20,7 @@ from gymtrain_gym.sandbox.daemon import (
 )
 from gymtrain_gym.sandbox.errors import SandboxFileError
 from gymtrain_gym.sandbox.lease import Lease
-from gymtrain_gym.sandbox.sessions import Sessions
+from gymtrain_gym.sandbox.http_sessions import Sessions
 
 _FILE_SECONDS = 600.0  # of one try
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=120.0)

@@ -13,12 +13,12 @@ from typing import Any
 
 from nemo_gym.sandbox import SandboxExecResult, SandboxHandle, SandboxSpec, SandboxStatus
 
-from gymtrain_gym.sandbox import daemon, exit_cleanup, files, lost_sandboxes, settings
-from gymtrain_gym.sandbox.broker import NOT_FOUND, Broker
-from gymtrain_gym.sandbox.daemon import Finished
+from gymtrain_gym.sandbox import daemon_client, exit_cleanup, files, lost_sandboxes, settings
+from gymtrain_gym.sandbox.broker_client import NOT_FOUND, Broker
+from gymtrain_gym.sandbox.daemon_client import Finished
 from gymtrain_gym.sandbox.errors import BrokerRefusedError, SandboxFileError, SandboxLostError, SandboxUnavailableError
 from gymtrain_gym.sandbox.lease import Lease
-from gymtrain_gym.sandbox.sessions import Sessions
+from gymtrain_gym.sandbox.http_sessions import Sessions
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class GymtrainProvider:
                 "timeoutSeconds": timeout_s,
             }
             try:
-                finished = await daemon.execute(self._sessions, lease, body, timeout_s)
+                finished = await daemon_client.execute(self._sessions, lease, body, timeout_s)
             except SandboxLostError as error:
                 raise SandboxLostError(f"{error}. {await self._account(lease)}") from error
         return _result(finished, timeout_s)
@@ -161,7 +161,7 @@ class GymtrainProvider:
         from nemo_gym.sandbox.providers.base import SandboxEndpoint
 
         lease: Lease = handle.raw
-        return SandboxEndpoint(f"{lease.url}/v1/ports/{port}", daemon.headers(lease))
+        return SandboxEndpoint(f"{lease.url}/v1/ports/{port}", daemon_client.headers(lease))
 
     async def serialize_handle(self, handle: SandboxHandle, *, scope: str | None = None) -> dict[str, Any]:
         """What another process needs to `connect`; no secrets: it has the run's token itself."""

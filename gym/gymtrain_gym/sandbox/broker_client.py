@@ -13,7 +13,7 @@ from nemo_gym.sandbox import SandboxSpec
 from gymtrain_gym.sandbox import lease as leases
 from gymtrain_gym.sandbox.errors import BrokerRefusedError, SandboxError, SandboxUnavailableError
 from gymtrain_gym.sandbox.lease import Lease
-from gymtrain_gym.sandbox.sessions import Sessions
+from gymtrain_gym.sandbox.http_sessions import Sessions
 from gymtrain_gym.sandbox.settings import Settings
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ import aiohttp
 from gymtrain_api.sandboxes import DAEMON_INSTANCE_HEADER
 from gymtrain_gym.sandbox.errors import SandboxLostError
 from gymtrain_gym.sandbox.lease import Lease
-from gymtrain_gym.sandbox.sessions import Sessions
+from gymtrain_gym.sandbox.http_sessions import Sessions
 
 CONNECT_SECONDS = 5.0  # of one try
 RETRY_SECONDS = 30.0  # of all tries to begin
