@@ -1,23 +1,26 @@
-"""Client of the exec daemon in a sandbox's pod: commands.
+"""Client of the daemon in a sandbox's pod: commands and files.
 
-Only what surely didn't run is tried again: a connection that was refused, and a daemon that is too busy. A connection
-that breaks later may have run the command, so it is an error. A pod that is reused keeps its address and token: each
-call says which instance of the daemon it is meant for, so that none reaches what is in a lost sandbox's place.
+A command is tried again only if it surely didn't run: the connection was refused, or the daemon was too busy. A
+connection that breaks later may have run the command, so that is an error. Moving one whole file is safe to repeat. A
+pod that is reused keeps its address and token: each call says which instance of the daemon it is meant for, so that none
+reaches what is in a lost sandbox's place.
 """
 
 import asyncio
 import base64
 import json
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NoReturn
+from urllib.parse import urlencode
 
 import aiohttp
 
 from gymtrain_api.sandboxes import DAEMON_INSTANCE_HEADER
-from gymtrain_gym.sandbox.errors import SandboxLostError
-from gymtrain_gym.sandbox.lease import Lease
+from gymtrain_gym.sandbox.broker_client import Lease
+from gymtrain_gym.sandbox.errors import SandboxFileError, SandboxLostError
 from gymtrain_gym.sandbox.http_sessions import Sessions
 
 CONNECT_SECONDS = 5.0  # of one try
@@ -30,6 +33,9 @@ _BUSY = frozenset({429, 503})  # too many commands or open files: the sandbox's 
 _OTHER_INSTANCE, _ENDING = 410, 503
 _REFUSED = frozenset({400, 413, 422})  # what was asked for can't be run
 _QUOTED = 400  # characters of an error's body
+_FILE_SECONDS = 600.0  # of one try
+_FILE_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=120.0)
+_CHUNK = 1 << 20
 
 
 @dataclass
@@ -79,6 +85,52 @@ async def execute(sessions: Sessions, lease: Lease, body: dict[str, Any], timeou
                 lost(lease, f"its daemon answered {status}: {quoted(text)}")
         await asyncio.sleep(pause)
         pause = min(PAUSE_LIMIT_SECONDS, 2 * pause)
+
+
+async def put(sessions: Sessions, lease: Lease, path: str, content: Path | bytes, mode: int) -> bool:
+    """Writes one file; False where its folder is missing.
+
+    Raises:
+        SandboxFileError: refused.
+        SandboxLostError: the daemon is gone.
+    """
+    query = urlencode({"path": path, "mode": f"{mode & 0o7777:04o}"})
+
+    async def attempt(session: aiohttp.ClientSession) -> bool:
+        data = content if isinstance(content, bytes) else _chunks(content)
+        async with session.put(
+            f"{lease.url}/v1/file?{query}", data=data, headers=headers(lease), timeout=_FILE_TIMEOUT
+        ) as response:
+            if response.status == 404:
+                return False
+            await _expect(response, lease, f"{path} can't be written in sandbox {lease.id}")
+            return True
+
+    return await _repeated(sessions, lease, attempt)
+
+
+async def get(sessions: Sessions, lease: Lease, path: str, target: Path) -> None:
+    """Reads one file into `target`, which appears whole or not at all.
+
+    Raises:
+        SandboxFileError: missing, or not readable.
+        SandboxLostError: the daemon is gone.
+    """
+    part = target.with_name(f".{target.name}.part")
+    query = urlencode({"path": path})
+
+    async def attempt(session: aiohttp.ClientSession) -> None:
+        async with session.get(f"{lease.url}/v1/file?{query}", headers=headers(lease), timeout=_FILE_TIMEOUT) as response:
+            await _expect(response, lease, f"{path} can't be read from sandbox {lease.id}")
+            with part.open("wb") as file:
+                async for chunk in response.content.iter_chunked(_CHUNK):
+                    file.write(chunk)
+
+    try:
+        await _repeated(sessions, lease, attempt)
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def headers(lease: Lease) -> dict[str, str]:
@@ -137,3 +189,31 @@ def _events(lines: list[bytes]) -> Iterator[dict[str, Any]]:
     for line in lines:
         if line.strip():
             yield json.loads(line)
+
+
+async def _repeated[T](sessions: Sessions, lease: Lease, attempt: Callable[[aiohttp.ClientSession], Awaitable[T]]) -> T:
+    end, pause = time.monotonic() + RETRY_SECONDS, PAUSE_SECONDS
+    while True:
+        try:
+            async with asyncio.timeout(_FILE_SECONDS), sessions.use() as session:
+                return await attempt(session)
+        except aiohttp.ClientError as error:  # some of them are TimeoutErrors too
+            if time.monotonic() > end:
+                lost(lease, f"a file can't be moved: {type(error).__name__}: {error}")
+        except TimeoutError:
+            lost(lease, f"a file took longer than {_FILE_SECONDS:g} s")
+        await asyncio.sleep(pause)
+        pause = min(PAUSE_LIMIT_SECONDS, 2 * pause)
+
+
+async def _expect(response: aiohttp.ClientResponse, lease: Lease, what: str) -> None:
+    if response.status >= 300:
+        text = await response.text(errors="replace")
+        if_gone(lease, response.status, text)
+        raise SandboxFileError(f"{what}: {response.status} {quoted(text)}")
+
+
+async def _chunks(path: Path) -> AsyncIterator[bytes]:
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            yield chunk

@@ -13,11 +13,10 @@ from typing import Any
 
 from nemo_gym.sandbox import SandboxExecResult, SandboxHandle, SandboxSpec, SandboxStatus
 
-from gymtrain_gym.sandbox import daemon_client, exit_cleanup, files, lost_sandboxes, settings
-from gymtrain_gym.sandbox.broker_client import NOT_FOUND, Broker
+from gymtrain_gym.sandbox import daemon_client, exit_cleanup, lost_sandboxes, settings
+from gymtrain_gym.sandbox.broker_client import NOT_FOUND, Broker, Lease
 from gymtrain_gym.sandbox.daemon_client import Finished
 from gymtrain_gym.sandbox.errors import BrokerRefusedError, SandboxFileError, SandboxLostError, SandboxUnavailableError
-from gymtrain_gym.sandbox.lease import Lease
 from gymtrain_gym.sandbox.http_sessions import Sessions
 
 log = logging.getLogger(__name__)
@@ -116,11 +115,11 @@ class GymtrainProvider:
         lease: Lease = handle.raw
         mode = source_path.stat().st_mode  # noqa: ASYNC240 - a local disk
         with lost_sandboxes.noted(*_LOSSES):
-            if await files.put(self._sessions, lease, target_path, source_path, mode):
+            if await daemon_client.put(self._sessions, lease, target_path, source_path, mode):
                 return
             folder = str(PurePosixPath(target_path).parent)
             made = await self.exec(handle, f"mkdir -p {shlex.quote(folder)}", timeout_s=60)
-            if not made.return_code and await files.put(self._sessions, lease, target_path, source_path, mode):
+            if not made.return_code and await daemon_client.put(self._sessions, lease, target_path, source_path, mode):
                 return
             raise SandboxFileError(f"{folder} can't be made in sandbox {lease.id}: {made.stderr}")
 
@@ -133,7 +132,7 @@ class GymtrainProvider:
         """
         target_path.parent.mkdir(parents=True, exist_ok=True)
         with lost_sandboxes.noted(*_LOSSES):
-            await files.get(self._sessions, handle.raw, source_path, target_path)
+            await daemon_client.get(self._sessions, handle.raw, source_path, target_path)
 
     async def status(self, handle: SandboxHandle) -> SandboxStatus:
         """What the broker says of the sandbox."""
@@ -193,7 +192,7 @@ class GymtrainProvider:
     async def _as_file(self, lease: Lease, command: str) -> str:
         """A command that is too long for an argument, as one that runs it from a file."""
         path = f"/tmp/gymtrain-{uuid.uuid4().hex}.sh"  # noqa: S108 - in the sandbox
-        await files.put(self._sessions, lease, path, f"rm -f {path}\n{command}".encode(), 0o644)
+        await daemon_client.put(self._sessions, lease, path, f"rm -f {path}\n{command}".encode(), 0o644)
         return f". {path}"
 
     async def _account(self, lease: Lease) -> str:

@@ -15,7 +15,6 @@ import pytest_asyncio
 from nemo_gym.sandbox import AsyncSandbox, Sandbox, SandboxCreateError, SandboxSpec, SandboxStatus
 
 from gymtrain_gym.sandbox import broker_client, daemon_client, lost_sandboxes
-from gymtrain_gym.sandbox import files as files_module
 from gymtrain_gym.sandbox import provider as provider_module
 from gymtrain_gym.sandbox.errors import (
     SandboxFileError,
@@ -278,7 +277,7 @@ async def test_a_file_is_sent_again_where_no_connection_came(
 async def test_a_file_that_takes_too_long_is_given_up(
     sandboxes: FakeSandboxes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files_module, "_FILE_SECONDS", 0.2)
+    monkeypatch.setattr(daemon_client, "_FILE_SECONDS", 0.2)
 
     async def endless(self: aiohttp.TCPConnector, *_: Any, **__: Any) -> Any:
         await asyncio.sleep(60)
@@ -287,7 +286,7 @@ async def test_a_file_that_takes_too_long_is_given_up(
         with monkeypatch.context() as patch:
             patch.setattr(aiohttp.TCPConnector, "connect", endless)
             with pytest.raises(SandboxLostError, match=r"a file took longer than 0\.2 s"):
-                await files_module.get(Sessions(), sandbox._handle.raw, "/etc/hostname", tmp_path / "got")
+                await daemon_client.get(Sessions(), sandbox._handle.raw, "/etc/hostname", tmp_path / "got")
 
 
 async def test_a_sandbox_that_is_gone_is_an_error_that_says_why(sandboxes: FakeSandboxes) -> None:
