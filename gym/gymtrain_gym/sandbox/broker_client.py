@@ -40,7 +40,7 @@ TASK_KEYS = ("instance_id", "task", "task_id")  # of a spec's metadata
 
 
 @dataclass(frozen=True)
-class Lease:
+class SandboxView:
     """A sandbox as the broker describes it."""
 
     id: str
@@ -50,7 +50,6 @@ class Lease:
     instance: str = ""  # of the daemon: url and token may be another sandbox's later
     reason: str = ""
     message: str = ""
-    position: int | None = None  # in the queue
     pod: str = ""
     env: Mapping[str, str] = field(default_factory=dict)  # of every command, as it was asked for
     workdir: str | None = None  # the same
@@ -67,7 +66,7 @@ class Lease:
         return " ".join(part for part in (self.state, self.reason and f"({self.reason})", self.message) if part)
 
 
-class Broker:
+class BrokerClient:
     """Creates, asks for and closes sandboxes."""
 
     def __init__(self, settings: Settings, sessions: Sessions) -> None:
@@ -75,7 +74,7 @@ class Broker:
         self._sessions = sessions
         self._url = settings.broker_url
 
-    async def create(self, spec: SandboxSpec, key: str) -> Lease:
+    async def create(self, spec: SandboxSpec, key: str) -> SandboxView:
         """A running sandbox. Waits in the broker's queue as long as the run's spec allows; `spec.ready_timeout_s`
         counts from the moment that it left the queue. What a failed or cancelled creation leaves is closed.
 
@@ -84,15 +83,15 @@ class Broker:
         """
         body = request_body(spec, key, self._settings.create_timeout_seconds)
         try:
-            lease = await self._wait_for(spec, body)
-            if lease.state != "Running" or not lease.url:
-                raise SandboxUnavailableError(f"no sandbox of {spec.image}: {lease.account}")
+            sandbox = await self._wait_for(spec, body)
+            if sandbox.state != "Running" or not sandbox.url:
+                raise SandboxUnavailableError(f"no sandbox of {spec.image}: {sandbox.account}")
         except BaseException:
             await self._abandon(spec, body)
             raise
-        return lease
+        return sandbox
 
-    async def get(self, id: str, wait: float = 0.0, patience: float = 10.0) -> Lease:
+    async def get(self, id: str, wait: float = 0.0, patience: float = 10.0) -> SandboxView:
         """The sandbox now, or after up to `wait` seconds in which it left queue and start.
 
         Raises:
@@ -113,34 +112,36 @@ class Broker:
             if error.status != NOT_FOUND:
                 raise
 
-    async def _wait_for(self, spec: SandboxSpec, body: dict[str, Any]) -> Lease:
+    async def _wait_for(self, spec: SandboxSpec, body: dict[str, Any]) -> SandboxView:
         limit = self._settings.create_timeout_seconds or float("inf")
         end = time.monotonic() + limit
         started: float | None = None
-        lease = await self._step(spec, body, None, end)
-        while lease.waiting:
+        sandbox = await self._step(spec, body, None, end)
+        while sandbox.waiting:
             now = time.monotonic()
-            if lease.state == "Starting":
+            if sandbox.state == "Starting":
                 started = started or now
             if started and spec.ready_timeout_s and now - started > spec.ready_timeout_s:
                 raise SandboxUnavailableError(
-                    f"sandbox {lease.id} of {spec.image} wasn't ready {spec.ready_timeout_s:g} s after it left the "
-                    f"queue (sandbox_spec.ready_timeout_s): {lease.account}"
+                    f"sandbox {sandbox.id} of {spec.image} wasn't ready {spec.ready_timeout_s:g} s after it left the "
+                    f"queue (sandbox_spec.ready_timeout_s): {sandbox.account}"
                 )
             if now > end:
                 raise SandboxUnavailableError(
                     f"no sandbox of {spec.image} within {limit:g} s (sandbox.gymtrain.create_timeout_s): "
-                    f"{lease.account}"
+                    f"{sandbox.account}"
                 )
-            lease = await self._step(spec, body, lease, end)
-        return lease
+            sandbox = await self._step(spec, body, sandbox, end)
+        return sandbox
 
-    async def _step(self, spec: SandboxSpec, body: dict[str, Any], lease: Lease | None, end: float) -> Lease:
+    async def _step(
+        self, spec: SandboxSpec, body: dict[str, Any], sandbox: SandboxView | None, end: float
+    ) -> SandboxView:
         """News of the sandbox; asks for one where there is none, or where a restarted broker forgot the queue."""
         wait = max(0.0, min(_WAIT_SECONDS, end - time.monotonic()))
         try:
-            if lease is not None:
-                return await self.get(lease.id, wait, PATIENCE_SECONDS)
+            if sandbox is not None:
+                return await self.get(sandbox.id, wait, PATIENCE_SECONDS)
         except BrokerRefusedError as error:
             if error.status != NOT_FOUND:
                 raise SandboxUnavailableError(str(error)) from error
@@ -205,7 +206,7 @@ class Broker:
             raise BrokerRefusedError(f"the broker answered no JSON to {method} {url}: {error}") from error
 
 
-def parse(body: Any) -> Lease:
+def parse(body: Any) -> SandboxView:
     """The broker's answer.
 
     Raises:
@@ -213,7 +214,7 @@ def parse(body: Any) -> Lease:
     """
     if not isinstance(body, dict) or not body.get("id") or not body.get("state"):
         raise SandboxUnavailableError(f"the broker answered no sandbox: {str(body)[:200]}")
-    return Lease(
+    return SandboxView(
         id=str(body["id"]),
         state=str(body["state"]),
         url=str(body.get("url") or "").rstrip("/"),
@@ -221,7 +222,6 @@ def parse(body: Any) -> Lease:
         instance=str(body.get("instance") or ""),
         reason=str(body.get("reason") or ""),
         message=str(body.get("message") or ""),
-        position=body.get("position"),
         pod=str(body.get("podName") or ""),
         env=dict(body.get("env") or {}),
         workdir=body.get("workdir") or None,

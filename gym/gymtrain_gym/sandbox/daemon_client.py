@@ -2,8 +2,8 @@
 
 A command is tried again only if it surely didn't run: the connection was refused, or the daemon was too busy. A
 connection that breaks later may have run the command, so that is an error. Moving one whole file is safe to repeat. A
-pod that is reused keeps its address and token: each call says which instance of the daemon it is meant for, so that none
-reaches what is in a lost sandbox's place.
+pod that is reused keeps its address and token: each call says which instance of the daemon it is meant for, so that
+none reaches what is in a lost sandbox's place.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ from urllib.parse import urlencode
 import aiohttp
 
 from gymtrain_api.sandboxes import DAEMON_INSTANCE_HEADER
-from gymtrain_gym.sandbox.broker_client import Lease
+from gymtrain_gym.sandbox.broker_client import SandboxView
 from gymtrain_gym.sandbox.errors import SandboxFileError, SandboxLostError
 from gymtrain_gym.sandbox.http_sessions import Sessions
 
-CONNECT_SECONDS = 5.0  # of one try
+_CONNECT_SECONDS = 5.0  # of one try
 RETRY_SECONDS = 30.0  # of all tries to begin
-PAUSE_SECONDS = 0.1  # doubled at each try
-PAUSE_LIMIT_SECONDS = 5.0
+_PAUSE_SECONDS = 0.1  # doubled at each try
+_PAUSE_LIMIT_SECONDS = 5.0
 _SILENCE_SECONDS = 45.0  # a command that says nothing still sends a sign of life every 10 s
 _GRACE_SECONDS = 30.0  # for the daemon to end a command whose time is up
 _BUSY = frozenset({429, 503})  # too many commands or open files: the sandbox's own doing
@@ -34,7 +34,7 @@ _OTHER_INSTANCE, _ENDING = 410, 503
 _REFUSED = frozenset({400, 413, 422})  # what was asked for can't be run
 _QUOTED = 400  # characters of an error's body
 _FILE_SECONDS = 600.0  # of one try
-_FILE_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=120.0)
+_FILE_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=120.0)
 _CHUNK = 1 << 20
 
 
@@ -52,42 +52,46 @@ class Finished:
     message: str = ""
 
 
-async def execute(sessions: Sessions, lease: Lease, body: dict[str, Any], timeout_seconds: float | None) -> Finished:
+async def execute(
+    sessions: Sessions, sandbox: SandboxView, body: dict[str, Any], timeout_seconds: float | None
+) -> Finished:
     """Runs a command to its end.
 
     Raises:
         SandboxLostError: the daemon is gone, or went away before the command's end.
     """
     total = None if timeout_seconds is None else timeout_seconds + _GRACE_SECONDS
-    timeout = aiohttp.ClientTimeout(total=total, sock_connect=CONNECT_SECONDS, sock_read=_SILENCE_SECONDS)
-    end, pause = time.monotonic() + RETRY_SECONDS, PAUSE_SECONDS
+    timeout = aiohttp.ClientTimeout(total=total, sock_connect=_CONNECT_SECONDS, sock_read=_SILENCE_SECONDS)
+    end, pause = time.monotonic() + RETRY_SECONDS, _PAUSE_SECONDS
     while True:
         try:
             async with (
                 sessions.use() as session,
-                session.post(f"{lease.url}/v1/exec", json=body, headers=headers(lease), timeout=timeout) as response,
+                session.post(
+                    f"{sandbox.url}/v1/exec", json=body, headers=headers(sandbox), timeout=timeout
+                ) as response,
             ):
                 if response.status == 200:
-                    return await _finished(lease, response.content.iter_any())
+                    return await _finished(sandbox, response.content.iter_any())
                 status, text = response.status, await response.text(errors="replace")
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             if time.monotonic() > end:
-                lost(lease, f"it can't be reached: {error}")
+                _lost(sandbox, f"it can't be reached: {error}")
         except TimeoutError:
-            lost(lease, "it fell silent while a command ran")
+            _lost(sandbox, "it fell silent while a command ran")
         except (aiohttp.ClientError, OSError) as error:
-            lost(lease, f"the connection broke while a command ran: {type(error).__name__}: {error}")
+            _lost(sandbox, f"the connection broke while a command ran: {type(error).__name__}: {error}")
         else:
-            if_gone(lease, status, text)
+            _raise_if_gone(sandbox, status, text)
             if status in _REFUSED or (status in _BUSY and time.monotonic() > end):
-                return Finished(error="refused", message=quoted(text))
+                return Finished(error="refused", message=_quoted(text))
             if status not in _BUSY:
-                lost(lease, f"its daemon answered {status}: {quoted(text)}")
+                _lost(sandbox, f"its daemon answered {status}: {_quoted(text)}")
         await asyncio.sleep(pause)
-        pause = min(PAUSE_LIMIT_SECONDS, 2 * pause)
+        pause = min(_PAUSE_LIMIT_SECONDS, 2 * pause)
 
 
-async def put(sessions: Sessions, lease: Lease, path: str, content: Path | bytes, mode: int) -> bool:
+async def write_file(sessions: Sessions, sandbox: SandboxView, path: str, content: Path | bytes, mode: int) -> bool:
     """Writes one file; False where its folder is missing.
 
     Raises:
@@ -99,17 +103,17 @@ async def put(sessions: Sessions, lease: Lease, path: str, content: Path | bytes
     async def attempt(session: aiohttp.ClientSession) -> bool:
         data = content if isinstance(content, bytes) else _chunks(content)
         async with session.put(
-            f"{lease.url}/v1/file?{query}", data=data, headers=headers(lease), timeout=_FILE_TIMEOUT
+            f"{sandbox.url}/v1/file?{query}", data=data, headers=headers(sandbox), timeout=_FILE_TIMEOUT
         ) as response:
             if response.status == 404:
                 return False
-            await _expect(response, lease, f"{path} can't be written in sandbox {lease.id}")
+            await _expect(response, sandbox, f"{path} can't be written in sandbox {sandbox.id}")
             return True
 
-    return await _repeated(sessions, lease, attempt)
+    return await _repeated(sessions, sandbox, attempt)
 
 
-async def get(sessions: Sessions, lease: Lease, path: str, target: Path) -> None:
+async def read_file(sessions: Sessions, sandbox: SandboxView, path: str, target: Path) -> None:
     """Reads one file into `target`, which appears whole or not at all.
 
     Raises:
@@ -120,37 +124,39 @@ async def get(sessions: Sessions, lease: Lease, path: str, target: Path) -> None
     query = urlencode({"path": path})
 
     async def attempt(session: aiohttp.ClientSession) -> None:
-        async with session.get(f"{lease.url}/v1/file?{query}", headers=headers(lease), timeout=_FILE_TIMEOUT) as response:
-            await _expect(response, lease, f"{path} can't be read from sandbox {lease.id}")
+        async with session.get(
+            f"{sandbox.url}/v1/file?{query}", headers=headers(sandbox), timeout=_FILE_TIMEOUT
+        ) as response:
+            await _expect(response, sandbox, f"{path} can't be read from sandbox {sandbox.id}")
             with part.open("wb") as file:
                 async for chunk in response.content.iter_chunked(_CHUNK):
                     file.write(chunk)
 
     try:
-        await _repeated(sessions, lease, attempt)
+        await _repeated(sessions, sandbox, attempt)
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)
 
 
-def headers(lease: Lease) -> dict[str, str]:
+def headers(sandbox: SandboxView) -> dict[str, str]:
     """What each call to the daemon says: who calls, and whom."""
-    own = {DAEMON_INSTANCE_HEADER: lease.instance} if lease.instance else {}
-    return {"Authorization": f"Bearer {lease.token}", **own}
+    own = {DAEMON_INSTANCE_HEADER: sandbox.instance} if sandbox.instance else {}
+    return {"Authorization": f"Bearer {sandbox.token}", **own}
 
 
-def if_gone(lease: Lease, status: int, text: str) -> None:
+def _raise_if_gone(sandbox: SandboxView, status: int, text: str) -> None:
     """Raises SandboxLostError where the daemon answers that this sandbox has ended."""
     if status == _OTHER_INSTANCE or (status == _ENDING and _body(text).get("error") == "resetting"):
-        lost(lease, quoted(text))
+        _lost(sandbox, _quoted(text))
 
 
-def lost(lease: Lease, what: str) -> NoReturn:
+def _lost(sandbox: SandboxView, what: str) -> NoReturn:
     """Raises SandboxLostError."""
-    raise SandboxLostError(f"sandbox {lease.id} (pod {lease.pod or 'unknown'}) is lost: {what}")
+    raise SandboxLostError(f"sandbox {sandbox.id} (pod {sandbox.pod or 'unknown'}) is lost: {what}")
 
 
-def quoted(text: str) -> str:
+def _quoted(text: str) -> str:
     """The message of an error's body."""
     return " ".join(str(_body(text).get("message", text)).split())[:_QUOTED]
 
@@ -163,7 +169,7 @@ def _body(text: str) -> dict[str, Any]:
     return body if isinstance(body, dict) else {}
 
 
-async def _finished(lease: Lease, chunks: AsyncIterator[bytes]) -> Finished:
+async def _finished(sandbox: SandboxView, chunks: AsyncIterator[bytes]) -> Finished:
     """The stream of events, read to its last one."""
     finished, rest = Finished(), b""
     async for chunk in chunks:
@@ -182,7 +188,7 @@ async def _finished(lease: Lease, chunks: AsyncIterator[bytes]) -> Finished:
                 case "error":
                     finished.error, finished.message = str(event["error"]), str(event.get("message", ""))
                     return finished
-    lost(lease, "its answer ended before the command did")
+    _lost(sandbox, "its answer ended before the command did")
 
 
 def _events(lines: list[bytes]) -> Iterator[dict[str, Any]]:
@@ -191,26 +197,28 @@ def _events(lines: list[bytes]) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
-async def _repeated[T](sessions: Sessions, lease: Lease, attempt: Callable[[aiohttp.ClientSession], Awaitable[T]]) -> T:
-    end, pause = time.monotonic() + RETRY_SECONDS, PAUSE_SECONDS
+async def _repeated[T](
+    sessions: Sessions, sandbox: SandboxView, attempt: Callable[[aiohttp.ClientSession], Awaitable[T]]
+) -> T:
+    end, pause = time.monotonic() + RETRY_SECONDS, _PAUSE_SECONDS
     while True:
         try:
             async with asyncio.timeout(_FILE_SECONDS), sessions.use() as session:
                 return await attempt(session)
         except aiohttp.ClientError as error:  # some of them are TimeoutErrors too
             if time.monotonic() > end:
-                lost(lease, f"a file can't be moved: {type(error).__name__}: {error}")
+                _lost(sandbox, f"a file can't be moved: {type(error).__name__}: {error}")
         except TimeoutError:
-            lost(lease, f"a file took longer than {_FILE_SECONDS:g} s")
+            _lost(sandbox, f"a file took longer than {_FILE_SECONDS:g} s")
         await asyncio.sleep(pause)
-        pause = min(PAUSE_LIMIT_SECONDS, 2 * pause)
+        pause = min(_PAUSE_LIMIT_SECONDS, 2 * pause)
 
 
-async def _expect(response: aiohttp.ClientResponse, lease: Lease, what: str) -> None:
+async def _expect(response: aiohttp.ClientResponse, sandbox: SandboxView, what: str) -> None:
     if response.status >= 300:
         text = await response.text(errors="replace")
-        if_gone(lease, response.status, text)
-        raise SandboxFileError(f"{what}: {response.status} {quoted(text)}")
+        _raise_if_gone(sandbox, response.status, text)
+        raise SandboxFileError(f"{what}: {response.status} {_quoted(text)}")
 
 
 async def _chunks(path: Path) -> AsyncIterator[bytes]:

@@ -286,7 +286,7 @@ async def test_a_file_that_takes_too_long_is_given_up(
         with monkeypatch.context() as patch:
             patch.setattr(aiohttp.TCPConnector, "connect", endless)
             with pytest.raises(SandboxLostError, match=r"a file took longer than 0\.2 s"):
-                await daemon_client.get(Sessions(), sandbox._handle.raw, "/etc/hostname", tmp_path / "got")
+                await daemon_client.read_file(Sessions(), sandbox._handle.raw, "/etc/hostname", tmp_path / "got")
 
 
 async def test_a_sandbox_that_is_gone_is_an_error_that_says_why(sandboxes: FakeSandboxes) -> None:
