@@ -7,8 +7,8 @@ NEMO_GYM_CONFIG_DICT, then app.py as __main__), in one process, plus what a pod 
 - no Ray, unless the server's code uses it (ray_mode), and then only where threads won't do (ray_threads);
 - a writable working directory (workspace);
 - on SIGTERM it finishes what is in flight (draining);
-- a rollout is never scored in a session that was lost (sessions), or after its sandbox was (masking);
-- errors that end a rollout carry the server's name (naming);
+- a rollout is never scored in a session that was lost, or after its sandbox was, and errors that end a rollout carry
+  the server's name (answers);
 - answers of mini_swe_agent_2 carry token ids (mini_swe);
 - one process: replicas of the pod stand in for uvicorn workers, which would split session state.
 
@@ -149,10 +149,8 @@ def _serve_from(
     """Replaces uvicorn.run, which upstream's run_webserver calls, by one that drains, on our socket."""
     import uvicorn
 
+    from gymtrain_gym.server.answers import LossMask, NamedErrors, SessionGuard
     from gymtrain_gym.server.draining import Drain, DrainingServer, DrainMiddleware
-    from gymtrain_gym.server.masking import LossMask
-    from gymtrain_gym.server.naming import NamedErrors
-    from gymtrain_gym.server.sessions import SessionGuard
 
     def run(app: Any, **kwargs: Any) -> None:
         drain = Drain(drain_seconds, close_connections=guarded is None)
