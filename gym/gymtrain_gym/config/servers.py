@@ -13,7 +13,7 @@ from gymtrain_gym.config.agents import AgentDirectory
 from gymtrain_gym.config.findings import Findings, nearest
 from gymtrain_gym.config.resolve import KINDS, server_references
 from gymtrain_gym.errors import ConfigFileError
-from gymtrain_gym.server import ray_threads, workspace
+from gymtrain_gym.server import ray_modes, workspace
 
 REASONING_GYM = "reasoning_gym"
 
@@ -32,7 +32,7 @@ def describe(config: DictConfig, gym: Gym, findings: Findings) -> list[GymServer
                 name=instance.name,
                 kind=KINDS[instance.SERVER_TYPE],
                 implementation=implementation,
-                needs_ray=bool(code and code.needs_ray) and implementation not in ray_threads.IMPLEMENTATIONS,
+                needs_ray=bool(code and code.needs_ray) and implementation not in ray_modes.THREADED,
                 references=sorted(references),
             )
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-collect_ignore_glob = [] if find_spec("nemo_gym") else ["test_*.py"]
+collect_ignore_glob = [] if find_spec("nemo_gym") else ["test_gym_*.py"]
 
 REASONING_GYM = "resources_servers/reasoning_gym/configs/reasoning_gym.yaml"
 WORKPLACE = "resources_servers/workplace_assistant/configs/workplace_assistant.yaml"
