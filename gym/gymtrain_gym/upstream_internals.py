@@ -1,7 +1,8 @@
 """What NeMo Gym, uvicorn, Ray and mini-swe-agent don't offer publicly, and the Gym image uses all the same.
 
-No other module of this package replaces a function of theirs or uses a private name. Tests check that, and look up each
-name of INTERNALS, so that an upgrade shows what broke. docs/upstream.md lists these names with those of the other parts.
+No other module of this package replaces a function of theirs or uses a private name. Tests check that, and look up
+each name of INTERNALS, so that an upgrade shows what broke. docs/upstream.md lists these names with those of the other
+parts.
 """
 
 import threading
