@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gymtrain_api.wiring import ENV_DRAIN_SECONDS, ENV_GYM_SERVER, GYM_CONFIG_FILE, SCRATCH_DIR
-from gymtrain_gym import upstream_internals
+from gymtrain_gym import nemo_gym_internals
 from gymtrain_gym.config import code_scan, server_config
 from gymtrain_gym.config.server_config import ServerConfig
 from gymtrain_gym.errors import ConfigFileError, GymImageError, ServerStartError
@@ -172,7 +172,7 @@ def _serve_from(
         )
         server.run(sockets=[listener])
 
-    upstream_internals.replace_uvicorn_run(run)
+    nemo_gym_internals.replace_uvicorn_run(run)
 
 
 def _main() -> NoReturn:

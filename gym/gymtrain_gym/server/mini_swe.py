@@ -10,7 +10,7 @@ keeps a conversation's tokens exact. What the model is asked, and what is run, s
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
-from gymtrain_gym import upstream_internals
+from gymtrain_gym import nemo_gym_internals
 
 IMPLEMENTATION = "mini_swe_agent_2"
 TOKEN_KEYS = ("prompt_token_ids", "generation_token_ids", "generation_log_probs")
@@ -20,12 +20,12 @@ type Split = Callable[[list[dict[str, Any]]], tuple[list[Any], list[dict[str, An
 
 def install(module: MutableMapping[str, Any]) -> None:
     """Puts `run` and `split_with_tokens` around the functions of the agent's module."""
-    upstream_internals.wrap_mini_swe_agent(module, run, split_with_tokens)
+    nemo_gym_internals.wrap_mini_swe_agent(module, run, split_with_tokens)
 
 
 def run(original: Callable[..., Any], **params: Any) -> Any:
     """`original`, with the answers of failed calls kept; in a worker of Ray, where the user brings a Ray cluster."""
-    upstream_internals.wrap_litellm_model(_parse, _prepare)
+    nemo_gym_internals.wrap_litellm_model(_parse, _prepare)
     return original(**params)
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
-from gymtrain_gym import upstream_internals
+from gymtrain_gym import nemo_gym_internals
 
 THREADED = frozenset({"mini_swe_agent_2"})  # implementations of servers
 OBJECT_STORE_BYTES = 128 * 2**20
@@ -33,21 +33,19 @@ MAX_CPUS_WITHOUT_LIMIT = 4
 
 def no_ray() -> None:
     """Keeps NeMo Gym from starting Ray."""
-    upstream_internals.replace_ray_start(lambda: None)
+    nemo_gym_internals.replace_ray_start(lambda: None)
 
 
 def threads() -> None:
     """Runs remote functions in threads of this process. To be called before the server's code is imported."""
     no_ray()
-    upstream_internals.replace_ray_functions(remote, get)
+    nemo_gym_internals.replace_ray_functions(remote, get)
 
 
 def local_cluster(folder: Path) -> None:
     """Makes NeMo Gym start a Ray of this pod alone, with its files below `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
-    upstream_internals.replace_ray_start(
-        lambda: upstream_internals.start_local_ray(cpus(), folder, OBJECT_STORE_BYTES)
-    )
+    nemo_gym_internals.replace_ray_start(lambda: nemo_gym_internals.start_local_ray(cpus(), folder, OBJECT_STORE_BYTES))
 
 
 def cpus(quota_file: Path = CPU_QUOTA_FILE) -> int:
