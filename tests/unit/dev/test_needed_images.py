@@ -6,7 +6,7 @@ from dev.images.dockerfiles import discover, needed, select
 from dev.report import DevError
 from dev.settings import REPOSITORY
 
-OPERATOR_AND_RUN = {"operator", "gateway", "gym", "inference", "trainer"}
+OPERATOR_AND_RUN = {"operator", "gateway", "gym", "inference", "trainer", "runtime", "python-build"}
 
 
 def _built(example: str) -> set[str]:
@@ -14,7 +14,7 @@ def _built(example: str) -> set[str]:
 
 
 def test_the_quickstart_needs_no_sandbox_and_no_task() -> None:
-    assert _built("examples/quickstart.yaml") == OPERATOR_AND_RUN | {"runtime", "model-smollm2"}
+    assert _built("examples/quickstart.yaml") == OPERATOR_AND_RUN | {"model-smollm2"}
 
 
 def test_an_example_with_sandboxes_needs_broker_daemon_and_its_tasks() -> None:
@@ -24,7 +24,7 @@ def test_an_example_with_sandboxes_needs_broker_daemon_and_its_tasks() -> None:
 
 
 def test_a_model_from_a_hub_needs_no_image() -> None:
-    assert _built("examples/gpu-single-node.yaml") == OPERATOR_AND_RUN | {"runtime"}
+    assert _built("examples/gpu-single-node.yaml") == OPERATOR_AND_RUN
 
 
 def test_an_example_that_is_not_there_is_refused() -> None:
