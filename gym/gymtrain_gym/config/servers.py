@@ -16,6 +16,8 @@ from gymtrain_gym.config.server_config import KINDS
 from gymtrain_gym.errors import ConfigFileError
 from gymtrain_gym.server import ray_modes, workspace
 
+# Our images that have packages which the Gym image lacks.
+_IMAGES = {"minisweagent": "gym-swe"}
 _VERIFY_CALLS = {"model_server": "model", "resources_server": "resources"}  # settings of an agent
 
 
@@ -81,10 +83,14 @@ def _code(
     code = code_scan.scan(found, inner.entrypoint, roots)
     server = gym.servers.get(name)
     if code.missing_modules and not (server and server.image):  # another image than this one runs it
+        images = {_IMAGES.get(module) for module in code.missing_modules}
+        if len(images) == 1 and (image := images.pop()):
+            remedy = f"name the image {image}, which has them, in spec.gym.image"
+        else:
+            listed = f"build an image with what {folder} lists"
+            remedy = f"{listed} and name it in spec.gym.image or spec.gym.servers.{name}.image"
         findings.add(
-            where,
-            f"needs the Python packages {', '.join(code.missing_modules)}, which the Gym image lacks: build an image "
-            f"with what {folder} lists and name it in spec.gym.image or spec.gym.servers.{name}.image",
+            where, f"needs the Python packages {', '.join(code.missing_modules)}, which the Gym image lacks: {remedy}"
         )
     return code
 

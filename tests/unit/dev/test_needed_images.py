@@ -19,7 +19,7 @@ def test_the_quickstart_needs_no_sandbox_and_no_task() -> None:
 
 def test_an_example_with_sandboxes_needs_broker_daemon_and_its_tasks() -> None:
     built = _built("examples/swe/swe.yaml")
-    assert {"broker", "sandbox", "swe-base"} | OPERATOR_AND_RUN <= built
+    assert {"broker", "sandbox", "swe-base", "gym-swe"} | OPERATOR_AND_RUN <= built
     assert any(name.startswith("swe-requests") for name in built)
 
 
@@ -30,3 +30,10 @@ def test_a_model_from_a_hub_needs_no_image() -> None:
 def test_an_example_that_is_not_there_is_refused() -> None:
     with pytest.raises(DevError, match=r"nothing\.yaml"):
         needed(REPOSITORY / "examples/nothing.yaml")
+
+
+def test_every_example_of_the_swe_agent_names_the_image_that_can_run_it() -> None:
+    texts = {path.name: path.read_text() for path in (REPOSITORY / "examples").rglob("*.yaml")}
+    using = [name for name, text in texts.items() if "configPaths: [responses_api_agents/mini_swe_agent_2/" in text]
+    assert len(using) == 2
+    assert [name for name in using if "    image: gymtrain/gym-swe:dev" not in texts[name]] == []

@@ -1,5 +1,5 @@
 """Tests of the Gym image's code. They need that image's libraries, which clash with the other parts', so they are
-collected only where those are installed: `uv run --extra gym pytest tests/unit/gym`."""
+collected only where those are installed: `uv run --extra gym --extra gym-swe pytest tests/unit/gym`."""
 
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
