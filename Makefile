@@ -8,7 +8,7 @@ UV = $(shell dev/uv.sh)
 PYTHON = $(shell dev/python.sh)
 RUN = $(UV) run --python "$(PYTHON)" --locked --extra operator --extra cli --group dev
 # NeMo Gym pins libraries that the rest can't live with, so its tests run in an environment of their own.
-RUN_GYM = UV_PROJECT_ENVIRONMENT=.venv-gym $(UV) run --python "$(PYTHON)" --locked --extra gym --group dev
+RUN_GYM = UV_PROJECT_ENVIRONMENT=.venv-gym $(UV) run --python "$(PYTHON)" --locked --extra gym --extra gym-swe --group dev
 E2E = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m "e2e and not faults and not gpu_images"
 GPU_IMAGES = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m gpu_images
 FAULTS = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m faults

@@ -14,6 +14,7 @@ from dev.settings import NAME, REPOSITORY
 _LOCAL = re.compile(rf"\b{NAME}/([a-z0-9][a-z0-9-]*):dev\b")
 _NAMING = ("FROM", "ARG", "COPY", "RUN")
 """Instructions that can name another image."""
+_ARGUMENT = re.compile(r"ARG\s+(\w+)=")
 
 
 FOR_GPUS = {
@@ -108,14 +109,20 @@ def _without_comments(text: str) -> str:
 
 def _read(dockerfile: Path, prefix: str) -> Image:
     name = prefix + dockerfile.parent.name
-    needs: set[str] = set()
-    for line in dockerfile.read_text().replace("\\\n", " ").splitlines():
-        if line.strip().upper().startswith(_NAMING):
-            needs.update(_LOCAL.findall(line))
-    return Image(name, dockerfile, frozenset(needs - {name}))
+    return Image(name, dockerfile, _needs(dockerfile, {}) - {name})
 
 
 def _for_gpus(image: Image) -> Image:
     arguments = FOR_GPUS[image.name]
-    needs = frozenset(name for value in arguments.values() for name in _LOCAL.findall(value))
+    needs = _needs(image.dockerfile, arguments)
     return Image(f"{image.name}-gpu", image.dockerfile, needs, arguments, by_name_only=True)
+
+
+def _needs(dockerfile: Path, arguments: Mapping[str, str]) -> frozenset[str]:
+    """The images that a Dockerfile names. Values of build arguments count instead of their defaults."""
+    needs = {name for value in arguments.values() for name in _LOCAL.findall(value)}
+    for line in dockerfile.read_text().replace("\\\n", " ").splitlines():
+        argument = _ARGUMENT.match(line.strip())
+        if line.strip().upper().startswith(_NAMING) and not (argument and argument[1] in arguments):
+            needs.update(_LOCAL.findall(line))
+    return frozenset(needs)

@@ -1,7 +1,7 @@
-"""Makes and checks the tasks of examples/swe. Runs in the environment of the Gym image, which has SWE-bench's harness:
+"""Makes and checks the tasks of examples/swe. Runs in the environment of the image gym-swe, with SWE-bench's harness:
 
-uv run --extra gym --group dev python -m dev.swe make           tasks.jsonl and the Dockerfiles
-uv run --extra gym --group dev python -m dev.swe check [NAME…]  gold patch: resolved; empty patch: not
+uv run --extra gym --extra gym-swe --group dev python -m dev.swe make           tasks.jsonl and the Dockerfiles
+uv run --extra gym --extra gym-swe --group dev python -m dev.swe check [NAME…]  gold patch: resolved; empty patch: not
 """
 
 from __future__ import annotations

@@ -11,10 +11,10 @@ from pydantic import ValidationError
 
 from gymtrain_api.runs import parse_run_config
 from gymtrain_api.wiring import RUN_CONFIG_FILE, RunConfig
-from gymtrain_gym.config.agents import AgentDirectory
 from gymtrain_gym.config.findings import Findings
 from gymtrain_gym.datasets import preparation
 from gymtrain_gym.datasets.preparation import Folders
+from gymtrain_gym.datasets.rows import AgentDirectory
 
 EX_CONFIG = 78
 
@@ -41,7 +41,7 @@ def _agents(run: RunConfig) -> AgentDirectory:
     config = resolve.resolve(run.spec.gym, run.gateway_url, said_before)
     if config is None:
         return AgentDirectory(names, reasoning_gym=names)
-    return servers.directory(servers.describe(config, run.spec.gym, said_before))
+    return AgentDirectory.of(servers.describe(config, run.spec.gym, said_before))
 
 
 def main(run_file: Path = Path(RUN_CONFIG_FILE), folders: Folders | None = None) -> int:

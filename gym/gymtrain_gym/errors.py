@@ -2,7 +2,9 @@
 
 GymImageError
 ├── ConfigFileError    the config file or the environment of a server pod is wrong
-└── ServerStartError   the server could not be started
+├── ServerStartError   the server could not be started
+├── DatasetError       a dataset can't be made or read
+└── SandboxError       of the sandbox provider: gymtrain_gym.sandbox.errors
 """
 
 

@@ -4,11 +4,11 @@ It does what `ng_run` does for a server (working directory, import path, the con
 NEMO_GYM_CONFIG_DICT, then app.py as __main__), in one process, plus what a pod needs:
 
 - the config comes from a file; the server's own host becomes the address to bind to;
-- no Ray, unless the server's code uses it (ray_mode), and then only where threads won't do (ray_threads);
+- no Ray, unless the server's code uses it, and then only where threads won't do (ray_modes);
 - a writable working directory (workspace);
 - on SIGTERM it finishes what is in flight (draining);
-- a rollout is never scored in a session that was lost (sessions), or after its sandbox was (masking);
-- errors that end a rollout carry the server's name (naming);
+- a rollout is never scored in a session that was lost, or after its sandbox was, and errors that end a rollout carry
+  the server's name (answers);
 - answers of mini_swe_agent_2 carry token ids (mini_swe);
 - one process: replicas of the pod stand in for uvicorn workers, which would split session state.
 
@@ -28,10 +28,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gymtrain_api.wiring import ENV_DRAIN_SECONDS, ENV_GYM_SERVER, GYM_CONFIG_FILE, SCRATCH_DIR
+from gymtrain_gym import nemo_gym_internals
 from gymtrain_gym.config import code_scan, server_config
 from gymtrain_gym.config.server_config import ServerConfig
 from gymtrain_gym.errors import ConfigFileError, GymImageError, ServerStartError
-from gymtrain_gym.server import mini_swe, ray_mode, ray_threads, workspace
+from gymtrain_gym.server import mini_swe, ray_modes, workspace
 
 ENV_CONFIG_FILE = "GYMTRAIN_GYM_CONFIG"
 DRAIN_SECONDS = 25.0  # below Kubernetes' default terminationGracePeriodSeconds of 30
@@ -82,12 +83,13 @@ def launch(name: str, config_file: Path, bind: str, drain_seconds: float) -> Non
     twin = workspace.mirror(folder, scratch / "gym" / config.folder)
     _enter_config(config, twin)
     if not code.needs_ray:
-        ray_mode.without_ray()
-    elif not config.has_ray_address and config.implementation in ray_threads.IMPLEMENTATIONS:
-        ray_mode.without_ray()
-        ray_threads.install()
-    elif not config.has_ray_address:
-        ray_mode.local_ray(scratch / "ray")
+        ray_modes.no_ray()
+    elif config.has_ray_address:
+        pass  # upstream joins the user's cluster
+    elif config.implementation in ray_modes.THREADED:
+        ray_modes.threads()
+    else:
+        ray_modes.local_cluster(scratch / "ray")
     keeps_sessions = code.keeps_sessions and config.type == "resources_servers"
     _serve_from(listener, drain_seconds, guarded=name if keeps_sessions else None, config=config)
     runpy.run_path(str(twin / config.entrypoint), run_name="__main__")
@@ -126,13 +128,17 @@ def _scratch() -> Path:
 def _enter_config(config: ServerConfig, folder: Path) -> None:
     """Hands the config to NeMo Gym, whose working directory becomes `folder`."""
     workspace.enter(folder)
-    os.environ["NEMO_GYM_CONFIG_DICT"] = config.text
-    os.environ["NEMO_GYM_CONFIG_PATH"] = config.name
-    from nemo_gym.global_config import get_global_config_dict
+    from nemo_gym.global_config import (
+        NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME,
+        NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME,
+        get_global_config_dict,
+    )
 
+    os.environ[NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME] = config.text
+    os.environ[NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME] = config.name
     get_global_config_dict()  # parsed once and cached: the variable is not read again here
     if len(config.text.encode()) > MAX_ENV_BYTES:
-        del os.environ["NEMO_GYM_CONFIG_DICT"]
+        del os.environ[NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME]
 
 
 def _run_head(listener: socket.socket, drain_seconds: float) -> None:
@@ -149,10 +155,8 @@ def _serve_from(
     """Replaces uvicorn.run, which upstream's run_webserver calls, by one that drains, on our socket."""
     import uvicorn
 
+    from gymtrain_gym.server.answers import LossMask, NamedErrors, SessionGuard
     from gymtrain_gym.server.draining import Drain, DrainingServer, DrainMiddleware
-    from gymtrain_gym.server.masking import LossMask
-    from gymtrain_gym.server.naming import NamedErrors
-    from gymtrain_gym.server.sessions import SessionGuard
 
     def run(app: Any, **kwargs: Any) -> None:
         drain = Drain(drain_seconds, close_connections=guarded is None)
@@ -164,11 +168,11 @@ def _serve_from(
         kwargs = {**kwargs, "host": None, "port": 0}
         threads = config.concurrency if config is not None else 0
         server = DrainingServer(
-            uvicorn.Config(DrainMiddleware(app, drain), **kwargs), drain, threads, ray_threads.abandon
+            uvicorn.Config(DrainMiddleware(app, drain), **kwargs), drain, threads, ray_modes.abandon
         )
         server.run(sockets=[listener])
 
-    uvicorn.run = run
+    nemo_gym_internals.replace_uvicorn_run(run)
 
 
 def _main() -> NoReturn:

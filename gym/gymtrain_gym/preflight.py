@@ -15,10 +15,11 @@ from pydantic import ValidationError
 
 from gymtrain_api.runs import parse_run_config
 from gymtrain_api.wiring import DATA_DIR, PREFLIGHT_MARK, RUN_CONFIG_FILE, DataIndex, GymPreflight, RunConfig
-from gymtrain_gym.config import resolve, servers, verify
+from gymtrain_gym.config import resolve, servers
 from gymtrain_gym.config.findings import Findings
-from gymtrain_gym.datasets import policy, preparation, rows
+from gymtrain_gym.datasets import preparation
 from gymtrain_gym.datasets.preparation import Folders
+from gymtrain_gym.datasets.rows import AgentDirectory, Policy, responses_schema
 
 
 def check(run: RunConfig, folders: Folders) -> GymPreflight:
@@ -41,15 +42,15 @@ def check(run: RunConfig, folders: Folders) -> GymPreflight:
             where = "spec.data"
             index = preparation.prepare(
                 run.spec.data,
-                servers.directory(infos),
+                AgentDirectory.of(infos),
                 folders,
                 findings,
-                rows.responses_schema(),
+                responses_schema(),
                 sample=True,
-                policy=policy.of(run.spec),
+                policy=Policy.of(run.spec),
             )
             if run.spec.rollout.mode == "Verify":
-                verify.check(OmegaConf.to_container(config), infos, index, findings)
+                servers.check_mode_verify(OmegaConf.to_container(config), infos, index, findings)
             verdict = GymPreflight(
                 config=OmegaConf.to_container(config),  # interpolations stay as they are
                 servers=infos,

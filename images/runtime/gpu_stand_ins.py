@@ -1,6 +1,8 @@
-"""Libraries in place of NVIDIA's, with which torch's build for GPUs loads on a machine that has none.
+"""What the image for CPUs leaves out of torch's build for GPUs, and libraries in the place of what torch doesn't load
+without.
 
-    python gpu_stand_ins.py SITE_PACKAGES
+    python gpu_stand_ins.py --export-options    prints what keeps `uv export` from naming those packages
+    python gpu_stand_ins.py SITE_PACKAGES       makes the libraries
 
 torch links these libraries, so it doesn't load without them, and calls none of them without a GPU: 1.8 GB that the
 image for CPUs need not carry. A stand-in has the functions that torch's own libraries take from the real one, under the
@@ -13,18 +15,21 @@ import sys
 import tempfile
 from pathlib import Path
 
-# Not among them: what torch calls when it is loaded (the CUDA runtime, CUPTI), and what is small.
-_LIBRARIES = (
-    "cu13/lib/libcublas.so.13",
-    "cu13/lib/libcublasLt.so.13",
-    "cu13/lib/libcufft.so.12",
-    "cu13/lib/libcurand.so.10",
-    "cu13/lib/libcusparse.so.12",
-    "cu13/lib/libnvrtc.so.13",
-    "cudnn/lib/libcudnn.so.9",
-    "cusparselt/lib/libcusparseLt.so.0",
-    "nccl/lib/libnccl.so.2",
-)
+# By package, the libraries of it that torch doesn't load without. Not among the packages: those whose libraries torch
+# calls when it is loaded (the CUDA runtime, CUPTI), and small ones.
+LEFT_OUT: dict[str, tuple[str, ...]] = {
+    "nvidia-cublas": ("cu13/lib/libcublas.so.13", "cu13/lib/libcublasLt.so.13"),
+    "nvidia-cuda-nvrtc": ("cu13/lib/libnvrtc.so.13",),
+    "nvidia-cudnn-cu13": ("cudnn/lib/libcudnn.so.9",),
+    "nvidia-cufft": ("cu13/lib/libcufft.so.12",),
+    "nvidia-curand": ("cu13/lib/libcurand.so.10",),
+    "nvidia-cusolver": (),
+    "nvidia-cusparse": ("cu13/lib/libcusparse.so.12",),
+    "nvidia-cusparselt-cu13": ("cusparselt/lib/libcusparseLt.so.0",),
+    "nvidia-nccl-cu13": ("nccl/lib/libnccl.so.2",),
+    "nvidia-nvjitlink": (),
+    "triton": (),
+}
 # In a line of `objdump -T`: *UND* 0000 (libcublas.so.13) cublasCreate_v2;
 # of a library without versions: *UND* 0000 Base ncclRecv.
 _TAKEN = re.compile(r"\*UND\*\s+[0-9a-f]+\s+(?:\((?P<version>\S+)\)|Base)\s+(?P<name>\S+)")
@@ -58,7 +63,10 @@ def make(library: Path, wanted: set[tuple[str, str]]) -> int:
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit(__doc__)
+    if sys.argv[1] == "--export-options":
+        print(*(f"--no-emit-package={package}" for package in LEFT_OUT))
+        sys.exit()
     site_packages = Path(sys.argv[1])
     functions = taken(sorted((site_packages / "torch" / "lib").glob("*.so")))
-    for name in _LIBRARIES:
+    for name in sorted(library for libraries in LEFT_OUT.values() for library in libraries):
         print(f"{name}: {make(site_packages / 'nvidia' / name, functions)} functions")

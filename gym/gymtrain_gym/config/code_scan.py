@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-SERVER_PACKAGES = ("resources_servers", "responses_api_agents", "responses_api_models")
+from gymtrain_gym.config.server_config import SERVER_TYPES
+
 # How a server gets at the id of the session that its cookie carries.
 SESSION_MARKS = ("SESSION_ID_KEY", "request.session")
 
@@ -75,7 +76,7 @@ def _imports(tree: ast.Module, file: Path, roots: list[Path]) -> Iterator[_Impor
             yield _Import(base, eager)
             # `from package import module`
             for alias in node.names:
-                if base.partition(".")[0] in SERVER_PACKAGES:
+                if base.partition(".")[0] in SERVER_TYPES:
                     yield _Import(f"{base}.{alias.name}", eager)
 
 
@@ -83,22 +84,22 @@ def _package(file: Path, level: int, roots: list[Path]) -> str | None:
     for root in roots:
         if file.is_relative_to(root):
             parts = file.relative_to(root).parts[: -level or None]
-            return ".".join(parts) if parts and parts[0] in SERVER_PACKAGES else None
+            return ".".join(parts) if parts and parts[0] in SERVER_TYPES else None
     return None
 
 
 def _local_files(module: str, folder: Path, roots: list[Path]) -> list[Path]:
     """Files that importing `module` runs, where it is code of a Gym server."""
     parts = module.split(".")
-    bases = [folder, *(roots if parts[0] in SERVER_PACKAGES else [])]
+    bases = [folder, *(roots if parts[0] in SERVER_TYPES else [])]
     for base in bases:
         path = base.joinpath(*parts)
         for candidate in (path.with_suffix(".py"), path / "__init__.py"):
             if candidate.is_file():
                 return [candidate]
-        if path.is_dir() and parts[0] in SERVER_PACKAGES:
+        if path.is_dir() and parts[0] in SERVER_TYPES:
             return [path]  # a namespace package: nothing to read, but it is there
-    if parts[0] in SERVER_PACKAGES and len(parts) > 2:
+    if parts[0] in SERVER_TYPES and len(parts) > 2:
         return _local_files(".".join(parts[:-1]), folder, roots)  # a name in a module
     return []
 

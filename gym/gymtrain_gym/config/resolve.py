@@ -8,7 +8,7 @@ agents that want sandboxes get the run's.
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,15 @@ from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseExceptio
 
 from gymtrain_api.spec import Gym
 from gymtrain_api.wiring import GYM_PORT, HEAD_SERVER, POLICY_MODEL_SERVER, SERVED_MODEL_NAME
-from gymtrain_gym.config import environment, merging, sandboxes
+from gymtrain_gym.config import sandboxes, variables
 from gymtrain_gym.config.findings import Findings, nearest
+from gymtrain_gym.config.server_config import KINDS, SERVER_TYPES
 from gymtrain_gym.server import workspace
 
 TRAINING_MODEL_CONFIG = "responses_api_models/vllm_model/configs/vllm_model_for_training.yaml"
 POLICY_KEYS = ("policy_base_url", "policy_model_name", "policy_api_key")
 PLACEHOLDER_HOST = "127.0.0.1"
+OVERRIDES = "spec.gym.overrides"
 # Read by upstream's CLI only, and partly random or bound to the machine that resolves.
 CLI_KEYS = (
     "config_paths",
@@ -84,7 +86,7 @@ class _Parser(GlobalConfigDictParser):  # type: ignore[misc]  # nemo_gym is not 
     def raise_on_missing_values(self, global_config_dict: DictConfig) -> None:
         paths = self.collect_missing_value_paths(global_config_dict)
         for path in paths:
-            self._findings.add(f"config key {path}", f"has no value (???): set it in spec.gym.overrides, as {path}")
+            self._findings.add(f"config key {path}", f"has no value (???): set it in {OVERRIDES}, as {path}")
         if paths:
             raise _InvalidConfigError
 
@@ -129,22 +131,22 @@ def resolve(
         root_sandboxes: and they run as root.
     """
     os.environ.setdefault("WANDB_MODE", "disabled")  # upstream's parser would log in where the config has keys
-    environment.provide_placeholders(gym)
+    variables.provide_placeholders(gym)
     parser = _Parser(findings)
     if not _paths_exist(gym.config_paths, findings):
         return None
     for key in POLICY_KEYS[:2]:
         if key in gym.overrides:
-            findings.add(f"spec.gym.overrides.{key}", "is set by gymtrain to the run's own gateway: leave it out")
+            findings.add(f"{OVERRIDES}.{key}", "is set by gymtrain to the run's own gateway: leave it out")
     try:
         paths, extra = parser.load_extra_config_paths(list(gym.config_paths))
         overrides = OmegaConf.create(gym.overrides)
         base = OmegaConf.merge(*extra)
-        merging.check(gym.overrides, OmegaConf.to_container(base), findings)
+        _check_overrides(gym.overrides, OmegaConf.to_container(base), findings)
         if findings:
             return None
         merged = OmegaConf.merge(base, overrides)
-        environment.check_variables(merged, gym, findings)
+        variables.check_variables(merged, gym, findings)
         if POLICY_MODEL_SERVER not in merged:
             paths = [*paths, TRAINING_MODEL_CONFIG]
         policy = {
@@ -171,14 +173,14 @@ def resolve(
         findings.add(f"config key {error.full_key}", f"does not resolve: {_one_line(error)}")
         return None
     except (OmegaConfBaseException, ValueError, TypeError, KeyError) as error:
-        findings.add("spec.gym.overrides", f"don't merge over the config files: {_one_line(error)}")
+        findings.add(OVERRIDES, f"don't merge over the config files: {_one_line(error)}")
         return None
-    merging.check_names(gym.overrides, server_names(config), findings)
+    _check_override_names(gym.overrides, server_names(config), findings)
     _set_addresses(config)
     _set_up_policy(config, gym, f"{gateway_url}/v1", findings)
     sandboxes.set_up(config, provided=has_sandboxes, findings=findings)
     sandboxes.check_users(config, root=root_sandboxes, findings=findings)
-    environment.check_resolves(config, findings)
+    variables.check_resolves(config, findings)
     return None if findings else config
 
 
@@ -198,9 +200,6 @@ def server_references(node: object, prefix: str = "") -> Iterator[tuple[str, str
     elif isinstance(node, list):
         for position, value in enumerate(node):
             yield from server_references(value, f"{prefix}[{position}]")
-
-
-KINDS = {"responses_api_agents": "agent", "resources_servers": "resources", "responses_api_models": "model"}
 
 
 def _paths_exist(paths: list[str], findings: Findings) -> bool:
@@ -238,6 +237,51 @@ def _config_files(roots: list[Path]) -> list[str]:
     ]
 
 
+def _check_overrides(overrides: Any, base: Any, findings: Findings, path: str = OVERRIDES) -> None:
+    """Finds overrides whose shape doesn't fit: OmegaConf refuses them, or silently loses a whole server."""
+    for key, value in overrides.items():
+        if key not in base:
+            continue
+        here, there = f"{path}.{key}", base[key]
+        if isinstance(there, dict) and isinstance(value, dict):
+            _check_overrides(value, there, findings, here)
+        elif value is None or _is_interpolation(value) or _is_interpolation(there):
+            continue
+        elif isinstance(there, dict) or (isinstance(there, list) and isinstance(value, dict)):
+            findings.add(here, f"is a {_shape(there)} in the config files and can't be replaced by a {_shape(value)}")
+
+
+def _check_override_names(overrides: dict[str, Any], servers: Iterable[str], findings: Findings) -> None:
+    """Finds settings for servers that don't exist: upstream takes them as a new, unused key."""
+    names = set(servers)
+    for key, value in overrides.items():
+        if key not in names and isinstance(value, dict) and any(kind in value for kind in SERVER_TYPES):
+            findings.add(f"{OVERRIDES}.{key}", f"names no server of the config: {nearest(key, names)}")
+
+
+def _lookup(mapping: Any, path: Sequence[str]) -> Any:
+    """The value at `path` in nested dicts, None where there is none."""
+    for key in path:
+        if not isinstance(mapping, dict) or key not in mapping:
+            return None
+        mapping = mapping[key]
+    return mapping
+
+
+def _is_interpolation(value: object) -> bool:
+    return isinstance(value, str) and "${" in value
+
+
+def _shape(value: object) -> str:
+    match value:
+        case dict():
+            return "mapping"
+        case list():
+            return "list"
+        case _:
+            return f"plain value ({value!r})"
+
+
 def _set_addresses(config: DictConfig) -> None:
     """Placeholders instead of upstream's random ports, so that equal specs give equal configs."""
     address = {"host": PLACEHOLDER_HOST, "port": GYM_PORT}
@@ -273,16 +317,16 @@ def _set_up_policy(config: DictConfig, gym: Gym, policy_url: str, findings: Find
             continue
         implementation = next(iter(config[instance.name]["responses_api_models"]))
         place = (instance.name, "responses_api_models", implementation)
-        if is_policy or merging.lookup(gym.overrides, (*place, "return_token_id_information")) is not False:
+        if is_policy or _lookup(gym.overrides, (*place, "return_token_id_information")) is not False:
             if not inner.get("return_token_id_information"):
                 print(f"{instance.name}: return_token_id_information is set to true, training needs token ids")
             inner["return_token_id_information"] = True
         path = (*place, "uses_reasoning_parser")
-        if inner.get("uses_reasoning_parser") and merging.lookup(gym.overrides, path) is None:
+        if inner.get("uses_reasoning_parser") and _lookup(gym.overrides, path) is None:
             inner["uses_reasoning_parser"] = False
             print(
                 f"{instance.name}: uses_reasoning_parser is set to false, since vLLM runs without one; "
-                f"set spec.gym.overrides.{'.'.join(path)} where spec.inference.args name a reasoning parser"
+                f"set {OVERRIDES}.{'.'.join(path)} where spec.inference.args name a reasoning parser"
             )
 
 

@@ -16,7 +16,14 @@ from gymtrain_api.wiring import HEAD_SERVER
 from gymtrain_gym.errors import ConfigFileError
 
 type ServerType = Literal["responses_api_agents", "resources_servers", "responses_api_models"]
-SERVER_TYPES: tuple[ServerType, ...] = ("responses_api_agents", "resources_servers", "responses_api_models")
+
+# NeMo Gym's types of servers, which are also the folders of their code, and what a user calls them.
+KINDS: dict[ServerType, str] = {
+    "responses_api_agents": "agent",
+    "resources_servers": "resources",
+    "responses_api_models": "model",
+}
+SERVER_TYPES = tuple(KINDS)
 
 
 @dataclass(frozen=True)

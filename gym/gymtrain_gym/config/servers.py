@@ -1,4 +1,5 @@
-"""The servers of a resolved config: what they are, whom they call, whether they can run here and be trained on."""
+"""The servers of a resolved config: what they are, which others they call, whether they can run here and be trained on,
+and whether the run can do without its agents."""
 
 from pathlib import Path
 from typing import Any
@@ -7,15 +8,17 @@ from nemo_gym.global_config import GlobalConfigDictParser
 from omegaconf import DictConfig, OmegaConf
 
 from gymtrain_api.spec import Gym
-from gymtrain_api.wiring import HEAD_SERVER, GymServerInfo
+from gymtrain_api.wiring import HEAD_SERVER, DataIndex, GymServerInfo
 from gymtrain_gym.config import code_scan
-from gymtrain_gym.config.agents import AgentDirectory
 from gymtrain_gym.config.findings import Findings, nearest
-from gymtrain_gym.config.resolve import KINDS, server_references
+from gymtrain_gym.config.resolve import server_references
+from gymtrain_gym.config.server_config import KINDS
 from gymtrain_gym.errors import ConfigFileError
-from gymtrain_gym.server import ray_threads, workspace
+from gymtrain_gym.server import ray_modes, workspace
 
-REASONING_GYM = "reasoning_gym"
+# Our images that have packages which the Gym image lacks.
+_IMAGES = {"minisweagent": "gym-swe"}
+_VERIFY_CALLS = {"model_server": "model", "resources_server": "resources"}  # settings of an agent
 
 
 def describe(config: DictConfig, gym: Gym, findings: Findings) -> list[GymServerInfo]:
@@ -32,7 +35,7 @@ def describe(config: DictConfig, gym: Gym, findings: Findings) -> list[GymServer
                 name=instance.name,
                 kind=KINDS[instance.SERVER_TYPE],
                 implementation=implementation,
-                needs_ray=bool(code and code.needs_ray) and implementation not in ray_threads.IMPLEMENTATIONS,
+                needs_ray=bool(code and code.needs_ray) and implementation not in ray_modes.THREADED,
                 references=sorted(references),
             )
         )
@@ -41,13 +44,30 @@ def describe(config: DictConfig, gym: Gym, findings: Findings) -> list[GymServer
     return servers
 
 
-def directory(servers: list[GymServerInfo]) -> AgentDirectory:
-    """The agents among `servers`."""
-    scoring = {s.name for s in servers if s.kind == "resources" and s.implementation == REASONING_GYM}
-    agents = [s for s in servers if s.kind == "agent"]
-    return AgentDirectory(
-        frozenset(s.name for s in agents), frozenset(s.name for s in agents if scoring & set(s.references))
-    )
+def check_mode_verify(config: Any, servers: list[GymServerInfo], index: DataIndex, findings: Findings) -> None:
+    """Finds agents that the run can't do without, for spec.rollout.mode Verify.
+
+    The trainer then does what a plain agent does in one turn: seed a session, ask the model server, post the answer to
+    the resources server. So each agent that a row is for must name both servers, and no other server may call an agent.
+
+    Args:
+        config: the resolved Gym config as plain dicts.
+        servers: its servers.
+        index: the indexed datasets, which name the agents that matter.
+        findings: what is wrong is added here.
+    """
+    agents = {server.name: server for server in servers if server.kind == "agent"}
+    for name in sorted({name for file in index.train for name in file.agents} & agents.keys()):
+        settings = config[name]["responses_api_agents"][agents[name].implementation]
+        for key, kind in _VERIFY_CALLS.items():
+            _check_reference(name, key, kind, settings.get(key), servers, findings)
+    for server in servers:
+        called = sorted(agents.keys() & set(server.references))
+        if server.kind != "agent" and called:
+            findings.add(
+                f"config key {server.name}",
+                f"calls the agent {called[0]}, and with spec.rollout.mode Verify no agent runs: use mode Agent",
+            )
 
 
 def _code(
@@ -63,10 +83,14 @@ def _code(
     code = code_scan.scan(found, inner.entrypoint, roots)
     server = gym.servers.get(name)
     if code.missing_modules and not (server and server.image):  # another image than this one runs it
+        images = {_IMAGES.get(module) for module in code.missing_modules}
+        if len(images) == 1 and (image := images.pop()):
+            remedy = f"name the image {image}, which has them, in spec.gym.image"
+        else:
+            listed = f"build an image with what {folder} lists"
+            remedy = f"{listed} and name it in spec.gym.image or spec.gym.servers.{name}.image"
         findings.add(
-            where,
-            f"needs the Python packages {', '.join(code.missing_modules)}, which the Gym image lacks: build an image "
-            f"with what {folder} lists and name it in spec.gym.image or spec.gym.servers.{name}.image",
+            where, f"needs the Python packages {', '.join(code.missing_modules)}, which the Gym image lacks: {remedy}"
         )
     return code
 
@@ -106,3 +130,19 @@ def _check_agents(servers: list[GymServerInfo], config: DictConfig, findings: Fi
 
 def _gives_token_ids(config: DictConfig, server: GymServerInfo) -> bool:
     return bool(config[server.name]["responses_api_models"][server.implementation].get("return_token_id_information"))
+
+
+def _check_reference(
+    agent: str, key: str, kind: str, reference: Any, servers: list[GymServerInfo], findings: Findings
+) -> None:
+    where = f"config key {agent}"
+    name = reference.get("name") if isinstance(reference, dict) else None
+    if not name:
+        findings.add(
+            where,
+            f"has no {key}, which spec.rollout.mode Verify calls instead of the agent: use mode Agent for this agent",
+        )
+        return
+    known = [server.name for server in servers if server.kind == kind]
+    if name not in known:
+        findings.add(f"{where}.{key}", f"{name!r} is no {kind} server of the config: {nearest(str(name), known)}")

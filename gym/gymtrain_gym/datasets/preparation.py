@@ -10,21 +10,25 @@
 
 import os
 import shutil
-from dataclasses import dataclass
+import struct
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gymtrain_api.sources import ConfigMapKey, GymPath, VolumeClaim, parse_data_source
 from gymtrain_api.spec import Data, Dataset
 from gymtrain_api.wiring import DATA_DIR, SOURCES_DIR, DataFile, DataIndex
-from gymtrain_gym.config.agents import AgentDirectory
 from gymtrain_gym.config.findings import Findings, nearest
-from gymtrain_gym.datasets import generated, jsonl
-from gymtrain_gym.datasets.policy import Policy, warn
-from gymtrain_gym.datasets.rows import RowReader, Schema
+from gymtrain_gym.datasets import generated
+from gymtrain_gym.datasets.rows import AgentDirectory, Policy, RowReader, Schema, warn_of_policy
 from gymtrain_gym.errors import DatasetError
 from gymtrain_gym.server import workspace
 
 CHECKED_GENERATED_ROWS = 64
+MAX_ROW_BYTES = 64 * 2**20
+MAX_PROBLEMS = 20
+BUFFER_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,21 @@ class Folders:
 
     sources: Path = Path(SOURCES_DIR)
     data: Path = Path(DATA_DIR)
+
+
+@dataclass
+class FileIndex:
+    """What one pass over a file found."""
+
+    rows: int = 0
+    agents: Counter[str] = field(default_factory=Counter)  # rows by agent
+    problems: list[tuple[int, str]] = field(default_factory=list)  # (line, message), the first MAX_PROBLEMS
+    problem_count: int = 0
+
+    def add_problem(self, line: int, message: str) -> None:
+        self.problem_count += 1
+        if len(self.problems) < MAX_PROBLEMS:
+            self.problems.append((line, message))
 
 
 def prepare(
@@ -76,6 +95,48 @@ def write_index(index: DataIndex, folders: Folders) -> Path:
     return file
 
 
+def index_rows(file: Path, offsets_file: Path, agent_of: Callable[[bytes, int], str]) -> FileIndex:
+    """Writes the byte offsets of all rows and the end of the file to `offsets_file`, in one pass with constant memory.
+
+    Empty lines are no rows. A row reaches from its offset to the next one. The offsets appear complete or not at all.
+
+    Args:
+        file: the JSONL file.
+        offsets_file: (rows + 1) little-endian uint64.
+        agent_of: the agent of a row, from its bytes and its line; raises DatasetError for a row that can't be used.
+
+    Raises:
+        DatasetError: the file can't be read, or is no JSONL at all.
+    """
+    found = FileIndex()
+    partial = offsets_file.with_name(offsets_file.name + ".partial")
+    try:
+        with file.open("rb", buffering=BUFFER_BYTES) as source, partial.open("wb", buffering=BUFFER_BYTES) as offsets:
+            position = 0
+            number = 0
+            while line := source.readline(MAX_ROW_BYTES + 1):
+                number += 1
+                if number == 1:
+                    _check_format(line)
+                if len(line) > MAX_ROW_BYTES:
+                    raise DatasetError(f"line {number} is longer than {MAX_ROW_BYTES >> 20} MiB: is this JSONL?")
+                if not line.isspace():
+                    offsets.write(struct.pack("<Q", position))
+                    found.rows += 1
+                    try:
+                        found.agents[agent_of(line, number)] += 1
+                    except DatasetError as error:
+                        found.add_problem(number, str(error))
+                position += len(line)
+            offsets.write(struct.pack("<Q", position))
+    except OSError as error:
+        raise DatasetError(f"can't be read: {error.strerror or error}") from error
+    if not found.rows:
+        raise DatasetError("has no rows")
+    os.replace(partial, offsets_file)
+    return found
+
+
 def _prepare_one(
     number: int,
     dataset: Dataset,
@@ -115,14 +176,14 @@ def _prepare_one(
         raise DatasetError("a dataset needs source or reasoningGym")
     offsets = folders.data / f"train-{number}.offsets"
     reader = RowReader(set(agents.names), default or (_any(agents) if task else None), schema)
-    found = jsonl.index(file, offsets, reader.agent_of)
+    found = index_rows(file, offsets, reader.agent_of)
     for line, message in found.problems:
         findings.add(f"{dataset.source or where}:{line}", message)
     if found.problem_count > len(found.problems):
         rest = found.problem_count - len(found.problems)
         findings.add(dataset.source or where, f"{rest} more of {found.rows} rows can't be used")
     if policy is not None:
-        warn(policy, reader.facts, dataset.source or where, findings)
+        warn_of_policy(policy, reader.facts, dataset.source or where, findings)
     rows = task.size if task else found.rows
     counts = {default: rows} if task and default else dict(found.agents)
     return DataFile(
@@ -173,6 +234,15 @@ def _inside(mounted: Path, path: str, what: str) -> Path:
         there = [str(entry.relative_to(mounted)) for entry in beside.iterdir() if not entry.name.startswith(".")]
         raise DatasetError(f"{what} has no {path!r}: {nearest(path, there)}")
     return file
+
+
+def _check_format(first: bytes) -> None:
+    if first.startswith(b"\x1f\x8b"):
+        raise DatasetError("is gzip-compressed: unpack it first")
+    if first.startswith(b"PAR1"):
+        raise DatasetError("is a Parquet file: convert it to JSONL, one JSON object per line")
+    if first.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
+        raise DatasetError("is a JSON list: write it as JSONL, one JSON object per line")
 
 
 def _listed(agents: AgentDirectory) -> str:

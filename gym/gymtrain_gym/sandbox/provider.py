@@ -8,17 +8,17 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from nemo_gym.sandbox import SandboxExecResult, SandboxHandle, SandboxSpec, SandboxStatus
 
-from gymtrain_gym.sandbox import daemon, exit_cleanup, files, lost_sandboxes, settings
-from gymtrain_gym.sandbox.broker import NOT_FOUND, Broker
-from gymtrain_gym.sandbox.daemon import Finished
+from gymtrain_gym.sandbox import daemon_client, exit_cleanup, lost_sandboxes, settings
+from gymtrain_gym.sandbox.broker_client import NOT_FOUND, BrokerClient, SandboxView
+from gymtrain_gym.sandbox.daemon_client import Finished
 from gymtrain_gym.sandbox.errors import BrokerRefusedError, SandboxFileError, SandboxLostError, SandboxUnavailableError
-from gymtrain_gym.sandbox.lease import Lease
-from gymtrain_gym.sandbox.sessions import Sessions
+from gymtrain_gym.sandbox.http_sessions import Sessions
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class GymtrainProvider:
         """
         self._settings = settings.read(broker_url, token_file, route, create_timeout_s)
         self._sessions = Sessions()
-        self._broker = Broker(self._settings, self._sessions)
+        self._broker = BrokerClient(self._settings, self._sessions)
 
     async def create(self, spec: SandboxSpec) -> SandboxHandle:
         """A running sandbox; waits in the queue for it.
@@ -66,12 +66,12 @@ class GymtrainProvider:
         """
         try:
             with lost_sandboxes.noted(*_LOSSES):
-                lease = await self._broker.create(spec, key=uuid.uuid4().hex)
+                sandbox = await self._broker.create(spec, key=uuid.uuid4().hex)
         except BaseException:
             await self._sessions.close()  # callers close only what they got a sandbox from
             raise
-        exit_cleanup.opened(lease.id, self._settings)
-        return self._handle(lease)
+        exit_cleanup.opened(sandbox.id, self._settings)
+        return self._handle(sandbox)
 
     async def exec(
         self,
@@ -89,21 +89,21 @@ class GymtrainProvider:
         Raises:
             SandboxLostError: the sandbox went away.
         """
-        lease: Lease = handle.raw
+        sandbox: SandboxView = handle.raw
         with lost_sandboxes.noted(*_LOSSES):
             if len(command.encode()) > _MAX_ARGUMENT_BYTES:
-                command = await self._as_file(lease, command)
+                command = await self._as_file(sandbox, command)
             body = {
                 "shell": command,
-                "cwd": cwd or lease.workdir,
-                "env": {**lease.env, **(env or {})},
-                "user": lease.user if user is None else str(user),
+                "cwd": cwd or sandbox.workdir,
+                "env": {**sandbox.env, **(env or {})},
+                "user": sandbox.user if user is None else str(user),
                 "timeoutSeconds": timeout_s,
             }
             try:
-                finished = await daemon.execute(self._sessions, lease, body, timeout_s)
+                finished = await daemon_client.execute(self._sessions, sandbox, body, timeout_s)
             except SandboxLostError as error:
-                raise SandboxLostError(f"{error}. {await self._account(lease)}") from error
+                raise SandboxLostError(f"{error}. {await self._account(sandbox)}") from error
         return _result(finished, timeout_s)
 
     async def upload_file(self, handle: SandboxHandle, source_path: Path, target_path: str) -> None:
@@ -113,16 +113,17 @@ class GymtrainProvider:
             SandboxFileError: refused.
             SandboxLostError: the sandbox went away.
         """
-        lease: Lease = handle.raw
+        sandbox: SandboxView = handle.raw
         mode = source_path.stat().st_mode  # noqa: ASYNC240 - a local disk
+        write = partial(daemon_client.write_file, self._sessions, sandbox, target_path, source_path, mode)
         with lost_sandboxes.noted(*_LOSSES):
-            if await files.put(self._sessions, lease, target_path, source_path, mode):
+            if await write():
                 return
             folder = str(PurePosixPath(target_path).parent)
             made = await self.exec(handle, f"mkdir -p {shlex.quote(folder)}", timeout_s=60)
-            if not made.return_code and await files.put(self._sessions, lease, target_path, source_path, mode):
+            if not made.return_code and await write():
                 return
-            raise SandboxFileError(f"{folder} can't be made in sandbox {lease.id}: {made.stderr}")
+            raise SandboxFileError(f"{folder} can't be made in sandbox {sandbox.id}: {made.stderr}")
 
     async def download_file(self, handle: SandboxHandle, source_path: str, target_path: Path) -> None:
         """Reads a file of the sandbox into a local one.
@@ -133,15 +134,15 @@ class GymtrainProvider:
         """
         target_path.parent.mkdir(parents=True, exist_ok=True)
         with lost_sandboxes.noted(*_LOSSES):
-            await files.get(self._sessions, handle.raw, source_path, target_path)
+            await daemon_client.read_file(self._sessions, handle.raw, source_path, target_path)
 
     async def status(self, handle: SandboxHandle) -> SandboxStatus:
         """What the broker says of the sandbox."""
         try:
-            lease = await self._broker.get(handle.sandbox_id)
+            sandbox = await self._broker.get(handle.sandbox_id)
         except BrokerRefusedError as error:
             return SandboxStatus.STOPPED if error.status == NOT_FOUND else SandboxStatus.UNKNOWN
-        return _STATES.get(lease.state, SandboxStatus.UNKNOWN)
+        return _STATES.get(sandbox.state, SandboxStatus.UNKNOWN)
 
     async def close(self, handle: SandboxHandle) -> None:
         """Ends the sandbox. A broker that is away is no error: the result of the task is there, and the sandbox ends
@@ -160,14 +161,14 @@ class GymtrainProvider:
         """How to reach a port of the sandbox: newer than nemo-gym 0.4."""
         from nemo_gym.sandbox.providers.base import SandboxEndpoint
 
-        lease: Lease = handle.raw
-        return SandboxEndpoint(f"{lease.url}/v1/ports/{port}", daemon.headers(lease))
+        sandbox: SandboxView = handle.raw
+        return SandboxEndpoint(f"{sandbox.url}/v1/ports/{port}", daemon_client.headers(sandbox))
 
     async def serialize_handle(self, handle: SandboxHandle, *, scope: str | None = None) -> dict[str, Any]:
         """What another process needs to `connect`; no secrets: it has the run's token itself."""
-        lease: Lease = handle.raw
+        sandbox: SandboxView = handle.raw
         exit_cleanup.closed(handle.sandbox_id)  # it may outlive this process now
-        return {"sandbox_id": handle.sandbox_id, "workdir": lease.workdir}
+        return {"sandbox_id": handle.sandbox_id, "workdir": sandbox.workdir}
 
     async def connect(self, descriptor: Mapping[str, Any]) -> SandboxHandle:
         """The handle of a sandbox that another process created.
@@ -177,34 +178,34 @@ class GymtrainProvider:
         """
         id = str(descriptor["sandbox_id"])
         try:
-            lease = await self._broker.get(id)
+            sandbox = await self._broker.get(id)
         except BrokerRefusedError as error:
             raise SandboxUnavailableError(f"sandbox {id} can't be connected to: {error}") from error
-        if lease.state != "Running":
-            raise SandboxUnavailableError(f"sandbox {id} can't be connected to: {lease.account}")
-        return self._handle(lease)
+        if sandbox.state != "Running":
+            raise SandboxUnavailableError(f"sandbox {id} can't be connected to: {sandbox.account}")
+        return self._handle(sandbox)
 
-    def _handle(self, lease: Lease) -> SandboxHandle:
+    def _handle(self, sandbox: SandboxView) -> SandboxHandle:
         if self._settings.through_broker:
-            url = f"{self._settings.broker_url}/v1/sandboxes/{lease.id}/daemon"
-            lease = replace(lease, url=url, token=self._settings.token)
-        return SandboxHandle(sandbox_id=lease.id, provider_name=self.name, raw=lease)
+            url = f"{self._settings.broker_url}/v1/sandboxes/{sandbox.id}/daemon"
+            sandbox = replace(sandbox, url=url, token=self._settings.token)
+        return SandboxHandle(sandbox_id=sandbox.id, provider_name=self.name, raw=sandbox)
 
-    async def _as_file(self, lease: Lease, command: str) -> str:
+    async def _as_file(self, sandbox: SandboxView, command: str) -> str:
         """A command that is too long for an argument, as one that runs it from a file."""
         path = f"/tmp/gymtrain-{uuid.uuid4().hex}.sh"  # noqa: S108 - in the sandbox
-        await files.put(self._sessions, lease, path, f"rm -f {path}\n{command}".encode(), 0o644)
+        await daemon_client.write_file(self._sessions, sandbox, path, f"rm -f {path}\n{command}".encode(), 0o644)
         return f". {path}"
 
-    async def _account(self, lease: Lease) -> str:
+    async def _account(self, sandbox: SandboxView) -> str:
         """What the broker knows of a lost sandbox. The end of a container takes a moment to get to it."""
         end = time.monotonic() + NEWS_SECONDS
         try:
             async with asyncio.timeout(10 + NEWS_SECONDS):
-                now = await self._broker.get(lease.id)
+                now = await self._broker.get(sandbox.id)
                 while now.state == "Running" and time.monotonic() < end:
                     await asyncio.sleep(_NEWS_PAUSE_SECONDS)
-                    now = await self._broker.get(lease.id)
+                    now = await self._broker.get(sandbox.id)
         except (BrokerRefusedError, TimeoutError) as error:
             return f"The broker doesn't know more: {error}"
         return f"The broker says: {now.account}"

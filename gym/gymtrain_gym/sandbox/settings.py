@@ -23,7 +23,7 @@ class Settings:
 
     @property
     def token(self) -> str:
-        """The run's token, read anew: a rotated Secret reaches the file without a restart.
+        """The run's token, read from its file each time: a rotated Secret reaches it without a restart.
 
         Raises:
             SandboxSettingsError: the file is missing or empty.

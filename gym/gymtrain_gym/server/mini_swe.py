@@ -7,35 +7,25 @@ also go back to the model on the messages of earlier turns, as NeMo Gym's other 
 keeps a conversation's tokens exact. What the model is asked, and what is run, stays as it is.
 """
 
-import threading
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
+from gymtrain_gym import nemo_gym_internals
+
 IMPLEMENTATION = "mini_swe_agent_2"
-_PATCHING = threading.Lock()
 TOKEN_KEYS = ("prompt_token_ids", "generation_token_ids", "generation_log_probs")
 
 type Split = Callable[[list[dict[str, Any]]], tuple[list[Any], list[dict[str, Any]], list[Any]]]
 
 
-def install(module: dict[str, Any]) -> None:
-    """Puts the functions below around those of the agent's module, where it is as 0.4 has it."""
-    runner, split = module.get("run_mini_swe_with_sandbox"), module.get("_split_trajectory_for_responses")
-    if runner is not None and split is not None:
-        module["run_mini_swe_with_sandbox"] = partial(run, runner)
-        module["_split_trajectory_for_responses"] = partial(split_with_tokens, split)
+def install(module: MutableMapping[str, Any]) -> None:
+    """Puts `run` and `split_with_tokens` around the functions of the agent's module."""
+    nemo_gym_internals.wrap_mini_swe_agent(module, run, split_with_tokens)
 
 
 def run(original: Callable[..., Any], **params: Any) -> Any:
     """`original`, with the answers of failed calls kept; in a worker of Ray, where the user brings a Ray cluster."""
-    from minisweagent.models.litellm_model import LitellmModel
-
-    with _PATCHING:
-        parse, prepare = LitellmModel._parse_actions, LitellmModel._prepare_messages_for_api
-        if parse.__module__ != __name__:
-            LitellmModel._parse_actions = lambda model, response: _parse(parse, model, response)
-            LitellmModel._prepare_messages_for_api = lambda model, messages: _prepare(prepare, model, messages)
+    nemo_gym_internals.wrap_litellm_model(_parse, _prepare)
     return original(**params)
 
 

@@ -1,9 +1,11 @@
+import re
 from pathlib import Path
 
 import pytest
 
 from dev.images.dockerfiles import discover, select
 from dev.report import DevError
+from dev.settings import REPOSITORY
 
 
 def images(folder: Path, **dockerfiles: str) -> Path:
@@ -23,6 +25,13 @@ def test_an_image_comes_after_those_it_names(tmp_path: Path) -> None:
     )
 
     assert [image.name for image in discover(tmp_path)] == ["c", "a", "b", "d"]
+
+
+def test_no_image_has_its_own_way_to_install() -> None:
+    """images/python-build has uv and knows where the package index is; the others use it."""
+    texts = {image.name: image.dockerfile.read_text() for image in discover(REPOSITORY / "images")}
+    assert [name for name, text in texts.items() if re.search(r"(?<!uv )pip install", text)] == ["python-build"]
+    assert [name for name, text in texts.items() if "cat /run/secrets" in text] == ["python-build"]
 
 
 def test_naming_some_images_builds_what_they_need_too(tmp_path: Path) -> None:

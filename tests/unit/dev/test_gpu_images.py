@@ -8,7 +8,7 @@ GPU = ["runtime-gpu", "inference-gpu", "trainer-gpu"]
 
 def test_images_for_gpus_are_built_when_asked_for_by_name() -> None:
     assert not {image.name for image in select(discover(), [])} & set(GPU)
-    assert {image.name for image in select(discover(), ["inference-gpu", "trainer-gpu"])} == set(GPU)
+    assert {image.name for image in select(discover(), ["inference-gpu", "trainer-gpu"])} == {"python-build", *GPU}
 
 
 def test_they_are_the_same_dockerfiles_with_the_extra_for_gpus() -> None:
@@ -22,4 +22,4 @@ def test_they_are_the_same_dockerfiles_with_the_extra_for_gpus() -> None:
 
 def test_they_are_built_upon_the_runtime_for_gpus() -> None:
     built = [image.name for image in select(discover(), ["trainer-gpu"])]
-    assert built == ["runtime-gpu", "trainer-gpu"]
+    assert built == ["python-build", "runtime-gpu", "trainer-gpu"]

@@ -1,5 +1,5 @@
 """Tests of the Gym image's code. They need that image's libraries, which clash with the other parts', so they are
-collected only where those are installed: `uv run --extra gym pytest tests/unit/gym`."""
+collected only where those are installed: `uv run --extra gym --extra gym-swe pytest tests/unit/gym`."""
 
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-collect_ignore_glob = [] if find_spec("nemo_gym") else ["test_*.py"]
+collect_ignore_glob = [] if find_spec("nemo_gym") else ["test_gym_*.py"]
 
 REASONING_GYM = "resources_servers/reasoning_gym/configs/reasoning_gym.yaml"
 WORKPLACE = "resources_servers/workplace_assistant/configs/workplace_assistant.yaml"

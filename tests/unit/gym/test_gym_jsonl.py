@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from gymtrain_gym.datasets import jsonl
+from gymtrain_gym.datasets import preparation
 from gymtrain_gym.errors import DatasetError
 
 pytestmark = pytest.mark.gym
 
 
-def index(file: Path, content: bytes) -> tuple[jsonl.FileIndex, list[bytes]]:
+def index(file: Path, content: bytes) -> tuple[preparation.FileIndex, list[bytes]]:
     """The index, and the rows as a reader of the offsets sees them."""
     file.write_bytes(content)
     offsets_file = file.with_suffix(".offsets")
-    found = jsonl.index(file, offsets_file, lambda line, number: "agent")
+    found = preparation.index_rows(file, offsets_file, lambda line, number: "agent")
     raw = offsets_file.read_bytes()
     offsets = struct.unpack(f"<{len(raw) // 8}Q", raw)
     return found, [content[a:b] for a, b in pairwise(offsets)]
@@ -51,9 +51,9 @@ def test_problems_carry_line_numbers_and_are_limited(file: Path) -> None:
         raise DatasetError("no")
 
     file.write_bytes(b"\n" + b"x\n" * 100)
-    found = jsonl.index(file, file.with_suffix(".offsets"), refuse)
+    found = preparation.index_rows(file, file.with_suffix(".offsets"), refuse)
     assert found.problems[0] == (2, "no")
-    assert len(found.problems) == jsonl.MAX_PROBLEMS
+    assert len(found.problems) == preparation.MAX_PROBLEMS
     assert found.problem_count == 100
 
 
@@ -73,20 +73,20 @@ def test_file_that_is_no_jsonl_is_named(file: Path, content: bytes, message: str
 
 
 def test_endless_line_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jsonl, "MAX_ROW_BYTES", 100)
+    monkeypatch.setattr(preparation, "MAX_ROW_BYTES", 100)
     with pytest.raises(DatasetError, match="line 2 is longer"):
         index(file, b"1\n" + b"x" * 200)
 
 
 def test_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="can't be read: No such file"):
-        jsonl.index(tmp_path / "none", tmp_path / "offsets", lambda line, number: "agent")
+        preparation.index_rows(tmp_path / "none", tmp_path / "offsets", lambda line, number: "agent")
 
 
 def test_offsets_appear_only_when_complete(file: Path) -> None:
     file.write_bytes(b"\n")
     with pytest.raises(DatasetError):
-        jsonl.index(file, file.with_suffix(".offsets"), lambda line, number: "agent")
+        preparation.index_rows(file, file.with_suffix(".offsets"), lambda line, number: "agent")
     assert not file.with_suffix(".offsets").exists()
 
 
@@ -95,7 +95,7 @@ def test_memory_does_not_grow_with_the_file(file: Path) -> None:
         for number in range(100_000):
             output.write(b'{"responses_create_params":{"input":"%0500d"}}\n' % number)
     tracemalloc.start()
-    found = jsonl.index(file, file.with_suffix(".offsets"), lambda line, number: "agent")
+    found = preparation.index_rows(file, file.with_suffix(".offsets"), lambda line, number: "agent")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert found.rows == 100_000

@@ -7,7 +7,7 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from gymtrain_gym.sandbox import lost_sandboxes
-from gymtrain_gym.server.masking import LossMask
+from gymtrain_gym.server.answers import LossMask
 from gymtrain_trainer.errors import AnswerError
 from gymtrain_trainer.rollouts.answer import parse_answer
 

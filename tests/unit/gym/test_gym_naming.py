@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from gymtrain_gym.server.naming import MAX_BYTES, NamedErrors
+from gymtrain_gym.server.answers import MAX_ERROR_BYTES, NamedErrors
 from gymtrain_trainer.rollouts.inner_error import inner_error
 
 pytestmark = pytest.mark.gym
@@ -56,8 +56,8 @@ async def test_a_refusal_says_whose_it_is_and_keeps_its_status() -> None:
         ("Hit an exception in SimpleAgent___sums calling an inner server: b'gone'", {}),
         ({"error": {"message": "vLLM's"}}, {}),
         (b"no JSON", {}),
-        ({"detail": "x" * MAX_BYTES}, {"parts": 8}),
-        ({"detail": "x" * 2 * MAX_BYTES}, {"parts": 8}),
+        ({"detail": "x" * MAX_ERROR_BYTES}, {"parts": 8}),
+        ({"detail": "x" * 2 * MAX_ERROR_BYTES}, {"parts": 8}),
         ("a tool's answer, which the model gets", {"path": "/search"}),
         ({"reward": 1.0, "detail": "of a reward"}, {"status": 200}),
     ],

@@ -242,7 +242,7 @@ def test_data_container_makes_every_kind_of_dataset(make_run: MakeRun, folders: 
 def test_data_container_reads_a_run_json_of_a_later_release(
     make_run: MakeRun, folders: Folders, tmp_path: Path
 ) -> None:
-    """The operator was upgraded, this attempt's Job was not, and its pod is made anew."""
+    """The operator was upgraded, this attempt's Job was not, and its pod is made again."""
     document = json.loads(make_run().model_dump_json(by_alias=True, exclude_defaults=True))
     (tmp_path / "run.json").write_text(json.dumps(of_a_later_release(document)))
     assert data.main(tmp_path / "run.json", folders) == 0

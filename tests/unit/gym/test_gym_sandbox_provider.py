@@ -14,10 +14,7 @@ import pytest
 import pytest_asyncio
 from nemo_gym.sandbox import AsyncSandbox, Sandbox, SandboxCreateError, SandboxSpec, SandboxStatus
 
-from gymtrain_gym.sandbox import broker as broker_module
-from gymtrain_gym.sandbox import daemon as daemon_module
-from gymtrain_gym.sandbox import files as files_module
-from gymtrain_gym.sandbox import lost_sandboxes
+from gymtrain_gym.sandbox import broker_client, daemon_client, lost_sandboxes
 from gymtrain_gym.sandbox import provider as provider_module
 from gymtrain_gym.sandbox.errors import (
     SandboxFileError,
@@ -25,8 +22,8 @@ from gymtrain_gym.sandbox.errors import (
     SandboxSettingsError,
     SandboxUnavailableError,
 )
+from gymtrain_gym.sandbox.http_sessions import Sessions
 from gymtrain_gym.sandbox.provider import GymtrainProvider
-from gymtrain_gym.sandbox.sessions import Sessions
 from tests.support.fake_sandboxes import Ended, FakeSandboxes
 
 pytestmark = pytest.mark.gym
@@ -36,8 +33,8 @@ IMAGE = "gymtrain/swe-x:dev"
 
 @pytest_asyncio.fixture
 async def sandboxes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeSandboxes]:
-    monkeypatch.setattr(daemon_module, "RETRY_SECONDS", 3.0)
-    monkeypatch.setattr(broker_module, "PATIENCE_SECONDS", 10.0)
+    monkeypatch.setattr(daemon_client, "RETRY_SECONDS", 3.0)
+    monkeypatch.setattr(broker_client, "PATIENCE_SECONDS", 10.0)
     monkeypatch.setattr(provider_module, "NEWS_SECONDS", 1.5)
     async with FakeSandboxes(tmp_path) as fake:
         for name, value in fake.environment.items():
@@ -280,7 +277,7 @@ async def test_a_file_is_sent_again_where_no_connection_came(
 async def test_a_file_that_takes_too_long_is_given_up(
     sandboxes: FakeSandboxes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files_module, "_FILE_SECONDS", 0.2)
+    monkeypatch.setattr(daemon_client, "_FILE_SECONDS", 0.2)
 
     async def endless(self: aiohttp.TCPConnector, *_: Any, **__: Any) -> Any:
         await asyncio.sleep(60)
@@ -289,7 +286,7 @@ async def test_a_file_that_takes_too_long_is_given_up(
         with monkeypatch.context() as patch:
             patch.setattr(aiohttp.TCPConnector, "connect", endless)
             with pytest.raises(SandboxLostError, match=r"a file took longer than 0\.2 s"):
-                await files_module.get(Sessions(), sandbox._handle.raw, "/etc/hostname", tmp_path / "got")
+                await daemon_client.read_file(Sessions(), sandbox._handle.raw, "/etc/hostname", tmp_path / "got")
 
 
 async def test_a_sandbox_that_is_gone_is_an_error_that_says_why(sandboxes: FakeSandboxes) -> None:
@@ -418,7 +415,7 @@ async def test_another_process_can_connect_to_a_sandbox(sandboxes: FakeSandboxes
 async def test_a_broker_that_is_away_at_the_end_does_not_spoil_the_result(
     sandboxes: FakeSandboxes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker_module, "_CLOSE_SECONDS", 0.1)
+    monkeypatch.setattr(broker_client, "_CLOSE_SECONDS", 0.1)
     sandbox = await started()
     sandboxes.answer_first = [503] * 100
     await sandbox.stop()

@@ -8,7 +8,7 @@ import yaml
 from omegaconf import DictConfig
 
 from gymtrain_api.spec import Gym
-from gymtrain_gym.config import servers
+from gymtrain_gym.config import code_scan, servers
 from gymtrain_gym.config.findings import Findings
 from gymtrain_gym.config.resolve import resolve
 from gymtrain_gym.datasets.rows import RowReader, responses_schema
@@ -108,3 +108,29 @@ def test_the_swe_example_passes_preflight() -> None:
     reader = RowReader({"mini_swe_agent_2"}, "mini_swe_agent_2", responses_schema())
     for number, line in enumerate((EXAMPLE / "tasks.jsonl").read_bytes().splitlines(), 1):
         assert reader.agent_of(line, number) == "mini_swe_agent_2"
+
+
+def test_an_agent_that_the_gym_image_lacks_packages_for_is_told_which_image_has_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(code_scan, "_installed", lambda module, roots: module != "minisweagent")
+    config, _ = resolved()
+    assert config is not None
+    findings = Findings()
+    servers.describe(config, Gym(config_paths=[SWE]), findings)
+    assert [f"{finding.where}: {finding.message}" for finding in findings.items] == [
+        "config key mini_swe_agent_2: needs the Python packages minisweagent, which the Gym image lacks: "
+        "name the image gym-swe, which has them, in spec.gym.image"
+    ]
+
+
+def test_packages_that_no_image_has_ask_for_one_of_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(code_scan, "_installed", lambda module, roots: module not in ("minisweagent", "yaml"))
+    config, _ = resolved()
+    assert config is not None
+    findings = Findings()
+    servers.describe(config, Gym(config_paths=[SWE]), findings)
+    assert findings.items[0].message.endswith(
+        "minisweagent, yaml, which the Gym image lacks: build an image with what responses_api_agents/mini_swe_agent_2 "
+        "lists and name it in spec.gym.image or spec.gym.servers.mini_swe_agent_2.image"
+    )

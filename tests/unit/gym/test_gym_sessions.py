@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from gymtrain_gym.server.sessions import SessionGuard, session_id
+from gymtrain_gym.server.answers import SessionGuard, session_id
 
 pytestmark = pytest.mark.gym
 

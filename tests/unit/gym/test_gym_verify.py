@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gymtrain_api.wiring import DataFile, DataIndex, GymServerInfo
-from gymtrain_gym.config import verify
+from gymtrain_gym.config import servers as gym_servers
 from gymtrain_gym.config.findings import Findings
 
 pytestmark = pytest.mark.gym
@@ -27,7 +27,7 @@ def _problems(rows_for: str = "agent", math_calls: tuple[str, ...] = (), **setti
     ]
     index = DataIndex(train=[DataFile(file="a", offsets_file="b", rows=1, weight=1, agents={rows_for: 1})])
     findings = Findings()
-    verify.check(config, servers, index, findings)
+    gym_servers.check_mode_verify(config, servers, index, findings)
     return [f"{finding.where}: {finding.message}" for finding in findings.items]
 
 
@@ -41,7 +41,7 @@ def test_an_agent_that_lacks_a_server_needs_mode_agent(lacking: str) -> None:
     del settings[lacking]
     (problem,) = _problems(**settings)
     assert problem == (
-        f"config key agent: has no {lacking}, which spec.rollout.mode Verify calls in the agent's stead: "
+        f"config key agent: has no {lacking}, which spec.rollout.mode Verify calls instead of the agent: "
         "use mode Agent for this agent"
     )
 

@@ -1,19 +1,22 @@
-"""Client of the run's broker. A broker that restarts or is slow costs time, not sandboxes: what is safe to repeat is
-repeated for minutes; a request to create carries a key, so it is safe too."""
+"""Client of the run's broker: what goes to it, and what comes back.
+
+A broker that restarts or is slow costs time, not sandboxes: what is safe to repeat is repeated for minutes; a request
+to create carries a key, so it is safe too.
+"""
 
 import asyncio
 import logging
 import random
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
 from nemo_gym.sandbox import SandboxSpec
 
-from gymtrain_gym.sandbox import lease as leases
 from gymtrain_gym.sandbox.errors import BrokerRefusedError, SandboxError, SandboxUnavailableError
-from gymtrain_gym.sandbox.lease import Lease
-from gymtrain_gym.sandbox.sessions import Sessions
+from gymtrain_gym.sandbox.http_sessions import Sessions
 from gymtrain_gym.sandbox.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -30,8 +33,40 @@ _AGAIN = frozenset({429, 500, 502, 503})
 NOT_FOUND, TIMED_OUT = 404, 504
 REFUSED = range(400, 429)  # what was asked for can't be had: nothing was made
 
+# What upstream's configs set for other providers, and means nothing here.
+IGNORED_OPTIONS = frozenset({"platform", "skip_health_check"})
+KNOWN_OPTIONS = frozenset({"task", "user"})
+TASK_KEYS = ("instance_id", "task", "task_id")  # of a spec's metadata
 
-class Broker:
+
+@dataclass(frozen=True)
+class SandboxView:
+    """A sandbox as the broker describes it."""
+
+    id: str
+    state: str  # Queued, Starting, Running, Closed or Failed
+    url: str = field(default="", repr=False)  # of the daemon
+    token: str = field(default="", repr=False)
+    instance: str = ""  # of the daemon: url and token may be another sandbox's later
+    reason: str = ""
+    message: str = ""
+    pod: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)  # of every command, as it was asked for
+    workdir: str | None = None  # the same
+    user: str | None = None  # the same
+
+    @property
+    def waiting(self) -> bool:
+        """It may still become ready."""
+        return self.state in ("Queued", "Starting")
+
+    @property
+    def account(self) -> str:
+        """State, reason and message in one line."""
+        return " ".join(part for part in (self.state, self.reason and f"({self.reason})", self.message) if part)
+
+
+class BrokerClient:
     """Creates, asks for and closes sandboxes."""
 
     def __init__(self, settings: Settings, sessions: Sessions) -> None:
@@ -39,31 +74,31 @@ class Broker:
         self._sessions = sessions
         self._url = settings.broker_url
 
-    async def create(self, spec: SandboxSpec, key: str) -> Lease:
+    async def create(self, spec: SandboxSpec, key: str) -> SandboxView:
         """A running sandbox. Waits in the broker's queue as long as the run's spec allows; `spec.ready_timeout_s`
         counts from the moment that it left the queue. What a failed or cancelled creation leaves is closed.
 
         Raises:
             SandboxUnavailableError: it was refused, it failed, or a deadline passed.
         """
-        body = leases.request_body(spec, key, self._settings.create_timeout_seconds)
+        body = request_body(spec, key, self._settings.create_timeout_seconds)
         try:
-            lease = await self._wait_for(spec, body)
-            if lease.state != "Running" or not lease.url:
-                raise SandboxUnavailableError(f"no sandbox of {spec.image}: {lease.account}")
+            sandbox = await self._wait_for(spec, body)
+            if sandbox.state != "Running" or not sandbox.url:
+                raise SandboxUnavailableError(f"no sandbox of {spec.image}: {sandbox.account}")
         except BaseException:
             await self._abandon(spec, body)
             raise
-        return lease
+        return sandbox
 
-    async def get(self, id: str, wait: float = 0.0, patience: float = 10.0) -> Lease:
+    async def get(self, id: str, wait: float = 0.0, patience: float = 10.0) -> SandboxView:
         """The sandbox now, or after up to `wait` seconds in which it left queue and start.
 
         Raises:
             BrokerRefusedError: there is none (404), or the broker didn't answer for `patience` seconds.
         """
         path, end = f"/v1/sandboxes/{id}?wait={wait:g}", time.monotonic() + patience
-        return leases.parse(await self._ask("GET", path, wait, end))
+        return parse(await self._ask("GET", path, wait, end))
 
     async def close(self, id: str) -> None:
         """Ends the sandbox, or its wait in the queue.
@@ -77,34 +112,36 @@ class Broker:
             if error.status != NOT_FOUND:
                 raise
 
-    async def _wait_for(self, spec: SandboxSpec, body: dict[str, Any]) -> Lease:
+    async def _wait_for(self, spec: SandboxSpec, body: dict[str, Any]) -> SandboxView:
         limit = self._settings.create_timeout_seconds or float("inf")
         end = time.monotonic() + limit
         started: float | None = None
-        lease = await self._step(spec, body, None, end)
-        while lease.waiting:
+        sandbox = await self._step(spec, body, None, end)
+        while sandbox.waiting:
             now = time.monotonic()
-            if lease.state == "Starting":
+            if sandbox.state == "Starting":
                 started = started or now
             if started and spec.ready_timeout_s and now - started > spec.ready_timeout_s:
                 raise SandboxUnavailableError(
-                    f"sandbox {lease.id} of {spec.image} wasn't ready {spec.ready_timeout_s:g} s after it left the "
-                    f"queue (sandbox_spec.ready_timeout_s): {lease.account}"
+                    f"sandbox {sandbox.id} of {spec.image} wasn't ready {spec.ready_timeout_s:g} s after it left the "
+                    f"queue (sandbox_spec.ready_timeout_s): {sandbox.account}"
                 )
             if now > end:
                 raise SandboxUnavailableError(
                     f"no sandbox of {spec.image} within {limit:g} s (sandbox.gymtrain.create_timeout_s): "
-                    f"{lease.account}"
+                    f"{sandbox.account}"
                 )
-            lease = await self._step(spec, body, lease, end)
-        return lease
+            sandbox = await self._step(spec, body, sandbox, end)
+        return sandbox
 
-    async def _step(self, spec: SandboxSpec, body: dict[str, Any], lease: Lease | None, end: float) -> Lease:
+    async def _step(
+        self, spec: SandboxSpec, body: dict[str, Any], sandbox: SandboxView | None, end: float
+    ) -> SandboxView:
         """News of the sandbox; asks for one where there is none, or where a restarted broker forgot the queue."""
         wait = max(0.0, min(_WAIT_SECONDS, end - time.monotonic()))
         try:
-            if lease is not None:
-                return await self.get(lease.id, wait, PATIENCE_SECONDS)
+            if sandbox is not None:
+                return await self.get(sandbox.id, wait, PATIENCE_SECONDS)
         except BrokerRefusedError as error:
             if error.status != NOT_FOUND:
                 raise SandboxUnavailableError(str(error)) from error
@@ -112,13 +149,13 @@ class Broker:
             answer = await self._ask("POST", f"/v1/sandboxes?wait={wait:g}", wait, end, body)
         except BrokerRefusedError as error:
             raise SandboxUnavailableError(f"no sandbox of {spec.image}: {error}") from error
-        return leases.parse(answer)
+        return parse(answer)
 
     async def _abandon(self, spec: SandboxSpec, body: dict[str, Any]) -> None:
         """Closes what asking for a sandbox may have left. The key finds it, even where no answer came."""
         try:
             async with asyncio.timeout(_ABANDON_SECONDS):
-                left = leases.parse(await self._once("POST", f"{self._url}/v1/sandboxes?wait=0", 0.0, body))
+                left = parse(await self._once("POST", f"{self._url}/v1/sandboxes?wait=0", 0.0, body))
                 await self.close(left.id)
         except (SandboxError, TimeoutError) as error:
             if not isinstance(error, BrokerRefusedError) or error.status not in REFUSED:
@@ -167,6 +204,67 @@ class Broker:
             raise BrokerRefusedError(f"the broker can't be reached at {url}: {error}") from error
         except ValueError as error:
             raise BrokerRefusedError(f"the broker answered no JSON to {method} {url}: {error}") from error
+
+
+def parse(body: Any) -> SandboxView:
+    """The broker's answer.
+
+    Raises:
+        SandboxUnavailableError: it is none about a sandbox.
+    """
+    if not isinstance(body, dict) or not body.get("id") or not body.get("state"):
+        raise SandboxUnavailableError(f"the broker answered no sandbox: {str(body)[:200]}")
+    return SandboxView(
+        id=str(body["id"]),
+        state=str(body["state"]),
+        url=str(body.get("url") or "").rstrip("/"),
+        token=str(body.get("token") or ""),
+        instance=str(body.get("instance") or ""),
+        reason=str(body.get("reason") or ""),
+        message=str(body.get("message") or ""),
+        pod=str(body.get("podName") or ""),
+        env=dict(body.get("env") or {}),
+        workdir=body.get("workdir") or None,
+        user=body.get("user") or None,
+    )
+
+
+def request_body(spec: SandboxSpec, key: str, timeout_seconds: float | None) -> dict[str, Any]:
+    """POST /v1/sandboxes for `spec`; `key` makes it safe to repeat.
+
+    Raises:
+        SandboxUnavailableError: the spec asks for something that the broker has no word for.
+    """
+    if not spec.image:
+        raise SandboxUnavailableError("the sandbox has no image: give the dataset's row an image_name")
+    options = dict(spec.provider_options)
+    unknown = sorted(set(options) - IGNORED_OPTIONS - KNOWN_OPTIONS)
+    if unknown:
+        raise SandboxUnavailableError(
+            f"provider_options {', '.join(unknown)} mean nothing to the provider gymtrain, which knows "
+            f"{', '.join(sorted(KNOWN_OPTIONS))}: leave them out of sandbox_spec"
+        )
+    resources = spec.resources
+    if resources.gpu:
+        raise SandboxUnavailableError("sandboxes with GPUs can't be had: leave resources.gpu out of sandbox_spec")
+    wanted = {"cpu": resources.cpu, "memoryMiB": resources.memory_mib, "diskGiB": resources.disk_gib}
+    metadata = {str(name): str(value) for name, value in spec.metadata.items()}
+    task = options.get("task") or next((metadata[name] for name in TASK_KEYS if metadata.get(name)), "")
+    body = {
+        "image": str(spec.image).removeprefix("docker://"),
+        "task": str(task),
+        "key": key,
+        "workdir": spec.workdir,
+        "env": dict(spec.env),
+        "user": None if options.get("user") is None else str(options["user"]),
+        "entrypoint": list(spec.entrypoint) if spec.entrypoint else None,
+        "resources": {name: value for name, value in wanted.items() if value is not None} or None,
+        "ports": list(getattr(spec, "ports", ())),  # newer than nemo-gym 0.4
+        "ttlSeconds": spec.ttl_s,
+        "timeoutSeconds": timeout_seconds,
+        "metadata": metadata,
+    }
+    return {name: value for name, value in body.items() if value is not None}
 
 
 class _BusyError(BrokerRefusedError):

@@ -50,9 +50,9 @@ def check_variables(config: DictConfig, gym: Gym, findings: Findings) -> None:
 
 def check_resolves(config: DictConfig, findings: Findings) -> None:
     """Finds interpolations that don't resolve."""
-    for key in config:
+    for key, value in OmegaConf.to_container(config).items():
         try:
-            OmegaConf.to_container(OmegaConf.create({key: config._get_node(key)}, parent=config), resolve=True)
+            OmegaConf.to_container(OmegaConf.create({key: value}, parent=config), resolve=True)
         except OmegaConfBaseException as error:
             where = getattr(error, "full_key", None) or str(key)
             findings.add(f"config key {where}", f"does not resolve: {str(error).splitlines()[0]}")

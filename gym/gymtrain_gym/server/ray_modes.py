@@ -1,20 +1,62 @@
-"""Ray's remote functions in threads of the server itself, for agents that use Ray only to wait elsewhere.
+"""How a server pod has Ray: not at all, replaced by threads, or as a small cluster of its own.
 
-Such an agent spends its time on answers of the model and on commands in a sandbox. Ray would give each rollout a
-process, count a CPU for it, and add its own processes to the pod: 16 s to start on an idle node, and an error on a node
-where that takes more than 30 s.
+| the server's code | Ray in its pod |
+|---|---|
+| doesn't use Ray | none: upstream starts or joins a cluster in every server, 12 s, 17 processes and 600 MB a pod |
+| waits in Ray's workers for something elsewhere (THREADED) | threads of the server itself |
+| computes with Ray | a cluster of this pod alone |
+
+An agent of the second kind spends its time on answers of the model and on commands in a sandbox. Ray would give each
+rollout a process, count a CPU for it, and add its own processes to the pod: 16 s to start on an idle node, and an error
+on a node where that takes more than 30 s.
 """
 
 import asyncio
 import contextlib
 import contextvars
+import math
+import os
 import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, InvalidStateError
+from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
-IMPLEMENTATIONS = frozenset({"mini_swe_agent_2"})
+from gymtrain_gym import nemo_gym_internals
+
+THREADED = frozenset({"mini_swe_agent_2"})  # implementations of servers
+OBJECT_STORE_BYTES = 128 * 2**20
+CPU_QUOTA_FILE = Path("/sys/fs/cgroup/cpu.max")  # cgroup v2: "QUOTA PERIOD" in µs, or "max PERIOD"
+MAX_CPUS_WITHOUT_LIMIT = 4
+
+
+def no_ray() -> None:
+    """Keeps NeMo Gym from starting Ray."""
+    nemo_gym_internals.replace_ray_start(lambda: None)
+
+
+def threads() -> None:
+    """Runs remote functions in threads of this process. To be called before the server's code is imported."""
+    no_ray()
+    nemo_gym_internals.replace_ray_functions(remote, get)
+
+
+def local_cluster(folder: Path) -> None:
+    """Makes NeMo Gym start a Ray of this pod alone, with its files below `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    nemo_gym_internals.replace_ray_start(lambda: nemo_gym_internals.start_local_ray(cpus(), folder, OBJECT_STORE_BYTES))
+
+
+def cpus(quota_file: Path = CPU_QUOTA_FILE) -> int:
+    """CPUs that this container may use: its limit, or a few where it has none."""
+    try:
+        quota, period = quota_file.read_text().split()
+        if quota != "max":
+            return max(1, math.ceil(int(quota) / int(period)))
+    except (OSError, ValueError):
+        pass
+    return min(MAX_CPUS_WITHOUT_LIMIT, os.process_cpu_count() or 1)
 
 
 class Ref:
@@ -24,7 +66,7 @@ class Ref:
         self.future: Future[Any] = Future()
         _running.add(self)
         # A daemon: what still runs when the server ends must not hold it up.
-        work = contextvars.copy_context().run  # a thread starts with an empty one: `losses` asks whose it is
+        work = contextvars.copy_context().run  # a thread starts with an empty one: lost_sandboxes asks whose it is
         threading.Thread(target=work, args=(self._run, call), name="rollout", daemon=True).start()
 
     def _run(self, call: Callable[[], Any]) -> None:
@@ -44,7 +86,7 @@ _running: WeakSet[Ref] = WeakSet()
 
 
 def abandon() -> None:
-    """The server stops: nobody waits any longer for calls that still run."""
+    """Ends all waiting for calls that still run: the server stops."""
     for ref in list(_running):
         with contextlib.suppress(InvalidStateError):
             ref.future.set_exception(RuntimeError("the server was stopped before the call ended"))
@@ -75,10 +117,3 @@ def remote(*args: Any, **options: Any) -> Any:
 def get(refs: Ref | Sequence[Ref], *, timeout: float | None = None) -> Any:
     """`ray.get`."""
     return refs.future.result(timeout) if isinstance(refs, Ref) else [ref.future.result(timeout) for ref in refs]
-
-
-def install() -> None:
-    """Puts both in Ray's place, before the server's code is read."""
-    import ray
-
-    ray.remote, ray.get = remote, get

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from gymtrain_gym.server import ray_threads
+from gymtrain_gym.server import ray_modes
 
 pytestmark = pytest.mark.gym
 
@@ -17,12 +17,12 @@ def test_calls_run_side_by_side() -> None:
         barrier.wait()
         return number
 
-    meeting = ray_threads.remote(scheduling_strategy="SPREAD", runtime_env={})(meet)
-    assert ray_threads.get([meeting.options(num_cpus=1).remote(number) for number in range(3)]) == [0, 1, 2]
+    meeting = ray_modes.remote(scheduling_strategy="SPREAD", runtime_env={})(meet)
+    assert ray_modes.get([meeting.options(num_cpus=1).remote(number) for number in range(3)]) == [0, 1, 2]
 
 
 async def test_a_result_can_be_awaited() -> None:
-    @ray_threads.remote
+    @ray_modes.remote
     def add(a: int, b: int) -> int:
         return a + b
 
@@ -30,40 +30,40 @@ async def test_a_result_can_be_awaited() -> None:
 
 
 def test_an_error_reaches_whoever_asks() -> None:
-    @ray_threads.remote
+    @ray_modes.remote
     def fail() -> None:
         raise ValueError("as it was")
 
     with pytest.raises(ValueError, match="as it was"):
-        ray_threads.get(fail.remote())
+        ray_modes.get(fail.remote())
 
 
 def test_a_wait_has_its_deadline() -> None:
     go_on = threading.Event()
-    waiting = ray_threads.remote(lambda: go_on.wait(20)).remote()
+    waiting = ray_modes.remote(lambda: go_on.wait(20)).remote()
     with pytest.raises(TimeoutError):
-        ray_threads.get(waiting, timeout=0.01)
+        ray_modes.get(waiting, timeout=0.01)
     go_on.set()
 
 
 def test_actors_are_refused_by_name() -> None:
     with pytest.raises(TypeError, match="Counter is an actor of Ray"):
 
-        @ray_threads.remote
+        @ray_modes.remote
         class Counter:
             pass
 
 
 def test_a_server_that_stops_waits_for_no_call() -> None:
     go_on = threading.Event()
-    waiting = ray_threads.remote(lambda: go_on.wait(20)).remote()
-    ray_threads.abandon()
+    waiting = ray_modes.remote(lambda: go_on.wait(20)).remote()
+    ray_modes.abandon()
     with pytest.raises(RuntimeError, match="stopped before the call ended"):
-        ray_threads.get(waiting)
+        ray_modes.get(waiting)
     go_on.set()
 
 
 def test_a_call_knows_the_request_that_it_is_for() -> None:
     name: contextvars.ContextVar[str] = contextvars.ContextVar("name")
     name.set("this one")
-    assert ray_threads.get(ray_threads.remote(name.get).remote()) == "this one"
+    assert ray_modes.get(ray_modes.remote(name.get).remote()) == "this one"

