@@ -10,7 +10,7 @@ A part of the project keeps such names in one module, and its tests say so:
 
 What counts: modules that are not promised; names with a leading underscore, on a library's own names and on any
 object that the part's code doesn't define (a trainer's `_step_samples`, or `self._step_samples` in a subclass), as
-arguments and as texts that name an attribute too (`getattr(x, "_y")`); and attributes of a library's names that are
+arguments and as texts that may name an attribute too (`getattr(x, "_y")`); and attributes of a library's names that are
 assigned to or deleted. Paths in texts don't count (`import_module("vllm.x")`).
 """
 
@@ -20,11 +20,19 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeIs
 
 # Public in spite of their underscore, as a tuple's names could clash with them.
 _NAMED_TUPLE = ("_asdict", "_fields", "_make", "_replace")
-_BY_TEXT = ("getattr", "hasattr", "attrgetter", "methodcaller", "setattr", "delattr")
+_OF_TEXT = (
+    "endswith",
+    "partition",
+    "removeprefix",
+    "removesuffix",
+    "replace",
+    "split",
+    "startswith",
+)  # no names in them
 
 
 @dataclass(frozen=True)
@@ -104,6 +112,7 @@ def uses(
     """
     tree = ast.parse(source)
     skipped = set() if fallbacks else {id(node) for node in _in_handlers(tree)}
+    skipped |= {id(text) for node in ast.walk(tree) if _asks_of_text(node) for text in node.args}
     bound = dict(_bound(tree))  # names of the module, by what they stand for
     found: set[Use] = set()
     for node in ast.walk(tree):
@@ -117,11 +126,10 @@ def uses(
             owner, name = _dotted(node.args[0], bound), node.args[1]
             if owner and owner.partition(".")[0] in libraries and isinstance(name, ast.Constant):
                 found.add(Use(node.lineno, f"{owner}.{name.value!s}", "replaced"))
-            found |= set(_of_texts(node, own))
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in _BY_TEXT:
-            found |= set(_of_texts(node, own))
         elif isinstance(node, ast.keyword) and node.arg and _is_private(node.arg) and node.arg not in own:
             found.add(Use(node.value.lineno, node.arg, "private, and not ours"))
+        elif isinstance(node, ast.Constant) and _is_private_text(node.value) and node.value not in own:
+            found.add(Use(node.lineno, str(node.value), "private, and not ours"))
     return sorted(found)
 
 
@@ -164,10 +172,8 @@ def _is_private(name: str) -> bool:
     return name.startswith("_") and name.strip("_") != "" and not name.endswith("__") and name not in _NAMED_TUPLE
 
 
-def _of_texts(node: ast.Call, own: Collection[str]) -> Iterator[Use]:
-    for argument in node.args:
-        if isinstance(argument, ast.Constant) and _is_private_text(argument.value) and argument.value not in own:
-            yield Use(argument.lineno, str(argument.value), "private, and not ours")
+def _asks_of_text(node: ast.AST) -> TypeIs[ast.Call]:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _OF_TEXT
 
 
 def _is_private_text(value: object) -> bool:

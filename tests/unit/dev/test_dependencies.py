@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[3]
-OURS = {"gymtrain_" + part for part in ("api", "broker", "cli", "gateway", "gym", "operator", "trainer", "vllm")} | {
+OURS = {
+    "gymtrain_" + part for part in ("api", "broker", "cli", "gateway", "gym", "kube", "operator", "trainer", "vllm")
+} | {
     "benchmarks",
     "dev",
     "tests",
@@ -24,6 +26,8 @@ DEVELOPMENT = ("operator", "cli", "dev")
 RUNS_WITH: dict[str, list[tuple[str, ...]]] = {
     "api": [()],
     "api/gymtrain_api/crd": [DEVELOPMENT],  # writes the generated files
+    "kube": [("broker",)],
+    "kube/gymtrain_kube/kubeconfig.py": [("operator",)],
     "operator": [("operator",)],
     "cli": [("cli",)],
     "gateway": [("gateway",)],
@@ -49,7 +53,7 @@ RUNS_WITH: dict[str, list[tuple[str, ...]]] = {
     "tests/unit/weights": [("trainer", "inference", "dev")],
 }
 # Folders whose files a user runs: what their extras list has to be imported there.
-PARTS = ("operator", "cli", "gateway", "broker", "gym", "inference", "trainer", "images")
+PARTS = ("kube", "operator", "cli", "gateway", "broker", "gym", "inference", "trainer", "images")
 
 # Modules of a distribution, where it has another name or several.
 MODULES = {

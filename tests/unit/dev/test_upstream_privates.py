@@ -28,6 +28,7 @@ def found(source: str, *own: str) -> list[tuple[str, str]]:
         "x.__class__",
         "a.b = 1",
         "f(_mine=1, a='_', b='__metadata__', c='_no name')",
+        "text.replace('__', '_1776_')",
     ],
 )
 def test_what_is_promised_or_ours_is_no_use(source: str) -> None:
