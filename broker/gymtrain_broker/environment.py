@@ -77,7 +77,7 @@ def image_volumes() -> bool:
 
 
 def api_url() -> str:
-    """Address of the API server; empty where the environment names none."""
+    """Address of the API server; empty if the environment names none."""
     return os.environ.get("GYMTRAIN_API_URL", "").rstrip("/")
 
 

@@ -68,14 +68,14 @@ class ConflictingKeyError(CallError):
 
 
 class NotRunningError(CallError):
-    """The sandbox can't be talked to."""
+    """The sandbox isn't running."""
 
     status = HTTPStatus.CONFLICT
     code = "not_running"
 
 
 class NeverError(CallError):
-    """The request can never be met."""
+    """The request can never succeed."""
 
     status = HTTPStatus.UNPROCESSABLE_ENTITY
     code = "never"

@@ -70,9 +70,9 @@ class BrokerProcess:
         await self.controller.finish_steps(_SETTLE_SECONDS)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Without one of its parts the broker would go on with what it knew: better a restart."""
+        """Stops the broker when one of its parts ends, because a restart is better than outdated knowledge."""
         if not task.cancelled() and task.exception() is not None:
-            logger.error("a part of the broker broke", exc_info=task.exception())
+            logger.error("a part of the broker failed", exc_info=task.exception())
             self.failed.set()
 
 

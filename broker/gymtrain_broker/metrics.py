@@ -44,11 +44,11 @@ class Metrics:
         )
         self.wasted = Counter(
             "gymtrain_broker_wasted_total",
-            "Sandboxes made ahead that were deleted without having served anybody.",
+            "Sandboxes made ahead that were deleted unused.",
             ["made_for"],
             registry=registry,
         )
-        self.made = Counter("gymtrain_broker_made_total", "Pods made, by what for.", ["made_for"], registry=registry)
+        self.made = Counter("gymtrain_broker_made_total", "Pods made, by purpose.", ["made_for"], registry=registry)
         self.resets = Counter(
             "gymtrain_broker_resets_total", "Sandboxes that were restarted for another task.", registry=registry
         )
@@ -82,7 +82,7 @@ class _Now(Collector):
         self._state = state
 
     def collect(self) -> Iterable[Metric]:
-        """The state of now."""
+        """Yields the current values."""
         state = self._state
         yield GaugeMetricFamily("gymtrain_broker_queued", "Requests that wait for their turn.", value=len(state.queue))
         claims = GaugeMetricFamily("gymtrain_broker_sandboxes", "Sandboxes by state.", labels=["state"])

@@ -90,9 +90,9 @@ def read(path: Path, token_file: Path) -> Settings:
     except OSError as error:
         raise StartError(f"can't read the broker's files: {error}") from error
     except ValidationError as error:
-        raise StartError(f"{path} is no run.json of this release: {error}") from error
+        raise StartError(f"{path} isn't a run.json of this release: {error}") from error
     if not token:
-        raise StartError(f"{token_file} is empty: it has to hold the run's token")
+        raise StartError(f"{token_file} is empty: it must contain the run's token")
     if not run.uid:
-        raise StartError(f"{path} has no uid: sandboxes need the run as their owner, or nothing would collect them")
+        raise StartError(f"{path} has no uid: sandboxes need the run as their owner, or they are never collected")
     return from_run(run, token)

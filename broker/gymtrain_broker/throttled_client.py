@@ -1,4 +1,4 @@
-"""The only way from the broker to the API server: a few verbs on the paths of its objects.
+"""The broker's only access to the API server: a few verbs on the paths of objects.
 
 Writes that somebody waits for don't queue behind those that make sandboxes ahead, and those give way to them: the
 longer the former take, the fewer of the latter run at once. On a control plane that has reached its limit, each pod
@@ -60,7 +60,7 @@ class WriteThrottle:
             self._freed.set()
 
     def urgent_took(self, seconds: float) -> None:
-        """A write that somebody waited for has ended."""
+        """Notes how long an urgent write took."""
         self._last = self._clock()
         self._slow = self._slow or seconds > _SLOW_SECONDS
         step = self._limit / 2 if seconds > _SLOW_SECONDS else self._limit + 0.25
@@ -72,7 +72,7 @@ class WriteThrottle:
         return int(self._limit)
 
     def pressed(self) -> bool:
-        """Whether writes that somebody waits for were slow, and there have been such writes ever since."""
+        """Whether urgent writes were slow recently."""
         self._forget_when_quiet()
         return self._slow
 
@@ -118,7 +118,7 @@ class ThrottledClient:
         await self._rest.close()
 
     def pressed(self) -> bool:
-        """Whether writes that somebody waits for are slow at the moment."""
+        """Whether urgent writes are slow at the moment."""
         return self._background.pressed()
 
     async def list_all(self, path: str, selector: str) -> tuple[list[Object], str]:

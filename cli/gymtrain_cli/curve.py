@@ -18,7 +18,7 @@ class Step:
 
 
 def parse_steps(lines: Iterable[str]) -> list[Step]:
-    """Returns the steps in order. Where a later attempt repeats a step, the later one counts: it is the one kept."""
+    """Returns the steps in order. Where a later attempt repeats a step, the later one counts."""
     steps: dict[int, Step] = {}
     for line in lines:
         if not line.startswith("{"):

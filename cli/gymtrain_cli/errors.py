@@ -13,18 +13,18 @@ class CliError(Exception):
 
 
 class UnavailableError(CliError):
-    """The API server doesn't answer, or not now; a later call may succeed."""
+    """The API server doesn't answer; a later call may succeed."""
 
     def __init__(self, what: str, reason: str) -> None:
         """`what` was being done, and `reason` is how it failed."""
         super().__init__(
-            f"{what}: the API server doesn't answer: {reason}. See whether `kubectl version` reaches it, then try again"
+            f"{what}: the API server doesn't answer: {reason}. Check it with `kubectl version`, then try again"
         )
         self.reason = reason
 
 
 class RunNotFoundError(CliError):
-    """The run isn't there."""
+    """The run doesn't exist."""
 
 
 class WatchDeadlineError(CliError):

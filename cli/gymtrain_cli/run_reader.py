@@ -23,7 +23,7 @@ class RunReader:
     """Read access to the runs of one namespace."""
 
     def __init__(self, context: str | None, namespace: str | None) -> None:
-        """Connects as kubectl would: KUBECONFIG, ~/.kube/config, or the pod's own account.
+        """Connects like kubectl: by KUBECONFIG, ~/.kube/config, or the pod's own account.
 
         Raises:
             CliError: there is no usable kubeconfig, or no such context.

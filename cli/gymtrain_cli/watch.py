@@ -68,7 +68,7 @@ def follow(
             if not seen:
                 raise
             if not silence:
-                silence = f"the API server doesn't answer since {time.strftime('%H:%M:%S')}"
+                silence = f"the API server hasn't answered since {time.strftime('%H:%M:%S')}"
                 write(f"[{clock() - begin:5.0f}s] {silence}, trying again: {error.reason}")
         else:
             line = describe(status)
@@ -81,6 +81,6 @@ def follow(
                 return False
         if clock() - begin > deadline_seconds:
             raise WatchDeadlineError(
-                f"the run did not end within {deadline_seconds:.0f} s; {silence or 'it goes on'}. Last seen: {seen}"
+                f"the run did not end within {deadline_seconds:.0f} s; {silence or 'it continues'}. Last seen: {seen}"
             )
         sleep(_AGAIN_SECONDS if silence else _POLL_SECONDS)

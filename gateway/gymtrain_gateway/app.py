@@ -144,7 +144,7 @@ class Gateway:
         try:
             question = LedgerQuestion.model_validate_json(await request.read())
         except ValidationError as error:
-            raise BadCallError(f"the body is no ledger question: {error}") from error
+            raise BadCallError(f"the body isn't a ledger question: {error}") from error
         return web.json_response(text=self.ledger.answer(question).model_dump_json())
 
     async def _show_pods(self, request: web.Request) -> web.Response:
@@ -207,7 +207,7 @@ class Gateway:
             return answer
 
     async def _send_away(self, request: web.Request, response: web.StreamResponse) -> None:
-        """A client of a gateway that stops has to connect to another one."""
+        """Makes the client of a stopping gateway connect to another one."""
         if self._drain.draining:
             response.force_close()
             response.headers["Connection"] = "close"
@@ -217,19 +217,19 @@ async def read_json(request: web.Request) -> dict[str, Any]:
     """The body of a request.
 
     Raises:
-        BadCallError: it is no JSON object.
+        BadCallError: it isn't a JSON object.
     """
     try:
         body = json.loads(await request.read())
     except ValueError as error:
-        raise BadCallError(f"the body is no JSON: {error}") from error
+        raise BadCallError(f"the body isn't JSON: {error}") from error
     if not isinstance(body, dict):
         raise BadCallError("the body: expected a JSON object")
     return body
 
 
 def refused(error: CallError) -> web.Response:
-    """The answer that says why there is none. vLLM's own refusals go through unchanged."""
+    """The answer that says why the call failed. vLLM's own refusals go through unchanged."""
     if isinstance(error, RefusedError):
         return web.Response(status=error.code, body=error.body, content_type=error.content_type)
     headers = {"Retry-After": _RETRY_SECONDS} if isinstance(error, NoPodError) else {}

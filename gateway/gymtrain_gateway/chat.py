@@ -71,7 +71,7 @@ class Chat:
         )
 
     async def prompt_of(self, body: dict[str, Any], assignment: Assignment, deadline: Deadline) -> list[int] | None:
-        """Tokens of the prompt that a chat completion of these messages uses; None where vLLM's template has them."""
+        """Tokens of the prompt that a chat completion of these messages uses; None if vLLM's template has them."""
         found = self._prompts.find(body)
         if found is None and past_turns(body["messages"]):
             found = (
@@ -153,7 +153,7 @@ class Chat:
 
 def _check(body: Mapping[str, Any]) -> None:
     if body.get("n") not in (None, 1):
-        raise BadCallError(f"n: {body['n']}: the gateway answers one choice a request; send n requests")
+        raise BadCallError(f"n: {body['n']}: the gateway returns one choice per request; send n requests")
     if body.get("stream"):
-        raise BadCallError("stream: the gateway answers in one piece: token ids are exact only then; leave stream out")
+        raise BadCallError("stream: token ids are exact only in whole answers, so leave stream out")
     plain_request(body)

@@ -20,7 +20,7 @@ class Generated:
     tokens: list[int]
     log_probs: list[float]
     finish_reason: str
-    versions: list[str]  # that sampled it, oldest first; empty where this vLLM doesn't say
+    versions: list[str]  # that sampled it, oldest first; empty if this vLLM doesn't say
     stop_string: str | None
     ended: bool  # by a token that is no part of the text
 

@@ -39,7 +39,7 @@ class CallError(GatewayError):
 
 
 class BadCallError(CallError):
-    """The request can't be served by anybody."""
+    """No pod can serve the request."""
 
     status = HTTPStatus.BAD_REQUEST
     kind = "BadRequest"

@@ -96,9 +96,9 @@ async def serve(config: Settings) -> None:
 
 
 def _stop_if_broken(task: asyncio.Task[None], drain: CallDrain) -> None:
-    """Without its look at the pods the gateway would go on with what it knew: better a restart."""
+    """Stops the gateway when its check of the pods ends, because a restart is better than outdated knowledge."""
     if not task.cancelled() and task.exception() is not None:
-        logger.error("the look at the vLLM pods broke", exc_info=task.exception())
+        logger.error("checking the vLLM pods failed", exc_info=task.exception())
         drain.begin()
 
 

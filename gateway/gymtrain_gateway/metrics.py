@@ -34,7 +34,7 @@ class Metrics:
         )
         self.turns = Counter(
             "gymtrain_gateway_turns_total",
-            "Chat completions by what the prompt does with earlier turns: first (there is none), exact, forked.",
+            "Chat completions by relation to earlier turns: first (no earlier turn), exact, forked.",
             ["history"],
             registry=registry,
         )
@@ -46,18 +46,18 @@ class Metrics:
         )
         self.replaced_sampling = Counter(
             "gymtrain_gateway_replaced_sampling_total",
-            "Calls of the policy that asked for another sampling than the run's and got the run's, by setting.",
+            "Policy calls that asked for other sampling settings and got the run's, by setting.",
             ["setting"],
             registry=registry,
         )
         self.constrained = Counter(
             "gymtrain_gateway_constrained_total",
-            "Calls of the policy whose answer a grammar held (tool_choice, JSON schemas), by kind of grammar.",
+            "Policy calls with a grammar-constrained answer (tool_choice, JSON schemas), by kind of grammar.",
             ["by"],
             registry=registry,
         )
         self.retries = Counter(
-            "gymtrain_gateway_retries_total", "Tries that failed for a pod's reason.", ["reason"], registry=registry
+            "gymtrain_gateway_retries_total", "Tries that failed because of a pod.", ["reason"], registry=registry
         )
         self.refused = Counter(
             "gymtrain_gateway_refused_total",
@@ -65,7 +65,7 @@ class Metrics:
             ["status"],
             registry=registry,
         )
-        self.open = Gauge("gymtrain_gateway_open_requests", "Requests that are open now.", registry=registry)
+        self.open = Gauge("gymtrain_gateway_open_requests", "Open requests.", registry=registry)
 
     def watch(self, pods: Pods, dispatcher: Dispatcher, ledger: Ledger, prompts: UsedPrompts) -> None:
         """Adds what is read when it is asked for."""
@@ -84,14 +84,14 @@ class _State(Collector):
         self._prompts = prompts
 
     def collect(self) -> Iterable[Metric]:
-        """The state of now."""
+        """Yields the current values."""
         yield _gauge("queued_requests", "Requests that wait for a vLLM pod.", self._dispatcher.queued)
         yield _gauge("admissible_pods", "vLLM pods that get requests.", len(self._pods.admissible()))
         yield _gauge("ledger_entries", "Model calls in the ledger.", len(self._ledger))
-        yield _gauge("ledger_unasked_entries", "Those that the trainer has not asked for yet.", self._ledger.unasked)
+        yield _gauge("ledger_unasked_entries", "Calls that the trainer has not asked for yet.", self._ledger.unasked)
         yield CounterMetricFamily(
             "gymtrain_gateway_ledger_forgotten",
-            "Model calls that the ledger had no more room for before the trainer asked for them.",
+            "Model calls that the ledger dropped for lack of room before the trainer asked for them.",
             value=self._ledger.forgotten,
         )
         yield _gauge("prompt_cache_tokens", "Tokens of recent prompts kept.", self._prompts.held)

@@ -36,7 +36,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class PodFacts:
-    """What one pod said when it was asked last."""
+    """A pod's last answer."""
 
     answers: bool
     trouble: str = ""  # why it doesn't answer
@@ -48,7 +48,7 @@ class PodFacts:
 
 @dataclass(frozen=True)
 class Statement:
-    """What the trainer says that the pods hold."""
+    """What the pods hold, as the trainer reports."""
 
     version: str | None
     pods: Mapping[str, str]

@@ -34,7 +34,7 @@ type Find = Callable[[str, int], Awaitable[list[str] | None]]
 async def resolve(host: str, port: int) -> list[str] | None:
     """URLs of all pods behind a headless Service, sorted.
 
-    Empty where DNS says that there is none; None where it doesn't answer, and nothing is known.
+    Empty where DNS says that there is none; None if it doesn't answer, and nothing is known.
     """
     loop = asyncio.get_running_loop()
     try:
@@ -80,7 +80,7 @@ async def ask_pod(http: aiohttp.ClientSession, pod: str, known: PodFacts | None,
 
 
 async def weight_label(http: aiohttp.ClientSession, pod: str) -> str | None:
-    """The label of the weights that the pod holds now; None where it can't say it."""
+    """The label of the weights that the pod holds now; None if it can't say it."""
     try:
         label = await _field(http, f"{pod}/weight_info", "weight_version")
     except (TimeoutError, aiohttp.ClientError, OSError, ValueError, KeyError, TypeError):
@@ -89,7 +89,7 @@ async def weight_label(http: aiohttp.ClientSession, pod: str) -> str | None:
 
 
 async def ask_trainer(http: aiohttp.ClientSession, pod: str) -> Statement | None:
-    """What the trainer says; None where this pod of it says nothing."""
+    """What the trainer says; None if this pod of it says nothing."""
     try:
         async with http.get(pod + HELD_PATH, timeout=_TIMEOUT) as response:
             if response.status != 200:
@@ -101,7 +101,7 @@ async def ask_trainer(http: aiohttp.ClientSession, pod: str) -> Statement | None
 
 
 async def _field(http: aiohttp.ClientSession, url: str, name: str) -> object:
-    """A field of a JSON answer; None where the release has no such route."""
+    """A field of a JSON answer; None if the release has no such route."""
     async with http.get(url, timeout=_TIMEOUT) as response:
         if response.status == 404:
             return None
@@ -168,7 +168,7 @@ class Pods:
             self._admit()
 
     async def run(self) -> None:
-        """Looks until cancelled."""
+        """Checks the pods until cancelled."""
         try:
             while True:
                 await asyncio.gather(self._look_up(), self._look_at_trainer())
@@ -207,7 +207,7 @@ class Pods:
             self._asked.pop(url, None)
         for url in urls:
             if url not in self._watches:
-                self._facts[url] = PodFacts(answers=False, trouble="was not asked yet")
+                self._facts[url] = PodFacts(answers=False, trouble="hasn't been asked yet")
                 self._watches[url] = asyncio.create_task(self._watch(url))
 
     async def _watch(self, url: str) -> None:
@@ -222,7 +222,7 @@ class Pods:
         except SlowError:
             silent = time.monotonic() - self._asked.get(url, float("-inf"))
             if silent > _TRUST_SECONDS:
-                self._facts[url] = PodFacts(answers=False, trouble=f"said nothing for {_TRUST_SECONDS:.0f} s")
+                self._facts[url] = PodFacts(answers=False, trouble=f"hasn't answered for {_TRUST_SECONDS:.0f} s")
             return
         self._facts[url] = facts
         self._asked[url] = time.monotonic()

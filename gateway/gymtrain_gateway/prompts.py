@@ -82,7 +82,7 @@ class Prompter:
         features: bool,
     ) -> list[int] | Fork:
         if features:
-            return Fork("multimodal", "images and the like stand at positions that other tokens would move")
+            return Fork("multimodal", "images and similar parts have positions that other tokens would shift")
         linked = chain(answers)
         last = linked[-1]
         upto = plain["messages"][: last.index + 1]

@@ -1,4 +1,4 @@
-"""The run's sampling in place of what a call asks for: pure, but for what was said before.
+"""Replaces a call's sampling settings with the run's. Pure, except that it remembers what it logged.
 
 A call whose tokens can be trained on (its answer carries them) is sampled as the trainer scores it, and in no other
 way: agents, model servers and rows of a dataset have settings of their own (NeMo Gym's rows carry `temperature`,
@@ -17,7 +17,7 @@ from gymtrain_gateway.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
-# Left out of the request: each bends the distribution, or draws the same tokens for every rollout of a row. By the
+# Left out of the request: each bends the distribution, or draws the same tokens forevery rollout of a row. By the
 # values that do nothing.
 _DROPPED: Mapping[str, tuple[Any, ...]] = {
     "logit_bias": ({},),
@@ -66,7 +66,7 @@ class Sampling:
         if not self._told.issuperset(replaced):
             self._told.update(replaced)
             asked = ", ".join(f"{name} {str(body[name])[:40]}" for name in replaced)
-            logger.warning("a call asks for %s: the run's own sampling is used, which training counts on", asked)
+            logger.warning("a call asks for %s: the run's own sampling is used, because training depends on it", asked)
         kept = {name: value for name, value in body.items() if name not in _DROPPED}
         return Sampled(kept | self._wanted, trained=True, replaced=tuple(replaced))
 
@@ -79,7 +79,7 @@ class Sampling:
 
 
 def grammar_of(sampling_params: Mapping[str, Any]) -> str:
-    """What holds an answer to a grammar, by vLLM's name for it; empty where nothing does.
+    """The grammar that constrains an answer, by vLLM's name; empty if there is none.
 
     `sampling_params`: vLLM's own, which have a tool choice and a response format in them, as structured outputs.
     """

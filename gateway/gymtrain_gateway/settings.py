@@ -93,4 +93,4 @@ def read(path: Path) -> Settings:
     except OSError as error:
         raise StartError(f"can't read the run's settings: {error}") from error
     except ValidationError as error:
-        raise StartError(f"{path} is no run.json of this release: {error}") from error
+        raise StartError(f"{path} isn't a run.json of this release: {error}") from error

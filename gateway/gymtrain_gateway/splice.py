@@ -68,9 +68,9 @@ def splice(
     if not tail or head[-len(tail) :] != tail:
         return Fork("no_end_of_turn", "the end of the model's last turn can't be found in the template's tokens")
     if full[: len(head)] != head:
-        return Fork("rewritten", "what came after the model's last turn makes the template write that turn differently")
+        return Fork("rewritten", "because of what follows, the template writes the model's last turn differently")
     if not _aligned(head, linked, tail, list(opening)):
-        return Fork("changed", "what the model was given before its last turn is no longer what the conversation says")
+        return Fork("changed", "the conversation now differs from what the model was given before its last turn")
     known = linked[-1].known
     return known + missing_tail(known, tail) + full[len(head) :]
 

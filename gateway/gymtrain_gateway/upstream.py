@@ -1,4 +1,4 @@
-"""One HTTP call to one vLLM pod, and the deadline that it has to keep."""
+"""One HTTP call to one vLLM pod, with its deadline."""
 
 import asyncio
 import json
@@ -54,7 +54,7 @@ def session(connections: int) -> aiohttp.ClientSession:
 
 
 def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    """A socket that breaks off when the other end says nothing at all, not even to the kernel's probes.
+    """A socket that fails if the other end doesn't respond, not even to the kernel's probes.
 
     A node that is lost ends no connection: its calls would wait for their deadline in place of trying another pod.
     """
@@ -87,7 +87,7 @@ class Upstream:
             async with asyncio.timeout(deadline.left()):
                 await gate.acquire()
         except TimeoutError:
-            raise TooLateError(f"POST {pod}{path}: not begun within {deadline.seconds:.0f} s") from None
+            raise TooLateError(f"POST {pod}{path}: not started within {deadline.seconds:.0f} s") from None
         try:
             return await self.post(pod, path, body, deadline)
         finally:
@@ -114,7 +114,7 @@ class Upstream:
         try:
             return dict(json.loads(text))
         except ValueError as error:
-            raise PodFailedError("garbled", f"{where}: the answer is no JSON object: {error}") from error
+            raise PodFailedError("garbled", f"{where}: the answer isn't a JSON object: {error}") from error
 
 
 def translated(error: Exception, where: str, deadline: Deadline) -> PodFailedError | TooLateError:

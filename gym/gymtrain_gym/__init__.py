@@ -1,1 +1,1 @@
-"""What the Gym image adds to NeMo Gym: one server per pod, the preflight of a run, and its datasets."""
+"""The Gym image's additions to NeMo Gym: one server per pod, a run's preflight, and its datasets."""

@@ -36,7 +36,7 @@ _AGENT = "responses_api_agents.mini_swe_agent_2.app"
 _MODEL = "minisweagent.models.litellm_model:LitellmModel"
 _PARSER = "nemo_gym.global_config:GlobalConfigDictParser"
 
-_DRAIN_WHY = "after SIGTERM a server goes on accepting until it is idle; uvicorn closes the listening socket at once"
+_DRAIN_WHY = "after SIGTERM a server keeps accepting until it is idle; uvicorn closes the listening socket at once"
 _DRAIN_INSTEAD = "a grace of uvicorn's in which the socket stays open"
 _THREADS_WHY = "mini_swe_agent_2 only waits in Ray's workers; threads of its server do that without Ray (decision 14)"
 _THREADS_INSTEAD = "a setting of the agent that runs rollouts in threads"

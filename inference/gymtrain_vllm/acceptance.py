@@ -1,4 +1,4 @@
-"""Whether vLLM accepts a command line: told from the image's notes in milliseconds, else asked of vLLM itself.
+"""Whether vLLM accepts a command line: checked with the image's notes in milliseconds, otherwise with vLLM itself.
 
 **By the notes** (`surely_accepted`). A yes has to be certain; everything else is a no, which means: ask vLLM. So what
 passes are the arguments that runs usually have, with values of which no vLLM complains, and models without anything
@@ -56,7 +56,7 @@ def surely_accepted(
         spec: of the run.
         line: `arguments.build`'s, which ends with the user's.
         options: of the vLLM that will serve.
-        model: its config.json; None where the folder is still to be filled: nobody can judge it then.
+        model: its config.json; None if the folder is still to be filled: nobody can judge it then.
     """
     own = line[: len(line) - len(spec.inference.args)]
     if not all(_is_known(argument, options) for argument in own):
@@ -204,7 +204,7 @@ def _of_parser(message: str, given: Sequence[str], names: Sequence[str]) -> Iter
             near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
             hint = f"did you mean {near[0]}?" if near else "remove it, or name an image whose vLLM has it"
             yield Finding(
-                where=f"{_ARGS}[{number}]", message=f"the vLLM of this run's image has no argument {name}; {hint}"
+                where=f"{_ARGS}[{number}]", message=f"vLLM in this run's image has no argument {name}; {hint}"
             )
         if found:
             return
@@ -220,7 +220,7 @@ def _of_workers(spec: GymTrainingRunSpec, engine: Any) -> list[Finding]:
     if getattr(engine, "nnodes", 1) > 1:
         return []
     where = next(_mentioned("tensor parallel size pipeline parallel size", spec.inference.args), "spec.inference.gpus")
-    message = f"tensor and pipeline parallelism want {workers} GPUs, and a pod has {gpus} (spec.inference.gpus)"
+    message = f"tensor and pipeline parallelism need {workers} GPUs, and a pod has {gpus} (spec.inference.gpus)"
     return [Finding(where=where, message=f"{message}: set it to {workers}, or lower the parallelism")]
 
 

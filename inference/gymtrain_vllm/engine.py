@@ -3,7 +3,7 @@
 vLLM's own engines begin to reload when an update starts, so a transfer that fails leaves the model without weights,
 and the next request kills the server. Here start is a no-op and nothing is touched until every file is fetched
 and verified: a failed fetch keeps the server serving what it has. The fetch may begin long before the load, in threads
-of its own: the server goes on generating, and is paused for the load alone.
+of its own: the server keeps generating, and is paused for the load alone.
 """
 
 import logging
@@ -136,4 +136,4 @@ class PullEngine(WeightTransferEngine[PullInitInfo, PullUpdateInfo]):  # type: i
                 repack_output_head(self.model)
         # The same test that vLLM makes after its own loading, with the same exception for quantized models.
         if loaded is not None and self.model_config.quantization is None and (missing := expected - set(loaded)):
-            raise LoadError(f"no weights came for {', '.join(sorted(missing)[:5])} ({len(missing)} parameters)")
+            raise LoadError(f"no weights arrived for {', '.join(sorted(missing)[:5])} ({len(missing)} parameters)")

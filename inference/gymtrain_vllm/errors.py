@@ -8,11 +8,11 @@ InferenceError
 
 
 class InferenceError(Exception):
-    """Base of all."""
+    """Base class of the errors."""
 
 
 class ArgumentsError(InferenceError):
-    """`spec.inference.args` holds an argument that is the operator's to set."""
+    """`spec.inference.args` contains an argument that only the operator sets."""
 
 
 class FetchError(InferenceError):

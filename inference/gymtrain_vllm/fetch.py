@@ -3,7 +3,7 @@
     Download          HTTP to the trainer: its manifest line by line, and parts of files, verified while they come
     fetch             one version's files, in a folder that all worker processes of the pod share: the first one
                       fetches, the others wait for it
-    BackgroundFetch   a fetch in a thread of its own, while the server goes on generating
+    BackgroundFetch   a fetch in a thread of its own, while the server keeps generating
 
 What earlier versions had already is not fetched again (`file_cache`).
 """
@@ -155,13 +155,13 @@ class Download:
         try:
             return kind.validate_json(text)
         except ValidationError as error:
-            raise FetchError(f"{self._url} is no weight manifest: {error}") from error
+            raise FetchError(f"{self._url} isn't a weight manifest: {error}") from error
 
     def _step[T](self, url: str, step: Callable[[], T]) -> T:
         if self._stop.is_set():
             raise FetchError(f"{url}: given up for a later version")
         if time.monotonic() > self._deadline:
-            raise FetchError(f"{url}: not done before the deadline")
+            raise FetchError(f"{url}: not finished before the deadline")
         try:
             return step()
         except (OSError, http.client.HTTPException) as error:
@@ -207,7 +207,7 @@ def discard(files: list[Path]) -> None:
 
 
 def sweep(update: PullUpdate, base: Path | None = None) -> None:
-    """Removes what is left of other versions, and what was kept of other attempts.
+    """Removes the files of other versions, and those kept from other attempts.
 
     The server's calls go to its workers one after the other: when one is told of a version, none reads an earlier one
     any more. A fetch that another worker was told to give up may not have ended yet: its folder stays until the next

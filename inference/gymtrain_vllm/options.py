@@ -40,7 +40,7 @@ class Options:
 
 
 def load(notes: Path = _IMAGE_NOTES) -> Options | None:
-    """The image's notes; None where there are none, or where they are of another vLLM."""
+    """The image's notes; None if there are none, or where they are of another vLLM."""
     try:
         found = json.loads(notes.read_bytes())
         options = Options(

@@ -41,7 +41,7 @@ def preflight() -> InferencePreflight:
 
 
 def _of_ours(spec: GymTrainingRunSpec) -> list[Finding]:
-    """What this project refuses itself."""
+    """The arguments that gymtrain itself refuses."""
     findings = [
         Finding(where=f"spec.inference.args[{number}]", message=message)
         for number, message in arguments.reserved(spec.inference.args)
@@ -62,7 +62,7 @@ def _of_ours(spec: GymTrainingRunSpec) -> list[Finding]:
 
 
 def _model_config(folder: Path) -> Mapping[str, Any] | None:
-    """The model's config.json; None where there is none yet: a model of a hub may not have been fetched. One that
+    """The model's config.json; None if there is none yet: a model of a hub may not have been fetched. One that
     can't be read is the trainer's preflight to report."""
     try:
         found = json.loads((folder / "config.json").read_bytes())

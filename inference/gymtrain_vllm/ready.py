@@ -92,7 +92,7 @@ def adapter_of(run: str, port: int) -> str | None:
 
 
 def reason_against(run: str, spec: dict[str, Any], port: int, note: str) -> str:
-    """Why the pod of `run` isn't ready; empty if it is."""
+    """Why the pod of `run` isn't ready; empty if it is ready."""
     try:
         status, _ = get("/health", port)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Ends vLLM's server where it can't be used any more, so that Kubernetes starts its container again.
+"""Ends vLLM's server if it can't be used any more, so that Kubernetes restarts its container.
 
 | exit code | when | who notices |
 |---|---|---|
@@ -12,7 +12,7 @@ port. Kubernetes restarts a container as soon as its first process ends, and a s
 two minutes later.
 
 **A worker refused a call.** A server of several workers asks all of them and reads one answer of each. It stops reading
-at the first error, so that the answers behind it are taken for those of the next call, and so on for ever
+at the first error, so that the answers behind it are taken for those of the next call, and so on forever
 (vllm-project/vllm#57846, open in 0.32): a worker that fails later is noticed one call too late, when the version that
 it lacks has its label already. Nothing from outside brings the answers into step again, so the server ends. Its
 container is started again, and the trainer sends it the weights. vLLM puts the class around its application:
@@ -90,7 +90,7 @@ def watch(
         health = ask()
         was_well = was_well or health is Health.WELL
         gone = gone + 1 if health is Health.GONE and was_well else 0
-    print("gymtrain: vLLM's engine is gone and its server is still there: ending it", flush=True)
+    print("gymtrain: vLLM's engine has ended but its server still runs: ending it", flush=True)
     end(ExitCode.ENGINE_GONE)
 
 
@@ -134,7 +134,7 @@ class EndsOutOfStep:
             if refused:
                 print(
                     f"gymtrain: POST {scope['path']} failed, and this server has several workers: their answers are "
-                    "out of step from now on (vllm-project/vllm#57846). Ending it, so that it is started again",
+                    "out of step from now on (vllm-project/vllm#57846). Ending it, so that Kubernetes restarts it",
                     flush=True,
                 )
                 self._end()

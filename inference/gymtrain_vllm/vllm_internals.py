@@ -161,7 +161,7 @@ def server_knows(setting: str) -> bool:
 
 
 def parser_digest() -> str | None:
-    """Tells the command line of this image's vLLM from others', by the files that make it; None where there is none."""
+    """Tells the command line of this image's vLLM from others', by the files that make it; None if there is none."""
     package = _package()
     if package is None:
         return None
@@ -192,7 +192,7 @@ def serve_parser(refuse: Callable[[str], NoReturn]) -> argparse.ArgumentParser:
             refuse(message or "the server would print its help and end")
 
         def print_help(self, file: Any = None) -> None:
-            """Nothing: nobody reads it."""
+            """Does nothing, because nobody reads the help."""
 
     parser: argparse.ArgumentParser = make_arg_parser(Parser())
     return parser
@@ -204,7 +204,7 @@ def parser_options(parser: argparse.ArgumentParser) -> Mapping[str, argparse.Act
 
 
 def read_config_file(parser: argparse.ArgumentParser, name: str) -> list[str]:
-    """The arguments in a file of --config; empty where the release can't say."""
+    """The arguments in a file of --config; empty if the release can't say."""
     load = getattr(parser, "load_config_file", None)
     return [] if load is None else list(load(name))
 
@@ -283,7 +283,7 @@ def check_model_for_gpus(engine: Any) -> None:
 
 
 def inspect_model_class(architecture: str) -> bool:
-    """Lets vLLM look at one of its model classes and keep what it saw; False where it has no such class."""
+    """Lets vLLM look at one of its model classes and keep what it saw; False if it has no such class."""
     from vllm.model_executor.models import registry
 
     registry._run_in_subprocess = lambda look: look()

@@ -80,7 +80,7 @@ class RejectionBackoff:
 async def carry_out(
     cluster: KubeClient, seen: Observation, plan: Plan, backoff: RejectionBackoff
 ) -> tuple[Rejection, ...]:
-    """Makes the cluster as the plan says. Returns what the API server rejected, now or a short while ago.
+    """Applies the plan to the cluster. Returns what the API server rejected, now or a short while ago.
 
     What pods mount is written before the pods, one after the other; the rest at once. After a rejection
     nothing more is written: what follows may depend on it.
@@ -169,7 +169,7 @@ async def _create(cluster: KubeClient, kind: Kind, manifest: Object) -> None:
 
 
 async def _refuse_foreign(cluster: KubeClient, kind: Kind, manifest: Object) -> None:
-    """Raises where an object of the name exists that isn't in the observation: it is somebody else's, unless it was
+    """Raises where an object of the name exists that isn't in the observation: it is someone else's, unless it was
     only just made."""
     name = name_of(manifest)
     try:
@@ -192,7 +192,7 @@ async def write_record(cluster: KubeClient, run: Object, text: str) -> Object:
 
     Raises:
         ConflictError: the run changed meanwhile.
-        RejectedError: the API server doesn't take it.
+        RejectedError: the API server refuses it.
     """
     return await cluster.change_metadata(kinds.RUN, run, {"annotations": {labels.RECORD: text or None}})
 

@@ -1,9 +1,9 @@
 """Errors of the operator.
 
 OperatorError
-├── ForeignObjectError      a name of ours is taken by an object of somebody else
+├── ForeignObjectError      someone else's object has a name that the run needs
 └── ProbeError              a pod of a run didn't answer, or not as agreed
-    └── OversizedAnswerError    it answers without end
+    └── OversizedAnswerError    its answer is too long
 
 What the API server answers are `gymtrain_kube.errors`.
 """

@@ -32,7 +32,7 @@ _IDLE = 0.02  # share of a core: the thread's own work
 
 
 class LoopMonitor:
-    """Tells an event loop that hangs from one that gets no CPU.
+    """Distinguishes an event loop that hangs from one that gets no CPU.
 
     `heartbeat` is called in the loop, `sample` about once a second in another thread.
 
@@ -52,7 +52,7 @@ class LoopMonitor:
 
     @property
     def hung(self) -> bool:
-        """Whether the loop had its chance and didn't come round."""
+        """Whether the loop had its chance and made no round."""
         return self.granted_seconds > HUNG_SECONDS
 
     def heartbeat(self) -> None:
@@ -108,9 +108,9 @@ class Health:
 
     @property
     def problem(self) -> str:
-        """Why the process should be restarted; empty where it shouldn't."""
+        """Why the process should be restarted; empty if it shouldn't."""
         if self.loop.hung:
-            return f"the event loop hangs: it had {HUNG_SECONDS:.0f} s of CPU, or could have had, and didn't come round"
+            return f"the event loop hangs: it had {HUNG_SECONDS:.0f} s of CPU, or could have had, and made no round"
         if time.monotonic() - self.heard >= MAX_SILENCE_SECONDS:
             return f"no answer from the API server for {MAX_SILENCE_SECONDS:.0f} s"
         return ""

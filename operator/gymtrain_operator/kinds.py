@@ -1,4 +1,4 @@
-"""The kinds that the operator reads and writes, and where the API server has them."""
+"""The kinds that the operator reads and writes, and their URL paths."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -85,7 +85,7 @@ class Leadership:
             return  # it expires by itself
 
     async def _try(self, seconds: float = RENEW_DEADLINE_SECONDS / 2) -> bool:
-        """Takes or renews the Lease; False where another replica holds it, or the API server didn't answer within
+        """Takes or renews the Lease; False if another replica holds it, or the API server didn't answer within
         `seconds`, of which half the deadline is the most."""
         try:
             async with asyncio.timeout(min(seconds, RENEW_DEADLINE_SECONDS / 2)):

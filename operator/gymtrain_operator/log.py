@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object a line, with the run that it is about."""
+"""Structured logs: one JSON object per line, with the run that it concerns."""
 
 import logging
 import sys
@@ -10,7 +10,7 @@ type LogFormat = Literal["json", "console"]
 
 
 def set_up(level: str, form: LogFormat) -> None:
-    """Sends all logs, those of libraries too, to stdout in one form."""
+    """Sends all logs, including those of libraries, to stdout in one format."""
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,

@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         log.logger().error("no longer the leader", error=str(lost.exceptions))
         code = 1
     except* (OperatorError, KubeError) as error:
-        log.logger().error("can't go on", error=str(error.exceptions))
+        log.logger().error("can't continue", error=str(error.exceptions))
         code = 1
     return code
 
@@ -53,7 +53,7 @@ async def _serve(options: Options, health: Health) -> None:
 
 
 async def _lead(options: Options, cluster: KubeClient, service: Service, health: Health, stop: asyncio.Event) -> None:
-    """Runs the service, as the leader only where there is an election."""
+    """Runs the service, only as the leader if there is an election."""
     if not options.leader_elect:
         await service.run(options.workers, stop)
         return

@@ -13,9 +13,9 @@ RECONCILE_ERRORS = Counter(
 )
 RUNS = Gauge("gymtrain_operator_runs", "Runs by state.", ["state"])
 STATUS_WRITES = Counter("gymtrain_operator_status_writes_total", "Status writes.")
-QUEUE = Gauge("gymtrain_operator_queue_length", "Runs that wait for a reconcile.")
+QUEUE = Gauge("gymtrain_operator_queue_length", "Runs that wait to be reconciled.")
 API_REQUESTS = Counter(
-    "gymtrain_operator_api_requests_total", "Requests to the API server, watches left out.", ["method", "code"]
+    "gymtrain_operator_api_requests_total", "Requests to the API server, without watches.", ["method", "code"]
 )
 API_SECONDS = Histogram(
     "gymtrain_operator_api_request_seconds",
@@ -23,5 +23,5 @@ API_SECONDS = Histogram(
     ["method"],
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 15.0),
 )
-LEADER = Gauge("gymtrain_operator_leader", "1 while this replica is the one that acts.")
+LEADER = Gauge("gymtrain_operator_leader", "1 while this replica is the leader.")
 RESYNC_TIME = Gauge("gymtrain_operator_last_resync_timestamp_seconds", "When all runs were last listed.")

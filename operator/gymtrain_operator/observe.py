@@ -170,7 +170,7 @@ class Observer:
         )
 
     async def _verdict[V: BaseModel](self, namespace: str, pod: str, container: str, kind: type[V]) -> V | None:
-        """Reads what a container printed; None where it never ran. The log is not kept."""
+        """Reads what a container printed; None if it never ran. The log is not kept."""
         try:
             async with self._logs_at_once:
                 log = await self._cluster.logs(namespace, pod, container, lines=_VERDICT_LINES)
@@ -198,7 +198,7 @@ class Observer:
 
     async def _offers(self, run: Run, children: Children) -> tuple[tuple[ServerOffer, ...] | None, str]:
         """Asks all vLLM servers what they offer, once as many as wanted have started, until it is known what they lack;
-        and which of them answers without end."""
+        and which of them sends an endless answer."""
         assert run.spec is not None
         if run.status.weight_sync is not None and run.status.weight_sync.missing is not None:
             return None, ""

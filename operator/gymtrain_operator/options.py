@@ -36,7 +36,7 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> Options:
     """Reads the options of a command line; the environment stands in for flags that are left out."""
     parser = argparse.ArgumentParser(
         prog="python -m gymtrain_operator",
-        description="Looks after GymTrainingRuns. Each flag may be given by the environment variable in brackets.",
+        description="Runs the operator. Each flag can also be set by the environment variable in brackets.",
     )
 
     def text(flag: str, variable: str, default: str | None, what: str, choices: tuple[str, ...] | None = None) -> None:
@@ -47,14 +47,14 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> Options:
         "--namespace",
         action="append",
         metavar="NAMESPACE",
-        help="namespace to look after; may be repeated; all where left out [GYMTRAIN_NAMESPACES, separated by commas]",
+        help="namespace to watch; can be repeated; default: all namespaces [GYMTRAIN_NAMESPACES, separated by commas]",
     )
     text("--image-gym", "GYMTRAIN_IMAGE_GYM", images.gym, "default image of the Gym servers")
     text("--image-gateway", "GYMTRAIN_IMAGE_GATEWAY", images.gateway, "default image of the gateway")
     text("--image-inference", "GYMTRAIN_IMAGE_INFERENCE", images.inference, "default image of vLLM")
-    text("--image-inference-gpu", "GYMTRAIN_IMAGE_INFERENCE_GPU", None, "the same where spec.inference.gpus > 0")
+    text("--image-inference-gpu", "GYMTRAIN_IMAGE_INFERENCE_GPU", None, "the same if spec.inference.gpus > 0")
     text("--image-trainer", "GYMTRAIN_IMAGE_TRAINER", images.trainer, "default image of the trainer")
-    text("--image-trainer-gpu", "GYMTRAIN_IMAGE_TRAINER_GPU", None, "the same where spec.trainer.gpus > 0")
+    text("--image-trainer-gpu", "GYMTRAIN_IMAGE_TRAINER_GPU", None, "the same if spec.trainer.gpus > 0")
     text("--image-broker", "GYMTRAIN_IMAGE_BROKER", images.broker, "image of the sandbox broker")
     text("--image-sandbox", "GYMTRAIN_IMAGE_SANDBOX", images.sandbox, "image with the daemon of the sandboxes")
     text(
@@ -68,26 +68,26 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> Options:
         "--user-namespaces",
         action=argparse.BooleanOptionalAction,
         default=_is_on(env.get("GYMTRAIN_USER_NAMESPACES")),
-        help="the cluster's nodes have user namespaces: root sandboxes get one each [GYMTRAIN_USER_NAMESPACES]",
+        help="the cluster's nodes support user namespaces, so each root sandbox gets one [GYMTRAIN_USER_NAMESPACES]",
     )
     parser.add_argument(
         "--image-volumes",
         action=argparse.BooleanOptionalAction,
         default=_is_on(env.get("GYMTRAIN_IMAGE_VOLUMES")),
-        help="the cluster has image volumes: sandboxes get their daemon by one [GYMTRAIN_IMAGE_VOLUMES]",
+        help="the cluster supports image volumes, so sandboxes mount their daemon [GYMTRAIN_IMAGE_VOLUMES]",
     )
     text("--port", "GYMTRAIN_PORT", "8080", "port of /metrics, /healthz and /readyz")
-    text("--workers", "GYMTRAIN_WORKERS", "8", "runs that are looked at at the same time")
+    text("--workers", "GYMTRAIN_WORKERS", "8", "runs that are reconciled at the same time")
     parser.add_argument(
         "--leader-elect",
         action=argparse.BooleanOptionalAction,
         default=_is_on(env.get("GYMTRAIN_LEADER_ELECT")),
-        help="of several replicas only the one that holds a Lease acts [GYMTRAIN_LEADER_ELECT]",
+        help="with several replicas, only the one that holds the Lease acts [GYMTRAIN_LEADER_ELECT]",
     )
     text("--lease-namespace", "GYMTRAIN_POD_NAMESPACE", None, "the operator's own namespace")
     text("--identity", "GYMTRAIN_POD_NAME", socket.gethostname(), "name of this replica in the Lease")
     text("--log-level", "GYMTRAIN_LOG_LEVEL", "info", "log level", ("debug", "info", "warning", "error"))
-    text("--log-format", "GYMTRAIN_LOG_FORMAT", "json", "form of the log", ("json", "console"))
+    text("--log-format", "GYMTRAIN_LOG_FORMAT", "json", "format of the log", ("json", "console"))
 
     found = parser.parse_args(argv)
     namespaces = found.namespace or env.get("GYMTRAIN_NAMESPACES", "").split(",")

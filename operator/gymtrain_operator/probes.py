@@ -37,7 +37,7 @@ async def trainer_progress(session: aiohttp.ClientSession, pod_ip: str) -> Train
     """Asks the first trainer pod for its progress (`GET /progress`).
 
     Raises:
-        ProbeError: no answer within 2 s, or no progress document.
+        ProbeError: no answer within 2 s, or not a progress document.
     """
     url = _pod_url(pod_ip, TRAINER_PORT, "/progress")
     answer = await _get(session, url, seconds=_TRAINER_SECONDS, most=_TRAINER_MAX_BYTES)
@@ -46,7 +46,7 @@ async def trainer_progress(session: aiohttp.ClientSession, pod_ip: str) -> Train
     try:
         return TrainerProgress.model_validate_json(answer.body)
     except ValidationError as error:
-        raise ProbeError(f"{url}: no progress document: {error}") from error
+        raise ProbeError(f"{url}: not a progress document: {error}") from error
 
 
 async def server_offer(session: aiohttp.ClientSession, pod_ip: str) -> ServerOffer:
@@ -63,7 +63,7 @@ async def server_offer(session: aiohttp.ClientSession, pod_ip: str) -> ServerOff
 
 
 async def _get_object(session: aiohttp.ClientSession, url: str) -> dict[str, Any] | None:
-    """Reads a JSON object; None where the route doesn't exist."""
+    """Reads a JSON object; None if the route doesn't exist."""
     answer = await _get(session, url, seconds=_INFERENCE_SECONDS, most=_INFERENCE_MAX_BYTES)
     if answer.status in {403, 404}:
         return None
@@ -74,7 +74,7 @@ async def _get_object(session: aiohttp.ClientSession, url: str) -> dict[str, Any
     except (ValueError, RecursionError) as error:
         raise ProbeError(f"{url}: {type(error).__name__}: {error}") from error
     if not isinstance(found, dict):
-        raise ProbeError(f"{url}: the answer is no JSON object")
+        raise ProbeError(f"{url}: the answer isn't a JSON object")
     return found
 
 

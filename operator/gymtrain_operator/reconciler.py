@@ -36,7 +36,7 @@ _REPORT_AFTER_SECONDS = 5.0
 
 @dataclass
 class _Memory:
-    """What is kept of a run that goes on between two reconciles. All of it may be lost at any time.
+    """What is kept about a running run between two reconciles. All of it may be lost at any time.
 
     Attributes:
         run: the object, with the status that was written last.
@@ -181,7 +181,7 @@ class Reconciler:
         return wanted.requeue_after
 
     async def _report_error(self, key: RunKey, run: Object, error: KubeError) -> None:
-        """Writes what the API server answers into the status of a run that goes on, once it does so for a while: a
+        """Writes what the API server answers into the status of a running run, once it does so for a while: a
         single conflict, or a moment without an answer, is ordinary."""
         now = self._clock()
         since = self._failing.setdefault(key, now)
@@ -207,7 +207,7 @@ class Reconciler:
         try:
             run = await write_record(self._cluster, run, wanted.record)
         except RejectedError as error:
-            logger().warning("the run's record is refused", error=str(error))
+            logger().warning("the run's record was refused", error=str(error))
             memory.record_again = self._clock() + _RECORD_AGAIN_SECONDS
         else:
             self._recorded[key] = wanted.record

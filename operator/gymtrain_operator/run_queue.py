@@ -25,7 +25,7 @@ class RunQueue:
         self._available = asyncio.Event()
 
     def add(self, key: RunKey, *, after: float = 0.0) -> None:
-        """Queues a run to be looked at after `after` seconds at the latest."""
+        """Queues a run to be looked at within `after` seconds."""
         if after > 0:
             self._add_later(key, after)
             return

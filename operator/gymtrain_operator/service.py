@@ -67,7 +67,7 @@ class Service:
         stop.set()  # kopf takes over the handling of signals, and returns after one
 
     async def _resync(self) -> None:
-        """Looks at all runs from time to time, whether or not events came."""
+        """Looks at all runs from time to time, even without events."""
         scopes: list[str | None] = [*self._namespaces] or [None]
         while True:
             # The watches begin with a list of their own.

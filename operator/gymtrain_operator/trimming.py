@@ -1,7 +1,7 @@
 """What is kept of an object of the API server: what is read here, and no more.
 
 Observations of all runs that go on are kept, so that is what a run costs; most of a Pod or a Deployment as it is served
-is `managedFields` and the pod template. Who wants to read another field adds it to the shapes below: the tests of the
+is `managedFields` and the pod template. To read another field, add it to the shapes below: the tests of the
 plan see trimmed objects only, and miss it.
 """
 

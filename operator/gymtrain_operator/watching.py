@@ -65,7 +65,7 @@ def _registry(on_event: OnEvent) -> kopf.OperatorRegistry:
 
 
 def ended_as(meta: Mapping[str, Any], status: Mapping[str, Any]) -> str:
-    """Returns the state of a run that ended with the spec that it has now; empty while it goes on."""
+    """Returns the state of a run that ended with the spec that it has now; empty while it runs."""
     if status.get("observedGeneration") != meta.get("generation") or meta.get("deletionTimestamp"):
         return ""
     true = {one.get("type") for one in status.get("conditions") or [] if one.get("status") == "True"}

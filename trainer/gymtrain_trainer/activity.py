@@ -1,4 +1,4 @@
-"""Where the trainer's main thread spends its time: what the watchdog and the step's log line tell of it."""
+"""Where the trainer's main thread spends its time, for the watchdog and the step's log line."""
 
 import threading
 import time

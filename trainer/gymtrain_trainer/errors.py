@@ -3,7 +3,7 @@
 TrainerError                 exit code 1: a new attempt may help
 ├── RefusedError             exit code 78: trying again can't help
 │   ├── SettingsError        `trainer.config` or the environment of the process
-│   ├── ResumeError          spec.resumeFrom names no checkpoint that this run could go on from
+│   ├── ResumeError          spec.resumeFrom names no checkpoint that this run could resume from
 │   ├── ModelFolderError     the model can't be loaded from its folder
 │   └── DataError            the indexed dataset is unreadable, or names agents that don't exist
 ├── FetchError               the model couldn't be fetched from the hub
@@ -70,7 +70,7 @@ class WorkerDiedError(TrainerError):
 
 
 class StorageError(TrainerError):
-    """The checkpoint volume is full, read-only or broken; a new attempt goes on from the last whole checkpoint."""
+    """The checkpoint volume is full, read-only or broken; a new attempt resumes from the last whole checkpoint."""
 
 
 class InterruptedBySignal(TrainerError):  # noqa: N818 - not a fault: the pod is asked to go

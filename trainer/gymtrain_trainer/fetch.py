@@ -82,7 +82,7 @@ def fetch(repo_id: str, revision: str | None, folder: Path, token: str | None, *
                     f"hf://{repo_id} doesn't exist, or is private: then name a token in spec.model.tokenSecret"
                 ) from error
             except HFValidationError as error:
-                raise ModelFolderError(f"hf://{repo_id} is no repository name: {error}") from error
+                raise ModelFolderError(f"hf://{repo_id} isn't a repository name: {error}") from error
             except Exception as error:
                 reason = " ".join(str(error).split())[:300]
                 if attempt == _TRIES:

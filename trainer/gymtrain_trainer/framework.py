@@ -184,7 +184,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class StepMeasures:
-    """What a framework measured of the steps since the last report; None where it didn't."""
+    """What a framework measured of the steps since the last report; None if it didn't."""
 
     loss: float | None = None
     grad_norm: float | None = None
@@ -255,7 +255,7 @@ class TrainingSettings:
     Attributes:
         group_size: rollouts of a group.
         samples_per_step: that one optimizer step uses. Where a step's samples vary, a usual number of them.
-        max_steps: optimizer steps of the run; None where they aren't known yet, or settings don't say.
+        max_steps: optimizer steps of the run; None if they aren't known yet, or settings don't say.
         sync_every_steps: optimizer steps from one weight version to the next.
         fork_threshold: without a gateway, a turn whose history differs from what was sampled in fewer tokens than this,
             all within the last answer, goes on with the sequence; those tokens are not trained.

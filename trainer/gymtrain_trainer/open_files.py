@@ -25,7 +25,7 @@ def rollouts_at_once(files: int, wanted: int) -> int:
 
 
 def shortage(files: int, wanted: int) -> str | None:
-    """What to do where not all of `wanted` rollouts fit; None where they do."""
+    """What to do where not all of `wanted` rollouts fit; None if they do."""
     fit = rollouts_at_once(files, wanted)
     if fit == wanted:
         return None

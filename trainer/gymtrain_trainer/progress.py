@@ -1,4 +1,4 @@
-"""The one place that knows how far this attempt is: written by trainer and rollout worker, read by the HTTP routes."""
+"""The progress of this attempt: written by trainer and rollout worker, read by the HTTP routes."""
 
 import threading
 import time
@@ -73,7 +73,7 @@ class ProgressBoard:
                 self._progress = self._progress.model_copy(update={"alarms": left, "updated_at": time.time()})
 
     def notice(self, reason: str, message: str) -> None:
-        """Tells something that happened once; it is told for as long as the process lives, one of each reason."""
+        """Adds a notice about something that happened once. It stays while the process lives, one per reason."""
         with self._lock:
             others = [told for told in self._progress.notices if told.reason != reason]
             notices = [*others, Notice(reason=reason, message=message)]

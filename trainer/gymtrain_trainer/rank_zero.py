@@ -1,4 +1,4 @@
-"""What only rank 0 has: rollouts, weight sync, the watchdog, and what they report to."""
+"""The parts that only rank 0 has: rollouts, weight sync, the watchdog, and their reports."""
 
 import os
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ class TrainedModel:
         return self._attached().model_config
 
     def _attached(self) -> Trainer:
-        assert self._trainer is not None, "the model is asked for before the trainer is made"
+        assert self._trainer is not None, "the model is needed before the trainer is built"
         return self._trainer
 
 
@@ -76,7 +76,7 @@ class RankZero:
         fill_prompts(self.prompts, self.tasks, trainer.tokenizer)
 
     def end(self) -> None:
-        """Training is over, well or not."""
+        """Ends the parts after training, successful or not."""
         self.watchdog.end()
         if self.checker is not None:
             self.checker.total()

@@ -1,4 +1,4 @@
-"""SIGTERM: the pod is going away, within its grace period.
+"""Handles SIGTERM: the pod ends within its grace period.
 
 While a step is computed, the signal only raises a flag: the step ends, a checkpoint is written, training stops.
 Where the trainer merely waits (for rollouts, for a weight sync, for servers), waiting on would eat the grace period:

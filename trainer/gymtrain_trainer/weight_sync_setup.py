@@ -45,7 +45,7 @@ def make_weight_sync(
     parity: ParityCheck,
     watch: StreamWatch | None,
 ) -> WeightSync:
-    """The weight sync of this process; asks nobody yet.
+    """The weight sync of this process. It asks no server yet.
 
     Args:
         context: of the run.

@@ -1,4 +1,4 @@
-"""Sandboxes by agent-sandbox, as objects: what is written for them, and how a SandboxClaim and its pod read as one.
+"""Objects of sandboxes that agent-sandbox makes: what is written, and how a SandboxClaim and its pod are read as one.
 
     SandboxTemplate ◄── SandboxWarmPool (of 0) ◄── SandboxClaim ──► Sandbox ──► pod
     one of each for all sandboxes of a shape        one a sandbox    agent-sandbox's own
@@ -98,7 +98,7 @@ def pod_of(sandbox_claim: Object) -> str:
 
 
 def replaced(sandbox_claim: Object, pod: Object) -> bool:
-    """Whether the pod is another than the one that was ready first: agent-sandbox doesn't say so."""
+    """Whether the pod has replaced the one that was ready first, which agent-sandbox doesn't report."""
     first_ready = to_seconds((sandbox_claim["metadata"].get("annotations") or {}).get(agent_sandbox.FIRST_READY))
     made = to_seconds(pod["metadata"].get("creationTimestamp"))
     return first_ready is not None and made is not None and made > first_ready
@@ -113,7 +113,7 @@ def joined(settings: Settings, sandbox_claim: Object, pod: Object | None, *, los
     status: Object = {}
     backing = {"name": "", "identity": ""}
     if lost:
-        message = "its pod was deleted by somebody else, and agent-sandbox may have made another"
+        message = "someone else deleted its pod, and agent-sandbox may have made another"
         status = {"phase": "Failed", "reason": Reason.POD_DELETED, "message": message}
     elif pod is not None:
         status = dict(pod.get("status") or {})
@@ -133,7 +133,7 @@ def joined(settings: Settings, sandbox_claim: Object, pod: Object | None, *, los
 
 
 def _refusal(sandbox_claim: Object) -> Object | None:
-    """Why agent-sandbox can't make the pod; None where nothing is wrong."""
+    """Why agent-sandbox can't make the pod; None if nothing is wrong."""
     for condition in (sandbox_claim.get("status") or {}).get("conditions") or []:
         reason, said = str(condition.get("reason") or ""), str(condition.get("message") or "")
         if condition.get("type") == "Ready" and condition.get("status") == "False" and reason not in _ON_ITS_WAY:

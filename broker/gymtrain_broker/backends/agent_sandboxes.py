@@ -67,7 +67,7 @@ class AgentSandboxBackend:
         )
 
     def pressed(self) -> bool:
-        """As the API server answers."""
+        """Yields changes as the API server reports them."""
         return self._kube.pressed()
 
     async def close(self) -> None:
@@ -133,7 +133,7 @@ class AgentSandboxBackend:
         await self._templates.prune(lambda: {_pool_of(one) for one in self._sandbox_claims.values()})
 
     def _happened(self, what: str, kind: str, item: Object) -> tuple[str, Object] | None:
-        """The event as one of a sandbox; None where it is none."""
+        """The event as one of a sandbox; None if it is none."""
         if kind == "BOOKMARK":
             return None
         name = item["metadata"]["name"]
@@ -252,7 +252,7 @@ class AgentTemplates:
         self._half_gone.pop(name, None)
 
     def vanished(self, name: str) -> None:
-        """Somebody deleted it: the next SandboxClaim makes it again."""
+        """Notes that it was deleted, so that the next SandboxClaim makes it again."""
         self._there.pop(name, None)
 
     async def prune(self, in_use: Callable[[], Collection[str]]) -> None:

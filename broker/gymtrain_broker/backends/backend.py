@@ -34,7 +34,7 @@ class Backend(Protocol):
         """The manifest of one sandbox. With a lease it belongs to that request from its first moment."""
 
     def pressed(self) -> bool:
-        """Whether writes that somebody waits for are slow at the moment."""
+        """Whether urgent writes are slow at the moment."""
 
     async def close(self) -> None:
         """Ends all connections."""
@@ -88,7 +88,7 @@ class PodBackend:
         )
 
     def pressed(self) -> bool:
-        """As the API server answers."""
+        """Yields changes as the API server reports them."""
         return self._kube.pressed()
 
     async def close(self) -> None:

@@ -65,7 +65,7 @@ class Broker:
             )
         if len(state.queue) >= spec.max_queued and len(state.active) >= spec.max_concurrent:
             raise QueueFullError(
-                f"{len(state.queue)} requests wait already (spec.sandboxes.maxQueued): ask again later, or raise "
+                f"{len(state.queue)} requests already wait (spec.sandboxes.maxQueued): ask again later, or raise "
                 "maxConcurrent"
             )
         both = request.timeout_seconds
@@ -91,7 +91,7 @@ class Broker:
         claim = self._state.claims.get(id_)
         if claim is None:
             raise UnknownError(
-                f"there is no sandbox {id_}: it has been gone for a while, or the broker was restarted while it was "
+                f"there is no sandbox {id_}: it ended a while ago, or the broker was restarted while it was "
                 "queued. Ask for it again with the same key"
             )
         return claim

@@ -154,7 +154,7 @@ class Controller:
         if not self.synced.is_set():
             return "the pods have not been listed yet"
         silent = time.monotonic() - self._pod_watch.heard_at
-        return f"the API server has said nothing for {silent:.0f} s" if silent > _CURRENT_SECONDS else ""
+        return f"the API server hasn't answered for {silent:.0f} s" if silent > _CURRENT_SECONDS else ""
 
     # What requests bring
 
@@ -392,7 +392,7 @@ class Controller:
             self._changed.set()
 
     def _requeue(self, claim: Claim) -> None:
-        """Puts a claim back to the front of the queue: somebody else has its pod."""
+        """Puts a claim back to the front of the queue: someone else has its pod."""
         self.state.let_go(claim)
         self.state.active.pop(claim.id, None)
         claim.pod, claim.confirmed, claim.leased_at = "", False, None

@@ -31,7 +31,7 @@ class Served:
 
 @dataclass(frozen=True)
 class PodTaken:
-    """The pod is somebody else's by now, or on its way out; None where it is gone."""
+    """Someone else has the pod, or it is being deleted; None if it is gone."""
 
     step: TakePod
     pod: SandboxPod | None
@@ -73,7 +73,7 @@ class MadeAhead:
 
 @dataclass(frozen=True)
 class NotMadeAhead:
-    """The free pod could not be made. Nobody waits for it, so there was one try."""
+    """The free pod could not be made. It is tried only once, because no claim waits for it."""
 
     step: MakePodAhead
     message: str
@@ -121,7 +121,7 @@ class PodOperations:
         self._daemons = daemons
 
     def pressed(self) -> bool:
-        """Whether writes that somebody waits for are slow at the moment."""
+        """Whether urgent writes are slow at the moment."""
         return self._backend.pressed()
 
     async def perform(self, step: Step) -> Outcome:

@@ -157,7 +157,7 @@ class Api:
 async def _read[Body: BaseModel](request: web.Request, kind: type[Body], most: int) -> Body:
     body = await request.read()
     if len(body) > most:
-        raise BadRequestError(f"the body has {len(body)} bytes, more than {most}: all of it is kept with the pod")
+        raise BadRequestError(f"the body has {len(body)} bytes, more than {most}: the whole body is stored on the pod")
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
@@ -222,24 +222,24 @@ def _paths() -> Object:
         "/v1/sandboxes": {
             "post": {
                 "operationId": "createSandbox",
-                "summary": "Ask for a sandbox; with the same key it is the same one.",
+                "summary": "Request a sandbox. The same key returns the same sandbox.",
                 "parameters": [_WAIT],
                 "requestBody": _body(SandboxRequest),
                 "responses": {
-                    "200": _said("It is Closed or Failed already; reason and message say why.", Sandbox),
+                    "200": _said("It is already Closed or Failed. Reason and message say why.", Sandbox),
                     "201": _said("It runs.", Sandbox),
-                    "202": _said("It is queued or being started: ask for it by its id.", Sandbox),
+                    "202": _said("It is queued or starting: ask for it by its id.", Sandbox),
                     "409": _said("The key belongs to another image.", Refusal),
-                    "422": _said("No wait would help: refused by the broker, or by the API server.", Refusal, Sandbox),
+                    "422": _said("Waiting wouldn't help: the broker or the API server refused it.", Refusal, Sandbox),
                     "429": _said("Too many requests wait: ask again after Retry-After.", Refusal),
-                    "503": _said("The API server is out of reach: ask again after Retry-After.", Refusal),
-                    "504": _said("It failed: no turn, or not running, in time.", Sandbox),
+                    "503": _said("The API server can't be reached: ask again after Retry-After.", Refusal),
+                    "504": _said("It failed: it didn't get its turn or didn't start in time.", Sandbox),
                     **failures,
                 },
             },
             "get": {
                 "operationId": "listSandboxes",
-                "summary": "All sandboxes that are not final.",
+                "summary": "List the sandboxes that are not final.",
                 "responses": {"200": _said("They.", SandboxList), **failures},
             },
         },
@@ -247,13 +247,13 @@ def _paths() -> Object:
             "parameters": [_ID],
             "get": {
                 "operationId": "getSandbox",
-                "summary": "One sandbox; final ones are remembered for ten minutes.",
+                "summary": "Read one sandbox. Final ones are kept for ten minutes.",
                 "parameters": [_WAIT],
                 "responses": {"200": _said("It.", Sandbox), **missing, **failures},
             },
             "delete": {
                 "operationId": "closeSandbox",
-                "summary": "Close a sandbox, or give up a request that waits. Idempotent.",
+                "summary": "Close a sandbox, or cancel a waiting request. Idempotent.",
                 "responses": {
                     "204": {"description": "It is closed."},
                     "503": _said("Its pod could not be deleted yet: ask again, or leave it to the broker.", Refusal),
@@ -266,7 +266,7 @@ def _paths() -> Object:
             **{
                 method: {
                     "operationId": f"{method}Daemon",
-                    "summary": "Passed on to the sandbox's daemon, streamed.",
+                    "summary": "Forwarded to the sandbox's daemon, streamed.",
                     "responses": {
                         "default": {"description": "The daemon's answer."},
                         "409": _said("The sandbox doesn't run.", Refusal),
@@ -281,7 +281,7 @@ def _paths() -> Object:
         "/v1/announce": {
             "post": {
                 "operationId": "announceTasks",
-                "summary": "Say which tasks come next; replaces what was said before.",
+                "summary": "Announce the next tasks. Replaces the previous announcement.",
                 "requestBody": _body(Announcement),
                 "responses": {"200": _said("Noted.", Announced), **failures},
             }
@@ -290,7 +290,7 @@ def _paths() -> Object:
         path: {"get": {"summary": summary, "security": [], "responses": {"200": {"description": summary}}}}
         for path, summary in {
             "/healthz": "The broker lives.",
-            "/readyz": "It has a current picture of the pods; 503 with the reason where not.",
+            "/readyz": "It has a current view of the pods; otherwise 503 with the reason.",
             "/metrics": "Prometheus' text format.",
             "/openapi.json": "This document.",
         }.items()

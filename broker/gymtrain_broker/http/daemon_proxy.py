@@ -34,7 +34,7 @@ class DaemonProxy:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """ANY /v1/sandboxes/{id}/daemon/{path}."""
         if "upgrade" in request.headers:
-            raise BadRequestError("websockets are not passed on: use the sandbox's own url and token")
+            raise BadRequestError("websockets aren't forwarded: use the sandbox's own url and token")
         sandbox = self._broker.document(self._broker.find(request.match_info["id"]))
         if sandbox.state is not SandboxState.RUNNING or sandbox.url is None:
             why = f": {sandbox.message}" if sandbox.message else ""

@@ -87,7 +87,7 @@ def lease_annotations(lease: Lease, request: SandboxRequest) -> dict[str, str]:
 
 
 def lease_patch(before: str, lease: Lease, request: SandboxRequest) -> list[Object]:
-    """JSON patch that leases a pod, if it is still leased to nobody but `before`."""
+    """JSON patch that leases a pod, if no one except `before` has leased it."""
     place = "/metadata/annotations/"
     test = {"op": "test", "path": place + _escaped(labels.SANDBOX_CLAIM), "value": before}
     values = lease_annotations(lease, request)

@@ -1,4 +1,4 @@
-"""What a pod says: its state as the broker sees it, and what keeps it from running, with what to do about it."""
+"""A pod's state as the broker sees it, what keeps it from running, and how to fix that."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -42,9 +42,9 @@ _FIXES = {
     "ErrImageNeverPull": "the image is not on the node and imagePullPolicy is Never: load it, or change the policy",
     "InvalidImageName": "correct the image's name or spec.sandboxes.imageRewrites",
     "CreateContainerConfigError": "see spec.sandboxes.root for images that need root, and what the template refers to",
-    "OOMKilled": "it used more memory than its limit: ask for more (resources.memoryMiB), or raise "
+    "OOMKilled": "it used more memory than its limit: request more (resources.memoryMiB), or raise "
     "spec.sandboxes.resources.limits.memory",
-    "Evicted": "a node ran short, or the sandbox used more disk than its limit: ask for more (resources.diskGiB), or "
+    "Evicted": "a node ran short, or the sandbox used more disk than its limit: request more (resources.diskGiB), or "
     "raise spec.sandboxes.resources.limits",
 }
 
@@ -98,7 +98,7 @@ class SandboxPod:
     trouble: Trouble | None
     last: Trouble  # why the container before the present one ended
     clean: bool  # nothing of an earlier lease is left: a reset empties what outlives the container, a crash does not
-    disruption: str  # why the cluster deletes it; empty where it doesn't
+    disruption: str  # why the cluster deletes it; empty if it doesn't
 
     @property
     def leased(self) -> Lease | None:
@@ -107,7 +107,7 @@ class SandboxPod:
 
     @property
     def never_leased(self) -> bool:
-        """Whether it has served nobody yet."""
+        """Whether it is still unused."""
         return not self.claim
 
     @property
@@ -173,14 +173,14 @@ def _request(text: str) -> SandboxRequest | None:
 
 
 def _trouble(pod: Object) -> Trouble | None:
-    """What keeps a pod from running; None where it runs or is on its way."""
+    """What keeps a pod from running; None if it runs or is on its way."""
     status = pod.get("status") or {}
     if refusal := status.get("refusal"):  # instead of a pod: agent-sandbox could not make it
         return Trouble(refusal["reason"], refusal["message"], final=refusal["final"])
     if phase(pod) == "Failed" and status.get("reason"):
         return _pod_ended(status)
     if installer := _failed_init_container(pod):
-        return Trouble(_NO_DAEMON, _sentence("the daemon could not be put in", installer), final=True)
+        return Trouble(_NO_DAEMON, _sentence("the daemon could not be installed", installer), final=True)
     if stuck := stuck_container(pod):
         return _waiting(pod, *stuck)
     container = _named(status.get("containerStatuses"), CONTAINER)
@@ -194,7 +194,7 @@ def _last_end(container: Object) -> Trouble:
     """Why the container that ran before the present one ended."""
     found = _exited(_last_state(container))
     if found.reason == Reason.EXITED:
-        return Trouble(Reason.RESTARTED, f"{found.message}, and was restarted: all it held is gone", final=True)
+        return Trouble(Reason.RESTARTED, f"{found.message}, and was restarted: its contents are lost", final=True)
     return found
 
 
@@ -239,7 +239,7 @@ def _last_state(container: Object) -> Object:
 
 
 def _disruption(pod: Object) -> str:
-    """Why the cluster deletes the pod; empty where it doesn't."""
+    """Why the cluster deletes the pod; empty if it doesn't."""
     found = condition(pod, "DisruptionTarget")
     return f"{found.get('reason', '')}: {found.get('message', '')}" if found.get("status") == "True" else ""
 
@@ -260,7 +260,7 @@ def _failed_init_container(pod: Object) -> Object | None:
 
 
 def _named(items: object, name: str) -> Object:
-    """The container of that name, or its status; empty where there is none."""
+    """The container of that name, or its status; empty if there is none."""
     for one in items if isinstance(items, list) else []:
         if one.get("name") == name:
             return dict(one)

@@ -20,7 +20,7 @@ _DEFAULTS: Mapping[str, Mapping[str, str]] = {
 
 
 def number(quantity: object) -> float:
-    """Its value; infinite where it is no quantity that we know: the API server judges those."""
+    """The value, or infinity for an unknown form, which the API server checks."""
     found = _QUANTITY.fullmatch(str(quantity))
     if found is None or found[2] not in _FACTORS:
         return float("inf")
@@ -31,7 +31,7 @@ def number(quantity: object) -> float:
 
 
 def asked_limits(asked: SandboxResources | None) -> dict[str, str]:
-    """What a request names, as limits."""
+    """The limits that a request sets."""
     limits: dict[str, str] = {}
     if asked is None:
         return limits
@@ -45,7 +45,7 @@ def asked_limits(asked: SandboxResources | None) -> dict[str, str]:
 
 
 def requirements(spec: Mapping[str, Any] | None, asked: SandboxResources | None = None) -> dict[str, Any]:
-    """ResourceRequirements: the defaults, the spec over them, what was asked for as limits over both.
+    """ResourceRequirements: the defaults, overridden by the spec, then by the request's limits.
 
     A request is never above its limit: the API server would refuse the pod.
     """

@@ -136,7 +136,7 @@ def selector(run: str) -> str:
 
 
 def life_seconds(settings: Settings, lease: Lease | None) -> int:
-    """How long it may live, should nobody end it sooner.
+    """How long it may live at most.
 
     One that is leased later may be free as long as a lease before its turn comes.
     """
@@ -205,7 +205,7 @@ def _container(image: str, resources: Object, *, root: bool) -> Object:
 
 
 def _kept(spec: Object, *, reuse: bool) -> Object:
-    """What no template changes: the broker relies on it."""
+    """Settings that a template can't change, because the broker relies on them."""
     containers = [dict(one) for one in spec["containers"]]
     task = next(one for one in containers if one["name"] == CONTAINER)
     task["command"] = [f"{DAEMON_DIR}/{DAEMON}", "serve"]

@@ -1,4 +1,4 @@
-"""Images that are pulled ahead: how fast, so that registries are not flooded, and by pods that serve nobody.
+"""Images that are pulled ahead: how fast, so that registries are not flooded, and by pods that serve no claim.
 
 A registry that answers 429, and an image that can't be pulled, are left alone and then asked again: after 10 s first,
 twice as long each time, at most 10 minutes. Claims that somebody waits for are never held back: the kubelet retries

@@ -79,7 +79,7 @@ class DeletePod:
     Attributes:
         uid: deletes that very pod; empty: whichever has the name.
         urgent: somebody waits for its end, or for its place.
-        claim: whose pod it was; None where it served nobody.
+        claim: whose pod it was; None if it served nobody.
     """
 
     name: str
@@ -109,7 +109,7 @@ def choose(
 
 
 def starved(pods: Iterable[SandboxPod]) -> list[SandboxPod]:
-    """Pods that no node takes."""
+    """Pods that don't fit on any node."""
     return [pod for pod in pods if pod.trouble is not None and pod.trouble.reason == Reason.UNSCHEDULABLE]
 
 
@@ -155,14 +155,14 @@ def _queued(claim: Claim, settings: Settings, now: float) -> ClaimEnd | None:
 def _pod_over(pod: SandboxPod | None) -> ClaimEnd | None:
     """What the end of its pod means for a claim."""
     if pod is None:
-        return _failed(Reason.POD_DELETED, "its pod was deleted by somebody else")
+        return _failed(Reason.POD_DELETED, "someone else deleted its pod")
     # A restart voids a lease, but in a pod that has ended the kubelet counts one for an end that it didn't see.
     if pod.trouble is not None and pod.trouble.final and (pod.ended or pod.leased is not None):
         return _of(pod.trouble)
     if pod.leased is None:
         return _of(pod.last)
     if pod.deleting:
-        return _failed(Reason.POD_DELETED, f"its pod is being deleted: {pod.disruption or 'by somebody else'}")
+        return _failed(Reason.POD_DELETED, f"its pod is being deleted: {pod.disruption or 'by someone else'}")
     if pod.ended:
         return _failed(Reason.EXITED, "its pod has ended")
     return None
@@ -193,7 +193,7 @@ def _silence(pod: SandboxPod | None, settings: Settings) -> str:
     if pod is None:
         return "the API server has not made the pod"
     if not pod.pod_name:
-        return "agent-sandbox has not made its pod: see whether its controller runs, with --extensions"
+        return "agent-sandbox has not made its pod: check that its controller runs with --extensions"
     if pod.held_up:
         return (
             f"its node can't make the pod: `kubectl describe pod {pod.name}` says why while it exists. Runtimes "
@@ -201,16 +201,16 @@ def _silence(pod: SandboxPod | None, settings: Settings) -> str:
         )
     if not pod.running:
         return (
-            f"the container has not been started; its image {pod.image} may still be on its way: have it pulled ahead "
+            f"the container has not been started; its image {pod.image} may still be pulling: pull it ahead "
             "(spec.sandboxes.warmPools, lookAhead) or raise startTimeoutSeconds"
         )
-    return f"the daemon at {pod.ip}:{settings.daemon_port} doesn't answer the broker: look for NetworkPolicies"
+    return f"the daemon at {pod.ip}:{settings.daemon_port} doesn't answer the broker: check the NetworkPolicies"
 
 
 def _abandoned(claim: Claim, now: float) -> ClaimEnd | None:
     if claim.waiters or now < claim.waited_at + ABANDONED_SECONDS:
         return None
-    return _closed(Reason.ABANDONED, f"nobody has asked for it for {ABANDONED_SECONDS:.0f} s")
+    return _closed(Reason.ABANDONED, f"no client has asked for it for {ABANDONED_SECONDS:.0f} s")
 
 
 def _of(trouble: Trouble) -> ClaimEnd:

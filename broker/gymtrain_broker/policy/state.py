@@ -147,5 +147,5 @@ class State:
 
 
 def _family(image: str) -> str:
-    """Images of one environment lie in one place, and its tasks ask for the same."""
+    """The image name up to its last slash: an environment's images share it, and its tasks need the same resources."""
     return image.rpartition("/")[0]

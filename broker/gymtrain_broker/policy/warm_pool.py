@@ -55,7 +55,7 @@ class WarmPool:
         self._unwanted: dict[str, float] = {}  # since when, by pod
 
     def plan(self, now: float, *, pressed: bool) -> WarmPoolPlan:
-        """Plans one round. `pressed`: writes that somebody waits for are slow at the moment."""
+        """Plans one round. `pressed`: urgent writes are slow at the moment."""
         free, worn = self._free_pods(now)
         unneeded = self._pre_pulls.finished(free)
         for pod in unneeded:
@@ -121,7 +121,7 @@ class WarmPool:
     def _surplus(
         self, wanted: Mapping[str, Want], free: Mapping[str, Sequence[SandboxPod]], now: float
     ) -> list[SandboxPod]:
-        """Free pods that nobody will need.
+        """Free pods that no claim will need.
 
         One that an announcement no longer names stays for a while: the trainer draws a task and announces the next ones
         before the agent asks for the sandbox.

@@ -1,1 +1,1 @@
-"""The Gym config of a run: resolved, checked, cut for each server."""
+"""The Gym config of a run: resolved, checked, and split by server."""

@@ -1,4 +1,4 @@
-"""Collecting what is wrong with the user's input, all of it in one go."""
+"""Collects all mistakes in the user's input."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches

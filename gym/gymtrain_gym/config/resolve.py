@@ -96,7 +96,7 @@ class _Parser(GlobalConfigDictParser):  # type: ignore[misc]  # nemo_gym is not 
             for name, error in broken:
                 lines = [line.strip(" -") for line in format_almost_server_warning(name, error).splitlines()]
                 details = "; ".join(re.sub(r"^.*?\] -> ", "", line) for line in lines if " -> " in line)
-                self._findings.add(f"config key {name}", f"is no valid server: {details}")
+                self._findings.add(f"config key {name}", f"isn't a valid server: {details}")
             raise _InvalidConfigError
         return list(broken)
 
@@ -137,7 +137,7 @@ def resolve(
         return None
     for key in POLICY_KEYS[:2]:
         if key in gym.overrides:
-            findings.add(f"{OVERRIDES}.{key}", "is set by gymtrain to the run's own gateway: leave it out")
+            findings.add(f"{OVERRIDES}.{key}", "is set by gymtrain to the run's own gateway: remove it")
     try:
         paths, extra = parser.load_extra_config_paths(list(gym.config_paths))
         overrides = OmegaConf.create(gym.overrides)
@@ -220,7 +220,7 @@ def _paths_exist(paths: list[str], findings: Findings) -> bool:
 def _outside(roots: list[Path]) -> str:
     """Why a path is not read. Nothing of the file that it leads to, not even whether there is one, is said."""
     return (
-        f"leads out of the folders that NeMo Gym's configs are read from, {' and '.join(map(str, roots))}: put your "
+        f"leads out of the folders for NeMo Gym's configs, {' and '.join(map(str, roots))}: put your "
         "environment's files into the first (gym/README.md), and name them relative to it"
     )
 
@@ -260,7 +260,7 @@ def _check_override_names(overrides: dict[str, Any], servers: Iterable[str], fin
 
 
 def _lookup(mapping: Any, path: Sequence[str]) -> Any:
-    """The value at `path` in nested dicts, None where there is none."""
+    """The value at `path` in nested dicts, None if there is none."""
     for key in path:
         if not isinstance(mapping, dict) or key not in mapping:
             return None
@@ -325,8 +325,8 @@ def _set_up_policy(config: DictConfig, gym: Gym, policy_url: str, findings: Find
         if inner.get("uses_reasoning_parser") and _lookup(gym.overrides, path) is None:
             inner["uses_reasoning_parser"] = False
             print(
-                f"{instance.name}: uses_reasoning_parser is set to false, since vLLM runs without one; "
-                f"set {OVERRIDES}.{'.'.join(path)} where spec.inference.args name a reasoning parser"
+                f"{instance.name}: uses_reasoning_parser is set to false, because vLLM runs without one; "
+                f"set {OVERRIDES}.{'.'.join(path)} if spec.inference.args name a reasoning parser"
             )
 
 

@@ -39,7 +39,7 @@ def set_up(config: DictConfig, *, provided: bool, findings: Findings) -> None:
             path, block = f"config key {reference}", config[reference]
         provider = _provider(block)
         if provider is None:
-            findings.add(path, f"is no sandbox: expected one provider and its settings, such as {{{PROVIDER}: {{}}}}")
+            findings.add(path, f"isn't a sandbox: expected one provider and its settings, such as {{{PROVIDER}: {{}}}}")
         elif provider == PROVIDER and not provided:
             findings.add(
                 path, "needs sandboxes of this run: add spec.sandboxes ({} is enough), or configure another provider"

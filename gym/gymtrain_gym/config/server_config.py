@@ -104,7 +104,7 @@ def _load(file: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigFileError(f"the Gym config can't be read: {error}") from error
     except yaml.YAMLError as error:
-        raise ConfigFileError(f"{file} is no YAML: {error}") from error
+        raise ConfigFileError(f"{file} isn't YAML: {error}") from error
     if not isinstance(document, dict):
-        raise ConfigFileError(f"{file} holds no mapping of servers")
+        raise ConfigFileError(f"{file} contains no mapping of servers")
     return document

@@ -1,4 +1,4 @@
-"""`${oc.env:NAME}` in the Gym config: who provides NAME, and does everything resolve.
+"""Checks `${oc.env:NAME}` in the Gym config: whether NAME is provided and everything resolves.
 
 Values of Secrets are not in the preflight pod; placeholders stand in for them.
 """

@@ -1,4 +1,4 @@
-"""Datasets that reasoning_gym makes on the spot.
+"""Datasets that reasoning_gym generates.
 
 Rows have the shape of NeMo Gym's own script (resources_servers/reasoning_gym/scripts/create_dataset.py): the request,
 and the entry (question, answer, metadata) by which the reasoning_gym server scores. Row N depends on the seed
@@ -94,7 +94,7 @@ def _dataset(task: ReasoningGymTask) -> Any:
         if key in ("size", "seed"):
             raise DatasetError(f"config.{key} is set by reasoningGym.{key}")
         if key not in known:
-            raise DatasetError(f"config.{key} is no setting of {task.task}: {nearest(key, known)}")
+            raise DatasetError(f"config.{key} isn't a setting of {task.task}: {nearest(key, known)}")
     try:
         if task.task == "composite":
             settings["datasets"] = [DatasetSpec(**spec) for spec in settings.get("datasets", [])]

@@ -67,7 +67,7 @@ class Policy:
     """How the run's policy is served."""
 
     parses_tool_calls: bool
-    context: int | None = None  # tokens of prompt and answer; None where spec.inference.args don't say it
+    context: int | None = None  # tokens of prompt and answer; None if spec.inference.args don't say it
     answer: int = _TRL_DEFAULT_COMPLETION  # tokens of it that an answer may take
 
     @classmethod
@@ -106,7 +106,7 @@ class RowReader:
         try:
             row = orjson.loads(line)
         except orjson.JSONDecodeError as error:
-            raise DatasetError(f"no valid JSON at column {error.colno}: {error.msg}") from error
+            raise DatasetError(f"invalid JSON at column {error.colno}: {error.msg}") from error
         if not isinstance(row, dict):
             raise DatasetError("a row must be a JSON object")
         if not isinstance(row.get("responses_create_params"), dict):

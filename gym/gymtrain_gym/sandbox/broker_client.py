@@ -137,7 +137,7 @@ class BrokerClient:
     async def _step(
         self, spec: SandboxSpec, body: dict[str, Any], sandbox: SandboxView | None, end: float
     ) -> SandboxView:
-        """News of the sandbox; asks for one where there is none, or where a restarted broker forgot the queue."""
+        """Reads the sandbox; requests one if there is none, or if a restarted broker forgot the queue."""
         wait = max(0.0, min(_WAIT_SECONDS, end - time.monotonic()))
         try:
             if sandbox is not None:
@@ -159,7 +159,7 @@ class BrokerClient:
                 await self.close(left.id)
         except (SandboxError, TimeoutError) as error:
             if not isinstance(error, BrokerRefusedError) or error.status not in REFUSED:
-                log.warning("a sandbox of %s may be left to its idle limit: %s", spec.image, error)
+                log.warning("a sandbox of %s may stay until its idle limit: %s", spec.image, error)
 
     async def _ask(
         self, method: str, path: str, wait: float, end: float = float("inf"), body: dict[str, Any] | None = None
@@ -213,7 +213,7 @@ def parse(body: Any) -> SandboxView:
         SandboxUnavailableError: it is none about a sandbox.
     """
     if not isinstance(body, dict) or not body.get("id") or not body.get("state"):
-        raise SandboxUnavailableError(f"the broker answered no sandbox: {str(body)[:200]}")
+        raise SandboxUnavailableError(f"the broker's answer isn't a sandbox: {str(body)[:200]}")
     return SandboxView(
         id=str(body["id"]),
         state=str(body["state"]),
@@ -241,12 +241,12 @@ def request_body(spec: SandboxSpec, key: str, timeout_seconds: float | None) -> 
     unknown = sorted(set(options) - IGNORED_OPTIONS - KNOWN_OPTIONS)
     if unknown:
         raise SandboxUnavailableError(
-            f"provider_options {', '.join(unknown)} mean nothing to the provider gymtrain, which knows "
+            f"provider_options {', '.join(unknown)} are unknown to the provider gymtrain, which knows "
             f"{', '.join(sorted(KNOWN_OPTIONS))}: leave them out of sandbox_spec"
         )
     resources = spec.resources
     if resources.gpu:
-        raise SandboxUnavailableError("sandboxes with GPUs can't be had: leave resources.gpu out of sandbox_spec")
+        raise SandboxUnavailableError("sandboxes can't have GPUs: leave resources.gpu out of sandbox_spec")
     wanted = {"cpu": resources.cpu, "memoryMiB": resources.memory_mib, "diskGiB": resources.disk_gib}
     metadata = {str(name): str(value) for name, value in spec.metadata.items()}
     task = options.get("task") or next((metadata[name] for name in TASK_KEYS if metadata.get(name)), "")

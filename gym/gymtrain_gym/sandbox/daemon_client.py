@@ -78,7 +78,7 @@ async def execute(
             if time.monotonic() > end:
                 _lost(sandbox, f"it can't be reached: {error}")
         except TimeoutError:
-            _lost(sandbox, "it fell silent while a command ran")
+            _lost(sandbox, "it stopped answering while a command ran")
         except (aiohttp.ClientError, OSError) as error:
             _lost(sandbox, f"the connection broke while a command ran: {type(error).__name__}: {error}")
         else:
@@ -92,7 +92,7 @@ async def execute(
 
 
 async def write_file(sessions: Sessions, sandbox: SandboxView, path: str, content: Path | bytes, mode: int) -> bool:
-    """Writes one file; False where its folder is missing.
+    """Writes one file; False if its folder is missing.
 
     Raises:
         SandboxFileError: refused.

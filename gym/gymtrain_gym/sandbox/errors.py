@@ -35,7 +35,7 @@ class SandboxUnavailableError(SandboxError, SandboxCreateError):  # type: ignore
 
 class SandboxLostError(SandboxError):
     """The sandbox went away. Raised instead of given as a result: agents go on after a bad result, and the task would
-    be scored 0 for a fault that is none of the policy's."""
+    be scored 0 for a fault that isn't the policy's."""
 
     error_type = "sandbox"  # what NeMo Gym's providers call it
 

@@ -27,13 +27,13 @@ def opened(id: str, settings: Settings) -> None:
 
 
 def closed(id: str) -> None:
-    """It is closed, or somebody else's to close."""
+    """Notes that it is closed, or that another process closes it."""
     with _lock:
         _open.pop(id, None)
 
 
 def close_all() -> None:
-    """Tells the broker, without an event loop: there is none any more."""
+    """Tells the broker, without an event loop, because none is left."""
     with _lock:
         left = dict(_open)
         _open.clear()

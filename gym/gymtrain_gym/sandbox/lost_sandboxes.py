@@ -1,9 +1,9 @@
-"""Which request lost a sandbox, whatever its server makes of the error.
+"""Records which request lost a sandbox, even if its server hides the error.
 
 Agents turn any error into reward 0: mini_swe_agent_2 does in its `run`, others show it to the model. The provider notes
 here what it raises; `answers.LossMask` marks the answer. The request is known by a context variable: tasks,
 `asyncio.to_thread`, NeMo Gym's blocking Sandbox and the threads of `ray_modes` take it along. A loss in a thread that
-doesn't counts for every request that is under way: a rollout too many is drawn again.
+doesn't counts forevery request that is under way: a rollout too many is drawn again.
 """
 
 import threading
@@ -20,7 +20,7 @@ _under_way: dict[int, Losses] = {}
 
 @contextmanager
 def collecting() -> Iterator[Losses]:
-    """What is lost inside, in words."""
+    """Collects messages about the sandboxes that are lost in the block."""
     losses: Losses = []
     token = _own.set(losses)
     with _lock:

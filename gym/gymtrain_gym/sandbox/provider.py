@@ -145,13 +145,13 @@ class GymtrainProvider:
         return _STATES.get(sandbox.state, SandboxStatus.UNKNOWN)
 
     async def close(self, handle: SandboxHandle) -> None:
-        """Ends the sandbox. A broker that is away is no error: the result of the task is there, and the sandbox ends
+        """Ends the sandbox. An unreachable broker isn't an error: the task's result exists, and the sandbox ends
         by its idle limit."""
         try:
             await self._broker.close(handle.sandbox_id)
             exit_cleanup.closed(handle.sandbox_id)
         except BrokerRefusedError as error:
-            log.warning("sandbox %s is left to its idle limit: %s", handle.sandbox_id, error)
+            log.warning("sandbox %s stays until its idle limit: %s", handle.sandbox_id, error)
 
     async def aclose(self) -> None:
         """Closes the connections of the running event loop, once nothing uses them."""
@@ -207,7 +207,7 @@ class GymtrainProvider:
                     await asyncio.sleep(_NEWS_PAUSE_SECONDS)
                     now = await self._broker.get(sandbox.id)
         except (BrokerRefusedError, TimeoutError) as error:
-            return f"The broker doesn't know more: {error}"
+            return f"The broker has no more information: {error}"
         return f"The broker says: {now.account}"
 
 

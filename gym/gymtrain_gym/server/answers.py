@@ -1,4 +1,4 @@
-"""What a server pod changes in its server's answers, so that a failed rollout is never taken for a bad one.
+"""Changes a server's answers so that a failed rollout is never taken for a bad one.
 
 Three ASGI middlewares, each for errors that NeMo Gym's servers turn into an ordinary reward, or pass on without saying
 whose they are. The trainer reads what they write, and rolls out again.
@@ -31,7 +31,7 @@ ERROR_PATHS = frozenset(
 )
 MAX_ERROR_BYTES = 8 * 1024 * 1024  # of an error that is looked at; larger ones go out as they are
 KEPT_SESSIONS = 500_000  # the oldest are forgotten beyond; 40 MB
-_PASSED_ON = "Hit an exception in "  # NeMo Gym's own words: somebody else's error
+_PASSED_ON = "Hit an exception in "  # NeMo Gym's own words: someone else's error
 
 
 class LossMask:
@@ -93,7 +93,7 @@ class SessionGuard:
         elif scope["path"] in SCORING_PATHS and session not in self._known:
             text = (
                 "this server does not hold the rollout's session: the pod that did was replaced, "
-                "or the request went to another replica. Roll out again."
+                "or the request went to another replica. Retry the rollout."
             )
             await JSONResponse({"detail": text}, status_code=409)(scope, receive, send)
         else:
@@ -193,7 +193,7 @@ def _without_input(detail: Any) -> Any:
 
 
 def _json(answer: Sequence[Message]) -> Any:
-    """The body of a whole answer; None where it is no JSON."""
+    """The body of a whole answer; None if it is no JSON."""
     try:
         return json.loads(b"".join(message.get("body", b"") for message in answer))
     except ValueError:

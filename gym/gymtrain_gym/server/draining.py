@@ -2,7 +2,7 @@
 
 Upstream's servers cancel requests in flight 0.5 s after SIGTERM. uvicorn's own longer grace would not do
 either: it closes the listening socket at once, but an agent answers /run by calling itself, and a resources
-server gets a rollout's next tool call as a new request. So after SIGTERM a server goes on accepting and
+server gets a rollout's next tool call as a new request. So after SIGTERM a server keeps accepting and
 answering until it has been idle for a while or the deadline is there, and only then shuts down.
 
 Clients are sent away meanwhile: responses carry `Connection: close`, so a new connection is made, which the

@@ -2,7 +2,7 @@
 
 The agent keeps a trajectory of chat messages and turns them into the items of its answer. What the policy's model
 server says about tokens stays behind in them, and a call without a valid tool call isn't even in the trajectory: only
-the complaint about it is. Here both are kept: an item for every call of the model, with the tokens of that call. They
+the complaint about it is. Here both are kept: an item forevery call of the model, with the tokens of that call. They
 also go back to the model on the messages of earlier turns, as NeMo Gym's other agents do it: that is how the gateway
 keeps a conversation's tokens exact. What the model is asked, and what is run, stays as it is.
 """

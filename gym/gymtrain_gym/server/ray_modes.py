@@ -97,7 +97,7 @@ class RemoteFunction:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         if isinstance(function, type):
-            raise TypeError(f"{function.__name__} is an actor of Ray, and this server's Ray has functions only")
+            raise TypeError(f"{function.__name__} is a Ray actor, and this server's Ray supports only functions")
         self._function = function
 
     def remote(self, *args: Any, **kwargs: Any) -> Ref:

@@ -35,12 +35,12 @@ _IDENTITY_VOLUME: Object = {
 
 
 def broker_url(run: RunContext) -> str:
-    """Returns the URL of the broker; empty where the run has no sandboxes."""
+    """Returns the URL of the broker; empty if the run has no sandboxes."""
     return f"http://{names.broker(run.name)}:{wiring.BROKER_PORT}" if run.spec.sandboxes else ""
 
 
 def broker_objects(run: RunContext, backend: SandboxBackend = "Pod", why: str = "") -> list[Object]:
-    """Builds Service and Deployment; none where the run has no sandboxes. `why` this backend is kept for the status."""
+    """Builds Service and Deployment; none if the run has no sandboxes. `why` this backend is kept for the status."""
     if run.spec.sandboxes is None:
         return []
     ports = {"http": wiring.BROKER_PORT}
@@ -104,7 +104,7 @@ def _rules(backend: SandboxBackend) -> list[Object]:
 
 
 def token_volume(run: RunContext) -> list[Object]:
-    """Returns the volume of the broker's token in pods that use sandboxes; none where the run has no sandboxes."""
+    """Returns the volume of the broker's token in pods that use sandboxes; none if the run has no sandboxes."""
     if run.spec.sandboxes is None:
         return []
     return [{"name": "broker-token", "secret": {"secretName": run.broker_identity, "defaultMode": 0o440}}]

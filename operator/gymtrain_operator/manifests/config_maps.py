@@ -92,7 +92,7 @@ def verifiers(run: RunContext, gym: GymServers) -> dict[str, wiring.VerifyRoute]
 
 
 def _referred(reference: object) -> str:
-    """Returns the name of the server that a setting of a Gym server refers to; empty where it refers to none."""
+    """Returns the name of the server that a setting of a Gym server refers to; empty if it refers to none."""
     return str(reference.get("name") or "") if isinstance(reference, Mapping) else ""
 
 

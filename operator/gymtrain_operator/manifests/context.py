@@ -20,7 +20,7 @@ class Defaults:
         pull_policy: imagePullPolicy of all containers.
         user_namespaces: whether the cluster's nodes can give each pod a user namespace.
         image_volumes: whether its API server and nodes can mount an image as a volume.
-        operator_namespace: where the operator runs, so that it may call the run's pods; None where it
+        operator_namespace: where the operator runs, so that it may call the run's pods; None if it
             runs outside of the cluster.
     """
 

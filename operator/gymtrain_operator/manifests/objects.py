@@ -62,7 +62,7 @@ def stamped(manifest: Object, config_hash: str) -> Object:
 
 
 def config_hash(manifest: Object) -> str:
-    """Returns the hash that an object carries; empty where it has none."""
+    """Returns the hash that an object carries; empty if it has none."""
     annotations = (manifest.get("metadata") or {}).get("annotations") or {}
     return str(annotations.get(labels.CONFIG_HASH, ""))
 

@@ -44,7 +44,7 @@ def preflight_hash(run: RunContext) -> str:
 
 def preflight_pod(run: RunContext) -> Object:
     """Builds the preflight pod. It isn't changed or tried again: other inputs make another pod. It keeps note of all
-    images of its release, of which the run goes on to be made."""
+    images of its release, which all later pods of the run use."""
     model = model_in_preflight(run)
     sources = dataset_mounts(run)
     volumes = [model.volume, INDEX_VOLUME, *sources.volumes]

@@ -28,7 +28,7 @@ def has_trained(seen: Observation, before: GymTrainingRunStatus) -> bool:
 
 
 def without_room(seen: Observation, attempt: int) -> str:
-    """Names the first pod of the attempt that no node has room for, in the scheduler's words; empty where there is
+    """Names the first pod of the attempt that no node has room for, in the scheduler's words; empty if there is
     none."""
     pods = seen.children.pods(labels.Role.TRAINER, {labels.ATTEMPT: str(attempt)})
     for pod in [*pods, *_server_pods(seen)]:

@@ -30,7 +30,7 @@ class EffectiveSpec:
 
 
 def recorded_spec(children: Children, run: str) -> GymTrainingRunSpec | None:
-    """Reads the spec that the run's pods were made from; None where there is no readable record."""
+    """Reads the spec that the run's pods were made from; None if there is no readable record."""
     stored = children.get("ConfigMap", names.run_config(run))
     text = ((stored or {}).get("data") or {}).get(RUN_KEY)
     try:

@@ -27,7 +27,7 @@ class RunTimes:
 
 
 def reopened(status: GymTrainingRunStatus, generation: int) -> GymTrainingRunStatus:
-    """Returns the status to go on from: a run that failed before it trained starts again when its spec changes."""
+    """Returns the status to continue from: a run that failed before it trained starts again when its spec changes."""
     failed = status.condition(ConditionType.FAILED)
     if not failed or failed.status != "True" or not reason_row(failed.reason).mendable:
         return status
@@ -53,7 +53,7 @@ def run_times(seen: Observation, before: GymTrainingRunStatus, *, suspend: bool)
 
 
 def remaining_seconds(seen: Observation, run: RunContext, times: RunTimes) -> float | None:
-    """Returns the seconds until activeDeadlineSeconds is over; None where there is no deadline."""
+    """Returns the seconds until activeDeadlineSeconds is over; None if there is no deadline."""
     limit = run.spec.active_deadline_seconds
     started = to_seconds(times.start_time)
     if limit is None or started is None:
@@ -107,7 +107,7 @@ def tear_down(seen: Observation) -> Changes:
 
 
 def seconds_to_live(seen: Observation, before: GymTrainingRunStatus) -> float | None:
-    """Returns the seconds until an ended run is deleted; None where it stays, as it does while its spec can't be read.
+    """Returns the seconds until an ended run is deleted; None if it stays, as it does while its spec can't be read.
 
     They count from its end, or from when the status said so first: who restores an ended run wants to have it.
     """

@@ -55,7 +55,7 @@ class Children:
         return [pod for pod in self.of("Pod") if wanted.items() <= labels_of(pod).items()]
 
     def servers(self, role: labels.Role, more: Mapping[str, str] | None = None) -> list[Object]:
-        """Returns the same without pods on their way out: their state says nothing about the server."""
+        """Returns the same without pods that are being deleted: their state says nothing about the server."""
         return [pod for pod in self.pods(role, more) if not is_deleting(pod)]
 
 
@@ -99,8 +99,8 @@ class AgentSandbox:
 
     Attributes:
         served: the API server serves its kinds.
-        forbidden: why the operator may not use them; empty where it may.
-        probe: the SandboxWarmPool that asks its controller for an answer; None where it isn't there yet.
+        forbidden: why the operator may not use them; empty if it may.
+        probe: the SandboxWarmPool that asks its controller for an answer; None if it isn't there yet.
     """
 
     served: bool
@@ -117,9 +117,9 @@ class Observation:
         verdict: of the ConfigMap, so it outlives the preflight pod.
         preflight_output: of the finished preflight pod of the current spec.
         missing: sentences on objects that the spec names and that don't exist.
-        progress: the trainer's answer right now; None where it didn't answer.
+        progress: the trainer's answer right now; None if it didn't answer.
         offers: the vLLM servers' answers; None until all wanted servers have started and answered.
-        oversized: which vLLM server's answer was not read to its end; empty where none is too long.
+        oversized: which vLLM server's answer was not read to its end; empty if none is too long.
         agent_sandbox: None where nobody needs to know.
         log_tails: last lines of containers that failed, by pod and container.
         rejections: what the API server refused of the plan made just before from the same observation.
@@ -157,7 +157,7 @@ def labels_of(manifest: Object) -> dict[str, str]:
 
 
 def is_deleting(manifest: Object) -> bool:
-    """Whether the object is on its way out."""
+    """Whether the object is being deleted."""
     return bool(manifest["metadata"].get("deletionTimestamp"))
 
 

@@ -84,12 +84,12 @@ def _next(seen: Observation, defaults: Defaults) -> Plan:
 
 def _unreadable(seen: Observation, before: GymTrainingRunStatus) -> Plan:
     """Plans for a spec that doesn't fit the types. Of a run under way it did once, so another release of the operator
-    or of the CRD is at work: that must not end what the pods go on with."""
+    or of the CRD is at work: that must not end the running pods."""
     if not before.is_true(ConditionType.PREFLIGHT_PASSED):
         times = lifecycle.run_times(seen, before, suspend=False)
         failure = Failure(Reason.INVALID_SPEC, seen.run.spec_error)
         return _ended(seen, before, Facts(times=times, attempt=before.attempt, progress=before.progress), failure)
-    text = f"{seen.run.spec_error}. The run's pods are left as they are until the operator can read its spec"
+    text = f"{seen.run.spec_error}. The run's pods stay unchanged until the operator can read its spec"
     unreadable = false_condition(ConditionType.PROGRESSING, Reason.INVALID_SPEC, text)
     status = with_condition(before, unreadable, seen.run.generation, seen.now)
     return Plan(status, events=events_between(seen.run.status, status))

@@ -57,7 +57,7 @@ def is_over(pod: Object) -> bool:
 
 
 def node_of(pod: Object) -> str:
-    """Returns the node that the pod was given to; empty where it waits for one."""
+    """Returns the node that the pod was given to; empty if it waits for one."""
     return str((pod.get("spec") or {}).get("nodeName") or "")
 
 
@@ -102,7 +102,7 @@ def terminated(pod: Object) -> list[Terminated]:
 
 
 def problem(pod: Object) -> str:
-    """Says why the pod is not running as it should; empty where it is on its way or fine."""
+    """Says why the pod is not running as it should; empty if it is on its way or fine."""
     if (why := unschedulable(pod)) is not None:
         return f"pod {name_of(pod)} can't be scheduled: {why}"
     if stuck := stuck_container(pod):
@@ -120,12 +120,12 @@ def problem(pod: Object) -> str:
 
 
 def first_problem(pods: Iterable[Object]) -> str:
-    """Says what is wrong with the first of several pods that has a problem; empty where none has any."""
+    """Says what is wrong with the first of several pods that has a problem; empty if none has any."""
     return next((text for text in map(problem, pods) if text), "")
 
 
 def first_overdue(pods: Iterable[Object], now: float) -> str:
-    """Names the first pod that was to end by now and that nobody says has ended: its node is off, or cut off.
+    """Names the first pod that should have ended by now and that nobody says has ended: its node is off, or cut off.
     Kubernetes waits for the node without end, since the pod may run there still. Empty where there is none."""
     for pod in pods:
         # When a pod is deleted this is set to the end of its grace period.
@@ -133,8 +133,8 @@ def first_overdue(pods: Iterable[Object], now: float) -> str:
         if until and now - (to_seconds(until) or now) > _OVERDUE_SECONDS and not is_over(pod):
             node = node_of(pod)
             return (
-                f"pod {name_of(pod)} was to end by {until}, and its node {node} doesn't say that it has. Once the node "
-                f"is surely off: kubectl delete node {node}, or, if it is to come back, kubectl taint node {node} "
+                f"pod {name_of(pod)} should have ended by {until}, and its node {node} has not said so. If the node "
+                f"is really off: kubectl delete node {node}, or, if it will come back, kubectl taint node {node} "
                 "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
             )
     return ""

@@ -77,7 +77,7 @@ def step(
 
 
 def standing_verdict(seen: Observation, run: RunContext, before: GymTrainingRunStatus) -> Verdict | None:
-    """Returns the verdict of a preflight that has passed before; None where preflight is due.
+    """Returns the verdict of a preflight that has passed before; None if preflight is due.
 
     After it has passed the API server refuses changes of what it checked. So a verdict stands even where another
     release of the operator would compute another hash of the same spec.
@@ -100,7 +100,7 @@ def _for_pod(
         return _running("waiting for an earlier preflight pod to end")
     if noted_images(pod) is None:
         # With which gateway and vLLM its verdict would go together is not known.
-        text = "the preflight pod is of an earlier release of the operator; starting another"
+        text = "the preflight pod was made by an earlier release of the operator; starting another"
         return _running(text, Changes(delete=(Deletion.of(pod),)))
     if is_over(pod):
         if was_disrupted(pod):
@@ -123,7 +123,7 @@ def _passed(run: RunContext, verdict: Verdict, ignored: tuple[str, ...] = ()) ->
     rows = sum(file.rows for file in verdict.gym.data.train)
     message = f"{len(verdict.gym.servers)} Gym servers, {rows} rows of training data"
     if ignored:
-        message += f". {', '.join(ignored)} changed since and stays as it was checked: put it back, or apply a new run"
+        message += f". {', '.join(ignored)} changed after the check and is ignored: restore it, or apply a new run"
     warnings = [*_warnings_of(run.spec), *verdict.gym.warnings, *verdict.trainer.warnings]
     message = _with_warnings(message, warnings)
     condition = true_condition(ConditionType.PREFLIGHT_PASSED, Reason.PREFLIGHT_PASSED, message)
@@ -192,12 +192,12 @@ def _no_verdict(seen: Observation, pod: Object, container: str) -> str:
     text += f" ({culprit.reason})" if culprit.reason and culprit.reason != "Error" else ""
     tail = seen.log_tails.get((culprit.pod, culprit.container)) or culprit.message
     if not culprit.init and (field := _IMAGES.get(container)) and (needed := _lacks(tail, culprit)):
-        text += f": {needed}. Build the image of {field} upon gymtrain's, of the operator's release, or leave it out"
+        text += f": {needed}. Build the image of {field} from gymtrain's image of the operator's release, or remove it"
     return f"{text} and gave no verdict. Its last lines:\n{tail}" if tail else f"{text} and gave no verdict"
 
 
 def _lacks(tail: str, culprit: Terminated) -> str:
-    """Says what an image that isn't ours lacks; empty where the container failed for another reason."""
+    """Says what an image that isn't ours lacks; empty if the container failed for another reason."""
     if found := _NO_MODULE.search(tail):
         return f"its image has no {found[1]}"
     # The runtime's way to say that there is no such program: nothing of ours has run.
@@ -218,7 +218,7 @@ def _with_deletions(done: PreflightStep, deletions: tuple[Deletion, ...]) -> Pre
 
 
 def named_objects(spec: GymTrainingRunSpec, run: str) -> list[tuple[str, str, str]]:
-    """Lists kind, name, and field of the spec, of every object that somebody else makes and that has to exist for the
+    """Lists kind, name, and field of the spec, of every object that someone else makes and that has to exist for the
     run of that name.
 
     Secrets are left out: the operator has no right to read them, and the kubelet names a missing one.
@@ -256,7 +256,7 @@ def named_objects(spec: GymTrainingRunSpec, run: str) -> list[tuple[str, str, st
 
 
 def printed_verdict[D: BaseModel](log: str, kind: type[D]) -> D | None:
-    """Reads the verdict that a container of the preflight pod printed in its log; None where it printed none."""
+    """Reads the verdict that a container of the preflight pod printed in its log; None if it printed none."""
     for line in reversed(log.splitlines()):
         # Libraries print without a newline at the end: the mark may stand in the middle of a line.
         _, mark, text = line.partition(PREFLIGHT_MARK)
@@ -269,7 +269,7 @@ def printed_verdict[D: BaseModel](log: str, kind: type[D]) -> D | None:
 
 
 def stored_verdict(children: Children, run: str) -> Verdict | None:
-    """Reads the verdict that the ConfigMap keeps; None where there is none that can be read, and preflight is due
+    """Reads the verdict that the ConfigMap keeps; None if there is none that can be read, and preflight is due
     again."""
     stored = children.get("ConfigMap", names.gym_config(run))
     text = ((stored or {}).get("data") or {}).get(PREFLIGHT_KEY)
@@ -308,8 +308,8 @@ def _kept_model(spec: GymTrainingRunSpec) -> list[Finding]:
     if spec.trainer.checkpoint is not None:
         return []
     message = (
-        "is not set, so nothing keeps the trained model: the final weights are gone with the run's pods, and another "
-        "attempt starts from step 0. Set size (a volume is made) or claimName (an existing PersistentVolumeClaim)"
+        "is not set, so the trained model isn't kept: the final weights are deleted with the run's pods, and another "
+        "attempt starts from step 0. Set size (for a new volume) or claimName (an existing PersistentVolumeClaim)"
     )
     return [Finding(where="spec.trainer.checkpoint", message=message)]
 

@@ -106,7 +106,7 @@ def _notices(report: TrainerProgress | None) -> dict[Reason, str]:
 
 
 def parse_report(text: str) -> TrainerProgress | None:
-    """Reads a report from a termination message; None where the text is something else."""
+    """Reads a report from a termination message; None if the text is something else."""
     try:
         return TrainerProgress.model_validate(json.loads(text))
     except (ValueError, ValidationError):

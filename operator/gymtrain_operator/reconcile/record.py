@@ -20,7 +20,7 @@ from gymtrain_operator.reconcile.status import state_of
 
 
 def status_from_record(run: Run, before: GymTrainingRunStatus, now: float) -> GymTrainingRunStatus:
-    """Returns the status to go on from: where there is none, what the record says of it."""
+    """Returns the status to continue from; if there is none, the one from the record."""
     record = run.record
     if record is None or run.status.conditions:
         return before
@@ -84,7 +84,7 @@ def _end_conditions(ended: Ended) -> list[StatedCondition]:
         reason = Reason.FINISHED
     words = ended.message.rstrip(".") or f"it ended at {ended.time}"
     text = (
-        f"{words}. So says annotation {RECORD}, with which this object was made, as a restored backup is: nothing is "
+        f"{words}, says annotation {RECORD}, with which this object was made, as a restored backup is: nothing is "
         f"trained again. To train it again, delete the run and apply it without annotation {RECORD}"
     )
     return [

@@ -11,7 +11,7 @@ from gymtrain_operator.reconcile.observation import Observation, Rejection
 
 
 def fatal_rejection(seen: Observation, before: GymTrainingRunStatus) -> Failure | None:
-    """Returns the end of a run whose first attempt has an object that is invalid: it has cost nothing yet.
+    """Returns the end of a run whose first attempt has an object that is invalid: nothing is lost yet.
 
     A run that has trained waits instead, for a corrected template or another API server: what it has learnt is
     worth more than an early answer.
@@ -27,15 +27,15 @@ def fatal_rejection(seen: Observation, before: GymTrainingRunStatus) -> Failure 
 
 
 def waiting_condition(rejections: tuple[Rejection, ...]) -> StatedCondition | None:
-    """States what the run waits for while something of it is rejected; None where nothing is."""
+    """States what the run waits for while something of it is rejected; None if nothing is."""
     if not rejections:
         return None
     rejection = rejections[0]
-    text = f"the API server doesn't take {rejection.kind} {rejection.name} now, trying again: {rejection.message}"
+    text = f"the API server refuses {rejection.kind} {rejection.name} for now, retrying: {rejection.message}"
     return false_condition(ConditionType.PROGRESSING, Reason.PODS_NOT_READY, text)
 
 
 def unanswered_condition(error: str, since: float) -> StatedCondition:
-    """States what the run waits for while the API server gives no answer that it can go on with."""
-    text = f"since {to_text(since)} the API server doesn't let the operator go on with this run, trying again: {error}"
+    """States what the run waits for while the API server gives no usable answer."""
+    text = f"since {to_text(since)} API server errors hold up this run, retrying: {error}"
     return false_condition(ConditionType.PROGRESSING, Reason.API_SERVER_ERROR, text)

@@ -1,4 +1,4 @@
-"""What a run's sandboxes are made of: chosen once, by what the cluster proves, and kept while the broker is there.
+"""The backend of a run's sandboxes: chosen once, by what the cluster supports, and kept while the broker exists.
 
 That agent-sandbox's kinds are served proves little: its chart installs them without a controller that knows them
 (controller.extensions is false there). So an empty SandboxWarmPool is made, and its controller has to write a status.
@@ -69,10 +69,10 @@ def _kept(live: Object, *, restarts: bool) -> BackendChoice:
     notes = live["metadata"].get("annotations") or {}
     backend = notes.get(labels.SANDBOX_BACKEND)
     if backend not in BACKENDS:
-        return BackendChoice("Pod", "the broker is of a release that has no other")
+        return BackendChoice("Pod", "the broker's release has no other backend")
     why = str(notes.get(labels.SANDBOX_BACKEND_REASON) or "")
     if backend != "Pod" and restarts:  # the pools changed since
-        why += "; reuse: Restart of a warm pool is ignored, as only pods can be reused in place"
+        why += "; reuse: Restart of a warm pool is ignored, because only pods support it"
     return BackendChoice(cast(SandboxBackend, backend), why)
 
 

@@ -170,7 +170,7 @@ def _inference_state(seen: Observation, run: RunContext) -> _ServerState:
 
 
 def _on_another_node(seen: Observation, run: RunContext, pods: list[Object]) -> str:
-    """Says which vLLM pod waits for a volume that the trainer has on another node; empty where none does."""
+    """Says which vLLM pod waits for a volume that the trainer has on another node; empty if none does."""
     if not is_shared_with_vllm(run) or not is_single_node_volume(run):
         return ""
     trainers = {node_of(pod) for pod in seen.children.servers(labels.Role.TRAINER)} - {""}
@@ -179,7 +179,7 @@ def _on_another_node(seen: Observation, run: RunContext, pods: list[Object]) -> 
         if trainers and node and node not in trainers and not has_started(pod, INFERENCE_CONTAINER):
             return (
                 f"pod {name_of(pod)} on node {node} shares the checkpoint volume with the trainer on node "
-                f"{min(trainers)}, and a ReadWriteOnce volume holds on one node only: apply the "
+                f"{min(trainers)}, and a ReadWriteOnce volume works on one node only: apply the "
                 "run again with spec.trainer.checkpoint.accessModes: [ReadWriteMany], or keep both on one node with a "
                 "nodeSelector in their templates"
             )

@@ -20,7 +20,7 @@ class Facts:
         conditions: those left out are waiting for their turn.
         disrupted_attempts: None where they were not looked at, and are as before.
         images: None before preflight has passed.
-        end: the failure that ends the run, or True for completion; None while it goes on.
+        end: the failure that ends the run, or True for completion; None while it runs.
     """
 
     times: RunTimes

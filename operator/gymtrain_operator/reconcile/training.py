@@ -211,7 +211,7 @@ def _starting_reason(servers: ServersStep) -> Reason:
 
 
 def _waiting_for_node(attempt: int, overdue: str, report: TrainerProgress | None = None) -> TrainingStep:
-    """Waits for a pod of the trainer that is gone with its node: the Job doesn't fail before somebody says so."""
+    """Waits for a trainer pod that was lost with its node: the Job fails only once the pod is reported as ended."""
     text = f"the next trainer starts when the pods of attempt {attempt} have ended: {overdue}"
     stated = false_condition(ConditionType.PROGRESSING, Reason.RETRYING, text)
     return TrainingStep(Changes(conditions=(stated,), requeue_after=_IDLE_POLL_SECONDS), attempt, "retrying", report)

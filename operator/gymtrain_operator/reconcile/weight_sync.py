@@ -31,7 +31,7 @@ class WeightSyncStep:
 
 
 def step(seen: Observation, run: RunContext, before: GymTrainingRunStatus) -> WeightSyncStep:
-    """Returns the transport: chosen from what the servers prove; what the trainer says that it uses counts more."""
+    """Returns the transport that the trainer uses, or the one that the servers' offers allow."""
     known = _as_used(before.weight_sync, seen.progress)
     if seen.offers and (known is None or known.missing is None):
         choice = _choose(seen, run)
@@ -40,7 +40,7 @@ def step(seen: Observation, run: RunContext, before: GymTrainingRunStatus) -> We
             return WeightSyncStep(None, condition, Failure(Reason.TRANSPORT_UNAVAILABLE, choice.reason))
         known = _with_choice(known, choice)
     if known is None:
-        waiting = "waiting for vLLM to say what it offers"
+        waiting = "waiting for vLLM to report what it supports"
         if seen.oversized:
             waiting += f". {seen.oversized}: is this vLLM's own image and command?"
         return WeightSyncStep(None, false_condition(_KIND, Reason.WAITING_FOR_INFERENCE, waiting))

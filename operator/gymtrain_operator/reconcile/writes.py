@@ -3,7 +3,7 @@
 - Pod, Job: once, since their pods can't be changed.
 - SandboxWarmPool: once, to see whether its controller answers.
 - PersistentVolumeClaim: once; its size is the storage's business from then on.
-- Deployment: when its inputs changed (annotation `gymtrain.dev/config-hash`), and at a resync when somebody else
+- Deployment: when its inputs changed (annotation `gymtrain.dev/config-hash`), and at a resync when someone else
   wrote to its pod template. Another release of the operator builds another template from the same inputs; that
   alone must not restart a server, so templates are not compared. The number of pods is set by itself.
 - Secret, ServiceAccount, Role, RoleBinding: with the Deployment that needs them, since they can't be looked at.
@@ -32,7 +32,7 @@ _UNSEEN = {kind.name for kind in kinds.CREATED_ONLY}
 
 @dataclass(frozen=True)
 class Scaling:
-    """A Deployment that is right but for its number of pods."""
+    """A Deployment that needs only another number of pods."""
 
     name: str
     uid: str
@@ -84,7 +84,7 @@ def needed_writes(
 
 
 def _edited_by_others(live: Object) -> bool:
-    """Whether a field of the pod template belongs to somebody else, by the API server's own record of who wrote what.
+    """Whether a field of the pod template belongs to someone else, by the API server's own record of who wrote what.
 
     Writing the Deployment again takes back the fields that are ours. What others added stays theirs, so it is written
     at each resync, to no effect.

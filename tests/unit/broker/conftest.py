@@ -102,7 +102,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def backend() -> str:
-    """What sandboxes are made of."""
+    """How sandboxes are made."""
     return "Pod"
 
 

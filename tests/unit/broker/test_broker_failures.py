@@ -71,7 +71,7 @@ async def test_a_container_that_was_restarted_is_another_sandbox(start: Start, c
     cluster.restart_container(found["podName"], "Error", 1)
     after = await bench.until_state(found["id"], SandboxState.FAILED)
     assert after["reason"] == "Restarted"
-    assert "all it held is gone" in after["message"]
+    assert "its contents are lost" in after["message"]
 
 
 @pytest.mark.backend("Pod")
@@ -150,7 +150,7 @@ async def test_a_pull_that_says_nothing_in_time_ends_with_the_image_it_waited_fo
     bench = await start()
     status, found = await bench.ask(timeoutSeconds=0.3)
     assert (status, found["reason"]) == (504, "Deadline")
-    assert "its image task:1 may still be on its way" in found["message"]
+    assert "its image task:1 may still be pulling" in found["message"]
 
 
 async def test_a_node_that_can_t_make_the_pod_is_told_from_a_slow_image(start: Start, cluster: FakeCluster) -> None:

@@ -42,7 +42,7 @@ def test_a_run_json_of_a_later_release_is_read(tmp_path: Path) -> None:
         ({"sandboxes": None}, "no spec.sandboxes"),
         ({"sandboxes": {}, "token": " \n"}, "is empty"),
         ({"sandboxes": {}, "uid": ""}, "no uid"),
-        ({"sandboxes": {"maxConcurrent": 0}}, "no run.json of this release"),
+        ({"sandboxes": {"maxConcurrent": 0}}, "a run.json of this release"),
     ],
 )
 def test_a_broker_that_can_t_work_says_why(tmp_path: Path, changes: dict[str, Any], message: str) -> None:

@@ -84,7 +84,7 @@ def test_watching_goes_on_after_moments_in_which_the_server_does_not_answer(
     assert main(["watch", "r"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 4, "one line for all of it, and the state once more when it is over"
-    assert re.search(r"the API server doesn't answer since \d\d:\d\d:\d\d", lines[1])
+    assert re.search(r"the API server hasn't answered since \d\d:\d\d:\d\d", lines[1])
     assert "step 3/10" in lines[2]
     assert "10 steps done" in lines[3]
 
@@ -94,7 +94,7 @@ def test_watching_a_server_that_does_not_come_back_ends_at_the_deadline(
 ) -> None:
     answers += [_run(TRAINING), RESET]
     assert main(["watch", "r", "--timeout", "0.3"]) == 2
-    assert re.search(r"did not end within 0 s.*API server doesn't answer.*step 3/10", capsys.readouterr().err)
+    assert re.search(r"did not end within 0 s.*API server hasn't answered.*step 3/10", capsys.readouterr().err)
 
 
 def test_watching_ends_when_the_run_is_deleted(answers: list[Answer], capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,7 +44,7 @@ def test_a_path_that_leads_out_of_the_roots_is_refused_and_its_file_never_read(
     elif way == "unreadable":
         outside.chmod(0)
     (message,) = said(REASONING_GYM, path)
-    assert message.startswith(f"spec.gym.configPaths[1]: {path!r} leads out of the folders that NeMo Gym's configs are")
+    assert message.startswith(f"spec.gym.configPaths[1]: {path!r} leads out of the folders for NeMo Gym's configs")
     assert str(tmp_path) in message
     assert "hunter2" not in message
 

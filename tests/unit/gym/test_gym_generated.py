@@ -1,4 +1,4 @@
-"""Datasets that reasoning_gym makes on the spot."""
+"""Datasets that reasoning_gym generates."""
 
 import json
 import os
@@ -79,7 +79,7 @@ def test_unknown_task_names_the_nearest() -> None:
 
 
 def test_unknown_setting_names_the_nearest() -> None:
-    with pytest.raises(DatasetError, match="min_digit is no setting of chain_sum: the nearest is 'min_digits'"):
+    with pytest.raises(DatasetError, match="min_digit isn't a setting of chain_sum: the nearest is 'min_digits'"):
         rows(config={"min_digit": 1})
 
 

@@ -198,7 +198,7 @@ def test_reference_deep_in_the_settings_is_found() -> None:
 
 def test_invalid_server_settings_name_the_valid_ones() -> None:
     found = bad(overrides={"reasoning_gym": {"resources_servers": {"reasoning_gym": {"domain": "cookies"}}}})
-    assert found[0].startswith("config key reasoning_gym: is no valid server: resources_servers -> reasoning_gym -> ")
+    assert found[0].startswith("config key reasoning_gym: isn't a valid server: resources_servers -> reasoning_gym -> ")
     assert "Input should be 'math', 'coding'" in found[0]
 
 

@@ -39,7 +39,7 @@ def test_messages_tools_and_extra_fields_are_fine() -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (b"{nope", "no valid JSON at column 2"),
+        (b"{nope", "invalid JSON at column 2"),
         (b"[1]", "a row must be a JSON object"),
         ({"response_create_params": {}}, "the nearest is 'response_create_params' among the row's keys"),
         (

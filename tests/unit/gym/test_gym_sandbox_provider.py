@@ -155,7 +155,7 @@ async def test_a_cancelled_creation_leaves_no_sandbox(sandboxes: FakeSandboxes) 
 
 
 async def test_an_unknown_option_is_refused_by_name(sandboxes: FakeSandboxes) -> None:
-    with pytest.raises(SandboxUnavailableError, match="provider_options volumes mean nothing to the provider gymtrain"):
+    with pytest.raises(SandboxUnavailableError, match="provider_options volumes are unknown to the provider gymtrain"):
         await started(provider_options={"volumes": ["/x"]})
 
 

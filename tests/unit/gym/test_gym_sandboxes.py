@@ -80,7 +80,7 @@ def test_an_unknown_block_names_the_nearest() -> None:
 
 def test_a_block_with_two_providers_is_refused() -> None:
     _, found = resolved(sandbox={"gymtrain": {}, "docker": {}})
-    assert found[0].startswith("config key sandbox: is no sandbox: expected one provider and its settings")
+    assert found[0].startswith("config key sandbox: isn't a sandbox: expected one provider and its settings")
 
 
 def test_an_agent_that_wants_root_is_told_when_sandboxes_are_not() -> None:

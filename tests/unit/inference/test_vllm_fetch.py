@@ -249,7 +249,7 @@ async def test_a_trainer_that_is_gone_is_an_error(tmp_path: Path) -> None:
 
 async def test_what_is_no_manifest_is_refused(source: Source, tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{source.port}/weights/1/0.safetensors"
-    with pytest.raises(FetchError, match="is no weight manifest"):
+    with pytest.raises(FetchError, match="isn't a weight manifest"):
         await asyncio.to_thread(fetch, PullUpdate(manifest_url=url, version="v", timeout_seconds=2), tmp_path)
 
 

@@ -176,7 +176,7 @@ def test_damaged_weights_are_refused_and_the_server_goes_on_with_the_old_ones(
 
 def test_weights_that_lack_a_tensor_are_refused_and_end_the_server(server: Server, trainer: Trainer) -> None:
     some = ((name, tensor) for name, tensor in trainer.model.named_parameters() if "layers.1.mlp.down" not in name)
-    with pytest.raises(WeightSyncError, match=r"doesn't fit the model: no weights came for .*layers\.1\.mlp\.down"):
+    with pytest.raises(WeightSyncError, match=r"doesn't fit the model: no weights arrived for .*layers\.1\.mlp\.down"):
         trainer.transfer.send_weights(some)
     assert server.ended()
 

@@ -86,7 +86,7 @@ async def test_an_answer_that_unpacks_to_more_is_not_unpacked(serve: Serve, sess
         return web.Response(body=packed, headers={"Content-Encoding": "deflate"})
 
     await serve({"/progress": bomb})
-    with pytest.raises(ProbeError, match="no progress document"):
+    with pytest.raises(ProbeError, match="not a progress document"):
         await probes.trainer_progress(session, "127.0.0.1")
 
 

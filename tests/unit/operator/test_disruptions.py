@@ -116,7 +116,11 @@ def _on_a_dead_node(world: World, rank: int = 0) -> None:
 
 def _says_what_to_do(world: World) -> bool:
     progressing = world.condition(ConditionType.PROGRESSING)
-    wanted = ("-abcde was to end", "kubectl delete node gpu-7", "kubectl taint node gpu-7 node.kubernetes.io/out-of-s")
+    wanted = (
+        "-abcde should have ended",
+        "kubectl delete node gpu-7",
+        "kubectl taint node gpu-7 node.kubernetes.io/out-of-s",
+    )
     return progressing.status == "False" and all(words in progressing.message for words in wanted)
 
 

@@ -89,7 +89,7 @@ def test_a_change_of_retain_needs_no_new_preflight_and_is_no_change_of_what_was_
     world.reconcile(5)
     _keep(world, retain="Keep")
     world.reconcile(5)
-    assert "changed since" not in world.condition(ConditionType.PREFLIGHT_PASSED).message
+    assert "changed after" not in world.condition(ConditionType.PREFLIGHT_PASSED).message
     assert _owners(world) == []
 
 

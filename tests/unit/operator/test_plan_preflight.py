@@ -134,7 +134,7 @@ def test_an_image_that_is_none_of_ours_is_said_to_be_none(end: dict[str, object]
     world.seen["log_tails"] = {(world.preflight_pod["metadata"]["name"], "inference"): tail} if tail else {}
     world.reconcile(3)
     message = world.condition(ConditionType.FAILED).message
-    assert f"its image {words}. Build the image of spec.inference.image upon gymtrain's" in message
+    assert f"its image {words}. Build the image of spec.inference.image from gymtrain's" in message
 
 
 def test_a_crash_for_another_reason_says_nothing_of_the_image() -> None:
@@ -262,7 +262,7 @@ def test_a_change_that_slipped_past_the_api_server_does_not_reach_the_pods() -> 
     config = world.objects["ConfigMap"]["run-run"]["data"]["run.json"]
     assert "max_stepz" not in config
     assert world.objects["Deployment"]["run-inference"]["spec"]["replicas"] == 2, "live settings still count"
-    assert "spec.trainer.config changed since" in world.condition(ConditionType.PREFLIGHT_PASSED).message
+    assert "spec.trainer.config changed after" in world.condition(ConditionType.PREFLIGHT_PASSED).message
 
 
 def _container(name: str, exit_code: int | None) -> dict[str, object]:

@@ -31,7 +31,7 @@ def told(world: World) -> tuple[str, str, str]:
 def test_a_run_without_a_checkpoint_passes_and_is_told_that_its_model_is_not_kept() -> None:
     status, reason, message = told(passed(World()))
     assert (status, reason) == ("True", Reason.PREFLIGHT_PASSED)
-    assert "\nwarning: spec.trainer.checkpoint: is not set, so nothing keeps the trained model" in message
+    assert "\nwarning: spec.trainer.checkpoint: is not set, so the trained model isn't kept" in message
 
 
 def test_a_run_that_costs_nothing_unexpected_has_no_warning() -> None:

@@ -143,7 +143,7 @@ async def test_a_refused_change_of_an_object_that_is_there_is_told_and_ends_noth
     conditions = {c["type"]: c for c in bench.run["status"]["conditions"]}
     assert conditions["Failed"]["status"] == "False"
     assert conditions["Progressing"]["status"] == "False"
-    assert "Deployment run-inference now, trying again: .spec.tolerationz" in conditions["Progressing"]["message"]
+    assert "Deployment run-inference for now, retrying: .spec.tolerationz" in conditions["Progressing"]["message"]
 
 
 def _condition(bench: Bench, kind: str) -> dict[str, Any]:

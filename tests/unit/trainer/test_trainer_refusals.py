@@ -39,7 +39,7 @@ def test_a_refusal_ends_the_run_and_names_the_field() -> None:
         raise ValueError("You have set `args.eval_strategy` to\nsteps")
     assert exit_code(caught.value) == ExitCode.REFUSED
     assert str(caught.value) == (
-        "spec.trainer.config.eval_strategy: the trainer can't be built so: ValueError: You have set "
+        "spec.trainer.config.eval_strategy: the trainer can't be built this way: ValueError: You have set "
         "`args.eval_strategy` to steps"
     )
 

@@ -152,7 +152,7 @@ def test_other_data_is_drawn_from_its_start_and_that_is_said(tmp_path: Path, dat
     save(found.run_folder, 10, data=data)
     _, position, board = begin(found)
     assert position == 0
-    assert "the data is not the earlier run's and is drawn from its start" in board.snapshot().notices[0].message
+    assert "the data differs from the earlier run's and is drawn from its start" in board.snapshot().notices[0].message
 
 
 def test_a_run_restored_from_a_backup_goes_on_with_its_checkpoints_and_place(tmp_path: Path) -> None:

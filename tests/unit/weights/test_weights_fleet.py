@@ -90,7 +90,7 @@ async def test_a_pod_that_goes_on_refusing_ends_the_sync_with_its_words(cluster:
 async def test_weights_that_do_not_fit_the_model_are_not_tried_again(cluster: Any) -> None:
     pod = await cluster.start_pod("127.0.0.1")
     pod.fail_updates = 99
-    pod.update_error = "LoadError: version demo:1:1 doesn't fit the model: no weights came for lm_head.weight"
+    pod.update_error = "LoadError: version demo:1:1 doesn't fit the model: no weights arrived for lm_head.weight"
     with pytest.raises(WeightSyncError, match=r"lm_head\.weight"):
         await cluster.fleet.bring(cluster.stage(1), 10.0)
     assert pod.calls.count("/update_weights") == 1

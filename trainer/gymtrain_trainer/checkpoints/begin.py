@@ -1,4 +1,4 @@
-"""What rank 0 does before training: the run's folder made its own, and what a person has to know of that told."""
+"""What rank 0 does before training: it claims the run's folder and tells the user what was moved."""
 
 import logging
 
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 def prepare_folder(context: Context, board: ProgressBoard) -> None:
-    """Claims the run's folder and clears it of what was cut off."""
+    """Claims the run's folder and removes incomplete checkpoints."""
     name, source = context.run.name, resume_from(context.run.spec)
     goes_on = source is not None and source.is_own(name)
     aside = claim_folder(
@@ -24,7 +24,7 @@ def prepare_folder(context: Context, board: ProgressBoard) -> None:
         log.warning("%s", text)
         board.notice(Reason.CHECKPOINTS_SET_ASIDE, text)
     for cut_off in drop_cut_off(context.run_folder):
-        log.warning("removed %s: it was cut off while it was written", cut_off)
+        log.warning("removed %s: it was incomplete", cut_off)
 
 
 def starting_position(context: Context, board: ProgressBoard, start: Start, seed: int) -> int:

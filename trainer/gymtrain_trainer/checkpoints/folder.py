@@ -59,7 +59,7 @@ def write_state(folder: Path, state: WorkerState) -> None:
 
 @dataclass(frozen=True)
 class SetAside:
-    """What of an earlier run was moved: the folder below the run's, and the names of what one could go on from."""
+    """What was moved from an earlier run: the folder inside the run's, and the checkpoints to resume from."""
 
     folder: str
     names: tuple[str, ...]
@@ -72,7 +72,7 @@ def claim_folder(folder: Path, uid: str, *, goes_on: bool = False, after: int | 
         folder: of the run.
         uid: that the run's checkpoints carry.
         goes_on: the run goes on from what is there, which stays.
-        after: it goes on from the checkpoint of this step: later ones, of another way, are moved all the same.
+        after: it goes on from the checkpoint of this step: later ones, of another way, are still moved.
     """
     folder.mkdir(parents=True, exist_ok=True)
     owner = folder / OWNER_FILE

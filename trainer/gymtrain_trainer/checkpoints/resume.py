@@ -35,10 +35,10 @@ class Start:
 
 
 def start_of(context: Context, steps: int | None) -> Start:
-    """Where this process begins. `steps`: optimizer steps of the run; None where they aren't known.
+    """Where this process begins. `steps`: optimizer steps of the run; None if they aren't known.
 
     Raises:
-        ResumeError: spec.resumeFrom names no checkpoint that this run could go on from.
+        ResumeError: spec.resumeFrom names no checkpoint that this run could resume from.
     """
     spec = context.run.spec
     if spec.trainer.checkpoint is None:
@@ -94,7 +94,7 @@ def find(base: Path, source: ResumeFrom, volume: str) -> Checkpoint:
 
 
 def misfit(checkpoint: Checkpoint, spec: GymTrainingRunSpec, model: Path, steps: int | None) -> str:
-    """Why the run can't go on from a checkpoint; empty where it can."""
+    """Why the run can't continue from a checkpoint; empty if it can."""
     name, step = checkpoint.folder.name, checkpoint.state.step
     if steps is not None and step >= steps:
         return (
@@ -104,7 +104,7 @@ def misfit(checkpoint: Checkpoint, spec: GymTrainingRunSpec, model: Path, steps:
     adapter = (checkpoint.folder / "adapter_config.json").exists()
     if adapter != (spec.model.lora is not None):
         holds, wants = ("an adapter", "all weights") if adapter else ("all weights", "an adapter")
-        return f"{name} holds {holds}, and the run trains {wants}: make spec.model.lora that of the earlier run"
+        return f"{name} holds {holds}, and the run trains {wants}: use the earlier run's spec.model.lora"
     ours, theirs = _config(model), _config(checkpoint.folder)
     other = [key for key in _SHAPE if key in ours and key in theirs and ours[key] != theirs[key]]
     if other:
@@ -121,21 +121,21 @@ def volume_of(spec: GymTrainingRunSpec, source: ResumeFrom) -> str:
 
 
 def told_aside(run: str, aside: SetAside, volume: str) -> str:
-    """What a person has to know of checkpoints that were moved."""
+    """The notice about checkpoints that were moved."""
     what = ", ".join(aside.names[:_LISTED])
     return (
-        f"the checkpoint folder of this run on {volume} held {what} of an earlier run, which are in its folder "
-        f"{aside.folder} now. To go on from them, delete this run and apply it with spec.resumeFrom: "
+        f"the checkpoint folder of this run on {volume} held {what} of an earlier run, which are now in its folder "
+        f"{aside.folder}. To resume from them, delete this run and apply it with spec.resumeFrom: "
         f"{run}/{aside.folder}"
     )
 
 
 def told_resumed(start: Checkpoint, source: ResumeFrom, *, same_data: bool) -> str:
-    """Where the run went on."""
+    """The notice about where the run resumed."""
     place = (
         f"in the data at position {start.state.position}, as it is the earlier run's"
         if same_data
-        else "the data is not the earlier run's and is drawn from its start"
+        else "the data differs from the earlier run's and is drawn from its start"
     )
     return f"goes on from {source.folder}/{start.folder.name} (spec.resumeFrom), after step {start.state.step}; {place}"
 

@@ -29,7 +29,7 @@ def checkpoint_volume(context: Context) -> str:
 
 
 def data_of(context: Context, seed: int) -> str:
-    """Digest of the run's data, which is drawn by `seed`; empty where there is none to read."""
+    """Digest of the run's data, which is drawn by `seed`; empty if there is none to read."""
     return _data_digest(context.paths.data_index, seed)
 
 
@@ -57,7 +57,7 @@ class Saves:
         self._failed = False  # the last one
 
     def failed(self, step: int, error: Exception) -> None:
-        """The framework could not write the checkpoint of a step; raises `error` where training can't go on."""
+        """The framework could not write the checkpoint of a step; raises `error` where training can't continue."""
         self._forgive(step, error)
         self._failed = True
 
@@ -96,7 +96,7 @@ class Saves:
         shutil.rmtree(folder, ignore_errors=True)  # it isn't whole, and takes the space of the next one
         text = (
             f"the checkpoint of step {step} could not be written ({trouble}) to {checkpoint_volume(self._context)}: "
-            "make room there. Training goes on; an attempt that fails now goes back to the checkpoint before"
+            "make room there. Training continues; an attempt that fails now falls back to the checkpoint before"
         )
         log.error("%s", text)
         self._board.set_alarm("CheckpointFailed", text)

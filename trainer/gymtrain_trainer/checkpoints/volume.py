@@ -1,6 +1,6 @@
-"""A checkpoint volume that is full or broken: found behind whatever error it ends in, and said so that people can act.
+"""A checkpoint volume that is full or broken: found behind any error that it causes, and reported so users can act.
 
-The attempt ends with StorageError; the operator's next attempt goes on from the last whole checkpoint, in which a write
+The attempt ends with StorageError; the operator's next attempt resumes from the last whole checkpoint, in which a write
 that was cut off is passed over (folder.py).
 """
 
@@ -53,7 +53,7 @@ def explained(folder: Path, volume: str) -> Iterator[None]:
             raise
         raise StorageError(
             f"cannot write to the checkpoint volume ({volume}): {trouble}; {_free(folder)}. Make room, or give "
-            "spec.trainer.checkpoint a larger volume; the next attempt goes on from the last whole checkpoint"
+            "spec.trainer.checkpoint a larger volume; the next attempt resumes from the last whole checkpoint"
         ) from error
 
 

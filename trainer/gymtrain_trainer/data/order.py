@@ -1,6 +1,6 @@
 """Which row comes at which position: a pure function, so that one integer resumes a run.
 
-Datasets are interleaved by weight (smooth weighted round-robin), each is shuffled anew each time it has been gone
+Datasets are interleaved by weight (smooth weighted round-robin), each is shuffled again each time it has been gone
 through. The shuffle is a permutation computed per row (a Feistel network with cycle walking, as in format-preserving
 encryption), so a dataset of any size needs no memory.
 """

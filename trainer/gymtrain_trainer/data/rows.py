@@ -88,7 +88,7 @@ class RowFile:
         except ValueError as error:
             raise DataError(f"{self._info.file}: row {number} changed since it was indexed: {error}") from error
         if not isinstance(row, dict):
-            raise DataError(f"{self._info.file}: row {number} is no JSON object")
+            raise DataError(f"{self._info.file}: row {number} isn't a JSON object")
         return row
 
     def close(self) -> None:

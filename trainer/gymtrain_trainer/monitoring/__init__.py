@@ -1,1 +1,1 @@
-"""What is known of training while it goes on: progress, records of steps, alarms, metrics."""
+"""What is reported during training: progress, records of steps, alarms, metrics."""

@@ -54,8 +54,8 @@ class BoardCollector:
             "max_steps": ("Optimizer steps to do.", now.max_steps),
             "reward": ("Mean reward of the last step's samples.", now.reward),
             "tokens_per_second": ("Completion tokens trained per second in the last step.", now.tokens_per_second),
-            "groups_in_flight": ("Groups whose rollouts run now.", in_flight.groups),
-            "oldest_group_seconds": ("Age of the oldest of them.", in_flight.oldest_seconds),
+            "groups_in_flight": ("Groups with running rollouts.", in_flight.groups),
+            "oldest_group_seconds": ("Age of the oldest running group.", in_flight.oldest_seconds),
             "parity": ("Mean difference of log-probabilities when last checked.", now.parity),
             "rollouts_failing_seconds": (
                 "Time without a usable group while groups fail.",
@@ -67,7 +67,7 @@ class BoardCollector:
                 yield GaugeMetricFamily(f"gymtrain_trainer_{name}", text, value=float(value))
         counters = {
             "rollouts": ("Rollouts completed in this attempt.", now.rollouts),
-            "failed_rollouts": ("Rollout tries that failed in this attempt.", now.failed_rollouts),
+            "failed_rollouts": ("Failed tries of rollouts in this attempt.", now.failed_rollouts),
             "dropped_groups": ("Groups dropped in this attempt.", now.dropped_groups),
         }
         for name, (text, count) in counters.items():
@@ -75,19 +75,19 @@ class BoardCollector:
         for name, text in {
             "forks": "Turns before which the chat template rewrote the history.",
             "masked_rollouts": "Truncated rollouts that were left out of the loss.",
-            "constrained_turns": "Turns that a grammar held (tool_choice, JSON schemas).",
+            "constrained_turns": "Turns constrained by a grammar (tool_choice, JSON schemas).",
         }.items():
             total = sum(self._board.tallies(name).values())
             yield CounterMetricFamily(f"gymtrain_trainer_{name}", text, value=float(total))
         yield self._by_label("dropped_groups_by_reason", "Groups dropped, by reason.", "reason", "dropped_groups")
         yield self._by_label(
-            "replaced_sampling", "Asked for, and replaced by the run's.", "setting", "replaced_sampling"
+            "replaced_sampling", "Requested sampling settings that the run's replaced.", "setting", "replaced_sampling"
         )
-        yield self._by_label("failed_groups", "Groups of which a rollout failed, by agent.", "agent", "failed_groups")
+        yield self._by_label("failed_groups", "Groups with a failed rollout, by agent.", "agent", "failed_groups")
         yield self._by_label("rows_given_up", "Rows given up, by reason.", "reason", "rows_given_up")
         yield self._by_label("alarms", "Alarms raised.", "reason", "alarms")
         yield self._by_label("checked_samples", "Samples checked.", "verdict", "checked_samples")
-        alarms = GaugeMetricFamily("gymtrain_trainer_alarm", "1 while the alarm stands.", labels=["reason"])
+        alarms = GaugeMetricFamily("gymtrain_trainer_alarm", "1 while the alarm is active.", labels=["reason"])
         standing = {alarm.reason for alarm in now.alarms}
         for reason in _ALARMS:
             alarms.add_metric([reason], float(reason in standing))

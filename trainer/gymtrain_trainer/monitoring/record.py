@@ -66,7 +66,7 @@ class RewardsFile:
         self._path = path
 
     def begin(self, step: int) -> None:
-        """Starts the file, or drops what an earlier attempt wrote after `step`, where this one goes on."""
+        """Starts the file, or drops what an earlier attempt wrote after `step`, where this one resumes."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         kept = []
         if step and self._path.exists():

@@ -43,7 +43,7 @@ def share_to_check(environ: Mapping[str, str]) -> float:
         share = -1.0
     if not 0 <= share <= 1:
         raise SettingsError(
-            f"environment variable {ENV_CHECK_SAMPLES} is {text!r}; a share of samples from 0 to 1 is wanted"
+            f"environment variable {ENV_CHECK_SAMPLES} is {text!r}; it must be a share of samples from 0 to 1"
         )
     return share
 

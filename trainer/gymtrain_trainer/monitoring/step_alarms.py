@@ -112,12 +112,12 @@ class SampleAlarms:
 
 
 def _grammar(share: float) -> str:
-    """What constrained samples do to both numbers; empty where there are none."""
+    """What constrained samples do to both numbers; empty if there are none."""
     if not share:
         return ""
     return (
         f". A grammar held turns of {max(1, round(100 * share))} % of these samples (tool_choice required or a named "
-        "function, a JSON schema): vLLM's log-probabilities are then among the allowed tokens, the trainer's among "
+        "function, a JSON schema): vLLM's log-probabilities then count only the allowed tokens, the trainer's "
         "all, which alone raises the KL and lowers the ratio. Leave the choice to the model (tool_choice auto, no "
         "response format)"
     )

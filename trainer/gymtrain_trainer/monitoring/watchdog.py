@@ -1,4 +1,4 @@
-"""Says when no optimizer step has come for much longer than usual, and where the time goes.
+"""Raises an alarm when no optimizer step has come for much longer than usual, and says where the time goes.
 
 A thread of rank 0 that only reads and raises the alarm `Stalled`; the deadlines of the waits themselves end the attempt
 (docs/deadlines.md). It never raises.
@@ -90,7 +90,7 @@ class Watchdog:
             try:
                 self.look()
             except Exception:  # a watchdog that ends the run would be worse than none
-                log.exception("the watchdog failed; it goes on")
+                log.exception("the watchdog failed; it continues")
 
 
 def where_time_goes(spent: dict[Doing, float], in_flight: InFlight, unsynced: Sequence[str]) -> str:

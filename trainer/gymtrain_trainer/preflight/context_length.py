@@ -20,7 +20,7 @@ def served_context(folder: Path, spec: GymTrainingRunSpec) -> tuple[ContextLengt
     if asked is not None and limit is not None and asked[1] > limit:
         message = (
             f"--max-model-len is {asked[1]}, but the model takes {limit} tokens (max_position_embeddings of its "
-            f"config.json): {limit} or less would do"
+            f"config.json): use {limit} or less"
         )
         return None, [Finding(where=f"spec.inference.args[{asked[0]}]", message=message)]
     if asked is not None:

@@ -1,4 +1,4 @@
-"""Is the model folder complete enough to load? Looked at without torch, so that preflight stays quick."""
+"""Checks whether the model folder is complete enough to load, without torch, so that preflight stays fast."""
 
 import json
 import os
@@ -100,12 +100,12 @@ def _safetensors_problem(path: Path) -> str | None:
             if start.startswith(b"version "):
                 return "is a Git LFS pointer, not the file itself: fetch it with git lfs pull"
             if len(start) < 8 or length > min(size - 8, _HEADER_LIMIT):
-                return f"is no safetensors file, or cut off ({size} bytes)"
+                return f"isn't a safetensors file, or is cut off ({size} bytes)"
             header = json.loads(file.read(length))
     except OSError as error:
         return f"is unreadable: {error.strerror}"
     except ValueError:
-        return "is no safetensors file: its header is broken"
+        return "isn't a safetensors file: its header is broken"
     tensors = (entry for name, entry in header.items() if name != "__metadata__")
     needed = max((entry["data_offsets"][1] for entry in tensors), default=0) + 8 + length
     return f"is cut off: {size} of {needed} bytes" if size < needed else None

@@ -1,4 +1,4 @@
-"""When rollouts get lost in a way that somebody has to mend. Pure but for the clock.
+"""Alarms about lost rollouts that need a fix by the user. Pure except for the clock.
 
 | alarm | raised | cleared by |
 |---|---|---|
@@ -45,7 +45,7 @@ class Environments:
         self._failing.pop(agent, None)
 
     def message(self) -> str | None:
-        """What to say of the agents that always fail; None where there is none."""
+        """What to say of the agents that always fail; None if there is none."""
         now = self._clock()
         named = [
             f"every rollout group of agent {agent} has failed since "
@@ -59,7 +59,7 @@ class Environments:
 
 
 class KnownCalls:
-    """Whether rows are lost because nobody knows which weights sampled their calls."""
+    """Whether rows are lost because no gateway pod knows which weights sampled their calls."""
 
     def __init__(self) -> None:
         self._rows = 0  # given up since the alarm was raised
@@ -78,7 +78,7 @@ class KnownCalls:
             self._rows = 0
 
     def message(self) -> str | None:
-        """What to say; None where nothing is lost."""
+        """The alarm's message; None if nothing is lost."""
         if not self._rows:
             return None
-        return f"rows given up, as nobody knows which weights sampled their model calls: {self._rows}. {self._why}"
+        return f"rows given up, as it is unknown which weights sampled their model calls: {self._rows}. {self._why}"

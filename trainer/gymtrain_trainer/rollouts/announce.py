@@ -31,7 +31,7 @@ class Announcer:
     """Announces; lives in one event loop."""
 
     def __init__(self, url: str, tasks: Tasks, group_size: int, token_file: Path | None = None) -> None:
-        """`url`: of the broker; each task is announced once for every rollout of its group."""
+        """`url`: of the broker; each task is announced once forevery rollout of its group."""
         self._url = f"{url.rstrip('/')}/v1/announce"
         self._tasks = tasks
         self._group_size = group_size

@@ -50,7 +50,7 @@ def parse_answer(body: Any) -> Answer:
         raise AnswerError(f"the agent answered {type(body).__name__} where an object was expected")
     if body.get("mask_sample") is True:  # newer releases of Gym: a judge that was away, a sandbox that was lost
         why = body.get("failure_reason") or body.get("failure_kind") or "no reason given"
-        raise AnswerError(f"the environment says that its reward is no measurement: {clipped(str(why))}")
+        raise AnswerError(f"the environment says that its reward isn't a measurement: {clipped(str(why))}")
     reward = body.get("reward")
     if isinstance(reward, bool):
         reward = float(reward)
@@ -85,7 +85,7 @@ def _turn(item: Mapping[str, Any]) -> Turn:
     if len(output) != len(log_probs):
         raise AnswerError(f"the answer has {len(output)} token ids, but {len(log_probs)} log-probabilities")
     if not all(isinstance(value, int | float) and math.isfinite(value) for value in log_probs):
-        raise AnswerError("a log-probability in the answer is no finite number")
+        raise AnswerError("a log-probability in the answer isn't a finite number")
     return Turn([int(token) for token in prompt], [int(token) for token in output], [float(v) for v in log_probs])
 
 

@@ -36,7 +36,7 @@ class Taken:
 
 @dataclass
 class _Waiting:
-    """A group with samples that nobody took yet."""
+    """A group with samples that were not taken yet."""
 
     left: int
     oldest: int  # version
@@ -123,11 +123,11 @@ class SampleBuffer(queue.Queue[TrainingSample]):
         return False
 
     def waiting(self) -> int:
-        """Samples that nobody took yet."""
+        """Samples that were not taken yet."""
         return self.qsize()
 
     def waiting_groups(self) -> list[int]:
-        """Groups with samples that nobody took yet."""
+        """Groups with samples that were not taken yet."""
         with self._account:
             return list(self._groups)
 

@@ -1,6 +1,6 @@
-"""Was a group sampled from this run's weights alone? vLLM is asked before and after each group.
+"""Checks whether a group was sampled only from this run's weights, by asking vLLM before and after each group.
 
-A vLLM that restarts holds weights that are none of this run's, and answers all the same. Its readiness probe keeps it
+A vLLM that restarts holds weights that aren't this run's, but still answers. Its readiness probe keeps it
 out of the Service, but the news takes a moment to reach every node; this check closes that gap.
 """
 
@@ -12,7 +12,7 @@ from typing import Protocol
 
 from gymtrain_trainer.errors import AgentError
 
-type Versions = dict[str, str | None]  # weight version by vLLM server; None where it didn't answer
+type Versions = dict[str, str | None]  # weight version by vLLM server; None if it didn't answer
 
 
 _ASK_SECONDS = 60.0  # of one question to all servers

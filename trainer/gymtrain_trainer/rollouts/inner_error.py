@@ -1,4 +1,4 @@
-"""What went wrong, out of what a Gym server answers when a server behind it failed. Pure.
+"""Reads what went wrong from a Gym server's answer about a failed server behind it. Pure.
 
 A server of NeMo Gym 0.4 that raised an error answers its repr; one that called a server which answered an error wraps
 that answer (nemo_gym/server_utils.py, exception_handling_middleware), and both write it as a JSON string:

@@ -1,6 +1,6 @@
 """Asks the gateway's ledger which weights sampled each turn: every gateway pod, one question a group.
 
-DNS is asked anew each time, because gateway pods come and go. A pod that is gone took its ledger along: a turn that no
+DNS is asked again each time, because gateway pods come and go. A pod that is gone took its ledger along: a turn that no
 pod knows stays unknown, and its group is drawn again.
 
 | what happens | how long it is asked again |
@@ -80,7 +80,7 @@ class Ledger:
             pause = min(2 * pause, _AGAIN_LIMIT_SECONDS)
         raise GroupDroppedError(
             DropReason.NO_LEDGER_ENTRY,
-            f"{len(missing)} of {len(wanted)} model calls are in no gateway's ledger, so nobody knows which weights "
+            f"{len(missing)} of {len(wanted)} model calls are in no gateway's ledger, so it is unknown which weights "
             f"sampled them ({len(heard.ages)} gateway pods answered"
             f"{'; ' + '; '.join(heard.trouble) if heard.trouble else ''}). {_what_to_do(heard, since)}",
         )
@@ -120,7 +120,7 @@ class Ledger:
         except (aiohttp.ClientError, OSError) as error:
             return f"{url}: {type(error).__name__}"
         except ValidationError as error:
-            return f"{url} answered nonsense: {error.error_count()} errors"
+            return f"{url} gave an invalid answer: {error.error_count()} errors"
         return answer.model_copy(update={"entries": found})
 
 
@@ -138,7 +138,7 @@ def _what_to_do(heard: _Heard, since: float | None) -> str:
     """Why calls are missing, as far as the pods tell, and what to set."""
     if heard.forgotten:
         return (
-            f"The ledgers had no more room for {heard.forgotten} calls that are still waited for: add gateway pods "
+            f"The ledgers had no more room for {heard.forgotten} calls that are still wanted: add gateway pods "
             "(spec.gateway.replicas), each of which keeps the calls that it served, or let rollouts make fewer calls "
             "(max_steps of the agent)"
         )

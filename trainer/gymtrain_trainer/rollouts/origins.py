@@ -38,7 +38,7 @@ class Rollout:
 
     answer: Answer
     versions: tuple[int, ...]  # all that may have sampled a turn of it, oldest first
-    origins: tuple[Origin, ...] = ()  # one a turn; empty where the run has no gateway
+    origins: tuple[Origin, ...] = ()  # one a turn; empty if the run has no gateway
 
     @property
     def version(self) -> int:
@@ -108,7 +108,7 @@ def _origin(turn: Turn, entries: Entries, numbering: SyncNumbers, floor: int) ->
 
 
 def _numbers(entry: LedgerEntry, numbering: SyncNumbers) -> list[int] | None:
-    """Model versions of an entry; None where one of them isn't this attempt's."""
+    """Model versions of an entry; None if one of them isn't this attempt's."""
     numbers = [numbering.model_version(label) for label in entry.versions]
     known = [number for number in numbers if number is not None]
     return known if len(known) == len(numbers) else None

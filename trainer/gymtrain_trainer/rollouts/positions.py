@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gymtrain_trainer.progress import InFlight
 
 # Of a row whose groups are dropped for the row's own sake: one that always takes too long, or makes more calls than the
-# ledger holds, would take the place of others for ever.
+# ledger holds, would take the place of others forever.
 REDRAWS = 5
 
 
@@ -55,7 +55,7 @@ class Positions:
         return draw
 
     def end(self, draw: Draw) -> None:
-        """It runs no more."""
+        """Notes that the group has ended."""
         with self._lock:
             self._open.discard(draw)
 
@@ -65,7 +65,7 @@ class Positions:
             self._again.append(position)
 
     def again_unless_hopeless(self, position: int) -> bool:
-        """The same, up to a limit; False beyond it."""
+        """Does the same up to a limit; returns False beyond it."""
         with self._lock:
             self._redraws[position] += 1
             if self._redraws[position] > REDRAWS:
@@ -81,7 +81,7 @@ class Positions:
             return min([*running, *self._again, *others], default=self._next)
 
     def in_flight(self) -> InFlight:
-        """What runs now."""
+        """The running groups."""
         with self._lock:
             began = [draw.began for draw in self._open]
             return InFlight(

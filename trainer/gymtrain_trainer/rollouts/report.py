@@ -142,7 +142,7 @@ class RolloutReport:
         self._replaced |= dict.fromkeys(names)
         note = (
             f"rows or agents ask for another {', '.join(self._replaced)} than the run's: the run's sampling is used, "
-            f"as training counts on it (temperature {self._sampling.temperature:g} over the whole vocabulary)"
+            f"because training depends on it (temperature {self._sampling.temperature:g} over the whole vocabulary)"
         )
         log.warning("%s", note)
         self._board.notice(Reason.SAMPLING_REPLACED, note)

@@ -69,7 +69,7 @@ class Chain:
     answer: int | None = None  # where the last answer begins
 
     def takes(self, turn: Turn, fork_threshold: int) -> bool:
-        """Adds a turn; False where its history is another one than what is here.
+        """Adds a turn; False if its history is another one than what is here.
 
         Where it differs within the last answer alone, and in fewer tokens than `fork_threshold`, the history of the
         turn is taken in place of those tokens, which are not trained.

@@ -52,7 +52,7 @@ class VerifySource(HttpSource):
         return parse_answer(dict(verdict) | {"response": response})
 
     async def _seed(self, resources_url: str, body: dict[str, Any]) -> Cookies:
-        """Cookies of a new session; none where the server keeps no sessions."""
+        """Cookies of a new session; none if the server keeps no sessions."""
         if resources_url in self._stateless:
             return {}
         try:

@@ -59,7 +59,7 @@ class RolloutWorker:
         self._thread.start()
 
     def stop(self) -> None:
-        """Cancels what is in flight and ends the thread."""
+        """Cancels running groups and ends the thread."""
         self._stopping = True
         self._wake_up()
         if self._thread.is_alive():
@@ -91,7 +91,7 @@ class RolloutWorker:
     # --- for checkpoints, metrics and the watchdog ---
 
     def resume_position(self) -> int:
-        """First position whose samples weren't all used: where a later attempt goes on."""
+        """First position whose samples weren't all used; a later attempt resumes there."""
         return self._positions.first_open([*self.buffer.waiting_groups(), *self.buffer.taken_groups()])
 
     def in_flight(self) -> InFlight:

@@ -1,6 +1,6 @@
 """Training an adapter: TRL saves and versions it as for its own vLLM client, and our transport brings it to the pods.
 
-TRL's way for a transport of one's own is to merge the adapter and stream full weights. Its own way for adapters saves
+TRL's way for a custom transport is to merge the adapter and stream full weights. Its own way for adapters saves
 them on all processes together, which a sharded model needs, and moves a hundredth of the bytes; it is chosen by an
 attribute of the trainer and speaks to a client object, for which `AdapterClient` stands in.
 """
@@ -66,18 +66,18 @@ class AdapterClient:
         Args:
             transport: takes the folders that TRL saves.
             transfer: weight sync, as TRL has it.
-            client: TRL's own, for everything else.
+            client: TRL's own, foreverything else.
         """
         self._transport = transport
         self._transfer = transfer
         self._client = client
 
     def pause(self, timeout: float | None = None) -> None:
-        """As the transport does."""
+        """Calls the transport."""
         self._transfer.pause()
 
     def resume(self, timeout: float | None = None) -> None:
-        """As the transport does."""
+        """Calls the transport."""
         self._transfer.resume()
 
     def load_lora_adapter(self, lora_name: str, lora_path: str, timeout: float | None = None) -> None:
@@ -86,7 +86,7 @@ class AdapterClient:
         self._transfer.send_weights(iter(()))
 
     def unload_lora_adapter(self, lora_name: str, timeout: float | None = None) -> None:
-        """Nothing: the transport unloads by its own labels."""
+        """Does nothing: the transport unloads by its own labels."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)

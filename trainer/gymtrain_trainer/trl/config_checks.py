@@ -66,12 +66,12 @@ def check_keys(config: Mapping[str, Any], valid: set[str]) -> list[Finding]:
             near = difflib.get_close_matches(key, usable, n=1, cutoff=0.6)
             message = "TRL's AsyncGRPOConfig has no such setting" + (f"; did you mean {near[0]}?" if near else "")
         elif key == "temperature" and not _can_be_sampled(value):
-            message = f"must be from {TEMPERATURES[0]:g} to {TEMPERATURES[1]:g}, which is what vLLM samples with"
+            message = f"must be from {TEMPERATURES[0]:g} to {TEMPERATURES[1]:g}, the range that vLLM supports"
         elif key in settings.NEUTRAL_SAMPLING and value not in settings.NEUTRAL_SAMPLING[key]:
             message = (
                 f"set {settings.NEUTRAL_SAMPLING[key][-1]:g} or leave it out: the trainer scores the whole vocabulary, "
                 f"and tokens of a distribution that {key} bends have other log-probabilities than it computes "
-                "(examples for TRL alone, such as top_p 0.999, are no reason to set it)"
+                "(examples for TRL alone, such as top_p 0.999, don't require it)"
             )
         else:
             continue

@@ -113,7 +113,7 @@ INTERNALS = (
         "transformers:TrainingArguments.fsdp_plugin_args",
         "transformers 5.19",
         "the arguments of accelerate's FSDP plugin, which preflight asks for the classes to wrap",
-        "a plugin that is made where there is one process, too",
+        "a plugin that is made also with one process",
         on_instance=True,
     ),
 )

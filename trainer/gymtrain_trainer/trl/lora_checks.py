@@ -18,10 +18,10 @@ _FIXED = {
 }
 # What vLLM's adapters can't carry; the value that is harmless, and why.
 _SERVABLE: dict[str, tuple[tuple[Any, ...], str]] = {
-    "modules_to_save": ((None, []), "modules that are trained as a whole are no part of an adapter"),
+    "modules_to_save": ((None, []), "fully trained modules aren't part of an adapter"),
     "use_dora": ((False,), "DoRA's magnitudes have no place in vLLM's adapters"),
-    "bias": (("none",), "trained biases are no part of vLLM's adapters"),
-    "lora_bias": ((False,), "trained biases are no part of vLLM's adapters"),
+    "bias": (("none",), "vLLM's adapters can't contain trained biases"),
+    "lora_bias": ((False,), "vLLM's adapters can't contain trained biases"),
     "target_parameters": ((None, []), "adapters of fused experts need a format that vLLM does not detect"),
 }
 _MERGED = "; set spec.weightSync.transport to NCCL or HTTPFull to send merged weights instead"

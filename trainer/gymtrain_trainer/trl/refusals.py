@@ -1,4 +1,4 @@
-"""Which errors of TRL's, peft's and transformers' constructors are a refusal of the settings, and of which one.
+"""Finds out which constructor errors of TRL, peft and transformers refuse a setting, and which setting.
 
 The same settings are refused in every attempt, so preflight says it before any GPU is taken (trl/rehearsal.py),
 and a trainer that still gets there ends with the exit code that makes no further attempt (trl/trainer.py).
@@ -23,7 +23,7 @@ _TEXT_LIMIT = 600  # characters of a library's message
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether trying again can't help. Everything that a device, a file system or a network can cause is none."""
+    """Whether retrying can't help. Errors that a device, a file system or a network can cause don't count."""
     if isinstance(error, ValueError | TypeError | NotImplementedError | ImportError | AttributeError | KeyError):
         return True
     # transformers' callbacks of trackers that aren't installed raise RuntimeError, as CUDA and NCCL do.
@@ -45,7 +45,7 @@ def refusals_named(spec: GymTrainingRunSpec) -> Iterator[None]:
         if not is_refusal(error):
             raise
         raise SettingsError(
-            f"{place_of(error, spec)}: the trainer can't be built so: {type(error).__name__}: {one_line(error)}"
+            f"{place_of(error, spec)}: the trainer can't be built this way: {type(error).__name__}: {one_line(error)}"
         ) from error
 
 

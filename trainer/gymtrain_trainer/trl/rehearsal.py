@@ -85,7 +85,7 @@ def rehearse(spec: GymTrainingRunSpec, model: Path) -> tuple[list[Finding], list
     except Exception as error:
         said = f"{type(error).__name__}: {one_line(error)}"
         if is_refusal(error) and "meta" not in said:
-            return [Finding(where=place_of(error, spec), message=f"the trainer can't be built so: {said}")], []
+            return [Finding(where=place_of(error, spec), message=f"the trainer can't be built this way: {said}")], []
         where = place_of(error, spec)
         return [], [Finding(where=where, message=f"preflight could not build the trainer without a GPU: {said}")]
     return findings, []

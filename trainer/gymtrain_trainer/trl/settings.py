@@ -23,7 +23,7 @@ OWNED_KEYS = {
     "queue_maxsize": "it follows from the batch and spec.rollout.maxStaleness",
     "heartbeat_stale_after_s": "use spec.rollout.stallTimeoutSeconds",
     "output_dir": "use spec.trainer.checkpoint",
-    "resume_from_checkpoint": "a new attempt resumes from the last checkpoint by itself; to go on from another run's, "
+    "resume_from_checkpoint": "a new attempt resumes from the last checkpoint by itself; to resume from another run's, "
     "use spec.resumeFrom",
     "use_cpu": "it follows from spec.trainer.gpus",
     "dtype": "use spec.model.dtype for vLLM; the trainer keeps float32 weights",

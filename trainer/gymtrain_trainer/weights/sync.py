@@ -76,7 +76,7 @@ class SyncStats:
     bytes_staged: int = 0
     last_bytes: int = 0  # what a pod fetches that holds the version before
     last_seconds: float = 0.0  # of the whole sync
-    last_stage_seconds: float = 0.0  # writing files; vLLM goes on generating meanwhile
+    last_stage_seconds: float = 0.0  # writing files; vLLM keeps generating meanwhile
     last_pause_seconds: float = 0.0  # the longest pause of a pod
     last_parity: float | None = None  # mean |difference| of log-probabilities, when last checked
     retries: int = 0
@@ -124,7 +124,7 @@ class WeightSync:
         watch: StreamWatch | None = None,
         find: Callable[[str, int], Awaitable[list[VllmPod]]] = find_pods,
     ) -> None:
-        """Asks nobody yet: TRL wants it when its trainer is made, before the vLLM servers are up.
+        """Asks no server yet: TRL needs it when its trainer is made, before the vLLM servers are up.
 
         Args:
             settings: of the run.
@@ -271,7 +271,7 @@ class WeightSync:
         return self.settings.version(number) if number else None
 
     async def pod_versions(self) -> dict[str, str | None]:
-        """What each pod holds now, by URL; None where it doesn't answer. From any event loop; no pods before the
+        """What each pod holds now, by URL; None if it doesn't answer. From any event loop; no pods before the
         transport is settled."""
         if self._chosen is None:
             return {}
@@ -406,7 +406,7 @@ class WeightSync:
             await self._session.close()
 
     async def _watch(self, fleet: Fleet, transport: Transport) -> None:
-        """Looks for ever; pods that can't be mended get no traffic, so that it may wait longer each time."""
+        """Checks the pods forever. Pods that can't be repaired get no traffic, so it can wait longer each time."""
         pause = self.settings.repair_seconds
         while True:
             await asyncio.sleep(pause)
@@ -419,7 +419,7 @@ class WeightSync:
             except WeightSyncError:
                 pause = min(2 * pause, _BACKOFF_LIMIT_SECONDS)
             except Exception:
-                logger.exception("the watcher of vLLM's weights failed; it goes on")
+                logger.exception("the watcher of vLLM's weights failed; it continues")
 
     async def _repair(self, fleet: Fleet, transport: Transport) -> None:
         """Brings pods with other weights to the current version.

@@ -134,7 +134,7 @@ def foreign_weights(
     """Which pod held weights that are not this attempt's, and when; None if no pod that answered did.
 
     Args:
-        before: version by pod when the group started; None where the pod did not answer.
+        before: version by pod when the group started; None if the pod did not answer.
         after: the same when it ended.
         run: name of the run.
         attempt: number of the attempt.

@@ -1,1 +1,1 @@
-"""Do vLLM and the trainer compute the same?"""
+"""Checks that vLLM and the trainer compute the same."""

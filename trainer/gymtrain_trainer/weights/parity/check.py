@@ -1,4 +1,4 @@
-"""Do vLLM and the trainer compute the same log-probabilities?
+"""Checks that vLLM and the trainer compute the same log-probabilities.
 
 Asked after the first sync and some of the later ones. vLLM starts with random weights, so agreement shows that every
 tensor arrived, under the right name, and is the one that is multiplied with.
@@ -93,7 +93,7 @@ def judge(pod: str, completions: list[ParityCompletion], check: ParityCheck, dty
         raise WeightParityError(
             f"after the weight sync {pod} computes other log-probabilities than the trainer: mean difference "
             f"{mean:.3g} over {len(differences)} tokens, allowed {threshold:g}. Some weights did not arrive: vLLM "
-            f"may name them otherwise, or the trainer freezes part of the model (then add --load-format=auto to "
+            f"may use other names for them, or the trainer freezes part of the model (then add --load-format=auto to "
             "spec.inference.args)."
         )
     return mean

@@ -74,7 +74,7 @@ class ParityWatch:
         seconds: float,
         fallback: Callable[[object], LogProbs] | None,
     ) -> float | None:
-        """The largest difference of a pod; None where the model is sharded and there is no fallback, or no pod lives
+        """The largest difference of a pod; None if the model is sharded and there is no fallback, or no pod lives
         to answer: one that died holds nothing to compare, and gets the weights again.
 
         Args:
@@ -93,7 +93,7 @@ class ParityWatch:
             self._unanswered += 1
             if self._unanswered >= _MOST_UNANSWERED:
                 raise WeightSyncError(f"no vLLM pod answered the parity check, {self._unanswered} times in a row")
-            logger.warning("no vLLM pod answered the parity check: it is made after the next sync")
+            logger.warning("no vLLM pod answered the parity check: it is repeated after the next sync")
             return None
         self._unanswered = 0
         check, worst = self.check, 0.0

@@ -86,7 +86,7 @@ class PodClient:
         return dict(await self._call("GET", "/server_info?config_format=json", _CONTROL_SECONDS))
 
     async def pause(self) -> None:
-        """Freezes requests in flight and forgets their caches: they go on with the next weights."""
+        """Freezes open requests and clears their caches: they continue with the next weights."""
         await self._call("POST", "/pause?mode=keep&clear_cache=true", _CONTROL_SECONDS)
 
     async def resume(self) -> None:
@@ -162,7 +162,7 @@ class PodClient:
                 raise
 
     async def begin_pull(self, version: PublishedVersion, seconds: float) -> None:
-        """Lets the pod fetch what is still being written; it goes on generating until `pull`."""
+        """Lets the pod fetch what is still being written; it keeps generating until `pull`."""
         await self.open_update()
         await self.update(_pull_update(version, seconds, "fetch"), seconds)
 
@@ -204,7 +204,7 @@ class PodClient:
             await self.resume()
 
     async def _disown(self) -> None:
-        """Resumes a pod of which nobody knows what it holds; without its label it gets no traffic."""
+        """Resumes a pod with unknown weights; without its label it gets no traffic."""
         with contextlib.suppress(PodError):  # no such route before 0.28: there the label is our own note
             await self.relabel(UNSYNCED)
         await self.resume_quietly()
@@ -226,7 +226,7 @@ class PodClient:
         except aiohttp.ClientError as error:
             raise PodUnreachableError(f"{call}: {error or type(error).__name__}") from error
         except ValueError as error:
-            raise PodRefusedError(call, 200, f"the answer is no JSON: {error}") from error
+            raise PodRefusedError(call, 200, f"the answer isn't JSON: {error}") from error
 
 
 def _pull_update(version: PublishedVersion, seconds: float, step: Literal["fetch", "load"]) -> dict[str, Any]:

@@ -136,7 +136,7 @@ class Fleet:
             outcome.refused[pod] = str(error)
 
     async def versions(self) -> dict[VllmPod, str | None]:
-        """What each pod says that it holds; None where it doesn't answer."""
+        """What each pod says that it holds; None if it doesn't answer."""
         pods = await self.pods()
         found = dict(zip(pods, await asyncio.gather(*map(self._version, pods)), strict=True))
         for pod in self.known.keys() - found.keys():
@@ -191,7 +191,7 @@ class Fleet:
         return held, errors
 
     async def unpause(self, pods: Iterable[VllmPod]) -> None:
-        """Resumes those that somebody left paused."""
+        """Resumes pods that were left paused."""
         await asyncio.gather(*map(self._unpause, pods))
 
     async def _unpause(self, pod: VllmPod) -> None:
@@ -215,7 +215,7 @@ async def _answered(begun: asyncio.Task[None] | None) -> bool:
 
 
 def _too_late(outcome: Outcome, pods: list[VllmPod], seconds: float, settings: SyncSettings) -> Exception:
-    """Why it was not done before the deadline."""
+    """Why it was not finished before the deadline."""
     if outcome.refused:
         return WeightSyncError(f"not done in {seconds:.0f} s: {'; '.join(sorted(outcome.refused.values()))}")
     seen = "; ".join(sorted(outcome.unreachable[pod] for pod in pods if pod in outcome.unreachable))

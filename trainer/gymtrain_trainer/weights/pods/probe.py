@@ -1,4 +1,4 @@
-"""What the vLLM servers prove to offer, and waiting for them to come up."""
+"""What the vLLM servers support, and waiting for them to start."""
 
 import asyncio
 import time

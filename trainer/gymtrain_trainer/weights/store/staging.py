@@ -50,7 +50,7 @@ def stage(
     Args:
         draft: where to.
         tensors: name and full tensor, on any device. Always read to its end: with a sharded model every tensor is a
-            collective, and the other processes would wait for this one for ever.
+            collective, and the other processes would wait for this one forever.
         dtype: what floating-point tensors are cast to, the server's own type; None leaves them.
         shard_bytes: size from which a file is closed.
         part_bytes: largest size of a part.

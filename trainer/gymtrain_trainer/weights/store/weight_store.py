@@ -70,7 +70,7 @@ class AnnouncedManifest:
         self._wake()
 
     def break_off(self) -> None:
-        """No more lines will come: whoever follows learns that the version is withdrawn."""
+        """Ends the lines early: readers learn that the version was withdrawn."""
         with self._lock:
             self._closed = True
         self._wake()
@@ -119,7 +119,7 @@ class WeightStore:
     """The folder of staged versions."""
 
     def __init__(self, folder: Path) -> None:
-        """Takes over `folder`, and empties it: what an earlier process left there is nobody's."""
+        """Takes over `folder`, and empties it: files of an earlier process are removed."""
         self.held: Callable[[], WeightsHeld] = WeightsHeld  # the transport's answer, once there is one
         self._folder = folder
         self._manifests: dict[int, AnnouncedManifest] = {}

@@ -38,8 +38,8 @@ class TransportNeeds:
         adapters: folder for adapters, at the same path in trainer and vLLM pods.
         parameters: the model's; called when a transport is ready to send.
         lora: `spec.model.lora`; None trains all weights.
-        shared_volume: whether trainer and vLLM pods share the checkpoint volume; None where not known.
-        trainer_gpus, inference_gpus: of each pod; None where not known.
+        shared_volume: whether trainer and vLLM pods share the checkpoint volume; None if not known.
+        trainer_gpus, inference_gpus: of each pod; None if not known.
     """
 
     requested: str
@@ -54,7 +54,7 @@ class TransportNeeds:
 
 
 def choose_transport(settings: SyncSettings, needs: TransportNeeds) -> ChosenTransport:
-    """The transport, chosen by what every vLLM server proves to offer. Waits for the first server.
+    """The transport, chosen by what every vLLM server supports. Waits for the first server.
 
     Raises:
         NoServersError: none answers in time.

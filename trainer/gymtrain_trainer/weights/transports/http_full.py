@@ -2,7 +2,7 @@
 
     main thread                          the thread of the pods                   vLLM pods
     pause                                (nothing yet: vLLM goes on while files are written)
-    send: announce the version ────────► each pod, all at once ─────────────────► begin to fetch, go on generating
+    send: announce the version ────────► each pod, all at once ─────────────────► begin to fetch, keep generating
           write the files                (each part is announced when written)    fetch and verify part by part
           all written ─────────────────► each pod, all at once ─────────────────► pause, load, label, resume
     resume                               (done already)
@@ -89,7 +89,7 @@ class HTTPFull(Transport):
         return PublishedVersion(settings.version(number), settings.manifest_url(number))
 
     async def begin(self, client: PodClient, version: PublishedVersion, seconds: float) -> None:
-        """Lets a pod fetch what is still being written; it goes on generating until `push`.
+        """Lets a pod fetch what is still being written; it keeps generating until `push`.
 
         Raises:
             PodError: it doesn't. `push` asks it for all.

@@ -104,7 +104,7 @@ class Transport(ABC):
         return
 
     def resume(self) -> None:
-        """Lets generation go on."""
+        """Lets generation continue."""
         return
 
     @property

@@ -1,6 +1,6 @@
 """One broadcast into one NCCL group: its deadline, and what is left of it when it fails.
 
-NCCL itself waits for ever, and so would the run: a collective that outlives its deadline is aborted, and where that
+NCCL itself waits forever, and so would the run: a collective that outlives its deadline is aborted, and where that
 does not help the process ends, so that a new attempt can start.
 """
 
@@ -92,7 +92,7 @@ class Broadcast:
             self._group.on_all(lambda client: client.finish_update(label))
 
     def disown(self) -> None:
-        """Takes the label from pods that may hold half an update, then lets them go on: they get no traffic."""
+        """Removes the label from pods that may hold half an update, then lets them continue: they get no traffic."""
 
         async def disown(client: PodClient) -> None:
             with contextlib.suppress(TimeoutError):  # a worker that waits in the broadcast answers nothing

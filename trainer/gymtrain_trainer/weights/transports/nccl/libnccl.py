@@ -1,7 +1,7 @@
 """The few calls of libnccl that a broadcast to vLLM needs, on the library that torch brings.
 
 vLLM's own wrapper lives in vLLM, which takes 15 s to import and is not in every trainer's image, and it has no abort:
-without that, a vLLM worker that dies leaves this process inside the library for ever. torch.distributed's groups can't
+without that, a vLLM worker that dies leaves this process inside the library forever. torch.distributed's groups can't
 stand in: vLLM's workers join by a bare NCCL id.
 """
 

@@ -132,7 +132,7 @@ class NCCL(Transport):
         delivered(Delivered(pods=self._group.pods if self._group is not None else [], bytes=size, seconds=seconds))
 
     def resume(self) -> None:
-        """Lets generation go on."""
+        """Lets generation continue."""
         if self._group is not None:
             self._group.on_all(lambda client: client.resume())
         self._paused_seconds = time.monotonic() - self._paused_at
@@ -155,7 +155,7 @@ class NCCL(Transport):
         the pods wait for the next one.
 
         Raises:
-            WeightSyncError: they would wait for ever, because no pod is left to collect rollouts with.
+            WeightSyncError: they would wait forever, because no pod is left to collect rollouts with.
         """
         version = self._current
         if not self.wants_resend or version is None:
