@@ -68,7 +68,8 @@ test-gym: ## Unit tests of the Gym image: with NeMo Gym itself, two minutes
 .PHONY: test-api
 test-api: ## Tests against a real kube-apiserver and etcd
 	dev/run binaries
-	$(RUN) pytest tests/api -m api $(PYTEST_ARGS)
+	@# Each process has an API server of its own; what they do is mostly waiting.
+	$(RUN) pytest tests/api -m api --numprocesses 2 --dist loadfile $(PYTEST_ARGS)
 
 .PHONY: test-processes
 test-processes: # All tests that need no cluster but real processes, one after the other
