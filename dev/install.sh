@@ -7,7 +7,7 @@ if ! command -v helm >/dev/null; then
     PATH="$("$root/dev/run" binaries helm):$PATH"
 fi
 tag=${GYMTRAIN_IMAGE_TAG:-dev}
-# The development images keep their tag when they change; this makes a changed operator start anew.
+# The development images keep their tag when they change; this restarts a changed operator.
 sources=$(cd "$root" && find operator uv.lock -type f -not -name '*.pyc' -print0 | sort -z | xargs -0 sha256sum | sha256sum | cut -c1-12)
 read -ra flags <<<"${HELM_FLAGS:-}"
 # --take-ownership: of a CRD that somebody applied by hand.

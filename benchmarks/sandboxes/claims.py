@@ -73,7 +73,7 @@ async def _steps(kube: Kube, side: Side, steps: Sequence[Step]) -> list[Rated]:
 
 
 async def _reused(kube: Kube) -> Rated:
-    """Ours with sandboxes that are started anew for the next task, as in a run that goes on.
+    """Ours with sandboxes that are restarted for the next task, as in a run that goes on.
 
     Twice as many are made as the pool wants, so that none is made while claims take from it; and all are held at once,
     so that none is taken twice: the kubelet restarts a young container at once only the first time.

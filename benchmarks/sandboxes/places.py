@@ -42,7 +42,7 @@ FAKE = Place(
 
 @asynccontextmanager
 async def namespace(kube: Kube, name: str) -> AsyncIterator[str]:
-    """Made anew, and deleted with all that is in it."""
+    """A new one, deleted with everything in it."""
     path = f"/api/v1/namespaces/{name}"
     await _gone(kube, path)
     await kube.create("/api/v1/namespaces", {"metadata": {"name": name}})
@@ -68,7 +68,7 @@ async def _gone(kube: Kube, path: str) -> None:
 
 @asynccontextmanager
 async def at(kube: Kube, place: Place) -> AsyncIterator[None]:
-    """The nodes of a place, for as long as they are needed; for fake ones, daemons that answer in their pods' stead."""
+    """The nodes of a place while they are needed; for fake ones, daemons that answer instead of their pods."""
     if place is not FAKE:
         yield
         return

@@ -95,7 +95,7 @@ async def pool(kube: Kube, namespace: str, place: Place, replicas: int) -> Async
         listening.cancel()
         with suppress(asyncio.CancelledError):
             await listening
-        # The pool first: it would make anew what goes.
+        # The pool first: it would replace what is deleted.
         for kind in ("sandboxwarmpools", "sandboxclaims"):
             await kube.delete(f"{base}/{kind}")
 
@@ -108,7 +108,7 @@ def is_ready(status: Mapping[str, Any]) -> bool:
 
 
 def _pod(place: Place) -> Object:
-    """What our broker makes, with a command that waits in the daemon's stead."""
+    """What our broker makes, with a command that waits instead of the daemon."""
     container: Object = {
         "name": "sandbox",
         "image": IMAGE,

@@ -109,7 +109,7 @@ def start(settings: Settings) -> None:
         said = ctr(settings, "version", check=False)
         return "" if "Server:" in said and "Revision" in said.partition("Server:")[2] else said.strip()[-300:]
 
-    fix = f"if its store is damaged, remove {settings.store} (images are then built anew)"
+    fix = f"if its store is damaged, remove {settings.store} (images are then built again)"
     wait_until("containerd", answers, deadline=30, fix=fix, log=service.log(settings))
 
 

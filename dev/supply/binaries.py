@@ -49,7 +49,7 @@ def ensure(
         for binaries, folder in wanted:
             if binaries in missing:
                 if folder.exists():
-                    say(f"{folder} is damaged: building it anew")
+                    say(f"{folder} is damaged: building it again")
                 _build(settings, go, binaries, folder)
             _link(settings, {name: folder / name for name in binaries.packages if not binaries.apart})
             if when_ready and binaries.name in when_ready:

@@ -23,7 +23,7 @@ _MIRROR = os.environ.get("GYMTRAIN_DEBIAN_MIRROR", "http://deb.debian.org/debian
 """Only where the packages come from; the image itself always names the official mirror."""
 PACKAGES = ("ca-certificates", "python3", "python3.13", "python3.13-venv")
 _RECIPE = "1"
-"""Raise it when the steps below change, so that cached images are made anew."""
+"""Raise it when the steps below change, so that cached images are made again."""
 
 _SOURCES = """\
 Types: deb
