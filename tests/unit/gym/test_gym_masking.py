@@ -61,7 +61,7 @@ async def test_a_reward_after_a_loss_is_no_measurement(path: str) -> None:
     status, text = await answered(path, lose=True)
     body: dict[str, Any] = json.loads(text)
     assert (status, body["failure_reason"]) == (200, "sandbox 7 is lost")
-    with pytest.raises(AnswerError, match="no measurement: sandbox 7 is lost"):
+    with pytest.raises(AnswerError, match="isn't a measurement: sandbox 7 is lost"):
         parse_answer(body)
 
 

@@ -47,7 +47,7 @@ def test_a_wait_has_its_deadline() -> None:
 
 
 def test_actors_are_refused_by_name() -> None:
-    with pytest.raises(TypeError, match="Counter is an actor of Ray"):
+    with pytest.raises(TypeError, match="Counter is a Ray actor"):
 
         @ray_modes.remote
         class Counter:

@@ -64,7 +64,7 @@ def test_missing_file_says_which(tmp_path: Path) -> None:
 def test_broken_yaml_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("a: [")
-    with pytest.raises(ConfigFileError, match="is no YAML"):
+    with pytest.raises(ConfigFileError, match="isn't YAML"):
         server_config.read(file, "weather", "x")
 
 
