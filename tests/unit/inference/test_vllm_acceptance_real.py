@@ -143,7 +143,7 @@ def test_workers_that_do_not_divide_the_heads_are_refused(vllm: Vllm) -> None:
 def test_more_workers_than_gpus_are_refused(vllm: Vllm) -> None:
     (finding,) = vllm.says("--tensor-parallel-size=2", gpus=1)
     assert finding.where == "spec.inference.args[0]"
-    assert "want 2 GPUs, and a pod has 1" in finding.message
+    assert "need 2 GPUs, and a pod has 1" in finding.message
 
 
 def test_without_a_model_the_arguments_alone_are_judged(vllm: Vllm) -> None:
