@@ -17,8 +17,9 @@ from gymtrain_broker import environment
 from gymtrain_broker.errors import StartError
 from gymtrain_broker.metrics import Metrics
 from gymtrain_kube.access import SERVICE_ACCOUNT, Access, url_in_pod, with_service_account
-from gymtrain_kube.client import Object, RestClient
+from gymtrain_kube.client import RestClient
 from gymtrain_kube.errors import AccessError
+from gymtrain_kube.objects import Object
 
 _URGENT, _BACKGROUND = 64, 8  # writes at once
 _READS = 8

@@ -18,8 +18,8 @@ import aiohttp
 
 from gymtrain_kube.access import Access
 from gymtrain_kube.errors import ConflictError, NotFoundError, UnreachableError, error_of
+from gymtrain_kube.objects import Object
 
-type Object = dict[str, Any]
 type OnCall = Callable[[str, int | None, float], None]
 """Called after each call, watches left out: with its method, its status or None where no answer came, its seconds."""
 
@@ -202,9 +202,11 @@ class RestClient:
         try:
             found = json.loads(text)
         except ValueError as error:
-            raise UnreachableError(f"{method} {path}: the API server's answer is no JSON: {error}") from error
+            raise UnreachableError(
+                f"{method} {path}: the API server answered something other than JSON: {error}"
+            ) from error
         if not isinstance(found, dict):
-            raise UnreachableError(f"{method} {path}: the API server answered no object")
+            raise UnreachableError(f"{method} {path}: the API server answered JSON that is not an object")
         return found
 
     async def _call(

@@ -1,12 +1,9 @@
 """The kinds that the operator reads and writes, and their URL paths."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from gymtrain_api import agent_sandbox, labels
-
-type Object = dict[str, Any]
-"""A Kubernetes object, or a part of one, as JSON."""
+from gymtrain_kube.objects import Object as Object
 
 
 @dataclass(frozen=True)

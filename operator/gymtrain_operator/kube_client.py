@@ -10,8 +10,9 @@ from typing import Self
 from gymtrain_api.labels import FIELD_MANAGER
 from gymtrain_kube import kubeconfig
 from gymtrain_kube.access import Access, in_pod
-from gymtrain_kube.client import Object, RestClient
+from gymtrain_kube.client import RestClient
 from gymtrain_kube.errors import NotFoundError
+from gymtrain_kube.objects import Object
 from gymtrain_operator import kinds, metrics
 from gymtrain_operator.kinds import Kind
 from gymtrain_operator.trimming import trimmed

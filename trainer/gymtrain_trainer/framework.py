@@ -8,8 +8,8 @@ rollouts/ ── TrainingSample ──► Trainer.run ── parameters ──�
                                   └── steps, measures, saves (StepCallbacks) ──► monitoring/, checkpoints/
 ```
 
-A framework is a package below this one whose module `framework` has a function `make_framework(*, trains: bool)` that
-returns a `Framework`; `FRAMEWORKS` lists them. Nothing outside such a package imports its libraries, or the package.
+A framework is a package below this one whose module `framework` has a function `make_framework()` that returns a
+`Framework`; `FRAMEWORKS` lists them. Nothing outside such a package imports its libraries, or the package.
 
 What a framework promises:
 
@@ -24,7 +24,7 @@ What a framework promises:
 
 import importlib
 import queue
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -36,13 +36,12 @@ from gymtrain_trainer.stopping import StopSignal
 
 if TYPE_CHECKING:  # preflight has no use for what it brings
     from gymtrain_trainer.weights import Transport
+    from gymtrain_trainer.weights.transports.transport import NamedTensors
 
 FRAMEWORKS = {
     "trl": "gymtrain_trainer.trl.framework",
 }
 USED = "trl"  # by every run: the resource has no field for it
-
-type NamedTensors = Iterator[tuple[str, Any]]  # name and tensor
 
 
 # --- what goes to a framework ---
@@ -161,7 +160,7 @@ class WeightTransfer(Protocol):
         """Before the weights of a sync are gathered."""
         ...
 
-    def send_weights(self, iterator: NamedTensors) -> None:
+    def send_weights(self, iterator: "NamedTensors") -> None:
         """Brings the weights to every pod, as the next version; reads the iterator to its end."""
         ...
 
@@ -334,7 +333,7 @@ class Trainer(Protocol):
         """Writes the model, or the adapter, as vLLM loads it."""
         ...
 
-    def parameters(self) -> NamedTensors:
+    def parameters(self) -> "NamedTensors":
         """What a weight sync sends, under the names that it sends; sharded ones not gathered."""
         ...
 
@@ -389,10 +388,7 @@ class Framework(Protocol):
         ...
 
 
-def load_framework(name: str | None = None, *, trains: bool = True) -> Framework:
-    """The framework of runs, or the one of that name.
-
-    `trains`: False in a process that only checks settings, which may then leave out what it can.
-    """
-    made: Framework = importlib.import_module(FRAMEWORKS[name or USED]).make_framework(trains=trains)
+def load_framework() -> Framework:
+    """The framework of runs."""
+    made: Framework = importlib.import_module(FRAMEWORKS[USED]).make_framework()
     return made

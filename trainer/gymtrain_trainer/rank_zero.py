@@ -10,7 +10,7 @@ from typing import Any
 from gymtrain_trainer.activity import Activity, Doing
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.data.rows import Tasks
-from gymtrain_trainer.framework import NamedTensors, Trainer, TrainingSettings
+from gymtrain_trainer.framework import Trainer, TrainingSettings
 from gymtrain_trainer.monitoring.record import REWARDS_FILE, RewardsFile
 from gymtrain_trainer.monitoring.sample_check import SampleChecker, share_to_check, tolerance_of
 from gymtrain_trainer.monitoring.step_alarms import SampleAlarms
@@ -21,6 +21,7 @@ from gymtrain_trainer.rollouts.worker import RolloutWorker
 from gymtrain_trainer.stopping import StopSignal
 from gymtrain_trainer.weight_sync_setup import fill_prompts, make_weight_sync, parity_check
 from gymtrain_trainer.weights import SyncNumbers, WeightStore, WeightSync
+from gymtrain_trainer.weights.transports.transport import NamedTensors
 
 
 class TrainedModel:

@@ -8,7 +8,6 @@ from typing import Any
 from gymtrain_trainer.activity import Activity
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.data.rows import Tasks
-from gymtrain_trainer.framework import NamedTensors
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts.answer import prompt_text
 from gymtrain_trainer.servers import sync_settings
@@ -27,6 +26,7 @@ from gymtrain_trainer.weights import (
     choose_transport,
 )
 from gymtrain_trainer.weights.sync import StreamWatch
+from gymtrain_trainer.weights.transports.transport import Parameters
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ def make_weight_sync(
     *,
     stop: StopSignal,
     activity: Activity,
-    parameters: Callable[[], NamedTensors],
+    parameters: Parameters,
     parity: ParityCheck,
     watch: StreamWatch | None,
 ) -> WeightSync:
@@ -88,7 +88,7 @@ def fill_prompts(prompts: list[list[int]], tasks: Tasks, tokenizer: Any) -> None
         prompts.append(tokenizer(text or "Hello").input_ids)
 
 
-def _needs(context: Context, store: WeightStore, parameters: Callable[[], NamedTensors]) -> TransportNeeds:
+def _needs(context: Context, store: WeightStore, parameters: Parameters) -> TransportNeeds:
     """What the run's spec says of its weight transport."""
     spec = context.run.spec
     return TransportNeeds(

@@ -9,7 +9,6 @@ same, so none can be given its token: the init container makes its digest, from 
 
 import hashlib
 import json
-from typing import Any
 
 from gymtrain_api import agent_sandbox, labels, names
 from gymtrain_api.sandboxes import (
@@ -26,8 +25,7 @@ from gymtrain_broker.objects import sandbox_pod
 from gymtrain_broker.objects.leases import Lease, MadeFor, lease_annotations
 from gymtrain_broker.policy.shapes import PodShape, rewritten
 from gymtrain_broker.settings import Settings
-
-type Object = dict[str, Any]
+from gymtrain_kube.objects import Object
 
 _TOKEN_KEY = "token"  # noqa: S105  of the broker's Secret
 # What a SandboxClaim says while its sandbox is on its way.

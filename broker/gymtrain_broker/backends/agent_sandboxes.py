@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager, suppress
-from typing import Any
 
 from gymtrain_api import agent_sandbox
 from gymtrain_api.sandboxes import SandboxRequest
@@ -21,8 +20,7 @@ from gymtrain_broker.policy.shapes import PodShape
 from gymtrain_broker.settings import Settings
 from gymtrain_broker.throttled_client import ThrottledClient
 from gymtrain_kube.errors import ConflictError, KubeError
-
-type Object = dict[str, Any]
+from gymtrain_kube.objects import Object
 
 MOST_IDLE = 128  # templates that stay though no SandboxClaim refers to them
 _SANDBOX_CLAIMS, _PODS = "sandboxclaims", "pods"

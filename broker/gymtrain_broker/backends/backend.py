@@ -6,7 +6,7 @@ has another name than that object.
 """
 
 from collections.abc import AsyncIterator
-from typing import Any, Protocol
+from typing import Protocol
 
 from gymtrain_api.sandboxes import SandboxRequest
 from gymtrain_broker.objects import sandbox_pod
@@ -14,8 +14,7 @@ from gymtrain_broker.objects.leases import Lease, MadeFor
 from gymtrain_broker.policy.shapes import PodShape
 from gymtrain_broker.settings import Settings
 from gymtrain_broker.throttled_client import ThrottledClient
-
-type Object = dict[str, Any]
+from gymtrain_kube.objects import Object
 
 
 class Backend(Protocol):

@@ -5,7 +5,7 @@ A write whose answer got lost may have been done. So after such a failure the po
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any, assert_never
+from typing import assert_never
 
 from gymtrain_api import labels
 from gymtrain_broker.backends.backend import Backend
@@ -15,8 +15,7 @@ from gymtrain_broker.objects.leases import MadeFor, lease_patch
 from gymtrain_broker.objects.pod_view import SandboxPod
 from gymtrain_broker.policy.plan import DeletePod, MakePod, MakePodAhead, ResetPod, Step, TakePod
 from gymtrain_kube.errors import ConflictError, KubeError, NotFoundError, RejectedError, UnreachableError
-
-type Object = dict[str, Any]
+from gymtrain_kube.objects import Object
 
 _DELETE_PAUSES = (0.0, 0.1, 0.2, 0.4)  # before each try
 

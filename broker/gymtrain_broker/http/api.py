@@ -5,7 +5,6 @@ import hmac
 import logging
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import Any
 
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
@@ -29,10 +28,10 @@ from gymtrain_broker.errors import BadRequestError, CallError, QueueFullError, U
 from gymtrain_broker.http.daemon_proxy import DaemonProxy
 from gymtrain_broker.metrics import Metrics
 from gymtrain_broker.policy.claims import Claim
+from gymtrain_kube.objects import Object
 
 logger = logging.getLogger(__name__)
 
-type Object = dict[str, Any]
 type Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _OPEN = {"/healthz", "/readyz", "/metrics", "/openapi.json"}

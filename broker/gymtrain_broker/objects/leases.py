@@ -6,13 +6,11 @@ The claim's request stands beside it, so that a broker that has just started kno
 import json
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
 
 from gymtrain_api import labels
 from gymtrain_api.sandboxes import SandboxRequest
 from gymtrain_api.times import to_text_with_milliseconds
-
-type Object = dict[str, Any]
+from gymtrain_kube.objects import Object
 
 
 class MadeFor(StrEnum):

@@ -1,7 +1,6 @@
 """A pod's state as the broker sees it, what keeps it from running, and how to fix that."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -12,8 +11,7 @@ from gymtrain_api.times import to_seconds
 from gymtrain_broker.objects import leases
 from gymtrain_broker.objects.leases import Lease
 from gymtrain_broker.objects.sandbox_pod import CONTAINER
-
-type Object = dict[str, Any]
+from gymtrain_kube.objects import Object
 
 _PULLING = {"ErrImagePull", "ImagePullBackOff"}
 # What a registry says when asking again won't help.

@@ -4,8 +4,6 @@ Where a pod is reused, its container is restarted; what outlives the container i
 can't be, the pod is not reused.
 """
 
-from typing import Any
-
 from gymtrain_api import labels
 from gymtrain_api.merge import merge
 from gymtrain_api.sandboxes import (
@@ -24,8 +22,7 @@ from gymtrain_api.sandboxes import (
 from gymtrain_broker.objects import quantities
 from gymtrain_broker.objects.leases import Lease, MadeFor, lease_annotations
 from gymtrain_broker.settings import Settings
-
-type Object = dict[str, Any]
+from gymtrain_kube.objects import Object
 
 CONTAINER = "sandbox"
 INSTALLER = "sandboxd"

@@ -15,7 +15,6 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 from gymtrain_api import labels
 from gymtrain_broker.objects.leases import MadeFor
@@ -24,8 +23,7 @@ from gymtrain_broker.objects.sandbox_pod import CONTAINER
 from gymtrain_broker.policy.plan import Want, starved
 from gymtrain_broker.policy.shapes import PodShape, PodShapes, registry
 from gymtrain_broker.settings import Settings
-
-type Object = dict[str, Any]
+from gymtrain_kube.objects import Object
 
 _FIRST_SECONDS = 10.0
 _MOST_SECONDS = 600.0

@@ -9,8 +9,9 @@ from aiohttp import web
 
 from gymtrain_kube import client as client_module
 from gymtrain_kube.access import Access
-from gymtrain_kube.client import Object, RestClient
+from gymtrain_kube.client import RestClient
 from gymtrain_kube.errors import ExpiredError, KubeError, UnreachableError
+from gymtrain_kube.objects import Object
 from tests.support.scripted_api import MIB, Endless, ScriptedApi
 
 

@@ -9,8 +9,8 @@ import aiohttp
 import pytest
 
 from gymtrain_api import labels
-from gymtrain_kube.client import Object
 from gymtrain_kube.errors import KubeError, RejectedError, UnreachableError
+from gymtrain_kube.objects import Object
 from gymtrain_operator import health as health_module
 from gymtrain_operator import kinds, watching
 from gymtrain_operator import service as service_module

@@ -1,8 +1,11 @@
 """What several tests of the trainer start from."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.unit.trainer.trainer_agent import AgentThread
 
 
 @pytest.fixture(scope="session")
@@ -32,3 +35,11 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     Qwen3ForCausalLM(config).save_pretrained(folder)
     return folder
+
+
+@pytest.fixture
+def served() -> Iterator[AgentThread]:
+    """An agent server of this test alone."""
+    thread = AgentThread()
+    yield thread
+    thread.close()

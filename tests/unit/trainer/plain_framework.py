@@ -174,6 +174,6 @@ class Plain:
         return Plain.trainer
 
 
-def make_framework(*, trains: bool) -> Framework:
+def make_framework() -> Framework:
     """See `framework.load_framework`."""
     return Plain()

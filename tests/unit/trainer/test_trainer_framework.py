@@ -5,7 +5,7 @@ import csv
 import errno
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.step_report import StepReport
 from gymtrain_trainer.stopping import StopSignal
 from tests.unit.trainer.plain_framework import Number, Plain, PlainTrainer
-from tests.unit.trainer.test_trainer_worker import AgentThread
+from tests.unit.trainer.trainer_agent import AgentThread
 from tests.unit.trainer.trainer_vllm import make_context, run_process
 
 PACKAGE = Path(__file__).parents[3] / "trainer" / "gymtrain_trainer"
@@ -40,13 +40,6 @@ class Pods:
     def load(self, label: str, tensors: dict[str, Number]) -> None:
         self.labels.append(label)
         self.weights.append(tensors["weight"].value)
-
-
-@pytest.fixture
-def served() -> Iterator[AgentThread]:
-    thread = AgentThread()
-    yield thread
-    thread.close()
 
 
 @pytest.fixture
@@ -157,18 +150,19 @@ def test_preflight_asks_the_framework(plain: None, tmp_path: Path) -> None:
     (model / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
     environ = {"GYMTRAIN_RUN_CONFIG": str(tmp_path / "run.json"), "GYMTRAIN_ROOT": str(tmp_path)}
     make_context(tmp_path, model, "http://agent", {"trainer": {"config": {"steps": 3}}})
-    verdict = preflight(load_framework(trains=False), environ)
+    verdict = preflight(load_framework(), environ)
     assert (verdict.findings, verdict.max_steps) == ([], 3)
     assert [warning.message for warning in verdict.warnings] == ["plain learns nothing"]
     make_context(tmp_path, model, "http://agent", {"trainer": {"config": {"stepps": 3}}})
-    verdict = preflight(load_framework(trains=False), environ)
+    verdict = preflight(load_framework(), environ)
     assert [finding.where for finding in verdict.findings] == ["spec.trainer.config.stepps"]
     assert verdict.warnings == [], "what is known to be wrong is not rehearsed"
 
 
-def test_every_listed_framework_can_be_asked_without_its_libraries() -> None:
-    for name in FRAMEWORKS:
-        assert callable(load_framework(name).make_trainer)
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_every_listed_framework_can_be_asked_without_its_libraries(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(framework, "USED", name)
+    assert callable(load_framework().make_trainer)
 
 
 def test_only_a_frameworks_own_package_names_it() -> None:

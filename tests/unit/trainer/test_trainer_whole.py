@@ -6,7 +6,7 @@ The agent samples from a copy of the weights that the transport was given, as vL
 import csv
 import errno
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +24,10 @@ from gymtrain_trainer.stopping import StopSignal
 from gymtrain_trainer.trl.steps import StepTeller
 from gymtrain_trainer.weights import SyncNumberFile
 from tests.unit.trainer.test_trainer_entry import context
-from tests.unit.trainer.test_trainer_worker import AgentThread
+from tests.unit.trainer.trainer_agent import AgentThread
 from tests.unit.trainer.trainer_vllm import VLLM, make_context, run_process
 
 pytestmark = pytest.mark.torch
-
-
-@pytest.fixture
-def served() -> Iterator[AgentThread]:
-    thread = AgentThread()
-    yield thread
-    thread.close()
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from gymtrain_trainer.rollouts.report import RolloutReport
 from gymtrain_trainer.rollouts.source import RolloutLimits, Sampling
 from gymtrain_trainer.rollouts.worker import RolloutWorker
 from gymtrain_trainer.weights import SyncNumbers, foreign_weights
-from tests.unit.trainer.trainer_agent import Agent, good_answer, inner_server_died
+from tests.unit.trainer.trainer_agent import AgentThread, good_answer, inner_server_died
 from tests.unit.trainer.trainer_data import question, write_dataset, write_index
 
 GENERATIONS = 4
@@ -73,38 +73,6 @@ class Servers:
 
     def repairs(self) -> int:
         return 0
-
-
-class AgentThread:
-    """An agent in a thread of its own, as the trainer's thread blocks."""
-
-    def __init__(self) -> None:
-        self.agent = Agent()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        asyncio.run_coroutine_threadsafe(self.agent.__aenter__(), self._loop).result(10)
-
-    def close(self) -> None:
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(10)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
-        self._loop.close()
-
-    async def _end(self) -> None:
-        """A loop that is closed with tasks in it complains of each."""
-        await self.agent.__aexit__()
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-
-
-@pytest.fixture
-def served() -> Iterator[AgentThread]:
-    thread = AgentThread()
-    yield thread
-    thread.close()
 
 
 @pytest.fixture

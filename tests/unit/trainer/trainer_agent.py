@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -75,3 +76,28 @@ class Agent:
             return response
         finally:
             self._at_once -= 1
+
+
+class AgentThread:
+    """An agent in a thread of its own, as the trainer's thread blocks."""
+
+    def __init__(self) -> None:
+        self.agent = Agent()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self.agent.__aenter__(), self._loop).result(10)
+
+    def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5)
+        self._loop.close()
+
+    async def _end(self) -> None:
+        """A loop that is closed with tasks in it complains of each."""
+        await self.agent.__aexit__()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)

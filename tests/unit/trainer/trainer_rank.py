@@ -22,8 +22,7 @@ from aiohttp import web
 from gymtrain_trainer.context import Context, read_context
 from gymtrain_trainer.errors import InterruptedBySignal
 from gymtrain_trainer.stopping import StopSignal
-from tests.unit.trainer.test_trainer_worker import AgentThread
-from tests.unit.trainer.trainer_agent import Behaviour
+from tests.unit.trainer.trainer_agent import AgentThread, Behaviour
 from tests.unit.trainer.trainer_vllm import VLLM, run_process
 
 

@@ -39,7 +39,7 @@ def preflight(framework: Framework, environ: Mapping[str, str] = os.environ) -> 
 
 def main() -> int:
     """Prints the verdict; 0 whenever it could be made."""
-    framework = load_framework(trains=False)
+    framework = load_framework()
     gc.disable()  # a framework's libraries make millions of objects while they load, and none of them goes
     verdict = preflight(framework)
     print(PREFLIGHT_MARK + verdict.model_dump_json(), flush=True)

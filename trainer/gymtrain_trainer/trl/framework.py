@@ -15,13 +15,12 @@ from gymtrain_trainer.launch import torchrun_arguments
 from gymtrain_trainer.trl.settings import training_settings
 
 
-def make_framework(*, trains: bool) -> Framework:
+def make_framework() -> Framework:
     """See `framework.load_framework`."""
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     for noisy in ("trl", "accelerate"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-    if not trains:
-        leave_out_vllm()
+    leave_out_vllm()
     return TRL()
 
 
@@ -29,8 +28,8 @@ def leave_out_vllm() -> None:
     """Makes vLLM look absent in this process, by the way that importlib documents for it: None in sys.modules.
 
     `trl.experimental.async_grpo` imports vLLM where it is installed, as in the trainer's image: 5 s of 30 s (CPU time,
-    TRL 1.16 and vLLM 0.32). Preflight stands between `kubectl apply` and the first pod. Without effect once TRL is
-    imported.
+    TRL 1.16 and vLLM 0.32), for its own weight transfer and rollout worker, which a run never uses. Without effect once
+    TRL is imported.
     """
     sys.modules.setdefault("vllm", cast(ModuleType, None))
 
