@@ -93,9 +93,10 @@ class DropReason(StrEnum):
     """Why a group was dropped; label `reason` of the metric."""
 
     FAILED = "failed"  # a rollout failed for good: another row is drawn
-    STALE = "stale"  # older than rollout.maxStaleness: drawn again
+    STALE = "stale"  # sampled by weights that the gateway should not have let through: drawn again
     FOREIGN_WEIGHTS = "foreign_weights"  # sampled from other weights than this attempt's: drawn again
     NO_LEDGER_ENTRY = "no_ledger_entry"  # no gateway pod knows which weights sampled it: drawn again
+    TOO_LONG = "too_long"  # a sample has more tokens than trainer.config.token_budget: another row is drawn
 
 
 class GroupDroppedError(Exception):

@@ -1,7 +1,7 @@
 """The seam between the trainer's process and a training framework.
 
 ```
-rollouts/ ── TrainingSample ──► Trainer.run ── parameters ──► weights/
+rollouts/ ── SampleGroup ──► Trainer.run ── parameters ──► weights/
    ▲                              │  ▲
    │ model version                │  └── StopSignal, last checkpoint (train.py)
    └──────────────────────────────┤
@@ -13,7 +13,9 @@ A framework is a package below this one whose module `framework` has a function 
 
 What a framework promises:
 
-- It takes samples from `Rollouts.buffer` alone, in their order, on rank 0, and each sample at most once.
+- It takes groups from `Rollouts.buffer` alone, on rank 0, and trains on all samples of each in one optimizer step.
+- It takes the groups of a step after the step before has ended, with its weight sync where there is one: the staleness
+  of a sample at that moment is its staleness in the step that uses it.
 - It syncs the weights once before the first step, then after every `sync_every_steps` steps, and tells the rollouts the
   new model version: 1 after the first sync.
 - The checkpoint of step N is the folder `checkpoint-N` of the run's folder, with what resuming needs but the place in
@@ -24,6 +26,7 @@ What a framework promises:
 
 import importlib
 import queue
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -56,34 +59,34 @@ class TrainingSample:
     | column | a token that the model sampled | any other: prompt, tool output, template |
     |---|---|---|
     | `token_ids` | its id | its id |
-    | `mask` | 1; 0 where it is left out of the loss | 0 |
+    | `mask` | 1; 0 where it is context for a later turn alone | 0 |
     | `log_probs` | its log-probability when it was sampled, at the run's temperature | 0.0 |
 
-    Token `i` was sampled after exactly the tokens before it. At least one token has mask 1: a rollout that is left out
-    of the loss keeps its first one, with an advantage of 0, because TRL 1.16 fails on a batch without a trained token.
+    Token `i` was sampled after exactly the tokens before it. At least one token has mask 1.
 
     Attributes:
         token_ids, mask, log_probs: arrays of the standard library, as samples wait in memory; nobody changes them.
-        advantage: of every token with mask 1.
         versions: model versions that sampled a part of it, oldest first.
         group_id: the position of the group's row in the draw order; the samples of a group share it.
+        rollout: the number of its rollout in the group, from 0; the samples of a rollout that forked share it.
         agent: the agent server of its row.
         reward: of its rollout.
-        reward_deviation: of the rewards of its group.
         truncated: its rollout hit the token limit.
+        masked: nothing of it may reach the gradient, as for a truncated one with `spec.rollout.maskTruncated`. Its
+            reward still counts for the group.
         constrained: a grammar held a turn of it, so its log-probabilities are those among the allowed tokens.
     """
 
     token_ids: Sequence[int]
     mask: Sequence[int]
     log_probs: Sequence[float]
-    advantage: float
     versions: tuple[int, ...]
     group_id: int
+    rollout: int
     agent: str
     reward: float
-    reward_deviation: float
     truncated: bool = False
+    masked: bool = False
     constrained: bool = False
 
     def __post_init__(self) -> None:
@@ -102,15 +105,42 @@ class TrainingSample:
         return sum(self.mask)
 
 
-class SampleQueue(Protocol):
-    """Where the samples come from."""
+@dataclass(frozen=True)
+class SampleGroup:
+    """The rollouts of one row, which are compared with each other, and trained in one step or not at all.
 
-    def get(self, block: bool = True, timeout: float | None = None) -> TrainingSample:
-        """The next sample that isn't stale; raises queue.Empty after `timeout` seconds, as `queue.Queue` does."""
+    Attributes:
+        id: the position of the row in the draw order.
+        agent: the agent server of the row.
+        rewards: of its rollouts, as the environment gave them.
+        samples: of all its rollouts: at least one a rollout, in the order of the rollouts.
+    """
+
+    id: int
+    agent: str
+    rewards: tuple[float, ...]
+    samples: tuple[TrainingSample, ...]
+
+    @property
+    def version(self) -> int:
+        """The oldest model version that sampled a part of it."""
+        return min(sample.version for sample in self.samples)
+
+    @property
+    def reward_deviation(self) -> float:
+        """Standard deviation of the rewards, of the population; exactly 0 where they are equal."""
+        return statistics.pstdev(self.rewards) if max(self.rewards) > min(self.rewards) else 0.0
+
+
+class GroupQueue(Protocol):
+    """Where the groups come from."""
+
+    def get(self, timeout: float) -> SampleGroup:
+        """The next group; raises queue.Empty after `timeout` seconds, as `queue.Queue` does."""
         ...
 
     def qsize(self) -> int:
-        """Samples that wait."""
+        """Groups that wait."""
         ...
 
 
@@ -118,8 +148,8 @@ class Rollouts(Protocol):
     """The rollout worker, as a framework's trainer uses it: on rank 0, from the main thread."""
 
     @property
-    def buffer(self) -> SampleQueue:
-        """Where to take samples from."""
+    def buffer(self) -> GroupQueue:
+        """Where to take groups from."""
         ...
 
     @property
@@ -141,7 +171,7 @@ class Rollouts(Protocol):
         ...
 
     def check_health(self) -> None:
-        """Called now and then while no sample comes.
+        """Called now and then while no group comes.
 
         Raises:
             TrainerError: none will come.
@@ -208,11 +238,12 @@ class StepCallbacks(Protocol):
         ...
 
     def on_step_begin(self) -> None:
-        """The samples of a step are there."""
+        """The groups of a step are there."""
         ...
 
-    def on_step_end(self, steps: Steps, samples: int) -> None:
-        """After the optimizer's step, before its weight sync and its checkpoint. `samples`: that the step used."""
+    def on_step_end(self, steps: Steps) -> None:
+        """After the optimizer's step, which used all groups that were taken, before its weight sync and its
+        checkpoint."""
         ...
 
     def on_measures(self, steps: Steps, measures: StepMeasures) -> None:
@@ -253,7 +284,8 @@ class TrainingSettings:
 
     Attributes:
         group_size: rollouts of a group.
-        samples_per_step: that one optimizer step uses. Where a step's samples vary, a usual number of them.
+        groups_per_step: that one optimizer step uses; None where a step ends at a number of tokens.
+        max_sample_tokens: of a sample that can be trained on; None where there is no limit.
         max_steps: optimizer steps of the run; None if they aren't known yet, or settings don't say.
         sync_every_steps: optimizer steps from one weight version to the next.
         fork_threshold: without a gateway, a turn whose history differs from what was sampled in fewer tokens than this,
@@ -264,7 +296,8 @@ class TrainingSettings:
     """
 
     group_size: int
-    samples_per_step: int
+    groups_per_step: int | None
+    max_sample_tokens: int | None
     max_steps: int | None
     sync_every_steps: int
     fork_threshold: int

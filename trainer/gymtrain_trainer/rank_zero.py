@@ -9,6 +9,7 @@ from typing import Any
 
 from gymtrain_trainer.activity import Activity, Doing
 from gymtrain_trainer.context import Context
+from gymtrain_trainer.data.order import Place
 from gymtrain_trainer.data.rows import Tasks
 from gymtrain_trainer.framework import Trainer, TrainingSettings
 from gymtrain_trainer.monitoring.record import REWARDS_FILE, RewardsFile
@@ -90,7 +91,8 @@ def make_rank_zero(
     stop: StopSignal,
     servers: Future[None],
     settings: TrainingSettings,
-    position: int,
+    place: Place,
+    step: int,
 ) -> RankZero:
     """The parts, none of them started.
 
@@ -101,7 +103,8 @@ def make_rank_zero(
         stop: ends waits.
         servers: done once the run's servers are up.
         settings: what the framework makes of trainer.config.
-        position: of the draw order, where rollouts begin.
+        place: in the data, where rollouts begin.
+        step: after which training begins.
     """
     spec = context.run.spec
     activity, model = Activity(), TrainedModel()
@@ -118,7 +121,7 @@ def make_rank_zero(
         watch=checker.weights.watch if checker is not None else None,
     )
     tasks = read_tasks(context, seed=settings.seed)
-    worker = make_worker(context, board, tasks, weight_sync, weight_sync.numbers, settings, position)
+    worker = make_worker(context, board, tasks, weight_sync, weight_sync.numbers, settings, place, step)
 
     @contextmanager
     def while_waiting() -> Iterator[None]:

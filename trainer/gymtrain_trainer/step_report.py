@@ -1,6 +1,7 @@
 """What rank 0 does at each step: report, judge the step's numbers, keep the worker's place in checkpoints."""
 
 import logging
+import statistics
 import time
 from typing import Any
 
@@ -9,7 +10,7 @@ from gymtrain_trainer.framework import StepMeasures, Steps
 from gymtrain_trainer.monitoring.record import StepRecord, step_line, step_record
 from gymtrain_trainer.monitoring.step_alarms import Numbers
 from gymtrain_trainer.rank_zero import RankZero
-from gymtrain_trainer.rollouts.buffer import Taken
+from gymtrain_trainer.rollouts.buffer import UsedGroup
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +25,7 @@ class StepReport:
         self._saves = saves
         self._rank_zero = rank_zero
         self._board = rank_zero.board
-        self._used: list[Taken] = []  # by the steps since the last report
+        self._used: list[UsedGroup] = []  # by the steps since the last report
         self._step_ended = time.monotonic()
         self._first_step = 0
         self._first = True  # report of this process
@@ -44,14 +45,14 @@ class StepReport:
         self._rank_zero.watchdog.begin()
 
     def on_step_begin(self) -> None:
-        """The samples of a step are there."""
+        """The groups of a step are there."""
         if self._board.snapshot().phase != "training":
             self._board.update(phase="training")
 
-    def on_step_end(self, steps: Steps, samples: int) -> None:
+    def on_step_end(self, steps: Steps) -> None:
         """After the optimizer's step."""
         # At each step, not at each report: a checkpoint may come between two of them, and holds the place in the data.
-        self._used += self._rank_zero.worker.buffer.use(samples)
+        self._used += self._rank_zero.worker.use()
         self._rank_zero.watchdog.stepped()
         fields: dict[str, Any] = {"step": steps.done}
         if steps.done == self._first_step + 1:
@@ -68,6 +69,7 @@ class StepReport:
         first, self._first, self._step_ended = self._first, False, now
         self._rank_zero.rewards.append(record)
         numbers = measures.known()
+        constrained = [sample.constrained for one in used for sample in one.group.samples]
         told = {name: numbers[name] for name in _TOLD if name in numbers}
         print(step_line(record, used, self._rank_zero.numbering.label, told), flush=True)
         numbers |= {
@@ -75,11 +77,11 @@ class StepReport:
             "staleness": record.staleness,
             "step_seconds": record.seconds,
             "tokens": float(record.tokens),
-            "constrained_samples": float(sum(taken.constrained for taken in used)),
-            "stale_samples": float(self._rank_zero.worker.buffer.stale),
+            "staleness_max": float(max(age for one in used for age in one.staleness)),
+            "constrained_samples": float(sum(constrained)),
         } | {f"dropped_{reason}": float(count) for reason, count in self._rank_zero.worker.dropped.items()}
         self._board.set_numbers(numbers)
-        self._judge(numbers, record, first, sum(taken.constrained for taken in used) / len(used))
+        self._judge(numbers, record, first, statistics.fmean(constrained))
         if self._rank_zero.checker is not None:
             self._rank_zero.checker.report(steps.done)
         self._board.update(reward=record.reward, tokens_per_second=round(record.tokens_per_second, 2))

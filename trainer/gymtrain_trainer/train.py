@@ -14,7 +14,7 @@ import time
 from concurrent.futures import Future
 
 from gymtrain_api import wiring
-from gymtrain_trainer.checkpoints.begin import prepare_folder, starting_position
+from gymtrain_trainer.checkpoints.begin import prepare_folder, starting_place
 from gymtrain_trainer.checkpoints.resume import start_of
 from gymtrain_trainer.checkpoints.saving import Saves, checkpoint_volume
 from gymtrain_trainer.checkpoints.volume import explained
@@ -69,8 +69,9 @@ def _train(
         assert store is not None
         assert servers is not None
         prepare_folder(context, board)
-        position = starting_position(context, board, start, settings.seed)
-        rank_zero = make_rank_zero(context, board, store, stop, servers, settings, position)
+        place = starting_place(context, board, start, settings.seed)
+        step = start.checkpoint.state.step if start.checkpoint else 0
+        rank_zero = make_rank_zero(context, board, store, stop, servers, settings, place, step)
         saves = Saves(context, board, settings.seed)
         parts = RankZeroParts(
             rank_zero.worker, rank_zero.weight_sync, rank_zero.weight_sync.settle, StepReport(rank_zero, saves)

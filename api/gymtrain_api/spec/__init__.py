@@ -10,12 +10,14 @@ from gymtrain_api.spec.data import Data, Dataset, PromptMessage, ReasoningGymTas
 from gymtrain_api.spec.gym import Gym, GymServer
 from gymtrain_api.spec.run import GymTrainingRunSpec
 from gymtrain_api.spec.sandboxes import ImageRewrite, Sandboxes
+from gymtrain_api.spec.training import CorrectionMode
 
 __all__ = [
     "CIDR_PATTERN",
     "DECIMAL_PATTERN",
     "IMAGE_PATTERN",
     "SIZE_PATTERN",
+    "CorrectionMode",
     "Data",
     "Dataset",
     "Gym",

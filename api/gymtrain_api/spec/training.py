@@ -68,6 +68,31 @@ class Trainer(PodSettings):
     )
 
 
+type CorrectionMode = Literal["None", "TokenMask", "SequenceMask", "TokenTruncate", "SequenceTruncate"]
+
+
+class Correction(Spec):
+    """What happens to tokens that were sampled by weights other than those that train on them."""
+
+    mode: CorrectionMode = Field(
+        "None",
+        description="None: the loss of TRL's asynchronous GRPO, which weights each token by the ratio of its "
+        "probabilities now and when it was sampled, and clips that (trainer.config.epsilon, epsilon_high). TokenMask: "
+        "the same, without tokens whose ratio is outside minRatio and maxRatio. SequenceMask: without sequences whose "
+        "mean ratio (geometric) is outside. TokenTruncate: the ratio is limited to maxRatio, in place of the clip. "
+        "SequenceTruncate: the same with the product of a sequence's ratios.",
+    )
+    min_ratio: str = Field(
+        "0.5", pattern=DECIMAL_PATTERN, max_length=16, description="Lowest ratio that a mask keeps (decimal)."
+    )
+    max_ratio: str = Field(
+        "2",
+        pattern=DECIMAL_PATTERN,
+        max_length=16,
+        description="Highest ratio that a mask keeps, or to which a ratio is limited (decimal).",
+    )
+
+
 class Rollout(Spec):
     """How rollouts are collected."""
 
@@ -90,8 +115,13 @@ class Rollout(Spec):
         4,
         ge=0,
         le=1024,
-        description="Maximum number of weight versions that a sample may be behind the trainer. Older ones are "
-        "dropped.",
+        description="How far ahead of training rollouts start, in weight versions: one of usual length is trained at "
+        "most this many versions after it started. One that takes longer goes on over weight updates, and is trained "
+        "when it ends. 0: strictly on-policy, so vLLM and the trainer take turns.",
+    )
+    correction: Correction = Field(
+        default_factory=Correction,
+        description="What happens to tokens that were sampled by weights other than those that train on them.",
     )
     stall_timeout_seconds: int = Field(
         1800,

@@ -7,6 +7,7 @@ from gymtrain_trainer.checkpoints.folder import claim_folder, drop_cut_off
 from gymtrain_trainer.checkpoints.resume import Start, resume_from, told_aside, told_resumed
 from gymtrain_trainer.checkpoints.saving import checkpoint_volume, data_of
 from gymtrain_trainer.context import Context
+from gymtrain_trainer.data.order import Place
 from gymtrain_trainer.progress import ProgressBoard
 
 log = logging.getLogger(__name__)
@@ -27,16 +28,16 @@ def prepare_folder(context: Context, board: ProgressBoard) -> None:
         log.warning("removed %s: it was incomplete", cut_off)
 
 
-def starting_position(context: Context, board: ProgressBoard, start: Start, seed: int) -> int:
+def starting_place(context: Context, board: ProgressBoard, start: Start, seed: int) -> Place:
     """Where in the draw order, which `seed` makes, rollouts begin: a place in other data means nothing."""
     checkpoint, source = start.checkpoint, resume_from(context.run.spec)
     if checkpoint is None:
-        return 0
+        return Place()
     if not start.resumed or source is None:
         log.info("resuming from %s, position %d", checkpoint.folder, checkpoint.state.position)
-        return checkpoint.state.position
+        return checkpoint.state.place
     same_data = bool(checkpoint.state.data) and checkpoint.state.data == data_of(context, seed)
     text = told_resumed(checkpoint, source, same_data=same_data)
     log.info("%s", text)
     board.notice(Reason.RESUMED_FROM_CHECKPOINT, text)
-    return checkpoint.state.position if same_data else 0
+    return checkpoint.state.place if same_data else Place()

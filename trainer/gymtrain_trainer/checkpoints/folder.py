@@ -16,6 +16,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from gymtrain_trainer.data.order import Place
+
 STATE_FILE = "gymtrain.json"
 OWNER_FILE = ".gymtrain-run"  # uid of the run that the folder belongs to
 _FOLDER = re.compile(r"^checkpoint-(\d+)$")
@@ -28,10 +30,16 @@ class WorkerState(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     step: int
-    position: int  # of the draw order: where rollouts go on
+    position: int  # of the draw order: the first that isn't done
+    done: tuple[int, ...] = ()  # later ones that are
     attempt: int  # that wrote it
     uid: str = ""  # of the run
     data: str = ""  # digest of what `position` is about; empty of an earlier release
+
+    @property
+    def place(self) -> Place:
+        """Where rollouts go on."""
+        return Place(self.position, self.done)
 
 
 @dataclass(frozen=True)

@@ -102,10 +102,11 @@ class Saves:
         self._board.set_alarm("CheckpointFailed", text)
 
     def _mark(self, step: int, worker: RolloutWorker) -> None:
-        folder = checkpoint_folder(self._context.run_folder, step)
+        folder, place = checkpoint_folder(self._context.run_folder, step), worker.place()
         state = WorkerState(
             step=step,
-            position=worker.resume_position(),
+            position=place.first_open,
+            done=place.done,
             attempt=self._context.attempt,
             uid=self._context.owner,
             data=data_of(self._context, self._seed),

@@ -50,6 +50,14 @@ class Draw:
     epoch: int
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where in the draw order a run is: what a checkpoint keeps."""
+
+    first_open: int = 0
+    done: tuple[int, ...] = ()  # after it
+
+
 class DrawOrder:
     """The endless sequence of draws."""
 

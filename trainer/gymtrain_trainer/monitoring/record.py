@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
 
-from gymtrain_trainer.rollouts.buffer import Taken
+from gymtrain_trainer.rollouts.buffer import UsedGroup
 
 REWARDS_FILE = "rewards.csv"
 
@@ -18,10 +18,10 @@ class StepRecord:
     """One row of rewards.csv."""
 
     step: int
-    reward: float  # mean over the samples of the step
-    reward_std: float  # mean over their groups' deviations
+    reward: float  # mean over the rollouts of the step
+    reward_std: float  # mean over its groups' deviations
     groups: int
-    staleness: float  # mean, in weight versions
+    staleness: float  # mean over the rollouts, in weight versions
     tokens: int  # completion tokens trained
     seconds: float  # since the step before
     time: float  # seconds since the epoch
@@ -32,30 +32,35 @@ class StepRecord:
         return self.tokens / self.seconds if self.seconds > 0 else 0.0
 
 
-def step_record(step: int, used: Sequence[Taken], seconds: float, now: float | None = None) -> StepRecord:
-    """The record of a step that used these samples (at least one)."""
+def step_record(step: int, used: Sequence[UsedGroup], seconds: float, now: float | None = None) -> StepRecord:
+    """The record of a step that used these groups (at least one)."""
     return StepRecord(
         step=step,
-        reward=round(statistics.fmean(sample.reward for sample in used), 6),
-        reward_std=round(statistics.fmean(sample.reward_deviation for sample in used), 6),
-        groups=len({sample.group_id for sample in used}),
-        staleness=round(statistics.fmean(sample.staleness for sample in used), 4),
-        tokens=sum(sample.tokens for sample in used),
+        reward=round(statistics.fmean(reward for one in used for reward in one.group.rewards), 6),
+        reward_std=round(statistics.fmean(one.group.reward_deviation for one in used), 6),
+        groups=len(used),
+        staleness=round(statistics.fmean(age for one in used for age in one.staleness), 4),
+        tokens=sum(sample.trained_tokens for one in used for sample in one.group.samples),
         seconds=round(seconds, 3),
         time=round(time.time() if now is None else now, 3),
     )
 
 
 def step_line(
-    record: StepRecord, used: Sequence[Taken], version: Callable[[int], str], numbers: Mapping[str, float]
+    record: StepRecord, used: Sequence[UsedGroup], version: Callable[[int], str], numbers: Mapping[str, float]
 ) -> str:
     """The step as one line of JSON for the pod's log, which `kubectl gymtrain curve` reads.
 
     `version`: the label of a model version. `numbers`: where the step's time went, and how far its samples are from the
     weights.
     """
-    versions = sorted({sample.version for sample in used})
-    more = {"samples": len(used), "weight_versions": [version(number) for number in versions], **numbers}
+    versions = sorted({number for one in used for sample in one.group.samples for number in sample.versions})
+    more = {
+        "rollouts": sum(len(one.group.rewards) for one in used),
+        "samples": sum(len(one.group.samples) for one in used),
+        "weight_versions": [version(number) for number in versions],
+        **numbers,
+    }
     return json.dumps({"event": "step", **asdict(record), **more})
 
 

@@ -1,142 +1,127 @@
 """The queue between rollout worker and trainer, and the account of what the trainer took from it.
 
-The trainer takes samples one by one and trains on them in that order. Keeping it here is what makes "mean reward of the
-samples used in step k" exact: a framework's own account may be taken when a batch is fetched, as TRL's `reward` is, one
-batch ahead of the step that uses it.
+The trainer takes the groups of a step once the step before has ended (framework.py), so the weights that a group meets
+when it is taken are those of the step that uses it. That is where its staleness is counted.
 
-Groups that grew stale while they waited never reach the trainer: they are dropped whole and drawn again, so that no
-group is trained in part. (A group of which a part was taken before the weights changed goes on as far as maxStaleness
-allows.)
+Groups leave in the order of the weights that sampled them, oldest first: one that took long has aged enough.
 """
 
+import heapq
+import itertools
 import queue
+import statistics
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from gymtrain_trainer.framework import TrainingSample
+from gymtrain_trainer.framework import SampleGroup, TrainingSample
+
+_MEASURED_STEPS = 5  # the last ones
 
 
 @dataclass(frozen=True)
-class Taken:
-    """A sample that the trainer accepted."""
+class UsedGroup:
+    """A group that the trainer took, and the model version of the step that uses it."""
 
-    group_id: int
-    reward: float
-    reward_deviation: float
-    staleness: int
-    tokens: int  # trained ones
-    version: int = 0  # model version of the weights that it was sampled from
-    constrained: bool = False  # a grammar held a turn of it
+    group: SampleGroup
+    version: int
 
-
-@dataclass
-class _Waiting:
-    """A group with samples that were not taken yet."""
-
-    left: int
-    oldest: int  # version
-    opened: bool = False  # a part was taken
+    @property
+    def staleness(self) -> tuple[int, ...]:
+        """Of each rollout: model versions between the oldest weights that sampled a part of it and the step's."""
+        oldest: dict[int, int] = {}
+        for sample in self.group.samples:
+            oldest[sample.rollout] = min(sample.version, oldest.get(sample.rollout, sample.version))
+        return tuple(self.version - version for version in oldest.values())
 
 
-class SampleBuffer(queue.Queue[TrainingSample]):
-    """A `queue.Queue` of samples that notes what is taken. Unbounded: the worker bounds what it starts."""
+@dataclass(frozen=True)
+class Stock:
+    """Groups that the trainer hasn't trained on yet, and those that it has."""
 
-    def __init__(self, max_staleness: int, version: Callable[[], int]) -> None:
-        """`version`: the trainer's model version now. TRL, which looks again, has the same rule for what is stale."""
-        super().__init__()
-        self._max_staleness = max_staleness
+    waiting: int
+    taken: int  # for the step that runs
+    used: int  # in steps that have ended
+    steps: int  # that have ended
+    step_seconds: float | None  # that the trainer was busy with a step, waiting for groups left out; None before any
+
+
+class GroupBuffer:
+    """Groups in order. Unbounded: the worker bounds what it starts. `get` and `use` belong to the trainer's thread."""
+
+    def __init__(self, version: Callable[[], int]) -> None:
+        """`version`: the trainer's model version now."""
         self._version = version
-        self._account = threading.Lock()
-        self._taken: deque[Taken] = deque()
-        self._groups: dict[int, _Waiting] = {}
-        self.stale = 0  # samples that were dropped
-        self.starving = False  # the trainer waits and there is nothing
-        self.on_change: Callable[[], None] | None = None  # a sample was taken, or the trainer began to starve
-        self.on_stale: Callable[[int, int], None] | None = None  # group and its staleness, once a dropped group
-        self.on_taken: Callable[[TrainingSample], None] | None = None  # each accepted one, in the trainer's thread
-        self.while_waiting: Callable[[], AbstractContextManager[Any]] = nullcontext  # around each blocking get
+        self._changed = threading.Condition()
+        self._heap: list[tuple[int, int, SampleGroup]] = []  # oldest version, arrival
+        self._arrivals = itertools.count()
+        self._taken: list[UsedGroup] = []
+        self._used = 0
+        self._steps = 0
+        self._waited = 0.0  # seconds, in this step
+        self._step_began: float | None = None
+        self._step_seconds: deque[float] = deque(maxlen=_MEASURED_STEPS)
+        self.on_change: Callable[[], None] | None = None  # a group was taken, or a step has ended
+        self.on_taken: Callable[[TrainingSample], None] | None = None  # each sample of it, in the trainer's thread
+        self.while_waiting: Callable[[], AbstractContextManager[Any]] = nullcontext  # around each wait
 
-    def put_group(self, samples: Sequence[TrainingSample]) -> None:
-        """Queues all samples of one group."""
-        with self._account:
-            oldest = min(sample.version for sample in samples)
-            self._groups[samples[0].group_id] = _Waiting(len(samples), oldest)
-        for sample in samples:
-            self.put(sample)
+    def put(self, group: SampleGroup) -> None:
+        """Queues a group."""
+        with self._changed:
+            heapq.heappush(self._heap, (group.version, next(self._arrivals), group))
+            self._changed.notify()
 
-    def get(self, block: bool = True, timeout: float | None = None) -> TrainingSample:
-        """As `queue.Queue.get`: the next sample that isn't stale."""
-        end = None if timeout is None else time.monotonic() + timeout
-        while True:
-            sample = self._next(block, None if end is None else max(0.0, end - time.monotonic()))
-            if self._accept(sample):
-                break
+    def get(self, timeout: float) -> SampleGroup:
+        """The next group.
+
+        Raises:
+            queue.Empty: none came within `timeout` seconds.
+        """
+        began = time.monotonic()
+        if self._step_began is None:
+            self._step_began = began
+        try:
+            with self.while_waiting(), self._changed:
+                if not self._changed.wait_for(lambda: self._heap, timeout):
+                    raise queue.Empty
+                group = heapq.heappop(self._heap)[2]
+                self._taken.append(UsedGroup(group, self._version()))
+        finally:
+            self._waited += time.monotonic() - began
         if self.on_taken is not None:
-            self.on_taken(sample)
+            for sample in group.samples:
+                self.on_taken(sample)
+        self._tell()
+        return group
+
+    def use(self) -> list[UsedGroup]:
+        """What the trainer took since the last call: the groups of the step that ends now."""
+        with self._changed:
+            used, self._taken = self._taken, []
+            self._used += len(used)
+            self._steps += 1
+            now = time.monotonic()
+            if self._step_began is not None:
+                self._step_seconds.append(max(now - self._step_began - self._waited, 0.0))
+            self._step_began, self._waited = now, 0.0
+        self._tell()
+        return used
+
+    def qsize(self) -> int:
+        """Groups that wait."""
+        with self._changed:
+            return len(self._heap)
+
+    def stock(self) -> Stock:
+        """The account now."""
+        with self._changed:
+            busy = statistics.median(self._step_seconds) if self._step_seconds else None
+            return Stock(len(self._heap), len(self._taken), self._used, self._steps, busy)
+
+    def _tell(self) -> None:
         if self.on_change is not None:
             self.on_change()
-        return sample
-
-    def _next(self, block: bool, timeout: float | None) -> TrainingSample:
-        self.starving = not self.qsize()
-        if self.starving and self.on_change is not None:
-            self.on_change()
-        try:
-            with self.while_waiting():
-                return super().get(block, timeout)
-        finally:
-            self.starving = False
-
-    def _accept(self, sample: TrainingSample) -> bool:
-        """Notes the sample as taken, or as dropped where it is stale."""
-        now = self._version()
-        with self._account:
-            group = self._groups[sample.group_id]
-            group.left -= 1
-            if not group.left:
-                del self._groups[sample.group_id]
-            staleness = now - sample.version
-            if (staleness if group.opened else now - group.oldest) > self._max_staleness:
-                self.stale += 1
-                dropped = not group.opened and not group.left
-            else:
-                group.opened, dropped = True, False
-                self._taken.append(
-                    Taken(
-                        sample.group_id,
-                        sample.reward,
-                        sample.reward_deviation,
-                        staleness,
-                        sample.trained_tokens,
-                        sample.version,
-                        sample.constrained,
-                    )
-                )
-                return True
-        if dropped and self.on_stale is not None:
-            self.on_stale(sample.group_id, now - group.oldest)
-        return False
-
-    def waiting(self) -> int:
-        """Samples that were not taken yet."""
-        return self.qsize()
-
-    def waiting_groups(self) -> list[int]:
-        """Groups with samples that were not taken yet."""
-        with self._account:
-            return list(self._groups)
-
-    def use(self, count: int) -> list[Taken]:
-        """The next `count` samples that the trainer used: call it once a step, with the samples of that step."""
-        with self._account:
-            return [self._taken.popleft() for _ in range(min(count, len(self._taken)))]
-
-    def taken_groups(self) -> list[int]:
-        """Groups of samples that were taken but not used in a step yet."""
-        with self._account:
-            return list({taken.group_id for taken in self._taken})

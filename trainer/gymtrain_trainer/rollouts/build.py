@@ -6,6 +6,7 @@ from typing import Protocol
 
 from gymtrain_trainer import open_files
 from gymtrain_trainer.context import Context
+from gymtrain_trainer.data.order import Place
 from gymtrain_trainer.data.rows import Tasks, read_index
 from gymtrain_trainer.errors import RolloutError
 from gymtrain_trainer.framework import TrainingSettings
@@ -15,7 +16,7 @@ from gymtrain_trainer.rollouts.client import AgentSource
 from gymtrain_trainer.rollouts.group import GroupRules
 from gymtrain_trainer.rollouts.guard import Versions, WeightGuard
 from gymtrain_trainer.rollouts.ledger import Ledger
-from gymtrain_trainer.rollouts.pace import samples_ahead
+from gymtrain_trainer.rollouts.pace import Bounds
 from gymtrain_trainer.rollouts.parts import WorkerParts, WorkerSettings
 from gymtrain_trainer.rollouts.report import RolloutReport
 from gymtrain_trainer.rollouts.samples import to_samples
@@ -70,7 +71,8 @@ def make_worker(
     pods: WeightPods,
     numbering: SyncNumbers,
     settings: TrainingSettings,
-    position: int,
+    place: Place,
+    step: int,
 ) -> RolloutWorker:
     """The worker, not started. Takes all open files that the kernel grants this process.
 
@@ -81,7 +83,8 @@ def make_worker(
         pods: weight sync.
         numbering: of this process' weight versions.
         settings: what the framework makes of trainer.config.
-        position: of the draw order, where it begins.
+        place: in the data, where it begins.
+        step: after which it begins.
     """
     run, spec = context.run, context.run.spec.rollout
 
@@ -94,11 +97,17 @@ def make_worker(
     sampling = Sampling(settings.temperature, settings.max_completion_tokens)
     return RolloutWorker(
         WorkerSettings(
-            rules=GroupRules(settings.group_size, spec.max_staleness, numbering),
-            ahead=samples_ahead(settings.samples_per_step, settings.sync_every_steps, settings.group_size),
-            max_concurrent=concurrent,
+            rules=GroupRules(settings.group_size, spec.max_staleness, numbering, settings.max_sample_tokens),
+            bounds=Bounds(
+                group_size=settings.group_size,
+                groups_per_step=settings.groups_per_step,
+                sync_every_steps=settings.sync_every_steps,
+                max_staleness=spec.max_staleness,
+                max_concurrent=concurrent,
+                total=_groups_left(settings, step),
+            ),
             stall_timeout_seconds=spec.stall_timeout_seconds,
-            start_position=position,
+            start=place,
         ),
         tasks,
         WorkerParts(
@@ -116,6 +125,14 @@ def make_worker(
             announcer=(lambda: Announcer(run.broker_url, tasks, settings.group_size)) if run.broker_url else None,
         ),
     )
+
+
+def _groups_left(settings: TrainingSettings, step: int) -> int | None:
+    """Groups that training will still use. More are not begun: the last steps wait for the long ones among these, and
+    don't train on quick ones in their place."""
+    if settings.max_steps is None or settings.groups_per_step is None:
+        return None
+    return max(0, settings.max_steps - step) * settings.groups_per_step
 
 
 def _rollouts_at_once(wanted: int) -> int:

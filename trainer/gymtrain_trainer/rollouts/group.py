@@ -1,9 +1,10 @@
 """One group, from its first request to its samples, with every reason for which it can't be used.
 
 ```
-group_size rollouts ──► origin of each turn (ledger) ──► oldest version ──► guard ──► samples
-   │ one fails for good    │ unknown, foreign               │ too old         │ vLLM lost the weights
-   └─────────────┬─────────┴────────────────────────────────┴─────────────────┘
+group_size rollouts ──► origin of each turn (ledger) ──► guard ──► samples
+   │ one fails for good    │ unknown, foreign              │          │ longer than can be trained
+   │                       │                               │ vLLM lost the weights
+   └─────────────┬─────────┴───────────────────────────────┴──────────┘
                  ▼
          GroupDroppedError with its DropReason
 ```
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 
 from gymtrain_trainer.data.rows import Task
 from gymtrain_trainer.errors import DropReason, GroupDroppedError, RolloutError
-from gymtrain_trainer.framework import TrainingSample
+from gymtrain_trainer.framework import SampleGroup
 from gymtrain_trainer.rollouts.answer import Answer
 from gymtrain_trainer.rollouts.guard import WeightGuard
 from gymtrain_trainer.rollouts.ledger import Ledger
@@ -24,7 +25,7 @@ from gymtrain_trainer.rollouts.origins import Rollout, digests_of, rollouts_of
 from gymtrain_trainer.rollouts.source import RolloutSource
 from gymtrain_trainer.weights import SyncNumbers
 
-type SampleMaker = Callable[[Sequence[Rollout], Task], list[TrainingSample]]
+type SampleMaker = Callable[[Sequence[Rollout], Task], SampleGroup]
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Group:
 
     task: Task
     rollouts: list[Rollout]
-    samples: list[TrainingSample]
+    samples: SampleGroup
     seconds: float
 
 
@@ -42,8 +43,9 @@ class GroupRules:
     """What makes a group usable."""
 
     group_size: int
-    max_staleness: int
+    max_staleness: int  # that the gateway lets through
     numbering: SyncNumbers
+    max_sample_tokens: int | None = None
 
 
 class GroupRunner:
@@ -65,6 +67,7 @@ class GroupRunner:
         self._ledger = ledger
         self._make_samples = make_samples
         self._version = version
+        self.running = 0  # rollouts
 
     async def run(self, task: Task) -> Group:
         """One group.
@@ -79,21 +82,28 @@ class GroupRunner:
             rollouts = await self._origins(answers, version, began)
             if reason := await self._guard.reason_to_discard(before):
                 raise GroupDroppedError(DropReason.FOREIGN_WEIGHTS, reason)
-            self._check_age(rollouts)
             samples = self._make_samples(rollouts, task)
+            self._check_lengths(samples)
         except RolloutError as error:
             raise GroupDroppedError(DropReason.FAILED, str(error)) from error
         return Group(task, rollouts, samples, time.monotonic() - began)
 
     async def _answers(self, task: Task) -> list[Answer]:
         """All rollouts of a group. The first that fails for good ends the others, and its RolloutError is raised."""
-        running = [asyncio.create_task(self._source.run(task)) for _ in range(self._rules.group_size)]
+        running = [asyncio.create_task(self._rollout(task)) for _ in range(self._rules.group_size)]
         try:
             return await asyncio.gather(*running)
         finally:
             for rollout in running:
                 rollout.cancel()
             await asyncio.gather(*running, return_exceptions=True)
+
+    async def _rollout(self, task: Task) -> Answer:
+        self.running += 1
+        try:
+            return await self._source.run(task)
+        finally:
+            self.running -= 1
 
     async def _origins(self, answers: list[Answer], version: int, began: float) -> list[Rollout]:
         if self._ledger is None:
@@ -104,11 +114,11 @@ class GroupRunner:
         entries = await self._ledger.entries(list(digests_of(answers)), began)
         return rollouts_of(answers, entries, self._rules.numbering, version - self._rules.max_staleness)
 
-    def _check_age(self, rollouts: list[Rollout]) -> None:
-        oldest, now = min(rollout.version for rollout in rollouts), self._version()
-        if now - oldest > self._rules.max_staleness:
+    def _check_lengths(self, group: SampleGroup) -> None:
+        longest, limit = max(len(sample.token_ids) for sample in group.samples), self._rules.max_sample_tokens
+        if limit is not None and longest > limit:
             raise GroupDroppedError(
-                DropReason.STALE,
-                f"a group of weight version {self._rules.numbering.label(oldest)} ended {now - oldest} versions later "
-                f"(rollout.maxStaleness is {self._rules.max_staleness})",
+                DropReason.TOO_LONG,
+                f"a rollout has a sequence of {longest} tokens; trainer.config.token_budget is {limit}: raise it, or "
+                "lower --max-model-len in spec.inference.args",
             )

@@ -1,32 +1,123 @@
-"""How far ahead of the trainer rollouts may run, and how fast they start while they fail. Pure."""
+"""When the next group may start, so that neither the trainer nor vLLM waits, and nothing is older than it has to be.
+Pure.
 
+Three bounds, of which the lowest counts:
+
+| bound | groups | why |
+|---|---|---|
+| `allowed` | begun and not trained: at most `maxStaleness` + 1 weight versions ahead of what is trained | staleness |
+| `wanted` | that run or wait: what the trainer uses while a group is made, and one step | not older than need be |
+| `maxConcurrent` | rollouts that run | vLLM and the environments |
+
+`allowed` is the rule of AReaL (arXiv 2505.24298): with B groups of a weight version and the version v, no more than (v
++ maxStaleness) B groups have been begun for training in all. A group is never dropped for its age: that would train on
+fast tasks more often than on slow ones. What it bounds is how far ahead groups start; one of usual length is trained
+at most maxStaleness versions later. With maxStaleness 0 nothing starts before the weights are there that will train on
+it, and the trainer can't go on before all groups of the version are there: on-policy to the token.
+
+A group that takes much longer than others would keep its place meanwhile, and the trainer would wait for it. One that
+is `late`, twice as many versions old as one of usual length may become, gives up its place: another one starts
+instead. It is trained on when it ends. Where all groups take long, none is late: no version is made without them.
+"""
+
+import math
+from dataclasses import dataclass
+
+_MARGIN = 1.25  # of what the trainer uses while a group is made
 _FAILURE_PAUSE_SECONDS = 0.25  # after the first failed group, doubled at each further one
 _FAILURE_PAUSE_LIMIT_SECONDS = 5.0
 
 
-def samples_ahead(samples_per_step: int, sync_every_steps: int, group_size: int) -> int:
-    """Samples that may be in flight or waiting at once: those of one sync interval.
+@dataclass(frozen=True)
+class Bounds:
+    """Numbers of a run.
 
-    A sample that starts behind N others is used N / samples_per_step steps later, so this bound is what keeps
-    staleness low when generation is faster than training. (A buffer of many steps pinned staleness at its limit.)
+    Attributes:
+        group_size: rollouts.
+        groups_per_step: of one optimizer step; None where a step ends at a number of tokens.
+        sync_every_steps: optimizer steps of one weight version.
+        max_staleness: weight versions.
+        max_concurrent: rollouts.
+        total: groups that this process will train on; None where that isn't known.
     """
-    return max(group_size, samples_per_step * sync_every_steps)
+
+    group_size: int
+    groups_per_step: int | None
+    sync_every_steps: int
+    max_staleness: int
+    max_concurrent: int
+    total: int | None = None
 
 
-def bound(ahead: int, *, starving: bool, version: int, max_staleness: int) -> int:
-    """The bound now. Twice as much where the trainer waits for samples, because then generation is the slow part and
-    more rollouts at once use vLLM better; but not before the first step, nor where the run forbids the staleness."""
-    return 2 * ahead if starving and version > 1 and max_staleness > 1 else ahead
+@dataclass(frozen=True)
+class Flow:
+    """What is under way.
 
-
-def may_start(*, in_flight: int, waiting: int, group_size: int, ahead: int, max_concurrent: int) -> bool:
-    """Whether one more group of `group_size` rollouts may start.
-
-    `in_flight`: samples of started groups; `waiting`: samples that the trainer didn't take yet.
+    Attributes:
+        version: the model version that vLLM holds: 1 before the first step of this process.
+        running: groups.
+        running_rollouts: of them, those that haven't ended.
+        late: groups of those that run which have given up their place.
+        waiting: groups that the trainer hasn't taken.
+        taken: groups of the step that runs.
+        used: groups of steps that have ended.
+        steps: that have ended.
+        step_seconds: that the trainer is busy with a step; None before it has done one.
+        group_seconds: that a group takes; None before one has ended.
     """
-    if in_flight + waiting == 0:
-        return True  # a group larger than the bounds must still be able to run
-    return in_flight + waiting + group_size <= ahead and in_flight < max_concurrent
+
+    version: int
+    running: int
+    running_rollouts: int
+    late: int
+    waiting: int
+    taken: int
+    used: int
+    steps: int
+    step_seconds: float | None
+    group_seconds: float | None
+
+
+def may_start(bounds: Bounds, flow: Flow) -> bool:
+    """Whether one more group may start."""
+    ahead = flow.running + flow.waiting
+    begun = flow.used + flow.taken + ahead
+    if bounds.total is not None and begun >= bounds.total:
+        return False
+    if begun - flow.late >= allowed(bounds, flow) or ahead - flow.late >= wanted(bounds, flow):
+        return False
+    # A group larger than the bound must still be able to run.
+    return not flow.running or flow.running_rollouts + bounds.group_size <= bounds.max_concurrent
+
+
+def allowed(bounds: Bounds, flow: Flow) -> int:
+    """Groups that this process may have begun by now."""
+    if bounds.groups_per_step is not None:
+        return (flow.version + bounds.max_staleness) * bounds.groups_per_step * bounds.sync_every_steps
+    # A step's groups vary: as many intervals ahead of what was used, by their mean.
+    return flow.used + math.ceil((1 + bounds.max_staleness) * _groups_per_step(bounds, flow) * bounds.sync_every_steps)
+
+
+def wanted(bounds: Bounds, flow: Flow) -> int:
+    """Groups that should run or wait."""
+    step = _groups_per_step(bounds, flow)
+    if flow.step_seconds is None or flow.group_seconds is None:
+        return math.ceil(step)  # before the first step: more at once would only delay it
+    meanwhile = step * flow.group_seconds / max(flow.step_seconds, 1e-3)
+    return math.ceil(step + _MARGIN * meanwhile)
+
+
+def is_late(bounds: Bounds, versions: int) -> bool:
+    """Whether a running group gives up its place; `versions`: that were made since it started."""
+    return versions > 2 * (1 + bounds.max_staleness)
+
+
+def _groups_per_step(bounds: Bounds, flow: Flow) -> float:
+    if bounds.groups_per_step is not None:
+        return float(bounds.groups_per_step)
+    if flow.steps:
+        return max(1.0, flow.used / flow.steps)
+    return max(1.0, flow.taken + flow.waiting + 1)  # more until the first step has enough
 
 
 def failure_pause(consecutive_failures: int) -> float:

@@ -3,11 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gymtrain_trainer.data.order import Place
 from gymtrain_trainer.errors import RolloutError
 from gymtrain_trainer.rollouts.announce import Announcer
 from gymtrain_trainer.rollouts.group import GroupRules, SampleMaker
 from gymtrain_trainer.rollouts.guard import WeightGuard
 from gymtrain_trainer.rollouts.ledger import Ledger
+from gymtrain_trainer.rollouts.pace import Bounds
 from gymtrain_trainer.rollouts.report import RolloutReport
 from gymtrain_trainer.rollouts.source import RolloutSource
 
@@ -17,10 +19,9 @@ class WorkerSettings:
     """Numbers of the worker."""
 
     rules: GroupRules
-    ahead: int  # pace.samples_ahead
-    max_concurrent: int
+    bounds: Bounds
     stall_timeout_seconds: float
-    start_position: int = 0
+    start: Place
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,19 @@
-"""Which rows of the draw order are open: in flight, to be drawn again, or not drawn yet. Safe between threads."""
+"""Which rows of the draw order are done, and which are open: running, waiting, to be drawn again, or not drawn yet.
 
+Every position ends in one way: it is `done`, trained on or given up with a reason that the report has. A checkpoint
+keeps the first open position and those after it that are done, so a run that resumes draws each row exactly once.
+
+Safe between threads.
+"""
+
+import itertools
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from gymtrain_trainer.data.order import Place
 from gymtrain_trainer.progress import InFlight
 
 # Of a row whose groups are dropped for the row's own sake: one that always takes too long, or makes more calls than the
@@ -25,10 +33,11 @@ class Draw:
 class Positions:
     """The account of draws."""
 
-    def __init__(self, start: int) -> None:
-        """`start`: the first position that was never drawn."""
+    def __init__(self, start: Place) -> None:
+        """`start`: of the checkpoint, if there is one."""
         self._lock = threading.Lock()
-        self._next = start
+        self._first_open = self._next = start.first_open
+        self._done = set(start.done)
         self._again: deque[int] = deque()
         self._redraws: Counter[int] = Counter()
         self._open: set[Draw] = set()
@@ -38,14 +47,18 @@ class Positions:
         with self._lock:
             if self._again:
                 return self._again.popleft()
-            self._next += 1
-            return self._next - 1
+            position = next(self._new())
+            self._next = position + 1
+            return position
 
     def upcoming(self, count: int) -> list[int]:
         """The positions that come next, as far as is known now."""
         with self._lock:
-            again = list(self._again)[:count]
-            return again + list(range(self._next, self._next + count - len(again)))
+            return list(itertools.islice(itertools.chain(self._again, self._new()), count))
+
+    def _new(self) -> Iterator[int]:
+        """Those that were never drawn."""
+        return (position for position in itertools.count(self._next) if position not in self._done)
 
     def begin(self, position: int, agent: str) -> Draw:
         """A group runs; what is returned ends it."""
@@ -69,16 +82,24 @@ class Positions:
         with self._lock:
             self._redraws[position] += 1
             if self._redraws[position] > REDRAWS:
-                del self._redraws[position]
                 return False
             self._again.append(position)
             return True
 
-    def first_open(self, others: Iterable[int]) -> int:
-        """The first position that isn't done; `others` are open for reasons of the caller's."""
+    def done(self, positions: Collection[int]) -> None:
+        """They were trained on, or given up: nobody draws them again."""
         with self._lock:
-            running = [draw.position for draw in self._open]
-            return min([*running, *self._again, *others], default=self._next)
+            self._done.update(positions)
+            for position in positions:
+                self._redraws.pop(position, None)
+            while self._first_open in self._done:
+                self._done.remove(self._first_open)
+                self._first_open += 1
+
+    def place(self) -> Place:
+        """Where the run is now."""
+        with self._lock:
+            return Place(self._first_open, tuple(sorted(self._done)))
 
     def in_flight(self) -> InFlight:
         """The running groups."""

@@ -82,11 +82,6 @@ class RolloutReport:
             self._known_calls.given_up(why)
             self._look()
 
-    def group_grew_stale(self, staleness: int) -> None:
-        """A group was too old when the trainer came to it."""
-        self._count_drop(DropReason.STALE)
-        log.warning("group dropped (stale): it is %d weight versions old", staleness)
-
     def group_usable(self, group: Group) -> None:
         """Its samples go to the trainer."""
         self.last_usable = time.monotonic()
@@ -96,7 +91,7 @@ class RolloutReport:
         self._environments.worked(group.task.agent)
         self._known_calls.group(known=True)
         self._look()
-        rollouts, samples = group.rollouts, group.samples
+        rollouts, samples = group.rollouts, group.samples.samples
         count = len(rollouts)
         forks = sum(rollout.forks for rollout in rollouts)
         masked = sum(rollout.truncated for rollout in rollouts) if self._masks_truncated else 0

@@ -1,51 +1,23 @@
-"""From the rollouts of one group to training samples: advantages, turns chained to sequences, masks. Pure.
+"""From the rollouts of one group to training samples: turns chained to sequences, with the mask of what was sampled.
+Pure.
 
-| what | loss |
+| tokens | mask |
 |---|---|
-| tokens that the model sampled | 1 |
+| that the model sampled | 1 |
 | prompts, tool outputs, what the template puts between turns | 0 |
-| a truncated rollout with `spec.rollout.maskTruncated` | no gradient; its reward still counts for the group's mean |
-
-A masked sample keeps its first sampled token, with an advantage of 0: nothing of it reaches the gradient, and no batch
-is without a trained token (`TrainingSample`).
 """
 
 import itertools
-import statistics
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gymtrain_trainer.errors import AnswerError
-from gymtrain_trainer.framework import TrainingSample
+from gymtrain_trainer.framework import SampleGroup, TrainingSample
 from gymtrain_trainer.rollouts.answer import Turn
 from gymtrain_trainer.rollouts.origins import Origin, Rollout
 
-_EPSILON = 1e-8  # as TRL has it
 _SLICE = 4096  # tokens
-
-
-@dataclass(frozen=True)
-class GroupScore:
-    """Rewards of a group and what GRPO makes of them."""
-
-    rewards: list[float]
-    mean: float
-    deviation: float  # of the population, as numpy's std
-    advantages: list[float]
-
-
-def score(rewards: Sequence[float]) -> GroupScore:
-    """(reward - mean) / (std + 1e-8), as TRL's own worker computes it. Equal rewards give advantages of 0.
-
-    Those samples are trained on too: they add nothing to the gradient, and keep the loss' denominator as upstream.
-    """
-    mean = statistics.fmean(rewards)
-    deviation = statistics.pstdev(rewards, mean)
-    # pstdev leaves rounding noise (1e-17) on equal rewards, which must not become an advantage
-    if max(rewards) == min(rewards):
-        return GroupScore(list(rewards), mean, 0.0, [0.0] * len(rewards))
-    return GroupScore(list(rewards), mean, deviation, [(r - mean) / (deviation + _EPSILON) for r in rewards])
 
 
 def conversations(rollout: Rollout) -> Iterator[list[tuple[Turn, Origin | None]]]:
@@ -114,7 +86,7 @@ def _common_tokens(one: list[int], other: list[int]) -> int:
 
 def to_samples(
     rollouts: Sequence[Rollout], *, group_id: int, agent: str, fork_threshold: int, mask_truncated: bool = False
-) -> list[TrainingSample]:
+) -> SampleGroup:
     """The samples of a group, in the order of its rollouts.
 
     A conversation is one sample where each turn's prompt begins with what came before. Where it doesn't, it becomes
@@ -124,10 +96,8 @@ def to_samples(
     Raises:
         AnswerError: a conversation leaves no token to train on.
     """
-    scored = score([rollout.answer.reward for rollout in rollouts])
     samples = []
     for number, rollout in enumerate(rollouts):
-        masked = mask_truncated and rollout.truncated
         for part in conversations(rollout):
             known = {version for _, origin in part if origin for version in origin.versions}
             found = chains([turn for turn, _ in part], 0 if rollout.origins else fork_threshold)
@@ -137,22 +107,17 @@ def to_samples(
                 samples.append(
                     TrainingSample(
                         token_ids=array("q", chain.token_ids),
-                        mask=array("b", _first_alone(chain.mask) if masked else chain.mask),
+                        mask=array("b", chain.mask),
                         log_probs=array("f", chain.log_probs),
-                        advantage=0.0 if masked else scored.advantages[number],
                         versions=tuple(sorted(known)) or rollout.versions,
                         group_id=group_id,
+                        rollout=number,
                         agent=agent,
                         reward=rollout.answer.reward,
-                        reward_deviation=scored.deviation,
                         truncated=rollout.truncated,
+                        masked=mask_truncated and rollout.truncated,
                         constrained=any(origin is not None and origin.constrained for _, origin in part),
                     )
                 )
-    return samples
-
-
-def _first_alone(mask: list[int]) -> list[int]:
-    """The mask with its first 1 alone."""
-    first = mask.index(1)
-    return [int(place == first) for place in range(len(mask))]
+    rewards = tuple(rollout.answer.reward for rollout in rollouts)
+    return SampleGroup(id=group_id, agent=agent, rewards=rewards, samples=tuple(samples))

@@ -3,10 +3,14 @@
 import asyncio
 import contextlib
 import logging
+import statistics
 import threading
 import time
+from collections import deque
 from contextlib import AsyncExitStack
+from typing import assert_never
 
+from gymtrain_trainer.data.order import Place
 from gymtrain_trainer.data.rows import Task, Tasks
 from gymtrain_trainer.errors import (
     DropReason,
@@ -17,15 +21,16 @@ from gymtrain_trainer.errors import (
 )
 from gymtrain_trainer.progress import InFlight
 from gymtrain_trainer.rollouts.announce import Announcer
-from gymtrain_trainer.rollouts.buffer import SampleBuffer
+from gymtrain_trainer.rollouts.buffer import GroupBuffer, UsedGroup
 from gymtrain_trainer.rollouts.group import GroupRunner
-from gymtrain_trainer.rollouts.pace import bound, failure_pause, may_start
+from gymtrain_trainer.rollouts.pace import Flow, failure_pause, is_late, may_start
 from gymtrain_trainer.rollouts.parts import WorkerParts, WorkerSettings
 from gymtrain_trainer.rollouts.positions import REDRAWS, Draw, Positions
 
 log = logging.getLogger(__name__)
 
 _JOIN_SECONDS = 10.0
+_MEASURED_GROUPS = 64  # the last ones that ended
 
 
 class RolloutWorker:
@@ -38,11 +43,12 @@ class RolloutWorker:
         self._parts = parts
         self._report = parts.report
         self._version = 0
-        self.buffer = SampleBuffer(settings.rules.max_staleness, lambda: self._version)
-        self.buffer.on_stale = self._grew_stale
+        self.buffer = GroupBuffer(lambda: self._version)
         self.metrics = parts.report.metrics
-        self._positions = Positions(settings.start_position)
-        self._running: set[asyncio.Task[None]] = set()
+        self._positions = Positions(settings.start)
+        self._running: dict[asyncio.Task[None], int] = {}  # and the version at which each began
+        self._runner: GroupRunner | None = None
+        self._group_seconds: deque[float] = deque(maxlen=_MEASURED_GROUPS)
         self._waiting_since: float | None = None  # trainer found the buffer empty
         self._loop: asyncio.AbstractEventLoop | None = None
         self._announcer: Announcer | None = None
@@ -90,9 +96,15 @@ class RolloutWorker:
 
     # --- for checkpoints, metrics and the watchdog ---
 
-    def resume_position(self) -> int:
-        """First position whose samples weren't all used; a later attempt resumes there."""
-        return self._positions.first_open([*self.buffer.waiting_groups(), *self.buffer.taken_groups()])
+    def place(self) -> Place:
+        """What is done of the data; a later attempt resumes there."""
+        return self._positions.place()
+
+    def use(self) -> list[UsedGroup]:
+        """The groups of the step that has ended; once a step, in the trainer's thread."""
+        used = self.buffer.use()
+        self._positions.done([one.group.id for one in used])
+        return used
 
     def in_flight(self) -> InFlight:
         """The groups that run now."""
@@ -126,7 +138,7 @@ class RolloutWorker:
             if self._parts.announcer is not None:
                 self._announcer = await stack.enter_async_context(self._parts.announcer())
                 self._announcer.drawn(self._positions.upcoming(self._announcer.rows_ahead))
-            runner = GroupRunner(
+            runner = self._runner = GroupRunner(
                 self._settings.rules,
                 source,
                 self._parts.guard(),
@@ -150,18 +162,23 @@ class RolloutWorker:
             raise self._fatal
 
     def _may_start(self) -> bool:
-        group_size = self._settings.rules.group_size
-        return not self._stopping and may_start(
-            in_flight=len(self._running) * group_size,
-            waiting=self.buffer.waiting(),
-            group_size=group_size,
-            ahead=bound(
-                self._settings.ahead,
-                starving=self.buffer.starving,
-                version=self._version,
-                max_staleness=self._settings.rules.max_staleness,
-            ),
-            max_concurrent=self._settings.max_concurrent,
+        return not self._stopping and may_start(self._settings.bounds, self._flow())
+
+    def _flow(self) -> Flow:
+        """What is under way now. The account may be of a moment ago: the next change looks again."""
+        assert self._runner is not None
+        version, stock = self._version, self.buffer.stock()
+        return Flow(
+            version=version,
+            running=len(self._running),
+            running_rollouts=self._runner.running,
+            late=sum(is_late(self._settings.bounds, version - began) for began in self._running.values()),
+            waiting=stock.waiting,
+            taken=stock.taken,
+            used=stock.used,
+            steps=stock.steps,
+            step_seconds=stock.step_seconds,
+            group_seconds=statistics.fmean(self._group_seconds) if self._group_seconds else None,
         )
 
     def _start_group(self, runner: GroupRunner) -> None:
@@ -169,14 +186,14 @@ class RolloutWorker:
         task = self._tasks.at(position)
         draw = self._positions.begin(position, task.agent)
         group = asyncio.create_task(self._group(task, runner))
-        self._running.add(group)
+        self._running[group] = self._version
         group.add_done_callback(lambda done: self._group_ended(draw, done))
         if self._announcer is not None:
             self._announcer.drawn(self._positions.upcoming(self._announcer.rows_ahead))
 
     def _group_ended(self, draw: Draw, done: asyncio.Task[None]) -> None:
         """Called some time after the group has ended: its position may be drawn again, and run, by then."""
-        self._running.discard(done)
+        self._running.pop(done, None)
         error = None if done.cancelled() else done.exception()
         if done.cancelled() or error is not None:
             self._positions.again(draw.position)  # a checkpoint may still be written: a later attempt begins with it
@@ -190,22 +207,19 @@ class RolloutWorker:
         except GroupDroppedError as error:
             self._report.group_dropped(task.agent, error)
             match error.reason:
-                case DropReason.FAILED:
-                    pass  # it would fail again: the next row takes its place
+                case DropReason.FAILED | DropReason.TOO_LONG:
+                    self._positions.done([task.position])  # it would end so again: the next row takes its place
                 case DropReason.STALE | DropReason.NO_LEDGER_ENTRY:
-                    self._again_or_never(task.position, error.reason, str(error))
+                    if not self._positions.again_unless_hopeless(task.position):
+                        self._positions.done([task.position])
+                        why = f"drawn {REDRAWS + 1} times; the last: {error}"
+                        self._report.row_given_up(task.position, error.reason, why)
                 case DropReason.FOREIGN_WEIGHTS:
                     self._positions.again(task.position)
+                case _:
+                    assert_never(error.reason)
             return
         self._waiting_since = None
+        self._group_seconds.append(group.seconds)
         self._report.group_usable(group)
-        self.buffer.put_group(group.samples)
-
-    def _grew_stale(self, position: int, staleness: int) -> None:
-        """In the trainer's thread: a waiting group is too old."""
-        self._report.group_grew_stale(staleness)
-        self._again_or_never(position, DropReason.STALE, f"it was {staleness} weight versions old")
-
-    def _again_or_never(self, position: int, reason: DropReason, why: str) -> None:
-        if not self._positions.again_unless_hopeless(position):
-            self._report.row_given_up(position, reason, f"drawn {REDRAWS + 1} times; the last: {why}")
+        self.buffer.put(group.samples)

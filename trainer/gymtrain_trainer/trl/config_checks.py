@@ -58,10 +58,14 @@ def _budget(spec: GymTrainingRunSpec, context: ContextLength) -> list[Finding]:
 def check_keys(config: Mapping[str, Any], valid: set[str]) -> list[Finding]:
     """Unknown keys with the nearest valid name, and keys that other fields of the run set."""
     findings = []
-    usable = sorted(valid - set(settings.OWNED_KEYS))
+    usable = sorted((valid - set(settings.OWNED_KEYS)) | set(settings.LOSS_KEYS))
     for key, value in config.items():
         if key in settings.OWNED_KEYS:
             message = f"can't be set here: {settings.OWNED_KEYS[key]}"
+        elif key in settings.LOSS_KEYS:
+            if value in settings.LOSS_KEYS[key]:
+                continue
+            message = f"must be one of {', '.join(settings.LOSS_KEYS[key])}"
         elif key not in valid:
             near = difflib.get_close_matches(key, usable, n=1, cutoff=0.6)
             message = "TRL's AsyncGRPOConfig has no such setting" + (f"; did you mean {near[0]}?" if near else "")

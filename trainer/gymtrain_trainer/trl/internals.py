@@ -6,8 +6,8 @@ whole; what it exports (AsyncGRPOTrainer, AsyncGRPOConfig) and the protocols tha
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 from gymtrain_trainer.internals import Internal
 
@@ -48,11 +48,25 @@ INTERNALS = (
         on_instance=True,
     ),
     Internal(
-        f"{_TRAINER}:AsyncGRPOTrainer._step_samples",
+        f"{_TRAINER}:AsyncGRPOTrainer._rollout_dataset",
         "TRL 1.16",
-        "read at a step's end: the samples of a step, which vary with a token budget",
-        "batch/samples_per_step at each step, and not only in logs",
+        "set: its `wait_s`, the wait for rollouts, goes into TRL's log",
+        "a wait that a rollout worker can report by itself",
         on_instance=True,
+    ),
+    Internal(
+        f"{_TRAINER}:AsyncGRPOTrainer._trained_groups",
+        "TRL 1.16",
+        "set: its length, the groups that were trained, goes into TRL's log",
+        "a loader of TRL's that takes whole groups",
+        on_instance=True,
+    ),
+    Internal(
+        f"{_TRAINER}:AsyncGRPOTrainer.compute_loss",
+        "TRL 1.16",
+        "public by name, but the columns of its inputs (`token_index`, `tree_kv_index`, ...) are TRL's collator's own: "
+        "ours are packed by trl/packing.py",
+        "a documented format of packed rows",
     ),
     Internal(
         f"{_TRAINER}:AsyncGRPOTrainer._save_checkpoint",
@@ -63,19 +77,13 @@ INTERNALS = (
     Internal(
         f"{_TRAINER}:AsyncGRPOTrainer.get_train_dataloader",
         "TRL 1.16",
-        "wrapped on rank 0 of several, so that rollouts end at SIGTERM; the loader's `dataset.dataset` reads the queue",
-        "a rollout worker that can say that there is no more",
+        "overridden: steps of whole groups, of which none is fetched ahead of the weight sync",
+        "a rollout worker that hands out steps",
     ),
     Internal(
         f"{_TRAINER}:validate_lora_for_vllm_sync",
         "TRL 1.16",
         "what TRL itself refuses of an adapter for vLLM; public by name, in a module that isn't exported",
-        "an export",
-    ),
-    Internal(
-        "trl.experimental.async_grpo.async_rollout_worker:RolloutSample",
-        "TRL 1.16",
-        "what a rollout worker has to put into its buffer; the protocol names it, no module exports it",
         "an export",
     ),
     Internal(
@@ -164,17 +172,22 @@ def check_servable_adapter(model: Any) -> None:
     validate_lora_for_vllm_sync(model)
 
 
-def rollout_sample() -> Any:
-    """The class of what TRL takes from a rollout worker's buffer."""
-    from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
+class GroupAccount(Protocol):
+    """What TRL's log takes from whoever makes the steps."""
 
-    return RolloutSample
+    wait_s: float  # set to 0 when it is logged
+    groups: int
 
 
-def step_samples(trainer: Any) -> int:
-    """Samples of the step that ends now; before TRL's own account of it."""
-    samples: float = trainer._step_samples
-    return round(samples)
+def tell_wait_and_groups(trainer: Any, account: GroupAccount) -> None:
+    """Has TRL log how long a step waited for rollouts, and how many groups it had."""
+
+    class Trained:
+        def __len__(self) -> int:
+            return account.groups
+
+    trainer._rollout_dataset = account
+    trainer._trained_groups = Trained()
 
 
 def save_checkpoint(trainer: Any) -> None:
@@ -193,19 +206,6 @@ def forgive_saves(trainer: Any, on_error: Callable[[Exception], None]) -> None:
             on_error(error)
 
     trainer._save_checkpoint = save_or_say
-
-
-def wrap_rollouts(trainer: Any, wrap: Callable[[Iterable[Any]], Iterable[Any]]) -> None:
-    """On rank 0: what TRL reads rollouts from goes through `wrap`."""
-    make = trainer.get_train_dataloader
-
-    def rollouts() -> Any:
-        loader = make()
-        batches = loader.dataset
-        batches.dataset = wrap(batches.dataset)
-        return loader
-
-    trainer.get_train_dataloader = rollouts
 
 
 # --- transformers ---

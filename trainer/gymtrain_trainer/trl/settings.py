@@ -3,6 +3,7 @@
 Pure, without torch. The arguments are those of AsyncGRPOConfig (TRL 1.16), and of peft's LoraConfig.
 """
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from gymtrain_api.sampling import temperature_of
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_trainer.errors import SettingsError
 from gymtrain_trainer.framework import TrainingSettings
+from gymtrain_trainer.trl.advantages import LOSSES, SCALES, LossSettings
+from gymtrain_trainer.trl.correction import Correction
 
 # Keys that other fields of the run set, by what to use instead.
 OWNED_KEYS = {
@@ -45,6 +48,9 @@ NEUTRAL_SAMPLING: dict[str, tuple[Any, ...]] = {
     "repetition_penalty": (1,),
 }
 
+# GRPOConfig's settings of the loss that AsyncGRPOConfig lacks, by their values here.
+LOSS_KEYS: dict[str, tuple[str, ...]] = {"scale_rewards": SCALES, "loss_type": LOSSES}
+
 # TRL's defaults
 _GENERATIONS = 8
 _BATCH = 8
@@ -66,8 +72,13 @@ class Batch:
 
     @property
     def samples_per_step(self) -> int:
-        """Samples of one optimizer step, where `token_budget` is 0."""
+        """Rollouts of one optimizer step, where `token_budget` is 0. TRL calls them samples; one may have several."""
         return self.per_device * self.accumulation * self.processes
+
+    @property
+    def groups_per_step(self) -> int:
+        """Groups of one optimizer step, where `token_budget` is 0."""
+        return max(1, self.samples_per_step // self.num_generations)
 
     @classmethod
     def of(cls, spec: GymTrainingRunSpec) -> "Batch":
@@ -93,7 +104,8 @@ def training_settings(spec: GymTrainingRunSpec, rows: int | None) -> TrainingSet
         raise SettingsError("spec.trainer.config sets neither max_steps nor num_train_epochs")
     return TrainingSettings(
         group_size=batch.num_generations,
-        samples_per_step=batch.samples_per_step,
+        groups_per_step=None if batch.token_budget else batch.groups_per_step,
+        max_sample_tokens=batch.token_budget or None,
         max_steps=steps,
         sync_every_steps=_whole(spec, "weight_sync_steps", _SYNC_STEPS),
         fork_threshold=_whole(spec, "fork_threshold_tokens", _FORK_THRESHOLD, least=0),
@@ -116,7 +128,7 @@ def max_steps(spec: GymTrainingRunSpec, rows: int | None) -> int | None:
     if not isinstance(epochs, int | float) or rows is None:
         return None
     batch = Batch.of(spec)
-    return max(1, -(-int(epochs * rows * batch.num_generations) // batch.samples_per_step))
+    return max(1, math.ceil(epochs * rows / batch.groups_per_step))
 
 
 def max_completion_length(spec: GymTrainingRunSpec) -> int:
@@ -147,7 +159,8 @@ def trl_arguments(spec: GymTrainingRunSpec, *, folder: Path, steps: int | None) 
     }
     if on_cpu:
         defaults |= {"bf16": False, "gradient_checkpointing": False, "dataloader_pin_memory": False}
-    given = {key: value for key, value in spec.trainer.config.items() if key not in OWNED_KEYS}
+    ours = {*OWNED_KEYS, *LOSS_KEYS}
+    given = {key: value for key, value in spec.trainer.config.items() if key not in ours}
     decided: dict[str, Any] = {
         "output_dir": str(folder),
         "max_staleness": spec.rollout.max_staleness,
@@ -156,10 +169,29 @@ def trl_arguments(spec: GymTrainingRunSpec, *, folder: Path, steps: int | None) 
         "weight_sync_timeout": spec.weight_sync.timeout_seconds,
         "use_cpu": on_cpu,
         "dtype": "float32",
+        # A step's micro-batches are one item of our loader, since there are more of them where rollouts forked.
+        "gradient_accumulation_steps": 1,
     }
     if steps is not None:
         decided["max_steps"] = steps
     return defaults | given | decided
+
+
+def loss_settings(spec: GymTrainingRunSpec) -> LossSettings:
+    """What shapes the loss beside TRL's own settings. Unknown values count as defaults: preflight reports them."""
+    config, default = spec.trainer.config, LossSettings()
+    scale, kind = config.get("scale_rewards"), config.get("loss_type")
+    return LossSettings(
+        scale_rewards=next((value for value in SCALES if value == scale), default.scale_rewards),
+        loss_type=next((value for value in LOSSES if value == kind), default.loss_type),
+        max_completion_length=max_completion_length(spec),
+    )
+
+
+def correction(spec: GymTrainingRunSpec) -> Correction:
+    """`spec.rollout.correction`."""
+    given = spec.rollout.correction
+    return Correction(given.mode, float(given.min_ratio), float(given.max_ratio))
 
 
 def lora_arguments(spec: GymTrainingRunSpec) -> dict[str, Any] | None:

@@ -1,15 +1,13 @@
 """TRL's steps: told to the rest of the trainer, and ended by SIGTERM on all ranks together."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from gymtrain_trainer.errors import InterruptedBySignal
 from gymtrain_trainer.framework import StepCallbacks, StepMeasures, Steps
 from gymtrain_trainer.stopping import StopSignal
-from gymtrain_trainer.trl import internals
 
 # What TRL's log has of a step, by our names
 _MEASURES = {
@@ -27,15 +25,9 @@ _MEASURES = {
 class StepTeller(TrainerCallback):  # type: ignore[misc]  # transformers is not installed where types are checked
     """Rank 0: calls ours where TRL calls its own. To be added before TRL's, which sync the weights at a step's end."""
 
-    def __init__(self, callbacks: StepCallbacks, samples_per_step: int) -> None:
-        """`samples_per_step`: 0 where they vary, and only the trainer knows, which `attach` gives."""
+    def __init__(self, callbacks: StepCallbacks) -> None:
+        """`callbacks`: called at each step."""
         self._callbacks = callbacks
-        self._samples_per_step = samples_per_step
-        self._trainer: Any = None
-
-    def attach(self, trainer: Any) -> None:
-        """Takes TRL's trainer, which is made with this callback."""
-        self._trainer = trainer
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -46,13 +38,12 @@ class StepTeller(TrainerCallback):  # type: ignore[misc]  # transformers is not 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """The samples of a step are there."""
+        """The groups of a step are there."""
         self._callbacks.on_step_begin()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """After the optimizer's step, before the weight sync and TRL's own account of the step."""
-        samples = self._samples_per_step or internals.step_samples(self._trainer)
-        self._callbacks.on_step_end(steps_of(state), samples)
+        self._callbacks.on_step_end(steps_of(state))
 
     def on_log(
         self,
@@ -114,29 +105,3 @@ def agree_among_ranks(flag: bool) -> bool:
     value = torch.tensor(int(flag), device=device)
     torch.distributed.all_reduce(value, op=torch.distributed.ReduceOp.MAX)
     return bool(value.item())
-
-
-def end_rollouts_on_signal(trainer: Any) -> None:
-    """On rank 0 of several: SIGTERM while rollouts are awaited ends them as if there were no more.
-
-    The other ranks wait for the batch then. Told that there is none, all train what they have, and end together with a
-    checkpoint; an error on rank 0 would leave them in that collective.
-    """
-    internals.wrap_rollouts(trainer, lambda rollouts: UntilSignal(rollouts, lambda: trainer.state.global_step))
-
-
-class UntilSignal(torch.utils.data.IterableDataset[Any]):  # type: ignore[misc]  # torch is not either
-    """Rollouts, to the signal once a step was trained: where no batch came yet an end would be another error."""
-
-    def __init__(self, rollouts: Iterable[Any], step: Callable[[], int]) -> None:
-        """`step`: steps that are done."""
-        self._rollouts = rollouts
-        self._step = step
-
-    def __iter__(self) -> Iterator[Any]:
-        began_at = self._step()  # only now: a checkpoint is loaded after this was made
-        try:
-            yield from self._rollouts
-        except InterruptedBySignal:
-            if self._step() == began_at:
-                raise

@@ -1,4 +1,4 @@
-"""Makes the AsyncGRPOTrainer, TRL's class as it is, and lets the trainer's process drive it.
+"""Makes TRL's trainer, and lets the trainer's process drive it.
 
 | on every rank | on rank 0 alone |
 |---|---|
@@ -23,9 +23,12 @@ from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
 from gymtrain_trainer.framework import TrainerParts
 from gymtrain_trainer.trl import internals, settings
 from gymtrain_trainer.trl.adapter import agree_on_adapter
+from gymtrain_trainer.trl.advantages import LossSettings
+from gymtrain_trainer.trl.async_grpo import GroupGRPOTrainer
 from gymtrain_trainer.trl.attention import TREE_ATTENTION, TreeAttention
+from gymtrain_trainer.trl.correction import Correction
 from gymtrain_trainer.trl.refusals import refusals_named
-from gymtrain_trainer.trl.steps import StepTeller, StopCallback, agree_among_ranks, end_rollouts_on_signal, steps_of
+from gymtrain_trainer.trl.steps import StepTeller, StopCallback, agree_among_ranks, steps_of
 from gymtrain_trainer.trl.worker import TRLWorker
 from gymtrain_trainer.weights import Transport, model_logprobs
 
@@ -42,16 +45,19 @@ def build_trainer(
     lora: Mapping[str, Any] | None = None,
     rollout_worker: Any = None,
     weight_transfer: Any = None,
+    batch: settings.Batch,
+    loss: LossSettings,
+    correction: Correction,
     config_class: type[AsyncGRPOConfig] = AsyncGRPOConfig,
 ) -> AsyncGRPOTrainer:
     """The trainer with its model loaded. `rollout_worker` and `weight_transfer` count on rank 0 only.
 
-    `arguments`: from settings.trl_arguments; `lora`: from settings.lora_arguments; `config_class` makes TRL's config.
+    All settings are the run's, from settings.py; `config_class` makes TRL's config.
     """
     disable_progress_bar()  # a pod's log shows each redraw as text
     config = config_class(**arguments)
     with internals.no_peak_flops_on_cpu():
-        trainer = AsyncGRPOTrainer(
+        trainer = GroupGRPOTrainer(
             model=str(model),
             args=config,
             # TRL wants a dataset; the rows come through the rollout worker. With a name of its own for it, datasets
@@ -61,6 +67,9 @@ def build_trainer(
             peft_config=LoraConfig(**lora) if lora is not None else None,
             rollout_worker=rollout_worker,
             weight_transfer=weight_transfer,
+            batch=batch,
+            loss=loss,
+            correction=correction,
         )
     trainer.remove_callback(PrinterCallback)
     if config.use_cpu or importlib.util.find_spec("kernels") is None:
@@ -78,11 +87,10 @@ def make_trainer(parts: TrainerParts) -> "TRLTrainer":
     context, rank_zero = parts.context, parts.rank_zero
     spec = context.run.spec
     os.environ["TENSORBOARD_LOGGING_DIR"] = str(context.run_folder / "tensorboard")  # transformers has no other way
-    batch = settings.Batch.of(spec)
     teller: StepTeller | None = None
     worker: TRLWorker | None = None
     if rank_zero is not None:
-        teller = StepTeller(rank_zero.callbacks, 0 if batch.token_budget else batch.samples_per_step)
+        teller = StepTeller(rank_zero.callbacks)
         worker = TRLWorker(rank_zero.rollouts)
     with refusals_named(spec):
         trainer = build_trainer(
@@ -92,15 +100,15 @@ def make_trainer(parts: TrainerParts) -> "TRLTrainer":
             callbacks=[teller] if teller is not None else [],
             rollout_worker=worker,
             weight_transfer=rank_zero.transfer if rank_zero is not None else ELSEWHERE,
+            batch=settings.Batch.of(spec),
+            loss=settings.loss_settings(spec),
+            correction=settings.correction(spec),
         )
     # Behind TRL's own callbacks: a signal that comes while weights are synced ends this step, not the next.
     trainer.add_callback(StopCallback(parts.stop, spec.trainer.checkpoint is not None, agree_among_ranks))
-    if teller is not None and rank_zero is not None:
-        teller.attach(trainer)
+    if rank_zero is not None:
         callbacks = rank_zero.callbacks
         internals.forgive_saves(trainer, lambda error: callbacks.on_save_error(steps_of(trainer.state), error))
-        if context.processes > 1:
-            end_rollouts_on_signal(trainer)
     return TRLTrainer(
         trainer,
         trains_adapter=spec.model.lora is not None,

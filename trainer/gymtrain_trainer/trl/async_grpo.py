@@ -1,0 +1,80 @@
+"""AsyncGRPOTrainer with steps of whole groups, and an off-policy correction.
+
+What it changes of TRL's trainer, and nothing else:
+
+| method | TRL's | here |
+|---|---|---|
+| get_train_dataloader | samples from a queue, a micro-batch ahead | the groups of one step (batches.py) |
+| training_step | one micro-batch | the micro-batches of a step, of which there may be more where rollouts forked |
+| compute_loss | PPO's clip against the sampler | the same; with a correction, each token's gradient is scaled before |
+"""
+
+import contextlib
+from typing import Any
+
+import torch
+from trl.experimental.async_grpo import AsyncGRPOTrainer
+
+from gymtrain_trainer.trl import internals
+from gymtrain_trainer.trl.advantages import LossSettings
+from gymtrain_trainer.trl.batches import StepLoader, StepMaker
+from gymtrain_trainer.trl.correction import Correction, gradient_scale, with_gradient
+from gymtrain_trainer.trl.settings import Batch
+
+
+class GroupGRPOTrainer(AsyncGRPOTrainer):  # type: ignore[misc]  # TRL is not installed where types are checked
+    """See the module."""
+
+    # compute_loss divides by the number of micro-batches; without this transformers 5.19 divides by it once more.
+    loss_is_scaled_for_ga = True
+
+    def __init__(self, *args: Any, batch: Batch, loss: LossSettings, correction: Correction, **kwargs: Any) -> None:
+        """`batch`, `loss` and `correction`: of the run; the rest is AsyncGRPOTrainer's."""
+        super().__init__(*args, **kwargs)
+        self._batch = batch
+        self._loss = loss
+        self._correction = correction
+        if not correction.clips:
+            self.epsilon_low = self.epsilon_high = float("inf")
+
+    def get_train_dataloader(self) -> Any:
+        """The steps; the queue is read on rank 0 alone."""
+        processes = self.accelerator.num_processes
+        if not self.accelerator.is_main_process:
+            return StepLoader(None, lambda: self.state.global_step, processes)
+        maker = StepMaker(self.rollout_worker.rollouts, self._batch, self._loss)
+        internals.tell_wait_and_groups(self, maker)
+        return StepLoader(lambda: maker.step(self.model_version), lambda: self.state.global_step, processes)
+
+    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
+        """Forward and backward of all micro-batches of a step; ranks exchange gradients at the last."""
+        micro_batches = inputs["micro_batches"]
+        self.current_gradient_accumulation_steps = len(micro_batches)
+        total: torch.Tensor | None = None
+        for number, micro_batch in enumerate(micro_batches, 1):
+            last = number == len(micro_batches)
+            with contextlib.nullcontext() if last else self.accelerator.no_sync(model):
+                loss = super().training_step(model, micro_batch, num_items_in_batch)
+            total = loss if total is None else total + loss
+        assert total is not None
+        return total
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """TRL's loss of one row, by tokens whose gradients are corrected."""
+        if self._correction.mode == "None":
+            return super().compute_loss(model, inputs, *args, **kwargs)
+        trained = inputs["token_index"] >= 0
+        where, segment_id = inputs["token_index"][trained], inputs["segment_id"][trained]
+        old = inputs["old_log_probs"][trained]
+
+        def forward(**arguments: Any) -> Any:
+            outputs = model(**arguments)
+            log_probs = outputs.log_probs.flatten()[where]
+            outputs.log_probs = with_gradient(log_probs, gradient_scale(log_probs, old, segment_id, self._correction))
+            outputs.entropy = outputs.entropy.flatten()[where]
+            return outputs
+
+        # The forward picks the trained tokens out, as one position may stand for tokens of several samples.
+        picked = torch.full_like(inputs["token_index"], -1)
+        picked[trained] = torch.arange(where.numel(), device=where.device, dtype=picked.dtype)
+        return super().compute_loss(forward, inputs | {"token_index": picked}, *args, **kwargs)
