@@ -20,6 +20,7 @@ from gymtrain_trainer.framework import (
     Framework,
     Launch,
     RankZeroParts,
+    SampleGroup,
     StepMeasures,
     Steps,
     Trainer,
@@ -76,13 +77,14 @@ class PlainTrainer:
 
     def _step(self, total: int) -> None:
         callbacks = self._zero.callbacks
-        samples = [self._sample() for _ in range(self._parts.settings.samples_per_step)]
+        groups = [self._group() for _ in range(self._parts.settings.groups_per_step or 1)]
+        samples = [sample for group in groups for sample in group.samples]
         callbacks.on_step_begin()
         self.trained += samples
         self._weight += sum(sample.reward for sample in samples)
         self.step += 1
         steps = Steps(self.step, total)
-        callbacks.on_step_end(steps, len(samples))
+        callbacks.on_step_end(steps)
         self._sync()
         callbacks.on_measures(steps, StepMeasures(loss=0.5, kl=0.0, ratio=1.0))
         if self._parts.context.run.spec.trainer.checkpoint:
@@ -92,7 +94,7 @@ class PlainTrainer:
                 callbacks.on_save_error(steps, error)
             callbacks.on_save(steps)
 
-    def _sample(self) -> TrainingSample:
+    def _group(self) -> SampleGroup:
         while True:
             try:
                 return self._zero.rollouts.buffer.get(timeout=0.2)
@@ -135,7 +137,7 @@ class PlainTrainer:
 
 
 class Plain:
-    """Takes `steps`, `batch` and `group` in `spec.trainer.config`."""
+    """Takes `steps`, `batch` (groups) and `group` (rollouts) in `spec.trainer.config`."""
 
     trainer: PlainTrainer | None = None  # the last that was made
 
@@ -146,7 +148,8 @@ class Plain:
             raise SettingsError("spec.trainer.config sets no steps")
         return TrainingSettings(
             group_size=config.get("group", 2),
-            samples_per_step=config.get("batch", 4),
+            groups_per_step=config.get("batch", 2),
+            max_sample_tokens=None,
             max_steps=config.get("steps"),
             sync_every_steps=1,
             fork_threshold=0,

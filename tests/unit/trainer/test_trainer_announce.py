@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from gymtrain_trainer.data.order import Place
 from gymtrain_trainer.data.rows import Tasks, read_index
 from gymtrain_trainer.rollouts import announce as announce_module
 from gymtrain_trainer.rollouts.announce import Announcer
@@ -105,7 +106,7 @@ async def test_a_broker_that_never_answers_does_not_hold_up_the_end(
 
 
 def test_what_was_put_back_comes_before_what_was_never_drawn() -> None:
-    positions = Positions(10)
+    positions = Positions(Place(10))
     first = positions.draw()
     positions.draw()
     positions.again(first)

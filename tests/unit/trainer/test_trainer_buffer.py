@@ -1,89 +1,101 @@
 """The queue that the trainer drains, and its account of what was used."""
 
 import queue
-from dataclasses import replace
+import threading
+import time
 
 import pytest
 
-from gymtrain_trainer.framework import TrainingSample
-from gymtrain_trainer.rollouts.buffer import SampleBuffer
-
-
-def sample(group: int, version: int = 1, reward: float = 0.0, tokens: int = 2) -> TrainingSample:
-    return TrainingSample(
-        token_ids=[5] * tokens,
-        mask=[1] * tokens,
-        log_probs=[-0.5] * tokens,
-        advantage=0.0,
-        versions=(version,),
-        group_id=group,
-        agent="adder",
-        reward=reward,
-        reward_deviation=0.5,
-    )
+from gymtrain_trainer.framework import SampleGroup, TrainingSample
+from gymtrain_trainer.rollouts.buffer import GroupBuffer
+from tests.unit.trainer.trainer_data import group
 
 
 def test_it_times_out_like_any_queue() -> None:
     with pytest.raises(queue.Empty):
-        SampleBuffer(4, lambda: 1).get(timeout=0.01)
+        GroupBuffer(lambda: 1).get(timeout=0.01)
 
 
-def test_the_samples_of_a_step_are_those_taken_first() -> None:
-    buffer = SampleBuffer(4, lambda: 1)
-    buffer.put_group([sample(0, reward=1.0), sample(0, reward=0.0)])
-    buffer.put_group([sample(1, reward=0.5), sample(1, reward=0.5)])
-    for _ in range(4):
-        buffer.get()
-    assert [taken.reward for taken in buffer.use(2)] == [1.0, 0.0]
-    assert [taken.reward for taken in buffer.use(2)] == [0.5, 0.5]
+def test_a_wait_ends_when_a_group_comes() -> None:
+    buffer = GroupBuffer(lambda: 1)
+    threading.Timer(0.05, buffer.put, [group(3)]).start()
+    assert buffer.get(timeout=20).id == 3
 
 
-def test_a_group_that_grew_stale_never_reaches_the_trainer_and_is_reported_once() -> None:
-    buffer, reported = SampleBuffer(1, lambda: 5), []
-    buffer.on_stale = lambda group, staleness: reported.append((group, staleness))
-    buffer.put_group([sample(0, version=3), sample(0, version=5)])
-    buffer.put_group([sample(1, version=4)])
-    assert buffer.get().group_id == 1
-    assert [(taken.group_id, taken.staleness) for taken in buffer.use(9)] == [(1, 1)]
-    assert (buffer.stale, reported) == (2, [(0, 2)])
+def test_the_groups_of_a_step_are_those_taken_since_the_step_before() -> None:
+    buffer = GroupBuffer(lambda: 1)
+    for number in range(3):
+        buffer.put(group(number))
+    buffer.get(1)
+    buffer.get(1)
+    assert [one.group.id for one in buffer.use()] == [0, 1]
+    buffer.get(1)
+    assert [one.group.id for one in buffer.use()] == [2]
 
 
-def test_a_group_that_was_begun_before_the_weights_changed_goes_on_as_far_as_the_rule_allows() -> None:
-    version, reported = [4], []
-    buffer = SampleBuffer(1, lambda: version[0])
-    buffer.on_stale = lambda group, staleness: reported.append(group)
-    buffer.put_group([sample(0, version=3), sample(0, version=4), sample(0, version=3)])
-    buffer.put_group([sample(1, version=5)])
-    assert buffer.get().version == 3
-    version[0] = 5
-    assert buffer.get().version == 4
-    assert buffer.get().group_id == 1
-    assert (buffer.stale, reported) == (1, [])
+def test_the_group_of_the_oldest_weights_goes_first() -> None:
+    buffer = GroupBuffer(lambda: 9)
+    for number, version in enumerate([5, 3, 5, 3]):
+        buffer.put(group(number, versions=[version]))
+    assert [buffer.get(1).id for _ in range(4)] == [1, 3, 0, 2]
 
 
-def test_a_wait_ends_at_its_deadline_even_where_stale_samples_come() -> None:
-    buffer = SampleBuffer(0, lambda: 9)
-    buffer.put_group([sample(0, version=1)])
+def test_staleness_counts_to_the_weights_of_the_step_that_uses_a_rollout() -> None:
+    version = [3]
+    buffer = GroupBuffer(lambda: version[0])
+    buffer.put(group(0, versions=[2, 3]))
+    version[0] = 6  # it waited
+    buffer.get(1)
+    [used] = buffer.use()
+    assert (used.version, used.staleness) == (6, (4, 3))
+
+
+def test_the_staleness_of_a_rollout_that_forked_is_that_of_its_oldest_sample() -> None:
+    samples = group(0, versions=[5, 3]).samples
+    forked = tuple(TrainingSample(**(vars(sample) | {"rollout": 0})) for sample in samples)
+    buffer = GroupBuffer(lambda: 6)
+    buffer.put(SampleGroup(0, "adder", (1.0,), forked))
+    buffer.get(1)
+    assert buffer.use()[0].staleness == (3,)
+
+
+def test_what_took_no_time_but_waiting_is_not_the_trainers_time() -> None:
+    buffer = GroupBuffer(lambda: 1)
+    assert buffer.stock().step_seconds is None
     with pytest.raises(queue.Empty):
-        buffer.get(timeout=0.05)
+        buffer.get(timeout=0.2)
+    buffer.put(group(0))
+    buffer.get(1)
+    time.sleep(0.02)
+    buffer.use()
+    busy = buffer.stock().step_seconds
+    assert busy is not None
+    assert 0.02 <= busy < 0.2
 
 
-def test_it_knows_which_groups_nobody_used_yet() -> None:
-    buffer = SampleBuffer(4, lambda: 1)
-    buffer.put_group([sample(0), sample(0)])
-    buffer.put_group([sample(1)])
-    buffer.get()
-    assert sorted(buffer.waiting_groups()) == [0, 1]
-    assert buffer.taken_groups() == [0]
-    buffer.get()
-    buffer.use(2)
-    assert buffer.waiting_groups() == [1]
-    assert buffer.taken_groups() == []
+def test_it_counts_what_waits_what_is_taken_and_what_was_used() -> None:
+    buffer = GroupBuffer(lambda: 1)
+    for number in range(4):
+        buffer.put(group(number))
+    buffer.get(1)
+    buffer.use()
+    buffer.get(1)
+    stock = buffer.stock()
+    assert (stock.waiting, stock.taken, stock.used, stock.steps) == (2, 1, 1, 1)
 
 
-def test_a_sample_that_a_grammar_held_is_known_as_one_when_its_step_is_told() -> None:
-    buffer = SampleBuffer(4, lambda: 1)
-    buffer.put_group([sample(0), replace(sample(0), constrained=True)])
-    for _ in range(2):
-        buffer.get()
-    assert [taken.constrained for taken in buffer.use(2)] == [False, True]
+def test_the_worker_hears_of_each_group_that_is_taken_and_of_each_step() -> None:
+    buffer, heard = GroupBuffer(lambda: 1), []
+    buffer.on_change = lambda: heard.append(buffer.stock().used)
+    buffer.put(group(0))
+    buffer.get(1)
+    buffer.use()
+    assert heard == [0, 1]
+
+
+def test_whoever_checks_samples_sees_each_of_a_group() -> None:
+    buffer, seen = GroupBuffer(lambda: 1), []
+    buffer.on_taken = lambda sample: seen.append(sample.rollout)
+    buffer.put(group(0, rewards=[1.0, 0.0, 0.0]))
+    buffer.get(1)
+    assert seen == [0, 1, 2]

@@ -12,6 +12,7 @@ from aiohttp import web
 from gymtrain_api.wiring import VerifyRoute
 from gymtrain_trainer import open_files
 from gymtrain_trainer.context import Context
+from gymtrain_trainer.data.order import Place
 from gymtrain_trainer.data.rows import Task
 from gymtrain_trainer.errors import DataError
 from gymtrain_trainer.progress import ProgressBoard
@@ -56,7 +57,9 @@ def parts(made: Context) -> Any:
 
 def worker(made: Context) -> RolloutWorker:
     settings = training_settings(made.run.spec, None)
-    return make_worker(made, ProgressBoard(), read_tasks(made, seed=1), Pods(), SyncNumbers("math", 2), settings, 0)
+    return make_worker(
+        made, ProgressBoard(), read_tasks(made, seed=1), Pods(), SyncNumbers("math", 2), settings, Place(), 0
+    )
 
 
 def test_an_agents_rows_go_to_its_url(tmp_path: Path) -> None:
@@ -123,7 +126,7 @@ def test_rollouts_that_the_kernel_grants_no_connections_for_are_not_begun_and_th
     monkeypatch.setattr("gymtrain_trainer.open_files.raise_files", lambda: 1024)
     made = run(tmp_path, rollout={"maxConcurrent": 4096})
     rollouts = worker(made)
-    assert rollouts._settings.max_concurrent == 256
+    assert rollouts._settings.bounds.max_concurrent == 256
     assert rollouts._parts.source(lambda error: None)._limits.max_concurrent == 256  # type: ignore[attr-defined]
     assert "RLIMIT_NOFILE is 1024, but 4096 rollouts at once" in caplog.text
     assert "256 run at once" in caplog.text

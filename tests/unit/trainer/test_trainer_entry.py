@@ -30,13 +30,14 @@ from gymtrain_trainer.launch import torchrun_arguments, wait_for_name
 from gymtrain_trainer.main import exit_code, main
 from gymtrain_trainer.monitoring.record import RewardsFile, step_record
 from gymtrain_trainer.progress import write_termination_message
-from gymtrain_trainer.rollouts.buffer import Taken
+from gymtrain_trainer.rollouts.buffer import UsedGroup
 from gymtrain_trainer.servers import gym_servers, wait_for_gym
 from gymtrain_trainer.stopping import StopSignal
 from gymtrain_trainer.weights import TransportRefusedError, WeightParityError, WeightSyncError
 from tests.support.specs import of_a_later_release
 from tests.unit.trainer.test_trainer_settings import spec
 from tests.unit.trainer.trainer_agent import Agent
+from tests.unit.trainer.trainer_data import group
 
 
 def run_config(**parts: Any) -> RunConfig:
@@ -221,23 +222,23 @@ def test_a_new_run_has_no_checkpoint(tmp_path: Path) -> None:
 # --- the record of a step ---
 
 
-def taken(group: int, reward: float, staleness: int = 0) -> Taken:
-    return Taken(group, reward, 0.5, staleness, tokens=3)
+def used(*rewards: float, staleness: int = 0) -> UsedGroup:
+    return UsedGroup(group(0, rewards=rewards), 1 + staleness)
 
 
-def test_a_steps_reward_is_the_mean_of_the_samples_it_used() -> None:
-    record = step_record(4, [taken(0, 1.0), taken(0, 0.0), taken(1, 0.5, 1), taken(1, 0.5, 1)], seconds=2.0, now=1.0)
-    assert (record.reward, record.groups, record.staleness, record.tokens) == (0.5, 2, 0.5, 12)
-    assert record.tokens_per_second == 6.0
+def test_a_steps_reward_is_the_mean_of_the_rollouts_it_used() -> None:
+    record = step_record(4, [used(1.0, 0.0), used(0.5, 0.5, staleness=1)], seconds=2.0, now=1.0)
+    assert (record.reward, record.groups, record.staleness, record.tokens) == (0.5, 2, 0.5, 8)
+    assert record.tokens_per_second == 4.0
 
 
 def test_a_resumed_attempt_drops_the_rows_after_its_checkpoint(tmp_path: Path) -> None:
     rewards = RewardsFile(tmp_path / "rewards.csv")
     rewards.begin(0)
     for step in (1, 2, 3):
-        rewards.append(step_record(step, [taken(step, 0.25)], 1.0, now=float(step)))
+        rewards.append(step_record(step, [used(0.25)], 1.0, now=float(step)))
     rewards.begin(2)
-    rewards.append(step_record(3, [taken(9, 0.75)], 1.0, now=9.0))
+    rewards.append(step_record(3, [used(0.75)], 1.0, now=9.0))
     lines = (tmp_path / "rewards.csv").read_text().split()
     assert lines[0] == "step,reward,reward_std,groups,staleness,tokens,seconds,time"
     assert [line.split(",")[:2] for line in lines[1:]] == [["1", "0.25"], ["2", "0.25"], ["3", "0.75"]]

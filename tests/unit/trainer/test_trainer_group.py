@@ -10,7 +10,7 @@ import pytest
 from gymtrain_api.ledger import LedgerEntry, token_digest
 from gymtrain_trainer.data.rows import Task
 from gymtrain_trainer.errors import DropReason, GroupDroppedError
-from gymtrain_trainer.framework import TrainingSample
+from gymtrain_trainer.framework import SampleGroup
 from gymtrain_trainer.rollouts import http as http_module
 from gymtrain_trainer.rollouts import ledger as ledger_module
 from gymtrain_trainer.rollouts.client import AgentSource
@@ -21,6 +21,7 @@ from gymtrain_trainer.rollouts.origins import Rollout
 from gymtrain_trainer.rollouts.source import RolloutLimits, Sampling
 from gymtrain_trainer.weights import SyncNumbers, foreign_weights
 from tests.unit.trainer.trainer_agent import Agent, good_answer, inner_server_died
+from tests.unit.trainer.trainer_data import group as sample_group
 from tests.unit.trainer.trainer_data import question
 from tests.unit.trainer.trainer_gateway import Gateway, dns, entry, serving
 
@@ -76,8 +77,8 @@ async def scene(known: LedgerEntry | None = None, pods: Pods | None = None) -> A
     version = [3]
     gateway = Gateway({DIGEST: known} if known else {})
 
-    def no_samples(rollouts: Sequence[Rollout], task: Task) -> list[TrainingSample]:
-        return []
+    def any_samples(rollouts: Sequence[Rollout], task: Task) -> SampleGroup:
+        return sample_group(task.position)
 
     async with (
         Agent() as agent,
@@ -87,7 +88,7 @@ async def scene(known: LedgerEntry | None = None, pods: Pods | None = None) -> A
     ):
         guard = WeightGuard(pods or Pods(), lambda before, after: foreign_weights(before, after, "run", 1))
         rules = GroupRules(2, 1, numbering)
-        yield Scene(agent, gateway, GroupRunner(rules, source, guard, ledger, no_samples, lambda: version[0]), version)
+        yield Scene(agent, gateway, GroupRunner(rules, source, guard, ledger, any_samples, lambda: version[0]), version)
 
 
 async def test_a_group_carries_the_version_that_the_gateway_saw_sampling_it() -> None:
@@ -120,14 +121,20 @@ async def test_a_pod_that_lost_its_weights_drops_the_group_whatever_the_ledger_s
         assert await made.reason() is DropReason.FOREIGN_WEIGHTS
 
 
-async def test_a_group_that_took_too_many_weight_versions_is_stale() -> None:
+async def test_a_group_that_took_many_weight_versions_is_used() -> None:
     async with scene(entry("run:1:3")) as made:
 
         def slow(row: dict[str, Any], number: int) -> Any:
-            made.version[0] = 5
+            made.version[0] = 50
             return good_answer(row)
 
         made.agent.behaviour = slow
+        assert [rollout.version for rollout in await made.run()] == [3, 3]
+
+
+async def test_calls_that_older_weights_sampled_than_the_gateway_lets_through_are_not_the_groups() -> None:
+    async with scene(entry("run:1:1")) as made:
+        made.version[0] = 3
         assert await made.reason() is DropReason.STALE
 
 

@@ -1,35 +1,99 @@
-"""How far rollouts run ahead of the trainer."""
+"""When the next group starts."""
+
+from dataclasses import replace
 
 import pytest
 
-from gymtrain_trainer.rollouts.pace import bound, failure_pause, may_start, samples_ahead
+from gymtrain_trainer.rollouts.pace import Bounds, Flow, failure_pause, is_late, may_start
 
-
-def test_the_bound_is_one_sync_interval() -> None:
-    assert samples_ahead(32, 1, 8) == 32
-    assert samples_ahead(32, 4, 8) == 128
-
-
-@pytest.mark.parametrize(
-    ("starving", "version", "max_staleness", "expected"),
-    [(True, 2, 4, 64), (False, 2, 4, 32), (True, 1, 4, 32), (True, 2, 1, 32)],
+BOUNDS = Bounds(group_size=8, groups_per_step=4, sync_every_steps=1, max_staleness=2, max_concurrent=1000)
+FLOW = Flow(
+    version=1,
+    running=0,
+    running_rollouts=0,
+    late=0,
+    waiting=0,
+    taken=0,
+    used=0,
+    steps=0,
+    step_seconds=None,
+    group_seconds=None,
 )
-def test_a_starving_trainer_gets_more_at_once(starving: bool, version: int, max_staleness: int, expected: int) -> None:
-    assert bound(32, starving=starving, version=version, max_staleness=max_staleness) == expected
+SLOW_ROLLOUTS = {"step_seconds": 1.0, "group_seconds": 100.0}
 
 
-def test_a_group_larger_than_the_step_may_still_run() -> None:
-    assert samples_ahead(4, 1, 16) == 16
-    assert may_start(in_flight=0, waiting=0, group_size=16, ahead=8, max_concurrent=4)
+def started(bounds: Bounds, **flow: float) -> int:
+    """How many groups start, one after the other."""
+    now = replace(FLOW, **flow)
+    count = 0
+    while may_start(bounds, now) and count < 1000:
+        count += 1
+        now = replace(now, running=now.running + 1, running_rollouts=now.running_rollouts + bounds.group_size)
+    return count
 
 
-def test_no_group_starts_where_it_would_pass_the_bound() -> None:
-    assert may_start(in_flight=16, waiting=8, group_size=8, ahead=32, max_concurrent=64)
-    assert not may_start(in_flight=16, waiting=16, group_size=8, ahead=32, max_concurrent=64)
+def test_before_the_first_step_no_more_start_than_it_uses() -> None:
+    assert started(BOUNDS) == 4
+
+
+@pytest.mark.parametrize(("staleness", "groups"), [(0, 4), (1, 8), (4, 20)])
+def test_where_rollouts_are_slow_as_many_are_begun_as_staleness_allows(staleness: int, groups: int) -> None:
+    assert started(replace(BOUNDS, max_staleness=staleness), **SLOW_ROLLOUTS) == groups
+
+
+def test_where_training_is_slow_no_more_are_begun_than_it_will_use() -> None:
+    assert started(BOUNDS, step_seconds=10.0, group_seconds=1.0) == 5  # a step's, and those it needs meanwhile
+
+
+def test_on_policy_nothing_starts_from_a_steps_end_until_its_weights_are_synced() -> None:
+    on_policy = replace(BOUNDS, max_staleness=0)
+    assert started(on_policy, version=1, taken=4, **SLOW_ROLLOUTS) == 0
+    assert started(on_policy, version=1, used=4, steps=1, **SLOW_ROLLOUTS) == 0
+    assert started(on_policy, version=2, used=4, steps=1, **SLOW_ROLLOUTS) == 4
+
+
+def test_what_a_sync_interval_uses_may_be_begun_at_its_start() -> None:
+    assert started(replace(BOUNDS, max_staleness=0, sync_every_steps=3), **SLOW_ROLLOUTS) == 12
+
+
+def test_a_late_group_gives_up_its_place() -> None:
+    busy = {"version": 9, "used": 32, "steps": 8, "running": 10, "running_rollouts": 80} | SLOW_ROLLOUTS
+    assert started(BOUNDS, **busy) == 2
+    assert started(BOUNDS, **busy, late=3) == 5
+
+
+def test_a_group_is_late_when_it_is_twice_as_old_as_one_of_usual_length_may_become() -> None:
+    assert not is_late(BOUNDS, 6)
+    assert is_late(BOUNDS, 7)
 
 
 def test_no_group_starts_where_all_slots_are_taken() -> None:
-    assert not may_start(in_flight=16, waiting=0, group_size=8, ahead=64, max_concurrent=16)
+    assert started(replace(BOUNDS, max_concurrent=17), **SLOW_ROLLOUTS) == 2
+
+
+def test_rollouts_that_have_ended_make_room_before_their_group_does() -> None:
+    narrow = replace(BOUNDS, max_concurrent=16)
+    assert started(narrow, running=2, running_rollouts=16, **SLOW_ROLLOUTS) == 0
+    assert started(narrow, running=2, running_rollouts=3, **SLOW_ROLLOUTS) == 1
+
+
+def test_a_group_larger_than_all_slots_still_runs_alone() -> None:
+    assert started(replace(BOUNDS, max_concurrent=4)) == 1
+
+
+def test_no_more_groups_are_begun_than_training_will_use() -> None:
+    assert started(replace(BOUNDS, total=10), version=3, used=4, taken=4, **SLOW_ROLLOUTS) == 2
+
+
+def test_with_a_token_budget_the_groups_of_a_step_are_those_of_past_steps() -> None:
+    by_tokens = replace(BOUNDS, groups_per_step=None)
+    assert started(by_tokens, version=3, used=10, steps=2, **SLOW_ROLLOUTS) == 15
+
+
+def test_with_a_token_budget_groups_start_until_the_first_step_has_enough() -> None:
+    by_tokens = replace(BOUNDS, groups_per_step=None)
+    assert started(by_tokens) == 1
+    assert started(by_tokens, taken=5) == 6
 
 
 def test_failures_slow_the_start_of_groups_up_to_a_limit() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gymtrain_api.conditions import Reason
-from gymtrain_trainer.checkpoints.begin import prepare_folder, starting_position
+from gymtrain_trainer.checkpoints.begin import prepare_folder, starting_place
 from gymtrain_trainer.checkpoints.folder import WorkerState, checkpoint_folder, write_state
 from gymtrain_trainer.checkpoints.resume import check_resume, start_of
 from gymtrain_trainer.checkpoints.saving import data_of
@@ -49,7 +49,7 @@ def begin(found: Context, steps: int | None = None) -> tuple[str, int, ProgressB
     board = ProgressBoard()
     start = start_of(found, steps)
     prepare_folder(found, board)
-    position = starting_position(found, board, start, seed_of(found))
+    position = starting_place(found, board, start, seed_of(found)).first_open
     root = found.paths.checkpoints.parent
     return (str(start.checkpoint.folder.relative_to(root)) if start.checkpoint else "", position, board)
 

@@ -12,13 +12,15 @@ from gymtrain_trainer.rollouts.group import Group
 from gymtrain_trainer.rollouts.origins import Origin, Rollout
 from gymtrain_trainer.rollouts.report import RolloutReport
 from gymtrain_trainer.rollouts.source import Sampling
+from tests.unit.trainer.trainer_data import group as sample_group
 
 ANSWER = Answer([Turn([1], [2], [-0.5])], 1.0, "text", truncated=False)
 
 
 def group(params: dict[str, Any], *origins: Origin) -> Group:
     task = Task(0, "adder", "http://agent", {"responses_create_params": {"input": "q", **params}})
-    return Group(task, [Rollout(ANSWER, (1,), (origin,)) for origin in origins], [], 1.0)
+    samples = sample_group(0, rewards=[1.0] * len(origins))
+    return Group(task, [Rollout(ANSWER, (1,), (origin,)) for origin in origins], samples, 1.0)
 
 
 def origin(**more: Any) -> Origin:

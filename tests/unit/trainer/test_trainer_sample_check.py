@@ -34,12 +34,11 @@ def sample(*versions: int, given: Sequence[float] = (-3.0, -3.0)) -> TrainingSam
         token_ids=[7, 8, 9, 10],
         mask=[0, 0, 1, 1],
         log_probs=[0.0, 0.0, *given],
-        advantage=0.0,
         versions=versions,
         group_id=1,
+        rollout=0,
         agent="adder",
         reward=0.0,
-        reward_deviation=0.0,
     )
 
 

@@ -1,6 +1,5 @@
-"""From the turns of rollouts to training samples: sequences, masks, versions, advantages."""
+"""From the turns of rollouts to training samples: sequences, masks, versions."""
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 from gymtrain_trainer.framework import TrainingSample
 from gymtrain_trainer.rollouts.answer import Answer, Turn
 from gymtrain_trainer.rollouts.origins import Origin, Rollout
-from gymtrain_trainer.rollouts.samples import chains, score, to_samples
+from gymtrain_trainer.rollouts.samples import chains, to_samples
 
 
 def answer(reward: float, *turns: tuple[list[int], list[int]]) -> Answer:
@@ -18,7 +17,7 @@ def answer(reward: float, *turns: tuple[list[int], list[int]]) -> Answer:
 
 
 def samples_of(*rollouts: Rollout, **more: Any) -> list[TrainingSample]:
-    return to_samples(rollouts, group_id=7, agent="adder", fork_threshold=1024, **more)
+    return list(to_samples(rollouts, group_id=7, agent="adder", fork_threshold=1024, **more).samples)
 
 
 def samples(*answers: Answer) -> list[TrainingSample]:
@@ -34,8 +33,7 @@ def test_one_turn_is_one_sample_that_trains_its_output_alone() -> None:
     assert list(first.token_ids) == [1, 2, 3, 4, 5]
     assert list(first.mask) == [0, 0, 0, 1, 1]
     assert list(first.log_probs) == [0.0, 0.0, 0.0, -0.5, -0.5]
-    assert first.advantage == pytest.approx(1.0)
-    assert second.advantage == pytest.approx(-1.0)
+    assert (first.rollout, second.rollout, second.reward) == (0, 1, 0.0)
     assert (first.group_id, first.version, first.reward, first.agent) == (7, 3, 1.0, "adder")
 
 
@@ -48,7 +46,7 @@ def test_turns_whose_ids_continue_each_other_are_one_sample() -> None:
 def test_turns_that_were_tokenized_again_keep_the_context_they_were_sampled_in() -> None:
     made = samples(answer(1.0, ([1, 2], [3, 4]), ([8, 2, 3, 4], [5])), answer(0.0, ([1], [2])))
     assert [list(sample.token_ids) for sample in made] == [[1, 2, 3, 4], [8, 2, 3, 4, 5], [1, 2]]
-    assert made[0].advantage == made[1].advantage
+    assert [sample.rollout for sample in made] == [0, 0, 1]
 
 
 def test_a_sample_with_a_turn_that_a_grammar_held_is_known_as_one() -> None:
@@ -97,16 +95,12 @@ def test_a_samples_version_is_the_oldest_of_its_turns() -> None:
     assert [(sample.version, sample.versions) for sample in made] == [(5, (5, 6, 7)), (8, (8,))]
 
 
-def test_a_truncated_rollout_is_masked_but_its_reward_counts_for_the_group() -> None:
+def test_a_truncated_rollout_is_masked_where_the_run_says_so() -> None:
     cut = Answer([Turn([1], [2, 3], [-0.5, -0.5])], 0.0, "", truncated=True)
     masked, whole = samples_of(Rollout(cut, (3,)), Rollout(answer(1.0, ([1], [4])), (3,)), mask_truncated=True)
-    assert list(masked.mask) == [0, 1, 0]
-    assert masked.advantage == 0.0
-    assert (masked.truncated, whole.truncated) == (True, False)
-    assert whole.advantage == pytest.approx(1.0)
+    assert [(sample.masked, sample.truncated) for sample in (masked, whole)] == [(True, True), (False, False)]
     kept, _ = samples_of(Rollout(cut, (3,)), Rollout(answer(1.0, ([1], [4])), (3,)))
-    assert list(kept.mask) == [0, 1, 1]
-    assert kept.advantage == pytest.approx(-1.0)
+    assert (kept.masked, kept.truncated) == (False, True)
 
 
 def test_each_token_has_its_place_in_every_column() -> None:
@@ -128,15 +122,8 @@ def test_a_long_history_differs_where_it_differs() -> None:
     ]
 
 
-# --- advantages, as TRL's own worker computes them ---
-
-
-def test_advantages_are_the_rewards_in_deviations_from_their_mean() -> None:
-    scored = score([0.0, 1.0, 1.0, 0.0])
-    assert scored.mean == 0.5
-    assert scored.deviation == 0.5
-    assert all(math.isclose(a, b, rel_tol=1e-6) for a, b in zip(scored.advantages, [-1, 1, 1, -1], strict=True))
-
-
-def test_equal_rewards_give_no_advantage_at_all() -> None:
-    assert score([0.1] * 7).advantages == [0.0] * 7
+def test_a_group_has_the_rewards_of_all_its_rollouts() -> None:
+    cut = Answer([Turn([1], [2, 3], [-0.5, -0.5])], 0.25, "", truncated=True)
+    rollouts = [Rollout(cut, (3,)), Rollout(answer(1.0, ([1, 2], [3, 4]), ([8, 2, 3, 4], [5])), (2,))]
+    made = to_samples(rollouts, group_id=7, agent="adder", fork_threshold=1024, mask_truncated=True)
+    assert (made.id, made.agent, made.rewards, made.version) == (7, "adder", (0.25, 1.0), 2)

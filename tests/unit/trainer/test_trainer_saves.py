@@ -10,12 +10,13 @@ import pytest
 
 from gymtrain_trainer.checkpoints.folder import checkpoint_folder, last_checkpoint
 from gymtrain_trainer.checkpoints.saving import Saves
+from gymtrain_trainer.data.order import Place
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.trl.internals import forgive_saves
 from tests.unit.trainer.test_trainer_entry import context
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
-WORKER: Any = SimpleNamespace(resume_position=lambda: 7)
+WORKER: Any = SimpleNamespace(place=lambda: Place(7))
 
 
 class Trainer:

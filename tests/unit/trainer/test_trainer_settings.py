@@ -89,7 +89,8 @@ def test_the_rest_of_the_trainer_learns_what_the_config_means() -> None:
     }
     assert training_settings(spec(config), 10) == TrainingSettings(
         group_size=4,
-        samples_per_step=8,
+        groups_per_step=2,
+        max_sample_tokens=None,
         max_steps=5,
         sync_every_steps=2,
         fork_threshold=0,

@@ -6,16 +6,16 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
 from gymtrain_api.ledger import LedgerEntry
+from gymtrain_trainer.data.order import Place
 from gymtrain_trainer.data.rows import Task, Tasks, read_index
 from gymtrain_trainer.errors import DataError, DropReason, GroupDroppedError, RolloutsStalledError
-from gymtrain_trainer.framework import TrainingSample
+from gymtrain_trainer.framework import SampleGroup, TrainingSample
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts import alarms as alarms_module
 from gymtrain_trainer.rollouts import http as http_module
@@ -24,6 +24,7 @@ from gymtrain_trainer.rollouts.client import AgentSource
 from gymtrain_trainer.rollouts.group import Group, GroupRules
 from gymtrain_trainer.rollouts.guard import Versions, WeightGuard
 from gymtrain_trainer.rollouts.origins import Rollout
+from gymtrain_trainer.rollouts.pace import Bounds
 from gymtrain_trainer.rollouts.parts import WorkerParts, WorkerSettings
 from gymtrain_trainer.rollouts.positions import Positions
 from gymtrain_trainer.rollouts.report import RolloutReport
@@ -36,30 +37,22 @@ from tests.unit.trainer.trainer_data import question, write_dataset, write_index
 GENERATIONS = 4
 
 
-@dataclass(frozen=True)
-class NumberedSample(TrainingSample):
-    """One that knows the number of its row."""
-
-    number: int = 0
-
-
-def numbered_samples(rollouts: Sequence[Rollout], task: Task) -> list[TrainingSample]:
+def one_sample_each(rollouts: Sequence[Rollout], task: Task) -> SampleGroup:
     """One sample a rollout, of its sampled tokens alone."""
-    return [
-        NumberedSample(
+    samples = tuple(
+        TrainingSample(
             token_ids=[5] * rollout.answer.generated,
             mask=[1] * rollout.answer.generated,
             log_probs=[-0.5] * rollout.answer.generated,
-            advantage=0.0,
             versions=(rollout.version,),
             group_id=task.position,
+            rollout=number,
             agent=task.agent,
             reward=rollout.answer.reward,
-            reward_deviation=0.0,
-            number=task.row["number"],
         )
-        for rollout in rollouts
-    ]
+        for number, rollout in enumerate(rollouts)
+    )
+    return SampleGroup(task.position, task.agent, tuple(sample.reward for sample in samples), samples)
 
 
 class Servers:
@@ -99,10 +92,17 @@ def make_worker(
         index = read_index(write_index(tmp_path, write_dataset(tmp_path, questions)))
         numbering = SyncNumbers("run", 1)
         numbering.sent("run:1:1")
-        rules = GroupRules(GENERATIONS, changes.pop("max_staleness", 4), numbering)
+        staleness = changes.pop("max_staleness", 4)
+        rules = GroupRules(GENERATIONS, staleness, numbering, changes.pop("max_sample_tokens", None))
+        bounds = Bounds(GENERATIONS, changes.pop("groups_per_step", 2), 1, staleness, 16)
         announcer = changes.pop("announcer", None)
         ledger = changes.pop("ledger", None)
-        settings: dict[str, Any] = {"rules": rules, "ahead": 8, "max_concurrent": 16, "stall_timeout_seconds": 60.0}
+        settings: dict[str, Any] = {
+            "rules": rules,
+            "bounds": bounds,
+            "stall_timeout_seconds": 60.0,
+            "start": Place(changes.pop("start_position", 0)),
+        }
         limits, sampling = RolloutLimits(16, 5.0, 2), Sampling(1.0, 8)
         worker = RolloutWorker(
             WorkerSettings(**(settings | changes)),
@@ -111,7 +111,7 @@ def make_worker(
                 source=lambda on_failure: AgentSource(limits, sampling, on_failure),
                 guard=lambda: WeightGuard(servers, lambda before, after: foreign_weights(before, after, "run", 1)),
                 ledger=ledger,
-                make_samples=numbered_samples,
+                make_samples=one_sample_each,
                 report=RolloutReport(board, sampling, masks_truncated=False),
                 announcer=announcer,
             ),
@@ -125,8 +125,19 @@ def make_worker(
         worker.stop()
 
 
-def take(worker: RolloutWorker, count: int) -> list[Any]:
-    return [worker.buffer.get(timeout=20) for _ in range(count)]
+def take(worker: RolloutWorker, count: int) -> list[SampleGroup]:
+    """Groups, as a trainer takes them, which syncs the weights after each step."""
+    groups = []
+    for number in range(1, count + 1):
+        groups.append(worker.buffer.get(timeout=20))
+        if number % (worker._settings.bounds.groups_per_step or 1) == 0:
+            worker.use()
+            worker.update_model_version(worker._version + 1)
+    return groups
+
+
+def rows_of(groups: Sequence[SampleGroup], worker: RolloutWorker) -> set[int]:
+    return {worker._tasks.at(group.id).row["number"] for group in groups}
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -136,23 +147,24 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_a_group_arrives_whole_and_in_one_piece(make_worker: Callable[..., RolloutWorker]) -> None:
+def test_a_group_arrives_whole(make_worker: Callable[..., RolloutWorker]) -> None:
     worker = make_worker()
     worker.start()
-    groups = [sample.group_id for sample in take(worker, 4 * GENERATIONS)]
-    assert all(len(set(groups[i : i + GENERATIONS])) == 1 for i in range(0, len(groups), GENERATIONS))
+    groups = take(worker, 4)
+    assert [len(group.samples) for group in groups] == [GENERATIONS] * 4
+    assert len({group.id for group in groups}) == 4
 
 
 def test_rollouts_do_not_run_far_ahead_of_the_trainer(
     make_worker: Callable[..., RolloutWorker], served: AgentThread
 ) -> None:
-    worker = make_worker(ahead=8)
+    worker = make_worker()
     worker.start()
-    wait_until(lambda: worker.buffer.waiting() == 8)
+    wait_until(lambda: worker.buffer.qsize() == 2)
     time.sleep(0.3)
-    assert len(served.agent.requests) == 8
-    take(worker, GENERATIONS)
-    wait_until(lambda: len(served.agent.requests) == 12)
+    assert len(served.agent.requests) == 2 * GENERATIONS
+    take(worker, 1)
+    wait_until(lambda: len(served.agent.requests) == 3 * GENERATIONS)
 
 
 def test_a_failed_rollout_is_never_a_sample(
@@ -163,9 +175,9 @@ def test_a_failed_rollout_is_never_a_sample(
     )
     worker = make_worker()
     worker.start()
-    samples = take(worker, 6 * GENERATIONS)
-    assert {sample.number % 2 for sample in samples} == {0}
-    assert {sample.reward for sample in samples} == {1.0}
+    groups = take(worker, 6)
+    assert {number % 2 for number in rows_of(groups, worker)} == {0}
+    assert {reward for group in groups for reward in group.rewards} == {1.0}
     assert board.snapshot().dropped_groups > 0
     assert board.snapshot().failed_rollouts > 0
 
@@ -183,7 +195,7 @@ def test_one_failed_rollout_drops_its_whole_group(
     served.agent.behaviour = behaviour
     worker = make_worker()
     worker.start()
-    assert not failing & {sample.number for sample in take(worker, 3 * GENERATIONS)}
+    assert not failing & rows_of(take(worker, 3), worker)
 
 
 def test_a_group_from_base_weights_is_drawn_again(
@@ -193,10 +205,9 @@ def test_a_group_from_base_weights_is_drawn_again(
     worker = make_worker()
     worker.start()
     wait_until(lambda: worker.dropped.get(DropReason.FOREIGN_WEIGHTS, 0) >= 3)
-    assert worker.buffer.waiting() == 0
+    assert worker.buffer.qsize() == 0
     servers.versions = {"http://vllm": "run:1:1"}
-    positions = {sample.group_id for sample in take(worker, 4 * GENERATIONS)}
-    assert {0, 1} <= positions  # none was skipped for it
+    assert {0, 1} <= {group.id for group in take(worker, 4)}  # none was skipped for it
 
 
 def test_failing_rollouts_are_reported_until_one_works(
@@ -208,7 +219,7 @@ def test_failing_rollouts_are_reported_until_one_works(
     wait_until(lambda: board.snapshot().rollouts_failing_since is not None)
     assert "a server that adder called: gone" in board.snapshot().message
     served.agent.behaviour = lambda row, number: good_answer(row)
-    take(worker, GENERATIONS)
+    take(worker, 1)
     assert board.snapshot().rollouts_failing_since is None
     assert board.snapshot().message == ""
 
@@ -229,9 +240,9 @@ def test_too_long_without_a_usable_group_fails_the_attempt_with_the_last_error(
 def test_a_trainer_that_was_busy_for_long_does_not_count_as_a_stall(make_worker: Callable[..., RolloutWorker]) -> None:
     worker = make_worker(stall_timeout_seconds=0.2)
     worker.start()
-    wait_until(lambda: worker.buffer.waiting() == 8)
+    wait_until(lambda: worker.buffer.qsize() == 2)
     time.sleep(0.5)  # an optimizer step longer than the stall timeout
-    take(worker, 8)
+    take(worker, 2)
     worker.check_health()
 
 
@@ -247,10 +258,22 @@ def test_an_error_of_the_data_ends_the_attempt(make_worker: Callable[..., Rollou
 def test_resuming_starts_at_the_first_group_that_was_not_used(make_worker: Callable[..., RolloutWorker]) -> None:
     worker = make_worker(start_position=10)
     worker.start()
-    groups = [sample.group_id for sample in take(worker, 2 * GENERATIONS)]
-    worker.buffer.use(GENERATIONS)
-    assert min(groups) >= 10
-    assert worker.resume_position() == groups[GENERATIONS]
+    groups = take(worker, 3)  # a step of two, and one of the next step
+    used = {group.id for group in groups[:2]}
+    place = worker.place()
+    assert min(group.id for group in groups) >= 10
+    assert set(range(10, place.first_open)) | set(place.done) == used
+
+
+def test_a_sequence_that_is_too_long_to_train_on_costs_its_row_and_is_counted(
+    make_worker: Callable[..., RolloutWorker], served: AgentThread
+) -> None:
+    served.agent.behaviour = lambda row, number: good_answer(row, output=[7] * (9 if row["number"] % 2 else 2))
+    worker = make_worker(max_sample_tokens=8)
+    worker.start()
+    assert {number % 2 for number in rows_of(take(worker, 6), worker)} == {0}
+    assert worker.dropped[DropReason.TOO_LONG] > 0
+    assert worker.place().first_open > 0
 
 
 def test_samples_carry_the_version_at_their_groups_start(
@@ -300,27 +323,52 @@ def test_what_was_in_flight_when_the_worker_stopped_is_where_a_later_attempt_beg
     served.agent.behaviour = first_hangs
     worker = make_worker(start_position=10)
     worker.start()
-    take(worker, 2 * GENERATIONS)
-    worker.buffer.use(2 * GENERATIONS)
-    hanging = worker.resume_position()
-    assert hanging < 13, "the first of three groups or more"
+    take(worker, 2)
+    hanging = worker.place()
+    assert hanging.first_open < 13, "the first of three groups or more"
     worker.stop()
-    assert worker.resume_position() == hanging
+    assert worker.place() == hanging
 
 
-def test_a_group_that_grew_stale_while_it_waited_is_drawn_again(make_worker: Callable[..., RolloutWorker]) -> None:
-    worker = make_worker(max_staleness=1, ahead=8)
+def test_a_group_that_outlives_many_weight_versions_is_trained_on(
+    make_worker: Callable[..., RolloutWorker], served: AgentThread
+) -> None:
+    slow: list[int] = []
+    go_on = threading.Event()
+
+    async def first_row_is_slow(row: dict[str, Any], number: int) -> Any:
+        if not slow or row["number"] == slow[0]:
+            slow.append(row["number"])
+            await asyncio.to_thread(go_on.wait, 20)
+        return good_answer(row)
+
+    served.agent.behaviour = first_row_is_slow
+    worker = make_worker(max_staleness=1)
     worker.start()
-    wait_until(lambda: worker.buffer.waiting() == 8)
-    worker.update_model_version(3)
-    fresh = take(worker, 2 * GENERATIONS)
-    assert {sample.version for sample in fresh} == {3}
-    assert {sample.group_id for sample in fresh} == {0, 1}
-    assert worker.dropped == {DropReason.STALE: 2}
+    take(worker, 20)  # ten weight versions
+    go_on.set()
+    wait_until(lambda: bool(set(slow) & rows_of(take(worker, 2), worker)))
+    assert worker.dropped == {}
+    assert worker.place().done == ()
+
+
+def test_on_policy_each_group_is_sampled_by_the_weights_that_train_on_it(
+    make_worker: Callable[..., RolloutWorker], served: AgentThread
+) -> None:
+    worker = make_worker(max_staleness=0)
+    worker.start()
+    for version in range(1, 8):
+        groups = [worker.buffer.get(timeout=20) for _ in range(2)]
+        used = worker.use()
+        assert {one.staleness for one in used} == {(0,) * GENERATIONS}
+        assert {group.version for group in groups} == {version}
+        time.sleep(0.02)  # the weight sync: nothing may start meanwhile
+        assert worker.in_flight().groups == 0
+        worker.update_model_version(version + 1)
 
 
 def test_a_row_that_is_always_too_slow_does_not_take_the_place_of_others_for_ever() -> None:
-    positions = Positions(0)
+    positions = Positions(Place())
     position = positions.draw()
     redraws = 0
     while positions.again_unless_hopeless(position):
@@ -351,7 +399,7 @@ def test_each_draw_announces_what_comes_after_it(make_worker: Callable[..., Roll
     announced = Announced()
     worker = make_worker(announcer=lambda: announced)
     worker.start()
-    take(worker, 2 * GENERATIONS)
+    take(worker, 2)
     assert announced.upcoming[:3] == [[0, 1, 2], [1, 2, 3], [2, 3, 4]]
 
 
@@ -363,12 +411,12 @@ def test_the_watchdog_can_see_what_is_in_flight(make_worker: Callable[..., Rollo
         return good_answer(row)
 
     served.agent.behaviour = slow
-    worker = make_worker(ahead=8)
+    worker = make_worker()
     worker.start()
     wait_until(lambda: worker.in_flight().groups == 2)
     assert dict(worker.in_flight().agents) == {"adder": 2}
     go_on.set()
-    take(worker, 2 * GENERATIONS)
+    take(worker, 2)
 
 
 async def test_a_group_that_is_drawn_again_at_once_is_not_taken_for_the_one_before(
@@ -394,7 +442,7 @@ async def test_a_group_that_is_drawn_again_at_once_is_not_taken_for_the_one_befo
     for _ in range(3):
         await asyncio.sleep(0)
     assert runner.drawn == [7, 7]
-    assert (worker.in_flight().groups, worker.resume_position()) == (1, 7)
+    assert (worker.in_flight().groups, worker.place().first_open) == (1, 7)
     go_on.set()
     await asyncio.sleep(0.01)
     assert worker.in_flight().groups == 0
@@ -414,8 +462,7 @@ def test_of_two_environments_the_one_that_always_fails_is_named_while_the_other_
     )
     worker = make_worker(other_agent="other")
     worker.start()
-    samples = take(worker, 12 * GENERATIONS)
-    assert {sample.number % 2 for sample in samples} == {0}
+    assert {number % 2 for number in rows_of(take(worker, 12), worker)} == {0}
     (alarm,) = board.snapshot().alarms
     assert alarm.reason == "EnvironmentFailing"
     assert "agent other" in alarm.message
@@ -449,7 +496,7 @@ def test_a_row_whose_calls_nobody_knows_is_drawn_again_up_to_a_limit_and_the_ala
 ) -> None:
     lost = threading.Event()
     lost.set()
-    worker = make_worker(rows=8, ahead=GENERATIONS, ledger=lambda: NoLedger(lost.is_set))
+    worker = make_worker(rows=8, groups_per_step=100, ledger=lambda: NoLedger(lost.is_set))
     worker.start()
     wait_until(lambda: bool(board.snapshot().alarms))
     drawn = Counter(row["number"] for row in served.agent.requests)
@@ -461,4 +508,4 @@ def test_a_row_whose_calls_nobody_knows_is_drawn_again_up_to_a_limit_and_the_ala
     assert worker.dropped[DropReason.NO_LEDGER_ENTRY] >= 6
     lost.clear()
     while board.snapshot().alarms:
-        take(worker, GENERATIONS)
+        worker.buffer.get(timeout=20)

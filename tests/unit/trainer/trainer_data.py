@@ -1,11 +1,13 @@
-"""Indexed datasets for tests, in the format of the wiring contract."""
+"""Indexed datasets for tests, in the format of the wiring contract, and groups of samples."""
 
 import json
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from gymtrain_api.wiring import DataFile, DataIndex
+from gymtrain_trainer.framework import SampleGroup, TrainingSample
 
 
 def question(number: int, agent: str | None = None) -> dict[str, Any]:
@@ -42,3 +44,25 @@ def write_index(folder: Path, *files: DataFile) -> Path:
     path = folder / "index.json"
     path.write_text(DataIndex(train=list(files)).model_dump_json())
     return path
+
+
+def group(
+    number: int, *, rewards: Sequence[float] | None = None, versions: Sequence[int] | None = None, agent: str = "adder"
+) -> SampleGroup:
+    """A group of one sample a rollout: two tokens of prompt, two that were sampled."""
+    count = len(rewards or versions or [0, 1])
+    rewards = tuple(rewards or [0.0] * count)
+    samples = tuple(
+        TrainingSample(
+            token_ids=[1, 2, 5, 6 + rollout],
+            mask=[0, 0, 1, 1],
+            log_probs=[0.0, 0.0, -0.5, -0.5],
+            versions=((versions or [1] * count)[rollout],),
+            group_id=number,
+            rollout=rollout,
+            agent=agent,
+            reward=rewards[rollout],
+        )
+        for rollout in range(count)
+    )
+    return SampleGroup(number, agent, rewards, samples)

@@ -58,7 +58,8 @@ class Positions:
 
     def _new(self) -> Iterator[int]:
         """Those that were never drawn."""
-        return (position for position in itertools.count(self._next) if position not in self._done)
+        start = max(self._next, self._first_open)
+        return (position for position in itertools.count(start) if position not in self._done)
 
     def begin(self, position: int, agent: str) -> Draw:
         """A group runs; what is returned ends it."""

@@ -74,6 +74,7 @@ class RolloutWorker:
     def update_model_version(self, model_version: int) -> None:
         """The trainer's version from now on."""
         self._version = model_version
+        self._wake_up()  # more groups may start
 
     def check_health(self) -> None:
         """Called while the trainer waits on an empty buffer.

@@ -93,7 +93,8 @@ class StepTokens:
         counts: dict[tuple[int, int], int] = defaultdict(int)
         for group in groups:
             for sample in group.samples:
-                counts[sample.group_id, sample.rollout] += 0 if sample.masked else sample.trained_tokens
+                if not sample.masked:
+                    counts[sample.group_id, sample.rollout] += sample.trained_tokens
         return cls(sum(counts.values()), counts)
 
 
