@@ -14,6 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,15 @@ import numpy as np
 import torch
 from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM, TrainerCallback
 from transformers.integrations.flash_attention import get_target_dtype
-from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
 
 from benchmarks.shapes import SMOLLM2_135M
+from gymtrain_trainer.framework import SampleGroup, TrainingSample
+from gymtrain_trainer.rollouts.buffer import GroupBuffer
 from gymtrain_trainer.trl import attention
 from gymtrain_trainer.trl.attention import TREE_ATTENTION, TreeAttention
+from gymtrain_trainer.trl.settings import Batch, StepSettings
 from gymtrain_trainer.trl.trainer import build_trainer
+from gymtrain_trainer.trl.worker import TRLWorker
 
 _STEPS = 8
 _WARM_UP = 2  # steps left out of the median
@@ -85,28 +89,28 @@ class Rollouts:
     """A worker whose samples are all there before the first step."""
 
     def __init__(self, prompt: int, completion: int, count: int) -> None:
-        self.rollout_buffer: queue.Queue[Any] = queue.Queue()
-        self.metrics_queue: queue.Queue[Any] = queue.Queue()
+        self.buffer = GroupBuffer(lambda: 1)
+        self.metrics: queue.Queue[dict[str, Any]] = queue.Queue()
         random = np.random.default_rng(0)
-        for number in range(count):
-            if number % _GROUP == 0:
-                shared = random.integers(0, 400, prompt)
-            length = int(random.integers(max(1, completion // 2), completion + 1))
-            ids = np.concatenate([shared, random.integers(0, 400, length)])
-            mask = np.array([0] * prompt + [1] * length)
-            self.rollout_buffer.put(
-                RolloutSample(
-                    prompt=[],
-                    completion=[],
-                    input_ids=ids.astype(np.int64),
-                    completion_mask=mask,
-                    old_log_probs=np.where(mask, -5.0, 0.0).astype(np.float32),
-                    advantage=float(number % 2) * 2 - 1,
-                    model_version=1_000_000,
-                    group_id=number // _GROUP,
-                    metrics={"reward": 0.0, "reward_std": 0.0},
+        for number in range(count // _GROUP):
+            shared = random.integers(0, 400, prompt).tolist()
+            lengths = random.integers(max(1, completion // 2), completion + 1, _GROUP).tolist()
+            answers = [random.integers(0, 400, length).tolist() for length in lengths]
+            rewards = tuple(float(place % 2) for place in range(_GROUP))
+            samples = [
+                TrainingSample(
+                    token_ids=array("q", shared + answer),
+                    mask=array("b", [0] * prompt + [1] * len(answer)),
+                    log_probs=array("f", [0.0] * prompt + [-5.0] * len(answer)),
+                    versions=(1,),
+                    group_id=number,
+                    rollout=place,
+                    agent="made up",
+                    reward=rewards[place],
                 )
-            )
+                for place, answer in enumerate(answers)
+            ]
+            self.buffer.put(SampleGroup(number, "made up", rewards, tuple(samples)))
 
     def start(self) -> None:
         """Nothing to start."""
@@ -117,7 +121,7 @@ class Rollouts:
     def update_model_version(self, model_version: int) -> None:
         """Not needed: no sample is stale."""
 
-    def check_health(self, stale_after_s: float) -> None:
+    def check_health(self) -> None:
         """Raises RuntimeError: there are always enough samples."""
         raise RuntimeError("out of samples")
 
@@ -180,12 +184,14 @@ def measure(model: Path, shape: tuple[int, int, int], kernel: TreeAttention) -> 
             "learning_rate": 1e-6,
             "num_generations": _GROUP,
         }
+        batch = Batch(per_device=samples, accumulation=1, processes=1, num_generations=_GROUP, token_budget=0)
         trainer = build_trainer(
             arguments,
             model,
             callbacks=[clock],
-            rollout_worker=Rollouts(prompt, completion, samples * (_STEPS + 2)),
+            rollout_worker=TRLWorker(Rollouts(prompt, completion, samples * (_STEPS + 2))),
             weight_transfer=NoTransfer(),
+            steps=StepSettings(batch),
         )
         AttentionInterface.register(TREE_ATTENTION, kernel)
         trainer.train()

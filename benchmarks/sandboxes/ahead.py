@@ -19,6 +19,7 @@ from benchmarks.sandboxes.places import REAL, namespace
 from benchmarks.sandboxes.sheet import Figure
 from dev.cluster.containerd import ctr
 from dev.settings import Settings
+from gymtrain_trainer.data.order import Place
 from gymtrain_trainer.data.rows import Tasks, read_index
 from gymtrain_trainer.rollouts.announce import Announcer
 from gymtrain_trainer.rollouts.positions import Positions
@@ -74,7 +75,7 @@ async def _train(broker: ours.Ours, images: Sequence[str]) -> Rollouts:
     with TemporaryDirectory() as name:
         folder = Path(name)
         index = read_index(write_index(folder, write_dataset(folder, rows, agent=_AGENT)))
-        tasks, positions = Tasks(index, {_AGENT: "http://agent"}, seed=1), Positions(0)
+        tasks, positions = Tasks(index, {_AGENT: "http://agent"}, seed=1), Positions(Place())
         gate = asyncio.Semaphore(_CONCURRENT)
         began = time.perf_counter()
 

@@ -16,7 +16,7 @@ pytest.importorskip("peft")
 from gymtrain_trainer.errors import SettingsError, TrainerError  # noqa: E402
 from gymtrain_trainer.trl.adapter import agree_on_adapter  # noqa: E402
 from gymtrain_trainer.trl.internals import sent_parameters  # noqa: E402
-from gymtrain_trainer.trl.settings import trl_arguments  # noqa: E402
+from gymtrain_trainer.trl.settings import StepSettings, trl_arguments  # noqa: E402
 from gymtrain_trainer.trl.trainer import build_trainer  # noqa: E402
 from gymtrain_trainer.weights import LoRAFilesystem, SyncSettings, TransportRefusedError, WeightSync  # noqa: E402
 from tests.support.fake_vllm import FakeVLLM, free_port, serving  # noqa: E402
@@ -68,6 +68,7 @@ def make(tiny_model: Path, folder: Path, transfer: Any, **lora: Any) -> Any:
         lora={"task_type": "CAUSAL_LM", "r": 4, "target_modules": ["q_proj", "v_proj"], **lora},
         rollout_worker=NoRollouts(),
         weight_transfer=transfer,
+        steps=StepSettings.of(spec(config)),
     )
 
 

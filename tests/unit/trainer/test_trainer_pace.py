@@ -1,6 +1,7 @@
 """When the next group starts."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ FLOW = Flow(
 SLOW_ROLLOUTS = {"step_seconds": 1.0, "group_seconds": 100.0}
 
 
-def started(bounds: Bounds, **flow: float) -> int:
+def started(bounds: Bounds, **flow: Any) -> int:
     """How many groups start, one after the other."""
     now = replace(FLOW, **flow)
     count = 0

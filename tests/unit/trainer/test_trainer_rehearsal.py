@@ -170,15 +170,16 @@ def test_heads_wider_than_the_gpus_kernel_takes_are_refused_on_gpus_alone(
 def test_an_attempt_that_gets_there_is_refused_for_good(tiny_model: Path, tmp_path: Path) -> None:
     from gymtrain_trainer.errors import SettingsError
     from gymtrain_trainer.trl.refusals import refusals_named
-    from gymtrain_trainer.trl.settings import trl_arguments
+    from gymtrain_trainer.trl.settings import StepSettings, trl_arguments
     from gymtrain_trainer.trl.trainer import build_trainer
 
     run = spec(CONFIG | {"report_to": ["wandb"]})
+    arguments, steps = trl_arguments(run, folder=tmp_path, steps=1), StepSettings.of(run)
     with (
         pytest.raises(SettingsError, match=r"spec\.trainer\.config\.report_to: .* requires wandb"),
         refusals_named(run),
     ):
-        build_trainer(trl_arguments(run, folder=tmp_path, steps=1), tiny_model, callbacks=[])
+        build_trainer(arguments, tiny_model, callbacks=[], steps=steps)
 
 
 def test_the_model_folder_needs_no_weights(tiny_model: Path, tmp_path: Path) -> None:

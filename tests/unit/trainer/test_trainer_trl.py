@@ -6,7 +6,6 @@ They need the trainer image's environment: uv run --extra trainer.
 import dataclasses
 import json
 import queue
-from array import array
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,12 @@ from gymtrain_trainer.framework import TrainingSample  # noqa: E402
 from gymtrain_trainer.monitoring.kept_weights import KeptWeights  # noqa: E402
 from gymtrain_trainer.monitoring.sample_check import SampleChecker  # noqa: E402
 from gymtrain_trainer.rollouts.answer import Answer, Turn  # noqa: E402
+from gymtrain_trainer.rollouts.buffer import GroupBuffer  # noqa: E402
 from gymtrain_trainer.rollouts.origins import Rollout  # noqa: E402
 from gymtrain_trainer.rollouts.samples import chains, to_samples  # noqa: E402
 from gymtrain_trainer.trl.attention import TreeAttention  # noqa: E402
-from gymtrain_trainer.trl.worker import TRLSamples  # noqa: E402
+from gymtrain_trainer.trl.settings import StepSettings  # noqa: E402
+from gymtrain_trainer.trl.worker import TRLWorker  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -132,43 +133,6 @@ def test_a_second_row_is_not_given_the_first_ones_mask() -> None:
 # --- samples ---
 
 
-def sample(**fields: Any) -> TrainingSample:
-    """Three tokens, of which the last was sampled."""
-    made: dict[str, Any] = {
-        "token_ids": array("q", [1, 2, 3]),
-        "mask": array("b", [0, 0, 1]),
-        "log_probs": array("f", [0.0, 0.0, -0.5]),
-        "advantage": 0.5,
-        "versions": (3, 4),
-        "group_id": 7,
-        "agent": "adder",
-        "reward": 1.0,
-        "reward_deviation": 0.25,
-    }
-    return TrainingSample(**(made | fields))
-
-
-def test_trl_takes_our_samples_as_its_own() -> None:
-    waiting: queue.Queue[TrainingSample] = queue.Queue()
-    waiting.put(sample(truncated=True))
-    samples = TRLSamples(waiting)
-    assert samples.qsize() == 1
-    taken = samples.get(timeout=1.0)
-    assert taken.input_ids.tolist() == [1, 2, 3]
-    assert taken.completion_mask.tolist() == [0, 0, 1]
-    assert taken.old_log_probs.tolist() == [0.0, 0.0, -0.5]
-    assert (taken.input_ids.dtype, taken.old_log_probs.dtype) == (np.int64, np.float32)
-    assert (taken.advantage, taken.model_version, taken.group_id) == (0.5, 3, 7)
-    assert taken.metrics == {
-        "reward": 1.0,
-        "reward_std": 0.25,
-        "rewards/adder": 1.0,
-        "completions/truncated_frac": 1.0,
-    }
-    with pytest.raises(queue.Empty):
-        samples.get(timeout=0.01)
-
-
 def test_turns_become_the_sequences_that_trls_own_worker_makes_of_them() -> None:
     from trl.experimental.async_grpo.async_rollout_worker import TurnRecord, _chain_to_sequences
 
@@ -250,9 +214,8 @@ class Rollouts:
     """A worker with samples of its own: the reward is the share of token ids below 20."""
 
     def __init__(self, model: Any, per_step: int, masked: bool = False) -> None:
-        self._samples: queue.Queue[TrainingSample] = queue.Queue()
-        self.rollout_buffer = TRLSamples(self._samples)
-        self.metrics_queue: queue.Queue[Any] = queue.Queue()
+        self.buffer = GroupBuffer(lambda: self._version)
+        self.metrics: queue.Queue[Any] = queue.Queue()
         self.rewards: list[float] = []
         self._model = model
         self._per_step = per_step
@@ -270,7 +233,7 @@ class Rollouts:
         self._version = model_version
         self._group()
 
-    def check_health(self, stale_after_s: float) -> None:
+    def check_health(self) -> None:
         self._group()
 
     def _group(self) -> None:
@@ -290,11 +253,9 @@ class Rollouts:
         self.rewards.append(sum(a.reward for a in answers) / len(answers))
         group = len(self.rewards)
         rollouts = [Rollout(answer, (self._version,)) for answer in answers]
-        for made in to_samples(
-            rollouts, group_id=group, agent="share", fork_threshold=1024, mask_truncated=self._masked
-        ):
-            self._samples.put(made)
-            self.made.append(made)
+        made = to_samples(rollouts, group_id=group, agent="share", fork_threshold=1024, mask_truncated=self._masked)
+        self.buffer.put(made)
+        self.made += made.samples
 
 
 class Transfer:
@@ -374,8 +335,9 @@ def run(
         trl_arguments(spec(config), folder=folder, steps=steps),
         tiny_model,
         callbacks=[logs],
-        rollout_worker=worker,
+        rollout_worker=TRLWorker(worker),
         weight_transfer=transfer,
+        steps=StepSettings.of(spec(config)),
     )
     holder.append(trainer)
     trainer.train()
@@ -442,8 +404,9 @@ def test_the_trained_model_scores_one_sequence_as_any_model_does(tiny_model: Pat
         trl_arguments(spec(config), folder=tmp_path, steps=1),
         tiny_model,
         callbacks=[],
-        rollout_worker=Rollouts(lambda: None, 4),
+        rollout_worker=TRLWorker(Rollouts(lambda: None, 4)),
         weight_transfer=Transfer(),
+        steps=StepSettings.of(spec(config)),
     )
     trainer = TRLTrainer(made, trains_adapter=False, settle_transport=None)
     plain = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32, attn_implementation="sdpa")

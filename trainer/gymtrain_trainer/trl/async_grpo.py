@@ -16,10 +16,9 @@ import torch
 from trl.experimental.async_grpo import AsyncGRPOTrainer
 
 from gymtrain_trainer.trl import internals
-from gymtrain_trainer.trl.advantages import LossSettings
 from gymtrain_trainer.trl.batches import StepLoader, StepMaker
-from gymtrain_trainer.trl.correction import Correction, gradient_scale, with_gradient
-from gymtrain_trainer.trl.settings import Batch
+from gymtrain_trainer.trl.correction import gradient_scale, with_gradient
+from gymtrain_trainer.trl.settings import StepSettings
 
 
 class GroupGRPOTrainer(AsyncGRPOTrainer):  # type: ignore[misc]  # TRL is not installed where types are checked
@@ -28,13 +27,12 @@ class GroupGRPOTrainer(AsyncGRPOTrainer):  # type: ignore[misc]  # TRL is not in
     # compute_loss divides by the number of micro-batches; without this transformers 5.19 divides by it once more.
     loss_is_scaled_for_ga = True
 
-    def __init__(self, *args: Any, batch: Batch, loss: LossSettings, correction: Correction, **kwargs: Any) -> None:
-        """`batch`, `loss` and `correction`: of the run; the rest is AsyncGRPOTrainer's."""
+    def __init__(self, *args: Any, steps: StepSettings, **kwargs: Any) -> None:
+        """`steps`: of the run; the rest is AsyncGRPOTrainer's."""
         super().__init__(*args, **kwargs)
-        self._batch = batch
-        self._loss = loss
-        self._correction = correction
-        if not correction.clips:
+        self._steps = steps
+        self._correction = steps.correction
+        if not self._correction.clips:
             self.epsilon_low = self.epsilon_high = float("inf")
 
     def get_train_dataloader(self) -> Any:
@@ -42,7 +40,7 @@ class GroupGRPOTrainer(AsyncGRPOTrainer):  # type: ignore[misc]  # TRL is not in
         processes = self.accelerator.num_processes
         if not self.accelerator.is_main_process:
             return StepLoader(None, lambda: self.state.global_step, processes)
-        maker = StepMaker(self.rollout_worker.rollouts, self._batch, self._loss)
+        maker = StepMaker(self.rollout_worker.rollouts, self._steps.batch, self._steps.loss)
         internals.tell_wait_and_groups(self, maker)
         return StepLoader(lambda: maker.step(self.model_version), lambda: self.state.global_step, processes)
 

@@ -1,8 +1,8 @@
-"""The steps of a run, as TRL's loop takes them: whole groups from the queue, packed into micro-batches, one row a rank.
+"""The steps of a run, as TRL's loop takes them: whole groups from the queue, in micro-batches.
 
 ```
-GroupQueue ──► groups of a step ──► advantages ──► plan: micro-batches, rows ──► pack ──► every rank its rows
-rank 0 alone                                                                              StepLoader
+GroupQueue ──► groups of a step ──► advantages, plan: micro-batches, by rank ──► each rank packs its own
+               rank 0 (StepMaker)                                                all ranks (StepLoader)
 ```
 In place of TRL's own way (RolloutQueueDataset, its batchers, and accelerate's dispatcher), which counts samples and not
 groups, and fetches a micro-batch of the next step before the weights of this one are synced.
@@ -10,6 +10,7 @@ groups, and fetches a micro-batch of the next step before the weights of this on
 
 import queue
 import time
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,13 +20,32 @@ import torch
 from gymtrain_trainer.errors import InterruptedBySignal
 from gymtrain_trainer.framework import Rollouts, SampleGroup, TrainingSample
 from gymtrain_trainer.trl.advantages import LossSettings, StepTokens, advantages_of, factor
-from gymtrain_trainer.trl.packing import load, pack, unique_tokens
+from gymtrain_trainer.trl.packing import pack, unique_tokens
 from gymtrain_trainer.trl.planning import MicroBatch, plan
 from gymtrain_trainer.trl.settings import Batch
 
 _POLL_SECONDS = 5.0  # between two looks at the worker's health
 
-type Rows = list[dict[str, torch.Tensor]]  # of one rank: one a micro-batch
+
+@dataclass(frozen=True)
+class RankBatch:
+    """What one rank forwards in a micro-batch, before it packs it. Numbers without `global_` are the rank's own."""
+
+    samples: tuple[TrainingSample, ...]
+    advantages: tuple[float, ...]
+    global_n_tokens: int
+    global_n_forward_tokens: int
+    mean_seq_len: float
+
+    def packed(self) -> dict[str, torch.Tensor]:
+        """As TRL's loss takes it."""
+        return pack(
+            self.samples,
+            self.advantages,
+            global_n_tokens=self.global_n_tokens,
+            global_n_forward_tokens=self.global_n_forward_tokens,
+            mean_seq_len=self.mean_seq_len,
+        )
 
 
 class StepMaker:
@@ -39,7 +59,7 @@ class StepMaker:
         self.wait_s = 0.0  # waiting for groups, since the reader set it to 0: TRL's log has it
         self.groups = 0  # made into steps so far
 
-    def step(self, version: int) -> list[Rows]:
+    def step(self, version: int) -> list[list[RankBatch]]:
         """The next step, by rank.
 
         Args:
@@ -50,11 +70,11 @@ class StepMaker:
         """
         groups = self._take()
         self.groups += len(groups)
-        rows, measured = make_step(groups, self._batch, self._settings)
+        ranks, measured = make_step(groups, self._batch, self._settings)
         ages = [version - sample.version for group in groups for sample in group.samples]
         measured |= {"sample/staleness_mean": sum(ages) / len(ages), "sample/staleness_max": float(max(ages))}
         self._rollouts.metrics.put(measured)
-        return rows
+        return ranks
 
     def _take(self) -> list[SampleGroup]:
         groups: list[SampleGroup] = []
@@ -79,8 +99,10 @@ class StepMaker:
         return groups >= self._batch.groups_per_step
 
 
-def make_step(groups: Sequence[SampleGroup], batch: Batch, settings: LossSettings) -> tuple[list[Rows], dict[str, Any]]:
-    """The rows of a step by rank, and what TRL's log shows of them. Pure."""
+def make_step(
+    groups: Sequence[SampleGroup], batch: Batch, settings: LossSettings
+) -> tuple[list[list[RankBatch]], dict[str, Any]]:
+    """The micro-batches of a step by rank, and what TRL's log shows of them. Pure."""
     tokens, advantages = StepTokens.of(groups), advantages_of(groups, settings.scale_rewards)
     by_rollout = {
         (group.id, rollout): advantage
@@ -88,55 +110,45 @@ def make_step(groups: Sequence[SampleGroup], batch: Batch, settings: LossSetting
         for rollout, advantage in enumerate(of_group)
     }
     micro_batches = plan(
-        [group.samples for group in groups],
+        [[_trainable(sample) for sample in group.samples] for group in groups],
         processes=batch.processes,
         per_device=batch.per_device,
         token_budget=batch.token_budget,
     )
-    ranks: list[Rows] = [[] for _ in range(batch.processes)]
-    forwarded = 0
+    ranks: list[list[RankBatch]] = [[] for _ in range(batch.processes)]
     for micro_batch in micro_batches:
-        trained = sum(_counted(sample, micro_batch) for row in micro_batch.rows for sample in row)
-
-        def advantage(sample: TrainingSample, part: MicroBatch = micro_batch, of: int = trained) -> float:
-            if not _counted(sample, part):
-                return 0.0
-            scaled = factor(sample, settings, tokens, of, len(micro_batches))
-            return by_rollout[sample.group_id, sample.rollout] * scaled
-
-        packed = [
-            pack([_trainable(sample) for sample in row], advantages=[advantage(sample) for sample in row])
-            for row in micro_batch.rows
-        ]
-        lengths = [row["input_ids"].numel() for row in packed]
-        samples = sum(len(row) for row in micro_batch.rows)
-        forwarded += sum(lengths)
-        for rank, row in enumerate(packed):
+        counted = [part for part in micro_batch.by_rank if not part.filler]
+        trained = sum(s.trained_tokens for part in counted for s in part.samples if not s.masked)
+        forwarded = sum(part.unique_tokens for part in micro_batch.by_rank)
+        samples = sum(len(part.samples) for part in micro_batch.by_rank)
+        for rank, part in enumerate(micro_batch.by_rank):
             ranks[rank].append(
-                row
-                | {
-                    "global_n_tokens": torch.tensor([float(max(1, trained))]),
-                    "global_n_forward_tokens": torch.tensor([float(sum(lengths))]),
-                    "mean_seq_len": torch.tensor([sum(lengths) / samples]),
-                }
+                RankBatch(
+                    samples=part.samples,
+                    advantages=tuple(
+                        0.0
+                        if part.filler or sample.masked
+                        else by_rollout[sample.group_id, sample.rollout]
+                        * factor(sample, settings, tokens, trained, len(micro_batches))
+                        for sample in part.samples
+                    ),
+                    global_n_tokens=max(1, trained),
+                    global_n_forward_tokens=forwarded,
+                    mean_seq_len=forwarded / samples,
+                )
             )
-    return ranks, _measured(groups, micro_batches, forwarded)
-
-
-def _counted(sample: TrainingSample, micro_batch: MicroBatch) -> int:
-    """Trained tokens of a sample; 0 of one that must not reach the gradient."""
-    return 0 if sample.masked or micro_batch.is_filler(sample) else sample.trained_tokens
+    return ranks, _measured(groups, micro_batches)
 
 
 def _trainable(sample: TrainingSample) -> TrainingSample:
-    """TRL 1.16 fails on a row without a trained token: a masked sample keeps its first one, with an advantage of 0."""
+    """TRL 1.16 fails on a rank without a trained token: a masked sample keeps its first one, with an advantage of 0."""
     if not sample.masked:
         return sample
     first = list(sample.mask).index(1)
-    return replace(sample, mask=[int(place == first) for place in range(len(sample.mask))])
+    return replace(sample, mask=array("b", (int(place == first) for place in range(len(sample.mask)))))
 
 
-def _measured(groups: Sequence[SampleGroup], micro_batches: Sequence[MicroBatch], forwarded: int) -> dict[str, Any]:
+def _measured(groups: Sequence[SampleGroup], micro_batches: Sequence[MicroBatch]) -> dict[str, Any]:
     """Under TRL's own names where it has one. Rewards are means over rollouts, however many samples each became."""
     samples = [sample for group in groups for sample in group.samples]
     rewards: dict[str, list[float]] = {}
@@ -146,7 +158,8 @@ def _measured(groups: Sequence[SampleGroup], micro_batches: Sequence[MicroBatch]
     truncated = {(sample.group_id, sample.rollout) for sample in samples if sample.truncated}
     lengths = [len(sample.token_ids) for sample in samples]
     trained = sum(sample.trained_tokens for sample in samples)
-    loads = [[load(row) for row in micro_batch.rows] for micro_batch in micro_batches]
+    forwarded = sum(part.unique_tokens for micro_batch in micro_batches for part in micro_batch.by_rank)
+    loads = [[part.load for part in micro_batch.by_rank] for micro_batch in micro_batches]
     return {
         "reward": sum(every) / len(every),
         "reward_std": sum(group.reward_deviation for group in groups) / len(groups),
@@ -157,7 +170,7 @@ def _measured(groups: Sequence[SampleGroup], micro_batches: Sequence[MicroBatch]
         "sample/trained_tokens_mean": trained / len(samples),
         "batch/masked_token_frac": (sum(lengths) - trained, sum(lengths)),
         "batch/packing_ratio": (sum(lengths), forwarded),
-        "batch/row_imbalance": max(max(row) * len(row) / max(1, sum(row)) for row in loads),
+        "batch/row_imbalance": max(max(of_ranks) * len(of_ranks) / sum(of_ranks) for of_ranks in loads),
         "batch/rollouts_per_step": float(len(every)),
         "batch/equal_rewards_frac": sum(not group.reward_deviation for group in groups) / len(groups),
     }
@@ -175,11 +188,11 @@ class StepLoader:
         processes: ranks.
     """
 
-    make: Callable[[], list[Rows]] | None
+    make: Callable[[], list[list[RankBatch]]] | None
     steps: Callable[[], int]
     processes: int
 
-    def __iter__(self) -> Iterator[dict[str, Rows]]:
+    def __iter__(self) -> Iterator[dict[str, Any]]:
         """Ends where SIGTERM came while rank 0 waited for rollouts: all ranks end there together, with a checkpoint.
 
         An error on rank 0 would leave the others in the collective. It is one, however, where there is no other rank,
@@ -187,10 +200,10 @@ class StepLoader:
         """
         began_at = self.steps()
         while (mine := self._next(began_at)) is not None:
-            yield {"micro_batches": mine}
+            yield {"micro_batches": [micro_batch.packed() for micro_batch in mine]}
 
-    def _next(self, began_at: int) -> Rows | None:
-        made: list[Rows] | None = None
+    def _next(self, began_at: int) -> list[RankBatch] | None:
+        made: list[list[RankBatch]] | None = None
         if self.make is not None:
             try:
                 made = self.make()
@@ -199,10 +212,9 @@ class StepLoader:
                     raise
         if self.processes == 1:
             return made[0] if made else None
-        got: list[Any] = [None]
-        out: list[Rows | None] | None = None
+        got: list[list[RankBatch] | None] = [None]
+        out: list[list[RankBatch] | None] | None = None
         if self.make is not None:
             out = [*made] if made is not None else [None] * self.processes
         torch.distributed.scatter_object_list(got, out, src=0)
-        rows: Rows | None = got[0]
-        return rows
+        return got[0]

@@ -107,9 +107,7 @@ def _build(spec: GymTrainingRunSpec, model: Path, folder: Path) -> AsyncGRPOTrai
         lora=settings.lora_arguments(spec),
         rollout_worker=_Worker(),
         weight_transfer=object(),
-        batch=settings.Batch.of(spec),
-        loss=settings.loss_settings(spec),
-        correction=settings.correction(spec),
+        steps=settings.StepSettings.of(spec),
         config_class=_MetaConfig,
     )
     trainer.create_optimizer_and_scheduler(steps or 1)

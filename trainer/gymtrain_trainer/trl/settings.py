@@ -4,7 +4,7 @@ Pure, without torch. The arguments are those of AsyncGRPOConfig (TRL 1.16), and 
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -177,21 +177,25 @@ def trl_arguments(spec: GymTrainingRunSpec, *, folder: Path, steps: int | None) 
     return defaults | given | decided
 
 
-def loss_settings(spec: GymTrainingRunSpec) -> LossSettings:
-    """What shapes the loss beside TRL's own settings. Unknown values count as defaults: preflight reports them."""
-    config, default = spec.trainer.config, LossSettings()
-    scale, kind = config.get("scale_rewards"), config.get("loss_type")
-    return LossSettings(
-        scale_rewards=next((value for value in SCALES if value == scale), default.scale_rewards),
-        loss_type=next((value for value in LOSSES if value == kind), default.loss_type),
-        max_completion_length=max_completion_length(spec),
-    )
+@dataclass(frozen=True)
+class StepSettings:
+    """What makes a step of groups, and shapes its loss beside TRL's own settings."""
 
+    batch: Batch
+    loss: LossSettings = field(default_factory=LossSettings)
+    correction: Correction = field(default_factory=Correction)
 
-def correction(spec: GymTrainingRunSpec) -> Correction:
-    """`spec.rollout.correction`."""
-    given = spec.rollout.correction
-    return Correction(given.mode, float(given.min_ratio), float(given.max_ratio))
+    @classmethod
+    def of(cls, spec: GymTrainingRunSpec) -> "StepSettings":
+        """The run's. Unknown values count as defaults: preflight reports them."""
+        config, default, given = spec.trainer.config, LossSettings(), spec.rollout.correction
+        scale, kind = config.get("scale_rewards"), config.get("loss_type")
+        loss = LossSettings(
+            scale_rewards=next((value for value in SCALES if value == scale), default.scale_rewards),
+            loss_type=next((value for value in LOSSES if value == kind), default.loss_type),
+            max_completion_length=max_completion_length(spec),
+        )
+        return cls(Batch.of(spec), loss, Correction(given.mode, float(given.min_ratio), float(given.max_ratio)))
 
 
 def lora_arguments(spec: GymTrainingRunSpec) -> dict[str, Any] | None:

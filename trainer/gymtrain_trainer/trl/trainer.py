@@ -23,10 +23,8 @@ from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
 from gymtrain_trainer.framework import TrainerParts
 from gymtrain_trainer.trl import internals, settings
 from gymtrain_trainer.trl.adapter import agree_on_adapter
-from gymtrain_trainer.trl.advantages import LossSettings
 from gymtrain_trainer.trl.async_grpo import GroupGRPOTrainer
 from gymtrain_trainer.trl.attention import TREE_ATTENTION, TreeAttention
-from gymtrain_trainer.trl.correction import Correction
 from gymtrain_trainer.trl.refusals import refusals_named
 from gymtrain_trainer.trl.steps import StepTeller, StopCallback, agree_among_ranks, steps_of
 from gymtrain_trainer.trl.worker import TRLWorker
@@ -45,9 +43,7 @@ def build_trainer(
     lora: Mapping[str, Any] | None = None,
     rollout_worker: Any = None,
     weight_transfer: Any = None,
-    batch: settings.Batch,
-    loss: LossSettings,
-    correction: Correction,
+    steps: settings.StepSettings,
     config_class: type[AsyncGRPOConfig] = AsyncGRPOConfig,
 ) -> AsyncGRPOTrainer:
     """The trainer with its model loaded. `rollout_worker` and `weight_transfer` count on rank 0 only.
@@ -67,9 +63,7 @@ def build_trainer(
             peft_config=LoraConfig(**lora) if lora is not None else None,
             rollout_worker=rollout_worker,
             weight_transfer=weight_transfer,
-            batch=batch,
-            loss=loss,
-            correction=correction,
+            steps=steps,
         )
     trainer.remove_callback(PrinterCallback)
     if config.use_cpu or importlib.util.find_spec("kernels") is None:
@@ -100,9 +94,7 @@ def make_trainer(parts: TrainerParts) -> "TRLTrainer":
             callbacks=[teller] if teller is not None else [],
             rollout_worker=worker,
             weight_transfer=rank_zero.transfer if rank_zero is not None else ELSEWHERE,
-            batch=settings.Batch.of(spec),
-            loss=settings.loss_settings(spec),
-            correction=settings.correction(spec),
+            steps=settings.StepSettings.of(spec),
         )
     # Behind TRL's own callbacks: a signal that comes while weights are synced ends this step, not the next.
     trainer.add_callback(StopCallback(parts.stop, spec.trainer.checkpoint is not None, agree_among_ranks))
