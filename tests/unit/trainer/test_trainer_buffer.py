@@ -59,18 +59,22 @@ def test_the_staleness_of_a_rollout_that_forked_is_that_of_its_oldest_sample() -
     assert buffer.use()[0].staleness == (3,)
 
 
-def test_what_took_no_time_but_waiting_is_not_the_trainers_time() -> None:
+def test_a_step_tells_how_long_it_waited_for_its_groups_and_what_it_left() -> None:
     buffer = GroupBuffer(lambda: 1)
-    assert buffer.stock().step_seconds is None
     with pytest.raises(queue.Empty):
         buffer.get(timeout=0.2)
-    buffer.put(group(0))
+    for number in range(3):
+        buffer.put(group(number))
     buffer.get(1)
-    time.sleep(0.02)
+    time.sleep(0.1)
     buffer.use()
-    busy = buffer.stock().step_seconds
-    assert busy is not None
-    assert 0.02 <= busy < 0.2
+    assert 0.3 < buffer.wait.share < 0.9
+    assert buffer.wait.left == 2
+    buffer.get(1)
+    time.sleep(0.1)
+    buffer.use()
+    assert buffer.wait.share < 0.3
+    assert buffer.wait.left == 1
 
 
 def test_it_counts_what_waits_what_is_taken_and_what_was_used() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gymtrain_trainer.rollouts.pace import Bounds, Flow, failure_pause, is_late, may_start
+from gymtrain_trainer.rollouts.pace import Bounds, Flow, Lead, StepWait, failure_pause, is_late, may_start
 
 BOUNDS = Bounds(group_size=8, groups_per_step=4, sync_every_steps=1, max_staleness=2, max_concurrent=1000)
 FLOW = Flow(
@@ -17,48 +17,66 @@ FLOW = Flow(
     taken=0,
     used=0,
     steps=0,
-    step_seconds=None,
-    group_seconds=None,
 )
-SLOW_ROLLOUTS = {"step_seconds": 1.0, "group_seconds": 100.0}
+MANY = Lead(1000)
 
 
-def started(bounds: Bounds, **flow: Any) -> int:
+def started(bounds: Bounds, lead: Lead = MANY, **flow: Any) -> int:
     """How many groups start, one after the other."""
     now = replace(FLOW, **flow)
     count = 0
-    while may_start(bounds, now) and count < 1000:
+    while may_start(bounds, now, lead) and count < 1000:
         count += 1
         now = replace(now, running=now.running + 1, running_rollouts=now.running_rollouts + bounds.group_size)
     return count
 
 
 def test_before_the_first_step_no_more_start_than_it_uses() -> None:
-    assert started(BOUNDS) == 4
+    assert started(BOUNDS, Lead()) == 4
 
 
 @pytest.mark.parametrize(("staleness", "groups"), [(0, 4), (1, 8), (4, 20)])
-def test_where_rollouts_are_slow_as_many_are_begun_as_staleness_allows(staleness: int, groups: int) -> None:
-    assert started(replace(BOUNDS, max_staleness=staleness), **SLOW_ROLLOUTS) == groups
+def test_as_many_are_begun_as_staleness_allows(staleness: int, groups: int) -> None:
+    assert started(replace(BOUNDS, max_staleness=staleness)) == groups
 
 
-def test_where_training_is_slow_no_more_are_begun_than_it_will_use() -> None:
-    assert started(BOUNDS, step_seconds=10.0, group_seconds=1.0) == 5  # a step's, and those it needs meanwhile
+def test_no_more_run_or_wait_than_the_trainer_was_seen_to_need() -> None:
+    assert started(BOUNDS, Lead(6)) == 6
+    assert started(BOUNDS, Lead(6), running=2, waiting=3, taken=4) == 1
+
+
+def test_a_trainer_that_waited_gets_a_quarter_more() -> None:
+    assert Lead(8).after(StepWait(0.02, 0), 4) == Lead(10)
+
+
+def test_one_that_left_half_a_step_waiting_time_and_again_gets_one_less() -> None:
+    lead = Lead(8)
+    for _ in range(4):
+        lead = lead.after(StepWait(0.0, 2), 4)
+    assert lead == Lead(7)
+
+
+def test_one_that_neither_waited_nor_left_much_gets_what_it_had() -> None:
+    assert Lead(8, calm=3).after(StepWait(0.0, 1), 4) == Lead(8)
+
+
+def test_the_lead_is_never_below_a_step() -> None:
+    assert Lead(4, calm=3).after(StepWait(0.0, 4), 4) == Lead(4)
 
 
 def test_on_policy_nothing_starts_from_a_steps_end_until_its_weights_are_synced() -> None:
     on_policy = replace(BOUNDS, max_staleness=0)
-    assert started(on_policy, version=1, taken=4, **SLOW_ROLLOUTS) == 0
-    assert started(on_policy, version=1, used=4, steps=1, **SLOW_ROLLOUTS) == 0
-    assert started(on_policy, version=2, used=4, steps=1, **SLOW_ROLLOUTS) == 4
+    assert started(on_policy, version=1, taken=4) == 0
+    assert started(on_policy, version=1, used=4, steps=1) == 0
+    assert started(on_policy, version=2, used=4, steps=1) == 4
 
 
 def test_what_a_sync_interval_uses_may_be_begun_at_its_start() -> None:
-    assert started(replace(BOUNDS, max_staleness=0, sync_every_steps=3), **SLOW_ROLLOUTS) == 12
+    assert started(replace(BOUNDS, max_staleness=0, sync_every_steps=3)) == 12
 
 
 def test_a_late_group_gives_up_its_place() -> None:
-    busy = {"version": 9, "used": 32, "steps": 8, "running": 10, "running_rollouts": 80} | SLOW_ROLLOUTS
+    busy = {"version": 9, "used": 32, "steps": 8, "running": 10, "running_rollouts": 80}
     assert started(BOUNDS, **busy) == 2
     assert started(BOUNDS, **busy, late=3) == 5
 
@@ -69,13 +87,13 @@ def test_a_group_is_late_when_it_is_twice_as_old_as_one_of_usual_length_may_beco
 
 
 def test_no_group_starts_where_all_slots_are_taken() -> None:
-    assert started(replace(BOUNDS, max_concurrent=17), **SLOW_ROLLOUTS) == 2
+    assert started(replace(BOUNDS, max_concurrent=17)) == 2
 
 
 def test_rollouts_that_have_ended_make_room_before_their_group_does() -> None:
     narrow = replace(BOUNDS, max_concurrent=16)
-    assert started(narrow, running=2, running_rollouts=16, **SLOW_ROLLOUTS) == 0
-    assert started(narrow, running=2, running_rollouts=3, **SLOW_ROLLOUTS) == 1
+    assert started(narrow, running=2, running_rollouts=16) == 0
+    assert started(narrow, running=2, running_rollouts=3) == 1
 
 
 def test_a_group_larger_than_all_slots_still_runs_alone() -> None:
@@ -83,18 +101,18 @@ def test_a_group_larger_than_all_slots_still_runs_alone() -> None:
 
 
 def test_no_more_groups_are_begun_than_training_will_use() -> None:
-    assert started(replace(BOUNDS, total=10), version=3, used=4, taken=4, **SLOW_ROLLOUTS) == 2
+    assert started(replace(BOUNDS, total=10), version=3, used=4, taken=4) == 2
 
 
 def test_with_a_token_budget_the_groups_of_a_step_are_those_of_past_steps() -> None:
     by_tokens = replace(BOUNDS, groups_per_step=None)
-    assert started(by_tokens, version=3, used=10, steps=2, **SLOW_ROLLOUTS) == 15
+    assert started(by_tokens, version=3, used=10, steps=2) == 15
 
 
 def test_with_a_token_budget_groups_start_until_the_first_step_has_enough() -> None:
     by_tokens = replace(BOUNDS, groups_per_step=None)
-    assert started(by_tokens) == 1
-    assert started(by_tokens, taken=5) == 6
+    assert started(by_tokens, Lead(), taken=5) > 0
+    assert started(by_tokens, Lead(), taken=5, running=6) == 0
 
 
 def test_failures_slow_the_start_of_groups_up_to_a_limit() -> None:

@@ -9,18 +9,15 @@ Groups leave in the order of the weights that sampled them, oldest first: one th
 import heapq
 import itertools
 import queue
-import statistics
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from gymtrain_trainer.framework import SampleGroup, TrainingSample
-
-_MEASURED_STEPS = 5  # the last ones
+from gymtrain_trainer.rollouts.pace import StepWait
 
 
 @dataclass(frozen=True)
@@ -47,7 +44,6 @@ class Stock:
     taken: int  # for the step that runs
     used: int  # in steps that have ended
     steps: int  # that have ended
-    step_seconds: float | None  # that the trainer was busy with a step, waiting for groups left out; None before any
 
 
 class GroupBuffer:
@@ -63,8 +59,9 @@ class GroupBuffer:
         self._used = 0
         self._steps = 0
         self._waited = 0.0  # seconds, in this step
+        self._left = 0  # groups, when the last one of this step was taken
         self._step_began: float | None = None
-        self._step_seconds: deque[float] = deque(maxlen=_MEASURED_STEPS)
+        self.wait = StepWait(0.0, 0)  # of the step that ended last
         self.on_change: Callable[[], None] | None = None  # a group was taken, or a step has ended
         self.on_taken: Callable[[TrainingSample], None] | None = None  # each sample of it, in the trainer's thread
         self.while_waiting: Callable[[], AbstractContextManager[Any]] = nullcontext  # around each wait
@@ -89,6 +86,7 @@ class GroupBuffer:
                 if not self._changed.wait_for(lambda: self._heap, timeout):
                     raise queue.Empty
                 group = heapq.heappop(self._heap)[2]
+                self._left = len(self._heap)
                 self._taken.append(UsedGroup(group, self._version()))
         finally:
             self._waited += time.monotonic() - began
@@ -106,7 +104,7 @@ class GroupBuffer:
             self._steps += 1
             now = time.monotonic()
             if self._step_began is not None:
-                self._step_seconds.append(max(now - self._step_began - self._waited, 0.0))
+                self.wait = StepWait(self._waited / max(now - self._step_began, 1e-9), self._left)
             self._step_began, self._waited = now, 0.0
         self._tell()
         return used
@@ -119,8 +117,7 @@ class GroupBuffer:
     def stock(self) -> Stock:
         """The account now."""
         with self._changed:
-            busy = statistics.median(self._step_seconds) if self._step_seconds else None
-            return Stock(len(self._heap), len(self._taken), self._used, self._steps, busy)
+            return Stock(len(self._heap), len(self._taken), self._used, self._steps)
 
     def _tell(self) -> None:
         if self.on_change is not None:

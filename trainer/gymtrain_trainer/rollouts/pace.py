@@ -6,24 +6,30 @@ Three bounds, of which the lowest counts:
 | bound | groups | why |
 |---|---|---|
 | `allowed` | begun and not trained: at most `maxStaleness` + 1 weight versions ahead of what is trained | staleness |
-| `wanted` | that run or wait: what the trainer uses while a group is made, and one step | not older than need be |
+| `Lead` | that run or wait: as many as the trainer was seen to need | not older than need be |
 | `maxConcurrent` | rollouts that run | vLLM and the environments |
 
-`allowed` is the rule of AReaL (arXiv 2505.24298): with B groups of a weight version and the version v, no more than (v
-+ maxStaleness) B groups have been begun for training in all. A group is never dropped for its age: that would train on
-fast tasks more often than on slow ones. What it bounds is how far ahead groups start; one of usual length is trained
+`allowed` is the rule of AReaL (arXiv 2505.24298): with B groups of a weight version and the version v, no more than
+(v + maxStaleness) B groups have been begun for training in all. A group is never dropped for its age: that would train
+on fast tasks more often than on slow ones. What it bounds is how far ahead groups start; one of usual length is trained
 at most maxStaleness versions later. With maxStaleness 0 nothing starts before the weights are there that will train on
 it, and the trainer can't go on before all groups of the version are there: on-policy to the token.
 
 A group that takes much longer than others would keep its place meanwhile, and the trainer would wait for it. One that
 is `late`, twice as many versions old as one of usual length may become, gives up its place: another one starts
 instead. It is trained on when it ends. Where all groups take long, none is late: no version is made without them.
+
+`Lead` follows the pace of both sides by what it comes to: a trainer that waited gets a quarter more, one that left half
+a step's groups waiting several times in a row gets one less. More than it needs would make samples older, and vLLM,
+gateway and environments slower for those that it waits for.
 """
 
 import math
 from dataclasses import dataclass
 
-_MARGIN = 1.25  # of what the trainer uses while a group is made
+_WAITS = 0.01  # of a step's time; less is no wait
+_MORE = 1.25
+_CALM_STEPS = 4
 _FAILURE_PAUSE_SECONDS = 0.25  # after the first failed group, doubled at each further one
 _FAILURE_PAUSE_LIMIT_SECONDS = 5.0
 
@@ -62,8 +68,6 @@ class Flow:
         taken: groups of the step that runs.
         used: groups of steps that have ended.
         steps: that have ended.
-        step_seconds: that the trainer is busy with a step; None before it has done one.
-        group_seconds: that a group takes; None before one has ended.
     """
 
     version: int
@@ -74,17 +78,55 @@ class Flow:
     taken: int
     used: int
     steps: int
-    step_seconds: float | None
-    group_seconds: float | None
 
 
-def may_start(bounds: Bounds, flow: Flow) -> bool:
+@dataclass(frozen=True)
+class StepWait:
+    """How a step that has ended got its groups.
+
+    Attributes:
+        share: of its time, that the trainer waited for them.
+        left: groups that still waited when it had all of its own.
+    """
+
+    share: float
+    left: int
+
+
+@dataclass(frozen=True)
+class Lead:
+    """How many groups should run or wait.
+
+    Attributes:
+        groups: the number; 0 before a step has ended.
+        calm: steps in a row that left many waiting.
+    """
+
+    groups: int = 0
+    calm: int = 0
+
+    def after(self, wait: StepWait, step: int) -> "Lead":
+        """The next one. `step`: groups of a step."""
+        if not self.groups:
+            return Lead(2 * step)  # the first step had no predecessor that it could have been prepared in
+        if wait.share > _WAITS:
+            return Lead(math.ceil(self.groups * _MORE))
+        if wait.left < step / 2:
+            return Lead(self.groups)
+        calm = self.calm + 1
+        return Lead(max(step, self.groups - 1)) if calm == _CALM_STEPS else Lead(self.groups, calm)
+
+
+def may_start(bounds: Bounds, flow: Flow, lead: Lead) -> bool:
     """Whether one more group may start."""
     ahead = flow.running + flow.waiting
     begun = flow.used + flow.taken + ahead
     if bounds.total is not None and begun >= bounds.total:
         return False
-    if begun - flow.late >= allowed(bounds, flow) or ahead - flow.late >= wanted(bounds, flow):
+    # Before the first step more at once would only delay it.
+    if begun - flow.late >= allowed(bounds, flow) or ahead - flow.late >= (
+        lead.groups or groups_per_step(bounds, flow)
+    ):
         return False
     # A group larger than the bound must still be able to run.
     return not flow.running or flow.running_rollouts + bounds.group_size <= bounds.max_concurrent
@@ -92,32 +134,25 @@ def may_start(bounds: Bounds, flow: Flow) -> bool:
 
 def allowed(bounds: Bounds, flow: Flow) -> int:
     """Groups that this process may have begun by now."""
+    step = groups_per_step(bounds, flow)
     if bounds.groups_per_step is not None:
-        return (flow.version + bounds.max_staleness) * bounds.groups_per_step * bounds.sync_every_steps
+        return (flow.version + bounds.max_staleness) * step * bounds.sync_every_steps
     # A step's groups vary: as many intervals ahead of what was used, by their mean.
-    return flow.used + math.ceil((1 + bounds.max_staleness) * _groups_per_step(bounds, flow) * bounds.sync_every_steps)
+    return flow.used + (1 + bounds.max_staleness) * step * bounds.sync_every_steps
 
 
-def wanted(bounds: Bounds, flow: Flow) -> int:
-    """Groups that should run or wait."""
-    step = _groups_per_step(bounds, flow)
-    if flow.step_seconds is None or flow.group_seconds is None:
-        return math.ceil(step)  # before the first step: more at once would only delay it
-    meanwhile = step * flow.group_seconds / max(flow.step_seconds, 1e-3)
-    return math.ceil(step + _MARGIN * meanwhile)
+def groups_per_step(bounds: Bounds, flow: Flow) -> int:
+    """Of one step; where a token budget makes them vary, their mean so far."""
+    if bounds.groups_per_step is not None:
+        return bounds.groups_per_step
+    if flow.steps:
+        return max(1, math.ceil(flow.used / flow.steps))
+    return flow.taken + flow.waiting + 1  # more until the first step has enough
 
 
 def is_late(bounds: Bounds, versions: int) -> bool:
     """Whether a running group gives up its place; `versions`: that were made since it started."""
     return versions > 2 * (1 + bounds.max_staleness)
-
-
-def _groups_per_step(bounds: Bounds, flow: Flow) -> float:
-    if bounds.groups_per_step is not None:
-        return float(bounds.groups_per_step)
-    if flow.steps:
-        return max(1.0, flow.used / flow.steps)
-    return max(1.0, flow.taken + flow.waiting + 1)  # more until the first step has enough
 
 
 def failure_pause(consecutive_failures: int) -> float:

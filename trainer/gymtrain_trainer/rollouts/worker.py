@@ -3,10 +3,8 @@
 import asyncio
 import contextlib
 import logging
-import statistics
 import threading
 import time
-from collections import deque
 from contextlib import AsyncExitStack
 from typing import assert_never
 
@@ -23,14 +21,13 @@ from gymtrain_trainer.progress import InFlight
 from gymtrain_trainer.rollouts.announce import Announcer
 from gymtrain_trainer.rollouts.buffer import GroupBuffer, UsedGroup
 from gymtrain_trainer.rollouts.group import GroupRunner
-from gymtrain_trainer.rollouts.pace import Flow, failure_pause, is_late, may_start
+from gymtrain_trainer.rollouts.pace import Flow, Lead, failure_pause, is_late, may_start
 from gymtrain_trainer.rollouts.parts import WorkerParts, WorkerSettings
 from gymtrain_trainer.rollouts.positions import REDRAWS, Draw, Positions
 
 log = logging.getLogger(__name__)
 
 _JOIN_SECONDS = 10.0
-_MEASURED_GROUPS = 64  # the last ones that ended
 
 
 class RolloutWorker:
@@ -48,7 +45,7 @@ class RolloutWorker:
         self._positions = Positions(settings.start)
         self._running: dict[asyncio.Task[None], int] = {}  # and the version at which each began
         self._runner: GroupRunner | None = None
-        self._group_seconds: deque[float] = deque(maxlen=_MEASURED_GROUPS)
+        self._lead = Lead()
         self._waiting_since: float | None = None  # trainer found the buffer empty
         self._loop: asyncio.AbstractEventLoop | None = None
         self._announcer: Announcer | None = None
@@ -104,6 +101,7 @@ class RolloutWorker:
     def use(self) -> list[UsedGroup]:
         """The groups of the step that has ended; once a step, in the trainer's thread."""
         used = self.buffer.use()
+        self._lead = self._lead.after(self.buffer.wait, len(used))
         self._positions.done([one.group.id for one in used])
         return used
 
@@ -163,7 +161,7 @@ class RolloutWorker:
             raise self._fatal
 
     def _may_start(self) -> bool:
-        return not self._stopping and may_start(self._settings.bounds, self._flow())
+        return not self._stopping and may_start(self._settings.bounds, self._flow(), self._lead)
 
     def _flow(self) -> Flow:
         """What is under way now. The account may be of a moment ago: the next change looks again."""
@@ -178,8 +176,6 @@ class RolloutWorker:
             taken=stock.taken,
             used=stock.used,
             steps=stock.steps,
-            step_seconds=stock.step_seconds,
-            group_seconds=statistics.fmean(self._group_seconds) if self._group_seconds else None,
         )
 
     def _start_group(self, runner: GroupRunner) -> None:
@@ -221,6 +217,5 @@ class RolloutWorker:
                     assert_never(error.reason)
             return
         self._waiting_since = None
-        self._group_seconds.append(group.seconds)
         self._report.group_usable(group)
         self.buffer.put(group.samples)
