@@ -5,7 +5,7 @@ Rank 0 has the agent and what stands for vLLM. Ends with 75 where SIGTERM ended 
 | variable | when |
 |---|---|
 | TERM_AT_SYNC | at the beginning of the weight sync after so many |
-| TERM_AFTER_ROLLOUTS | so many were answered and no other is, once the steps that they are enough for are done |
+| TERM_AFTER_GROUPS | those of so many rows were answered and no other is, once the steps that they make are done |
 """
 
 import asyncio
@@ -27,8 +27,12 @@ from tests.unit.trainer.trainer_vllm import VLLM, run_process
 
 
 def _answer_at_most(most: int, vllm: VLLM) -> Behaviour:
+    answered: dict[str, None] = {}
+
     async def answer(row: dict[str, Any], number: int) -> web.Response:
-        if number > most:
+        if len(answered) < most:
+            answered[str(row["responses_create_params"]["input"])] = None
+        if str(row["responses_create_params"]["input"]) not in answered:
             await asyncio.sleep(600)
         return vllm.answer(row, number)
 
@@ -57,7 +61,7 @@ def main() -> int:
         made = Context(run, made.paths, made.attempt, made.nodes, made.node_rank, made.port)
         if at := int(os.environ.get("TERM_AT_SYNC", 0)):
             vllm.on_pause = lambda syncs: os.kill(os.getpid(), signal.SIGTERM) if syncs == at else None
-        if most := int(os.environ.get("TERM_AFTER_ROLLOUTS", 0)):
+        if most := int(os.environ.get("TERM_AFTER_GROUPS", 0)):
             served.agent.behaviour = _answer_at_most(most, vllm)
             threading.Thread(target=_terminate_when_idle, args=(vllm,), daemon=True).start()
     try:

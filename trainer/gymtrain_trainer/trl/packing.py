@@ -25,7 +25,7 @@ import numpy.typing as npt
 import torch
 
 from gymtrain_trainer.framework import TrainingSample
-from gymtrain_trainer.trl.prefixes import Integers, PrefixTree
+from gymtrain_trainer.trl.prefixes import Integers, PrefixTree, loss_terms
 
 _UNTRAINED = -100  # the label that torch's cross entropy leaves out
 
@@ -40,30 +40,22 @@ def load(samples: Sequence[TrainingSample]) -> int:
     return PrefixTree.of(samples).load
 
 
-def loss_terms(sample: TrainingSample) -> Integers:
-    """Positions of a sample's tokens that predict one in the loss: those right before a token with mask 1.
-
-    Nothing comes before the first token, so its mask doesn't count.
-    """
-    return np.flatnonzero(np.asarray(sample.mask, dtype=np.int8)[1:])
-
-
 def pack(
     samples: Sequence[TrainingSample],
     advantages: Sequence[float],
     *,
-    global_n_tokens: int,
-    global_n_forward_tokens: int,
+    global_n_tokens: float,
+    global_n_forward_tokens: float,
     mean_seq_len: float,
 ) -> dict[str, torch.Tensor]:
     """The `inputs` of TRL's `AsyncGRPOTrainer.compute_loss`, without padding.
 
     Args:
         samples: of one rank in one micro-batch.
-        advantages: of the samples, one each, in place of their own.
+        advantages: of the samples, one each.
         global_n_tokens: loss terms of the micro-batch on all ranks; they divide the loss.
         global_n_forward_tokens: tokens of all packed sequences of the micro-batch.
-        mean_seq_len: those, by the micro-batch's samples.
+        mean_seq_len: those tokens, divided by the samples of the micro-batch.
 
     Returns:
         N tokens, S segments, K tokens on all their paths, M loss terms:

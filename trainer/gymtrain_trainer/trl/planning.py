@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gymtrain_trainer.framework import TrainingSample
-from gymtrain_trainer.trl.prefixes import PrefixTree, added_load
+from gymtrain_trainer.trl.prefixes import PrefixTree, added_load, loss_terms
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Packed:
         trained_tokens: terms of the loss.
         load: what attention costs, in pairs of tokens.
         filler: the one sample is a copy of another rank's or micro-batch's, there so that the rank takes part. It has
-            an advantage of 0 and one trained token; leave it out of counts and weights.
+            one trained token; give it an advantage of 0, and leave it out of counts and weights.
     """
 
     samples: tuple[TrainingSample, ...]
@@ -92,8 +92,7 @@ class _Step:
     def __init__(self, samples: Sequence[TrainingSample]) -> None:
         self.samples = samples
         self.lengths = [len(sample.token_ids) for sample in samples]
-        # Nothing predicts the first token.
-        self.trained = [int(np.count_nonzero(np.asarray(sample.mask, dtype=np.int8)[1:])) for sample in samples]
+        self.trained = [len(loss_terms(sample)) for sample in samples]
         tree = PrefixTree.of(samples)
         self.places = [0] * len(samples)
         for place, index in enumerate(tree.order):
@@ -118,10 +117,10 @@ class _Step:
 
     def filler(self) -> TrainingSample:
         """The shortest sample, as a filler."""
-        shortest = min(range(len(self.samples)), key=lambda index: (not self.trained[index], self.lengths[index]))
+        shortest = min(range(len(self.samples)), key=self.lengths.__getitem__)
         sample = self.samples[shortest]
         mask = array("b", bytes(self.lengths[shortest]))
-        mask[1 + int(np.argmax(np.asarray(sample.mask, dtype=np.int8)[1:] != 0))] = 1
+        mask[int(loss_terms(sample)[0]) + 1] = 1
         return dataclasses.replace(sample, mask=mask)
 
 

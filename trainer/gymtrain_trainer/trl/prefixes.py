@@ -71,6 +71,14 @@ class PrefixTree:
         return sum(added_load(shared, length) for shared, length in zip(self.shared, self.lengths, strict=True))
 
 
+def loss_terms(sample: TrainingSample) -> Integers:
+    """Positions of the sample's tokens whose prediction is in the loss: those right before a token with mask 1.
+
+    Nothing predicts the first token, so its mask doesn't count.
+    """
+    return np.flatnonzero(np.asarray(sample.mask, dtype=np.int8)[1:])
+
+
 def added_load(shared: int, length: int) -> int:
     """What a sample of `length` tokens adds to the load of a tree with which it shares `shared` nodes."""
     return (length * (length + 1) - shared * (shared + 1)) // 2
