@@ -49,6 +49,10 @@ def main() -> int:
     parser.add_argument("--slow", nargs="*", choices=("none", "rollouts", "rows"), default=["none"])
     parser.add_argument("--staleness", type=int, default=4, help="of ours; TRL's is 4")
     parser.add_argument("--in-flight", type=int, default=512, help="rollouts")
+    parser.add_argument(
+        "--trl-in-flight", type=int, default=128, help="rollouts of TRL's side, with which it is fastest"
+    )
+    parser.add_argument("--trl-queue", type=int, default=128, help="its samples that wait")
     parser.add_argument("--correction", default="None")
     parser.add_argument("--seconds", type=float, default=150.0, help="the most that one run takes")
     options = parser.parse_args()
@@ -73,7 +77,7 @@ def _trl(options: argparse.Namespace, slow: str, seed: int, work: Path) -> dict[
     more = [f"--served-model-name={options.model}", "--max-model-len=1024"]
     with serving(options.model, work / "vllm.log", nccl, *more) as port:
         settings = [f"http://127.0.0.1:{port}", options.model, options.steps, options.batch, seed, slow]
-        command = ["benchmarks.gpu.chain.plain", *map(str, [*settings, options.in_flight])]
+        command = ["benchmarks.gpu.chain.plain", *map(str, [*settings, options.trl_in_flight, options.trl_queue])]
         with _process(command, work / "trl.log", {"CUDA_VISIBLE_DEVICES": "1", "OUT": str(work)}) as trainer:
             _wait(trainer, options.seconds, work / "trl.log")
     lines = (work / "trl.log").read_text(errors="replace").splitlines()

@@ -1,6 +1,6 @@
 """TRL's own trainer, with a rollout worker that asks vLLM directly: what the chain is measured against.
 
-    python3 -m benchmarks.gpu.chain.plain VLLM_URL MODEL STEPS BATCH SEED SLOW IN_FLIGHT
+    python3 -m benchmarks.gpu.chain.plain VLLM_URL MODEL STEPS BATCH SEED SLOW IN_FLIGHT QUEUE
 
 TRL's own worker refuses this model ("Unrecognized chat template"), so this one does what it does, and no more: groups
 in flight up to a number of rollouts, samples of a finished group into a queue, the version at the group's start on
@@ -39,8 +39,8 @@ _WARM_UP = 10  # steps left out of means
 class PlainWorker:
     """TRL's RolloutWorkerProtocol over vLLM's chat route."""
 
-    def __init__(self, url: str, model: str, in_flight: int, tails: Tails, seed: int) -> None:
-        self.rollout_buffer: queue.Queue[Any] = queue.Queue(maxsize=1024)  # TRL's default
+    def __init__(self, url: str, model: str, in_flight: int, waiting: int, tails: Tails, seed: int) -> None:
+        self.rollout_buffer: queue.Queue[Any] = queue.Queue(maxsize=waiting)
         self.metrics_queue: queue.Queue[Any] = queue.Queue()
         self.rows = rows()
         self.order = np.random.default_rng(seed).permutation(len(self.rows)).tolist()
@@ -128,11 +128,11 @@ class PlainWorker:
 
 def main() -> int:
     """Trains, and prints what was measured."""
-    url, model, steps, batch, seed, slow, in_flight = sys.argv[1:8]
+    url, model, steps, batch, seed, slow, in_flight, waiting = sys.argv[1:9]
     kind: Any = slow
     allow_older_torch()
     tails = Tails(kind)
-    worker = PlainWorker(url, model, int(in_flight), tails, int(seed))
+    worker = PlainWorker(url, model, int(in_flight), int(waiting), tails, int(seed))
     prompts = pyarrow.Table.from_pylist([{"prompt": row["prompt"]} for row in worker.rows])
     trainer = AsyncGRPOTrainer(
         model=model,

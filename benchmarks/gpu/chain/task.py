@@ -1,7 +1,8 @@
 """What both sides train on: sums of two one-digit numbers (reasoning-gym's chain_sum), of which some take longer."""
 
+import functools
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -52,11 +53,15 @@ def _prompt(question: str) -> list[dict[str, str]]:
     return [*shown, {"role": "user", "content": question}]
 
 
-def score(text: str, entry: Mapping[str, Any]) -> float:
-    """The reward of an answer."""
+@functools.cache
+def _scorer() -> Callable[[str, Mapping[str, Any]], float]:
     import reasoning_gym
     from reasoning_gym.utils import extract_answer
 
-    return float(
-        reasoning_gym.get_score_answer_fn("chain_sum")(answer=extract_answer(text) or text.strip(), entry=entry)
-    )
+    score_answer = reasoning_gym.get_score_answer_fn("chain_sum")
+    return lambda text, entry: float(score_answer(answer=extract_answer(text) or text.strip(), entry=entry))
+
+
+def score(text: str, entry: Mapping[str, Any]) -> float:
+    """The reward of an answer."""
+    return _scorer()(text, entry)

@@ -110,7 +110,8 @@ def test_each_is_still_there(row: internals.Internal) -> None:
     for owner in owners:
         found = getattr(found, owner)
     if row.on_instance:
-        assert f"self.{last} = " in inspect.getsource(found), f"{owners} doesn't set {last} any more: {row.why}"
+        setting = re.compile(rf"self\.{last}(: [^=\n]+)? = ")
+        assert setting.search(inspect.getsource(found)), f"{owners} doesn't set {last} any more: {row.why}"
     else:
         assert hasattr(found, last), f"{row.where} is gone: {row.why}"
 

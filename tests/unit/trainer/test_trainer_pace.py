@@ -76,7 +76,7 @@ def test_what_a_sync_interval_uses_may_be_begun_at_its_start() -> None:
 
 
 def test_a_late_group_gives_up_its_place() -> None:
-    busy = {"version": 9, "used": 32, "steps": 8, "running": 10, "running_rollouts": 80}
+    busy: dict[str, Any] = {"version": 9, "used": 32, "steps": 8, "running": 10, "running_rollouts": 80}
     assert started(BOUNDS, **busy) == 2
     assert started(BOUNDS, **busy, late=3) == 5
 

@@ -228,8 +228,9 @@ def attend(batch: dict[str, Any], dense_limit: int) -> Any:
 
 
 def test_trls_loss_and_gradients_are_those_of_its_own_batch(tiny_model: Path, tmp_path: Path) -> None:
-    from gymtrain_trainer.trl.settings import trl_arguments
+    from gymtrain_trainer.trl.settings import StepSettings, trl_arguments
     from gymtrain_trainer.trl.trainer import build_trainer
+    from gymtrain_trainer.trl.worker import TRLWorker
     from tests.unit.trainer.test_trainer_settings import spec
     from tests.unit.trainer.test_trainer_trl import Rollouts, Transfer
 
@@ -238,8 +239,9 @@ def test_trls_loss_and_gradients_are_those_of_its_own_batch(tiny_model: Path, tm
         trl_arguments(spec(config), folder=tmp_path, steps=1),
         tiny_model,
         callbacks=[],
-        rollout_worker=Rollouts(lambda: None, 4),
+        rollout_worker=TRLWorker(Rollouts(lambda: None, 4)),
         weight_transfer=Transfer(),
+        steps=StepSettings.of(spec(config)),
     )
     trainer.current_gradient_accumulation_steps = 1  # as training would set it
     found = []
