@@ -84,7 +84,7 @@ def _train(
         rank_zero.attach(trainer)
         with stop.waiting():
             rank_zero.servers.result()
-    # Millions of objects of libraries and model, which no collection has to look at again: each look took up to a second.
+    # Millions of objects of libraries and the model, which no later collection has to look at: each look takes long.
     gc.collect()
     gc.freeze()
     try:
