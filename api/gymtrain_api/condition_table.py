@@ -200,6 +200,11 @@ REASONS: Mapping[Reason, ReasonRow] = {
     Reason.SAMPLING_REPLACED: ReasonRow(
         "Normal", "Event only: rows or agents asked for other sampling settings, and the run's were used."
     ),
+    Reason.RECORDS_INCOMPLETE: ReasonRow(
+        "Warning",
+        "Event only: the records of some steps are missing. spec.trainer.records.maxSize is reached, so the oldest are "
+        "removed, or the volume takes them more slowly than steps come.",
+    ),
     # Healthy: what the trainer measures about its own samples and pace
     Reason.NO_ALARM: ReasonRow("Normal", "No alarm is active."),
     Reason.KL_HIGH: ReasonRow(
@@ -212,6 +217,9 @@ REASONS: Mapping[Reason, ReasonRow] = {
     ),
     Reason.CHECKPOINT_FAILED: ReasonRow(
         "Warning", "A checkpoint could not be written. Training continues, and the next one is tried."
+    ),
+    Reason.RECORDS_FAILED: ReasonRow(
+        "Warning", "The records of a step could not be written. Training continues, and the next step's are tried."
     ),
     Reason.ENVIRONMENT_FAILING: ReasonRow(
         "Warning",

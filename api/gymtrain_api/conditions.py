@@ -52,6 +52,7 @@ class Reason(StrEnum):
     CHECKPOINTS_SET_ASIDE = "CheckpointsSetAside"
     RESUMED_FROM_CHECKPOINT = "ResumedFromCheckpoint"
     SAMPLING_REPLACED = "SamplingReplaced"
+    RECORDS_INCOMPLETE = "RecordsIncomplete"
     # Healthy: what the trainer measures about its own samples and pace
     NO_ALARM = "NoAlarm"
     KL_HIGH = "KLHigh"
@@ -59,6 +60,7 @@ class Reason(StrEnum):
     PARITY_OFF = "ParityOff"
     STALLED = "Stalled"
     CHECKPOINT_FAILED = "CheckpointFailed"
+    RECORDS_FAILED = "RecordsFailed"
     ENVIRONMENT_FAILING = "EnvironmentFailing"
     NO_LEDGER_ENTRY = "NoLedgerEntry"
     # Suspended

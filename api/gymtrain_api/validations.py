@@ -113,6 +113,13 @@ _COMBINATIONS = (
         reason="FieldValueForbidden",
     ),
     Rule(
+        at="spec.trainer",
+        rule="self.records.samples == 'None' || has(self.checkpoint)",
+        message="records are written to the checkpoint volume: set trainer.checkpoint, or records.samples: None",
+        field="checkpoint",
+        reason="FieldValueRequired",
+    ),
+    Rule(
         at="spec",
         rule="!has(self.model.lora) || has(self.trainer.checkpoint)",
         message="an adapter reaches vLLM through the checkpoint volume: set trainer.checkpoint",
@@ -185,6 +192,7 @@ FIXED_AFTER_PREFLIGHT = (
     "trainer.gpus",
     "trainer.config",
     "trainer.checkpoint",
+    "trainer.records",
     "rollout",
     "gateway.image",
     "weightSync",

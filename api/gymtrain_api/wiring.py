@@ -11,7 +11,7 @@ Files in the pods (all are read-only except the scratch folders):
 | /gymtrain/model | vLLM, trainer, preflight | the policy model (a Hugging Face folder) |
 | /gymtrain/sources/N | trainer, preflight | dataset N of the spec, if it is on a volume or in a ConfigMap |
 | /gymtrain/data | trainer, preflight | `DataIndex` in index.json, and the files that it names |
-| /gymtrain/checkpoints | trainer | checkpoints, TensorBoard files, rewards.csv, state of the rollout worker |
+| /gymtrain/checkpoints | trainer | checkpoints, TensorBoard files, rewards.csv, records, state of the worker |
 | /gymtrain/resume/RUN | trainer, preflight | checkpoints of the run that `spec.resumeFrom` names; read-only |
 | /gymtrain/checkpoints | vLLM, if it takes adapters from it | the same volume, read-only |
 | /etc/gymtrain/broker/token | broker, Gym servers, trainer | the bearer token of the sandbox broker |
@@ -185,7 +185,14 @@ class TrainerPreflight(Document):
 
 
 type AlarmReason = Literal[
-    "KLHigh", "RatioOff", "ParityOff", "Stalled", "CheckpointFailed", "EnvironmentFailing", "NoLedgerEntry"
+    "KLHigh",
+    "RatioOff",
+    "ParityOff",
+    "Stalled",
+    "CheckpointFailed",
+    "RecordsFailed",
+    "EnvironmentFailing",
+    "NoLedgerEntry",
 ]
 """Values of conditions.Reason that the trainer gives Healthy."""
 

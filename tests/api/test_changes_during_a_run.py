@@ -53,6 +53,7 @@ REFUSED: dict[str, tuple[str, Any]] = {
         {"size": "1Gi", "accessModes": ["ReadWriteMany"]},
     ),
     "checkpoint taken away": ("trainer.checkpoint", None),
+    "records": ("trainer.records.samples", "All"),
     "rollout": ("rollout.maxConcurrent", 8),
     "weight sync": ("weightSync.transport", "HTTPFull"),
     "where it goes on": ("resumeFrom", "workplace"),

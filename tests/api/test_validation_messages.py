@@ -107,6 +107,15 @@ RULE_CASES: dict[str, tuple[dict[str, Any], str]] = {
         'spec.trainer.checkpoint.accessModes: Invalid value: "object": with more than one node, all trainer pods write '
         "to the volume: set accessModes: [ReadWriteMany] and a storageClassName that supports it",
     ),
+    "records without a volume": (
+        _trainer(records={"samples": "All"}),
+        "spec.trainer.checkpoint: Required value: records are written to the checkpoint volume: set "
+        "trainer.checkpoint, or records.samples: None",
+    ),
+    "size of records": (
+        _trainer(records={"maxSize": "2 GB"}),
+        'spec.trainer.records.maxSize: Invalid value: "string": 2 GB must be a size such as 20Gi or 500Mi',
+    ),
     "adapter without a volume": (
         _model(lora={"r": 8}),
         "spec.trainer.checkpoint: Required value: an adapter reaches vLLM through the checkpoint volume: set "

@@ -230,6 +230,23 @@ class StepMeasures:
         return {name: float(value) for name, value in values.items() if value is not None}
 
 
+@dataclass(frozen=True)
+class TrainedSample:
+    """What a step made of one of its samples.
+
+    Attributes:
+        group_id, index: the sample: its group, and its place among the samples of that, from 0.
+        advantage: of its rollout, before the length of anything comes in.
+        ratio: mean over its trained tokens of the probability under the step's weights, before the step, over that when
+            it was sampled; None where it wasn't measured, as of a masked sample.
+    """
+
+    group_id: int
+    index: int
+    advantage: float
+    ratio: float | None
+
+
 class StepCallbacks(Protocol):
     """What a framework's trainer calls at its steps: on rank 0, from the main thread."""
 
@@ -241,9 +258,9 @@ class StepCallbacks(Protocol):
         """The groups of a step are there."""
         ...
 
-    def on_step_end(self, steps: Steps) -> None:
+    def on_step_end(self, steps: Steps, trained: Sequence[TrainedSample] = ()) -> None:
         """After the optimizer's step, which used all groups that were taken, before its weight sync and its
-        checkpoint."""
+        checkpoint. `trained`: all samples of the step, where `spec.trainer.records.on`; nobody reads it elsewhere."""
         ...
 
     def on_measures(self, steps: Steps, measures: StepMeasures) -> None:

@@ -12,7 +12,7 @@ from gymtrain_trainer.context import Context
 from gymtrain_trainer.data.order import Place
 from gymtrain_trainer.data.rows import Tasks
 from gymtrain_trainer.framework import Trainer, TrainingSettings
-from gymtrain_trainer.monitoring.record import REWARDS_FILE, RewardsFile
+from gymtrain_trainer.monitoring.recorder import Recorder
 from gymtrain_trainer.monitoring.sample_check import SampleChecker, share_to_check, tolerance_of
 from gymtrain_trainer.monitoring.step_alarms import SampleAlarms
 from gymtrain_trainer.monitoring.watchdog import Watchdog
@@ -67,7 +67,7 @@ class RankZero:
     checker: SampleChecker | None
     prompts: list[list[int]]  # of the parity check; filled once there is a tokenizer
     servers: Future[None]
-    rewards: RewardsFile
+    recorder: Recorder
 
     def __post_init__(self) -> None:
         self.board.in_flight = self.worker.in_flight
@@ -80,6 +80,7 @@ class RankZero:
     def end(self) -> None:
         """Ends the parts after training, successful or not."""
         self.watchdog.end()
+        self.recorder.end()
         if self.checker is not None:
             self.checker.total()
 
@@ -150,7 +151,7 @@ def make_rank_zero(
         checker=checker,
         prompts=parity.prompts,
         servers=servers,
-        rewards=RewardsFile(context.run_folder / REWARDS_FILE),
+        recorder=Recorder(context.run_folder, spec.trainer.records, board, weight_sync.numbers.label),
     )
 
 

@@ -3,10 +3,11 @@
 import logging
 import statistics
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from gymtrain_trainer.checkpoints.saving import Saves
-from gymtrain_trainer.framework import StepMeasures, Steps
+from gymtrain_trainer.framework import StepMeasures, Steps, TrainedSample
 from gymtrain_trainer.monitoring.record import StepRecord, step_line, step_record
 from gymtrain_trainer.monitoring.step_alarms import Numbers
 from gymtrain_trainer.rank_zero import RankZero
@@ -33,7 +34,7 @@ class StepReport:
     def on_begin(self, steps: Steps) -> None:
         """Before the first weight sync."""
         self._first_step = steps.done
-        self._rank_zero.rewards.begin(steps.done)
+        self._rank_zero.recorder.begin(steps.done)
         self._step_ended = time.monotonic()
         self._board.update(
             phase="waiting_for_rollouts",
@@ -49,10 +50,12 @@ class StepReport:
         if self._board.snapshot().phase != "training":
             self._board.update(phase="training")
 
-    def on_step_end(self, steps: Steps) -> None:
+    def on_step_end(self, steps: Steps, trained: Sequence[TrainedSample] = ()) -> None:
         """After the optimizer's step."""
         # At each step, not at each report: a checkpoint may come between two of them, and holds the place in the data.
-        self._used += self._rank_zero.worker.use()
+        used = self._rank_zero.worker.use()
+        self._used += used
+        self._rank_zero.recorder.step(steps.done, used, trained)
         self._rank_zero.watchdog.stepped()
         fields: dict[str, Any] = {"step": steps.done}
         if steps.done == self._first_step + 1:
@@ -67,7 +70,7 @@ class StepReport:
         now = time.monotonic()
         record = step_record(steps.done, used, now - self._step_ended)
         first, self._first, self._step_ended = self._first, False, now
-        self._rank_zero.rewards.append(record)
+        self._rank_zero.recorder.report(record)
         numbers = measures.known()
         constrained = [sample.constrained for one in used for sample in one.group.samples]
         told = {name: numbers[name] for name in _TOLD if name in numbers}

@@ -10,7 +10,7 @@ from gymtrain_api.spec.data import Data, Dataset, PromptMessage, ReasoningGymTas
 from gymtrain_api.spec.gym import Gym, GymServer
 from gymtrain_api.spec.run import GymTrainingRunSpec
 from gymtrain_api.spec.sandboxes import ImageRewrite, Sandboxes
-from gymtrain_api.spec.training import CorrectionMode
+from gymtrain_api.spec.training import CorrectionMode, Records
 
 __all__ = [
     "CIDR_PATTERN",
@@ -27,5 +27,6 @@ __all__ = [
     "PodSettings",
     "PromptMessage",
     "ReasoningGymTask",
+    "Records",
     "Sandboxes",
 ]

@@ -14,6 +14,14 @@ SIZE_PATTERN = r"^[0-9]+(\.[0-9]+)?(Ki|Mi|Gi|Ti|k|M|G|T)?$"
 CIDR_PATTERN = r"^[0-9a-fA-F.:]+/[0-9]{1,3}$"
 IMAGE_PATTERN = r"^[a-zA-Z0-9][-a-zA-Z0-9._:/@]*$"
 
+_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+
+
+def bytes_of(size: str) -> int:
+    """The bytes of a size that fits SIZE_PATTERN, such as 20Gi."""
+    number = size.rstrip("kKMGTi")
+    return int(float(number) * _UNITS[size.removeprefix(number)])
+
 
 class Spec(BaseModel):
     """Base of every part of the spec: camelCase on the wire, unknown fields refused, immutable."""

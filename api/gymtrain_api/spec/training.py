@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from gymtrain_api.spec.base import DECIMAL_PATTERN, SIZE_PATTERN, KubernetesObject, PodSettings, Spec
+from gymtrain_api.spec.base import DECIMAL_PATTERN, SIZE_PATTERN, KubernetesObject, PodSettings, Spec, bytes_of
 
 
 class Inference(PodSettings):
@@ -49,6 +49,39 @@ class Checkpoint(Spec):
     )
 
 
+class Records(Spec):
+    """What each step trained on, as files in the folder records of the run's checkpoints: one file a step."""
+
+    samples: Literal["None", "Sampled", "All"] = Field(
+        "None",
+        description="Which samples are written, with tokens, log-probabilities, weight versions, rewards, advantages "
+        "and ratios. Sampled: those of groupsPerStep groups of each step, drawn at random. Needs checkpoint, the "
+        "volume that they are written to.",
+    )
+    groups_per_step: int = Field(1, ge=1, le=65536, description="Groups of each step that Sampled writes.")
+    format: Literal["Parquet", "JSONL"] = Field(
+        "Parquet",
+        description="Format of the files. JSONL needs no library to read, but about five times the space, and time of "
+        "the training process: use it for small runs.",
+    )
+    max_size: str = Field(
+        "1Gi",
+        pattern=SIZE_PATTERN,
+        max_length=32,
+        description="Limit of the size of all files together. Beyond it, the files of the oldest steps are removed.",
+    )
+
+    @property
+    def on(self) -> bool:
+        """Whether samples are written."""
+        return self.samples != "None"
+
+    @property
+    def max_bytes(self) -> int:
+        """`max_size` in bytes."""
+        return bytes_of(self.max_size)
+
+
 class Trainer(PodSettings):
     """The training Job: TRL's AsyncGRPOTrainer under torchrun."""
 
@@ -65,6 +98,10 @@ class Trainer(PodSettings):
         description="Volume for the checkpoints. Without it, they stay in the pod, and a new attempt starts from step "
         "0. With a volume, a pod that is asked to end finishes its step and writes a checkpoint. It has 30 s for "
         "this; for large models, set a longer template.spec.terminationGracePeriodSeconds.",
+    )
+    records: Records = Field(
+        default_factory=Records,
+        description="What each step trained on, as files in the folder records of the run's checkpoints.",
     )
 
 

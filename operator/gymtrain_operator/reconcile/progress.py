@@ -21,7 +21,7 @@ _BEFORE_TRAINING = {"starting", "waiting_for_servers"}
 _MEASURES = {"waiting_for_rollouts", "training", "complete"}
 # Alarms that may stand for a whole run, as of an environment of several that never works: they must not hide what
 # comes later.
-_LASTING = {Reason.ENVIRONMENT_FAILING, Reason.NO_LEDGER_ENTRY}
+_LASTING = {Reason.ENVIRONMENT_FAILING, Reason.NO_LEDGER_ENTRY, Reason.RECORDS_FAILED}
 
 
 def shown_progress(report: TrainerProgress | None, before: Progress | None, now: float) -> Progress | None:

@@ -5,6 +5,7 @@ Its model is a number, and a step adds the rewards of its samples to it. It has 
 
 import json
 import queue
+import statistics
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ from gymtrain_trainer.framework import (
     SampleGroup,
     StepMeasures,
     Steps,
+    TrainedSample,
     Trainer,
     TrainerParts,
     TrainingSample,
@@ -84,7 +86,7 @@ class PlainTrainer:
         self._weight += sum(sample.reward for sample in samples)
         self.step += 1
         steps = Steps(self.step, total)
-        callbacks.on_step_end(steps)
+        callbacks.on_step_end(steps, [made for group in groups for made in self._made_of(group)])
         self._sync()
         callbacks.on_measures(steps, StepMeasures(loss=0.5, kl=0.0, ratio=1.0))
         if self._parts.context.run.spec.trainer.checkpoint:
@@ -93,6 +95,14 @@ class PlainTrainer:
             except OSError as error:
                 callbacks.on_save_error(steps, error)
             callbacks.on_save(steps)
+
+    def _made_of(self, group: SampleGroup) -> list[TrainedSample]:
+        """What records say of a step: its weights gave each token the probability that it was sampled with."""
+        mean = statistics.fmean(group.rewards)
+        return [
+            TrainedSample(group.id, index, advantage=sample.reward - mean, ratio=1.0)
+            for index, sample in enumerate(group.samples)
+        ]
 
     def _group(self) -> SampleGroup:
         while True:

@@ -55,9 +55,12 @@ def process(
 ) -> Callable[..., tuple[Pods, ProgressBoard, Context, PlainTrainer]]:
     """Runs one training process to its end."""
 
-    def run(stop: StopSignal | None = None, **config: Any) -> tuple[Pods, ProgressBoard, Context, PlainTrainer]:
+    def run(
+        stop: StopSignal | None = None, records: dict[str, Any] | None = None, **config: Any
+    ) -> tuple[Pods, ProgressBoard, Context, PlainTrainer]:
         pods = Pods()
-        spec = {"trainer": {"config": {"steps": 3} | config}, "rollout": {"maxConcurrent": 2}}
+        trainer = {"config": {"steps": 3} | config, "records": records or {}}
+        spec = {"trainer": trainer, "rollout": {"maxConcurrent": 2}}
         (tmp_path / "empty").mkdir(exist_ok=True)  # the model's folder: it needs none
         made = make_context(tmp_path, tmp_path / "empty", served.agent.url, spec)
         board = run_process(made, pods, stop or StopSignal(), monkeypatch.setattr)
@@ -101,6 +104,18 @@ def test_it_goes_on_from_its_checkpoint(process: Callable[..., Any]) -> None:
     found = last_checkpoint(made.run_folder, made.owner)
     assert found is not None
     assert found.state.position == first_untrained(trainer, begin)
+
+
+def test_its_samples_are_recorded_with_what_it_made_of_them(process: Callable[..., Any]) -> None:
+    records = {"samples": "All", "format": "JSONL"}
+    first = process(steps=2, records=records)[0]
+    pods, _, made, trainer = process(steps=3, records=records)
+    folder = made.run_folder / "records"
+    rows = [json.loads(line) for path in sorted(folder.iterdir()) for line in path.read_text().splitlines()]
+    assert [row["step"] for row in rows] == [1] * 4 + [2] * 4 + [3] * 4, "two groups of two rollouts a step"
+    last = [(row["group"], row["rollout"], row["token_ids"], row["advantage"], row["ratio"]) for row in rows[-4:]]
+    assert last == [(one.group_id, one.rollout, list(one.token_ids), 0.0, 1.0) for one in trainer.trained]
+    assert [row["version"] for row in rows[3::4]] == [*first.labels[:2], pods.labels[0]]
 
 
 def test_a_checkpoint_that_the_volume_does_not_take_costs_that_checkpoint_alone(

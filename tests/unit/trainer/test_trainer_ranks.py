@@ -3,6 +3,7 @@
 On the CPU, or on two GPUs where there are two: there also with a sharded model.
 """
 
+import json
 import os
 import socket
 import subprocess
@@ -37,7 +38,7 @@ def _train(
     folder: Path, model: Path, spec: dict[str, Any], environment: dict[str, str] | None = None, **config: Any
 ) -> Any:
     """Runs both to their end; the exit codes and the last checkpoint."""
-    spec = spec | {"trainer": {"processesPerNode": 2, "gpus": GPUS}}
+    spec = spec | {"trainer": {"processesPerNode": 2, "gpus": GPUS} | spec.get("trainer", {})}
     made = make_context(folder, model, "http://127.0.0.1:9", spec, per_device_train_batch_size=4, **config)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -74,6 +75,20 @@ def test_two_processes_train_all_weights(train: Callable[..., Any]) -> None:
     assert (codes, checkpoint.state.step) == ([0, 0], 4)
     codes, checkpoint = train({}, max_steps=6)
     assert (codes, checkpoint.state.step) == ([0, 0], 6), "it goes on from the checkpoint"
+
+
+def test_the_samples_that_both_processes_trained_are_recorded(train: Callable[..., Any], tmp_path: Path) -> None:
+    records = {"samples": "All", "format": "JSONL"}
+    codes, _ = train({"trainer": {"records": records}, "rollout": {"maxStaleness": 0}}, max_steps=2)
+    assert codes == [0, 0]
+    files = sorted((tmp_path / "checkpoints" / "records").iterdir())
+    rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    assert [row["step"] for row in rows] == [1] * 8 + [2] * 8
+    assert {row["staleness"] for row in rows} == {0}
+    assert [row["ratio"] for row in rows] == pytest.approx([1.0] * 16, abs=1e-3)
+    for group in {row["group"] for row in rows}:
+        advantages = [row["advantage"] for row in rows if row["group"] == group]
+        assert sum(advantages) == pytest.approx(0.0, abs=1e-6)
 
 
 def test_two_processes_train_an_adapter(train: Callable[..., Any]) -> None:

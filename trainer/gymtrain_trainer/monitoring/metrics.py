@@ -14,6 +14,7 @@
 | gymtrain_trainer_masked_rollouts_total | counter | truncated rollouts that were left out of the loss |
 | gymtrain_trainer_constrained_turns_total | counter | turns that a grammar held (tool_choice, JSON schemas) |
 | gymtrain_trainer_replaced_sampling_total | counter | rows and turns that asked for another one, by label `setting` |
+| gymtrain_trainer_recorded_steps_total | counter | steps to record, by label `outcome` (docs/records.md) |
 | gymtrain_trainer_rollouts_failing_seconds | gauge | time without a usable group while groups fail |
 | gymtrain_trainer_groups_in_flight | gauge | groups whose rollouts run now |
 | gymtrain_trainer_oldest_group_seconds | gauge | age of the oldest of them |
@@ -86,6 +87,7 @@ class BoardCollector:
         yield self._by_label("failed_groups", "Groups with a failed rollout, by agent.", "agent", "failed_groups")
         yield self._by_label("rows_given_up", "Rows given up, by reason.", "reason", "rows_given_up")
         yield self._by_label("alarms", "Alarms raised.", "reason", "alarms")
+        yield self._by_label("recorded_steps", "Steps with samples to record, by outcome.", "outcome", "recorded_steps")
         yield self._by_label("checked_samples", "Samples checked.", "verdict", "checked_samples")
         alarms = GaugeMetricFamily("gymtrain_trainer_alarm", "1 while the alarm is active.", labels=["reason"])
         standing = {alarm.reason for alarm in now.alarms}

@@ -1,7 +1,9 @@
 """The record of each step: rewards.csv for people and tools, the board for the operator, a line in the log."""
 
+import contextlib
 import csv
 import json
+import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -80,7 +82,17 @@ class RewardsFile:
         with self._path.open("w", newline="") as file:
             csv.writer(file).writerows([[field.name for field in fields(StepRecord)], *kept])
 
-    def append(self, record: StepRecord) -> None:
-        """Adds one row."""
-        with self._path.open("a", newline="") as file:
-            csv.writer(file).writerow(astuple(record))
+    def append(self, *records: StepRecord) -> None:
+        """Adds rows.
+
+        Raises:
+            OSError: the volume doesn't take them; the file is as before.
+        """
+        before = self._path.stat().st_size if self._path.exists() else 0
+        try:
+            with self._path.open("a", newline="") as file:
+                csv.writer(file).writerows(map(astuple, records))
+        except OSError:
+            with contextlib.suppress(OSError):  # half a row is worse than none
+                os.truncate(self._path, before)
+            raise

@@ -19,6 +19,7 @@ from gymtrain_trainer.trl import internals
 from gymtrain_trainer.trl.batches import StepLoader, StepMaker
 from gymtrain_trainer.trl.correction import gradient_scale, with_gradient
 from gymtrain_trainer.trl.settings import StepSettings
+from gymtrain_trainer.trl.trained import TrainedSamples
 
 
 class GroupGRPOTrainer(AsyncGRPOTrainer):  # type: ignore[misc]  # TRL is not installed where types are checked
@@ -32,6 +33,7 @@ class GroupGRPOTrainer(AsyncGRPOTrainer):  # type: ignore[misc]  # TRL is not in
         super().__init__(*args, **kwargs)
         self._steps = steps
         self._correction = steps.correction
+        self.trained = TrainedSamples() if steps.records else None
         if not self._correction.clips:
             self.epsilon_low = self.epsilon_high = float("inf")
 
@@ -40,7 +42,7 @@ class GroupGRPOTrainer(AsyncGRPOTrainer):  # type: ignore[misc]  # TRL is not in
         processes = self.accelerator.num_processes
         if not self.accelerator.is_main_process:
             return StepLoader(None, lambda: self.state.global_step, processes)
-        maker = StepMaker(self.rollout_worker.rollouts, self._steps.batch, self._steps.loss)
+        maker = StepMaker(self.rollout_worker.rollouts, self._steps.batch, self._steps.loss, self.trained)
         internals.tell_wait_and_groups(self, maker)
         return StepLoader(lambda: maker.step(self.model_version), lambda: self.state.global_step, processes)
 
@@ -55,10 +57,14 @@ class GroupGRPOTrainer(AsyncGRPOTrainer):  # type: ignore[misc]  # TRL is not in
                 loss = super().training_step(model, micro_batch, num_items_in_batch)
             total = loss if total is None else total + loss
         assert total is not None
+        if self.trained is not None:
+            self.trained.gather()
         return total
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """TRL's loss of one row, by tokens whose gradients are corrected."""
+        if self.trained is not None:
+            model = self.trained.watched(model, inputs)
         if self._correction.mode == "None":
             return super().compute_loss(model, inputs, *args, **kwargs)
         trained = inputs["token_index"] >= 0

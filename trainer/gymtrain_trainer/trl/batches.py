@@ -23,6 +23,7 @@ from gymtrain_trainer.trl.advantages import LossSettings, StepTokens, advantages
 from gymtrain_trainer.trl.packing import pack, unique_tokens
 from gymtrain_trainer.trl.planning import MicroBatch, plan
 from gymtrain_trainer.trl.settings import Batch
+from gymtrain_trainer.trl.trained import NAMES, Name, TrainedSamples
 
 _POLL_SECONDS = 5.0  # between two looks at the worker's health
 
@@ -36,26 +37,31 @@ class RankBatch:
     global_n_tokens: int
     global_n_forward_tokens: int
     mean_seq_len: float
+    names: tuple[Name | None, ...] | None = None  # of the samples, where they are recorded
 
-    def packed(self) -> dict[str, torch.Tensor]:
+    def packed(self) -> dict[str, Any]:
         """As TRL's loss takes it."""
-        return pack(
+        packed = pack(
             self.samples,
             self.advantages,
             global_n_tokens=self.global_n_tokens,
             global_n_forward_tokens=self.global_n_forward_tokens,
             mean_seq_len=self.mean_seq_len,
         )
+        return packed if self.names is None else packed | {NAMES: self.names}
 
 
 class StepMaker:
     """Makes the steps on rank 0."""
 
-    def __init__(self, rollouts: Rollouts, batch: Batch, settings: LossSettings) -> None:
-        """`batch`: of the run; `settings`: of its loss."""
+    def __init__(
+        self, rollouts: Rollouts, batch: Batch, settings: LossSettings, trained: TrainedSamples | None = None
+    ) -> None:
+        """`batch`: of the run; `settings`: of its loss; `trained`: where samples are recorded."""
         self._rollouts = rollouts
         self._batch = batch
         self._settings = settings
+        self._trained = trained
         self.wait_s = 0.0  # waiting for groups, since the reader set it to 0: TRL's log has it
         self.groups = 0  # made into steps so far
 
@@ -70,7 +76,7 @@ class StepMaker:
         """
         groups = self._take()
         self.groups += len(groups)
-        ranks, measured = make_step(groups, self._batch, self._settings)
+        ranks, measured = make_step(groups, self._batch, self._settings, self._trained)
         ages = [version - sample.version for group in groups for sample in group.samples]
         measured |= {"sample/staleness_mean": sum(ages) / len(ages), "sample/staleness_max": float(max(ages))}
         self._rollouts.metrics.put(measured)
@@ -100,15 +106,16 @@ class StepMaker:
 
 
 def make_step(
-    groups: Sequence[SampleGroup], batch: Batch, settings: LossSettings
+    groups: Sequence[SampleGroup], batch: Batch, settings: LossSettings, record: TrainedSamples | None = None
 ) -> tuple[list[list[RankBatch]], dict[str, Any]]:
-    """The micro-batches of a step by rank, and what TRL's log shows of them. Pure."""
+    """The micro-batches of a step by rank, and what TRL's log shows of them. Pure, but that `record` is told."""
     tokens, advantages = StepTokens.of(groups), advantages_of(groups, settings.scale_rewards)
     by_rollout = {
         (group.id, rollout): advantage
         for group, of_group in zip(groups, advantages, strict=True)
         for rollout, advantage in enumerate(of_group)
     }
+    names = record.plan(groups, advantages) if record is not None else None
     micro_batches = plan(
         [[_trainable(sample) for sample in group.samples] for group in groups],
         processes=batch.processes,
@@ -135,6 +142,7 @@ def make_step(
                     global_n_tokens=max(1, trained),
                     global_n_forward_tokens=forwarded,
                     mean_seq_len=forwarded / samples,
+                    names=tuple(names.get(id(sample)) for sample in part.samples) if names is not None else None,
                 )
             )
     return ranks, _measured(groups, micro_batches)

@@ -179,11 +179,13 @@ def trl_arguments(spec: GymTrainingRunSpec, *, folder: Path, steps: int | None) 
 
 @dataclass(frozen=True)
 class StepSettings:
-    """What makes a step of groups, and shapes its loss beside TRL's own settings."""
+    """What makes a step of groups, and shapes its loss beside TRL's own settings. `records`: what it makes of each
+    sample is recorded."""
 
     batch: Batch
     loss: LossSettings = field(default_factory=LossSettings)
     correction: Correction = field(default_factory=Correction)
+    records: bool = False
 
     @classmethod
     def of(cls, spec: GymTrainingRunSpec) -> "StepSettings":
@@ -195,7 +197,8 @@ class StepSettings:
             loss_type=next((value for value in LOSSES if value == kind), default.loss_type),
             max_completion_length=max_completion_length(spec),
         )
-        return cls(Batch.of(spec), loss, Correction(given.mode, float(given.min_ratio), float(given.max_ratio)))
+        correction = Correction(given.mode, float(given.min_ratio), float(given.max_ratio))
+        return cls(Batch.of(spec), loss, correction, spec.trainer.records.on)
 
 
 def lora_arguments(spec: GymTrainingRunSpec) -> dict[str, Any] | None:

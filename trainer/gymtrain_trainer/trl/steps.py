@@ -8,6 +8,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from gymtrain_trainer.framework import StepCallbacks, StepMeasures, Steps
 from gymtrain_trainer.stopping import StopSignal
+from gymtrain_trainer.trl.trained import TrainedSamples
 
 # What TRL's log has of a step, by our names
 _MEASURES = {
@@ -28,6 +29,7 @@ class StepTeller(TrainerCallback):  # type: ignore[misc]  # transformers is not 
     def __init__(self, callbacks: StepCallbacks) -> None:
         """`callbacks`: called at each step."""
         self._callbacks = callbacks
+        self.trained: TrainedSamples | None = None  # the trainer's, where samples are recorded
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -43,7 +45,7 @@ class StepTeller(TrainerCallback):  # type: ignore[misc]  # transformers is not 
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """After the optimizer's step, before the weight sync and TRL's own account of the step."""
-        self._callbacks.on_step_end(steps_of(state))
+        self._callbacks.on_step_end(steps_of(state), self.trained.of_step() if self.trained is not None else ())
 
     def on_log(
         self,

@@ -96,6 +96,8 @@ def make_trainer(parts: TrainerParts) -> "TRLTrainer":
             weight_transfer=rank_zero.transfer if rank_zero is not None else ELSEWHERE,
             steps=settings.StepSettings.of(spec),
         )
+    if teller is not None:
+        teller.trained = trainer.trained
     # Behind TRL's own callbacks: a signal that comes while weights are synced ends this step, not the next.
     trainer.add_callback(StopCallback(parts.stop, spec.trainer.checkpoint is not None, agree_among_ranks))
     if rank_zero is not None:

@@ -1,0 +1,169 @@
+"""The one writer of a run's records, on rank 0: rewards.csv, and the samples that `spec.trainer.records` asks for.
+
+```
+trainer's thread    step N ─► its samples wait ─► a row of rewards.csv          step N + 1 ...
+                                   │ at most 2 steps; the next one is left out
+writer's thread                    └─► draft ─► rename ─► the oldest files go
+```
+
+A record that can't be written costs that record, never the run: the alarm RecordsFailed stands until the next one is
+written. Rows of rewards.csv wait for that, samples are lost. What is left out is counted, and told once.
+"""
+
+import logging
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from gymtrain_api.conditions import Reason
+from gymtrain_api.spec import Records
+from gymtrain_trainer.framework import TrainedSample
+from gymtrain_trainer.monitoring.record import REWARDS_FILE, RewardsFile, StepRecord
+from gymtrain_trainer.monitoring.sample_files import FOLDER, SampleFiles
+from gymtrain_trainer.monitoring.sample_rows import StepSamples
+from gymtrain_trainer.progress import ProgressBoard
+from gymtrain_trainer.rollouts.buffer import UsedGroup
+
+log = logging.getLogger(__name__)
+
+RECORDED_STEPS = "recorded_steps"  # a tally of the board, by outcome
+
+_WAITING = 2  # steps
+_END_SECONDS = 10.0
+
+
+class Recorder:
+    """The records of one process. All but its own thread's work is called from the trainer's thread."""
+
+    def __init__(self, folder: Path, settings: Records, board: ProgressBoard, label: Callable[[int], str]) -> None:
+        """
+        Args:
+            folder: of the run.
+            settings: which samples are written, and how.
+            board: where alarm, notice and counts go.
+            label: of a model version.
+        """
+        self._settings = settings
+        self._board = board
+        self._label = label
+        self._rewards = RewardsFile(folder / REWARDS_FILE)
+        self._late_rows: list[StepRecord] = []  # of rewards.csv
+        self._files = SampleFiles(folder / FOLDER, settings)
+        self._changed = threading.Condition()
+        self._waiting: deque[StepSamples] = deque()
+        self._ending = False
+        self._telling = threading.Lock()
+        self._failing: dict[str, str] = {}  # why, by what can't be written
+        self._incomplete: dict[str, None] = {}  # what was told
+        self._thread = threading.Thread(target=self._write, name="records", daemon=True)
+
+    def begin(self, step: int) -> None:
+        """Training goes on from `step`: records of later steps are of another way, and are removed."""
+        self._rewards.begin(step)
+        self._files.begin(step)
+        if self._settings.on:
+            self._thread.start()
+
+    def step(self, step: int, used: Sequence[UsedGroup], trained: Sequence[TrainedSample]) -> None:
+        """A step has ended: its samples are handed to the writer, if there is room. Copies no tokens."""
+        chosen = self._chosen(step, used)
+        if not chosen:
+            return
+        versions = {one.version for one in chosen}
+        versions.update(version for one in chosen for sample in one.group.samples for version in sample.versions)
+        samples = StepSamples(step, chosen, trained, {version: self._label(version) for version in versions})
+        with self._changed:
+            room = len(self._waiting) < _WAITING
+            if room:
+                self._waiting.append(samples)
+                self._changed.notify()
+        if not room:
+            self._board.tally(RECORDED_STEPS, "dropped")
+            self._tell_incomplete(
+                "samples of some steps are not recorded: the checkpoint volume takes them more slowly than steps come"
+            )
+
+    def report(self, record: StepRecord) -> None:
+        """Adds a row to rewards.csv, behind those that could not be written before."""
+        self._late_rows.append(record)
+        try:
+            self._rewards.append(*self._late_rows)
+        except OSError as error:
+            self._tell("rewards.csv", error)
+        else:
+            self._late_rows = []
+            self._tell("rewards.csv", None)
+
+    def end(self) -> None:
+        """Waits some seconds for what isn't written yet."""
+        with self._changed:
+            self._ending = True
+            self._changed.notify()
+        if not self._thread.is_alive():
+            return
+        self._thread.join(_END_SECONDS)
+        if self._thread.is_alive():
+            log.warning("samples of the last steps are not recorded: the volume takes them too slowly")
+
+    def _chosen(self, step: int, used: Sequence[UsedGroup]) -> Sequence[UsedGroup]:
+        """At random, and the same whenever the step is made: groups come in an order that isn't."""
+        match self._settings.samples:
+            case "None":
+                return ()
+            case "All":
+                return used
+            case "Sampled":
+                count = min(self._settings.groups_per_step, len(used))
+                picked = random.Random(step).sample(range(len(used)), count)  # noqa: S311 - no secret
+                return [used[place] for place in sorted(picked)]
+
+    # --- the writer's thread ---
+
+    def _write(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._ending)
+                if not self._waiting:
+                    return
+                samples = self._waiting.popleft()
+            try:
+                removed = self._files.write(samples)
+            except Exception as error:  # whatever it is, it is not worth a run
+                log.exception("samples of step %d are not recorded", samples.step)
+                self._board.tally(RECORDED_STEPS, "failed")
+                self._tell("the samples of a step", error)
+                continue
+            self._board.tally(RECORDED_STEPS, "written")
+            self._tell("the samples of a step", None)
+            if removed:
+                self._board.tally(RECORDED_STEPS, "removed", by=removed)
+                self._tell_incomplete(
+                    "the oldest steps' samples are removed: all files together reach spec.trainer.records.maxSize, "
+                    f"{self._settings.max_size}"
+                )
+
+    # --- what the user reads: the same words at each step, as each change is news ---
+
+    def _tell(self, what: str, error: Exception | None) -> None:
+        """`what` could be written, or not."""
+        with self._telling:
+            self._failing.pop(what, None)
+            if error is not None:
+                self._failing[what] = (isinstance(error, OSError) and error.strerror) or repr(error)
+            if not self._failing:
+                self._board.clear_alarm("RecordsFailed")
+                return
+            failing = ", ".join(f"{name} ({why})" for name, why in sorted(self._failing.items()))
+            self._board.set_alarm(
+                "RecordsFailed",
+                f"the checkpoint volume doesn't take the run's records: {failing}. Make room there. Training continues",
+            )
+
+    def _tell_incomplete(self, text: str) -> None:
+        with self._telling:
+            if text not in self._incomplete:
+                log.warning("%s", text)
+                self._incomplete[text] = None
+                self._board.notice(Reason.RECORDS_INCOMPLETE, "; ".join(self._incomplete))
