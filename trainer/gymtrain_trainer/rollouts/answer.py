@@ -32,6 +32,7 @@ class Answer:
     reward: float
     text: str  # what the model said, for people
     truncated: bool  # it hit the token limit, by the response's own account
+    scored: bool = True  # the reward is the environment's; else it is 0, for the lack of one
 
     @property
     def generated(self) -> int:
@@ -43,7 +44,7 @@ class UnscoredError(AnswerError):
     """The policy's tokens are known, but the environment gave no reward for them."""
 
     def __init__(self, message: str, kind: FailureKind, answer: Answer) -> None:
-        """`answer`: with reward 0."""
+        """`answer`: not scored."""
         super().__init__(message, kind)
         self.answer = answer
 
@@ -59,11 +60,11 @@ def parse_answer(body: Any) -> Answer:
     if not isinstance(body, Mapping):
         raise AnswerError(f"the agent answered {type(body).__name__} where an object was expected")
     _check_measured(body)
-    return scored(parse_response(body.get("response")), body)
+    return judged(parse_response(body.get("response")), body)
 
 
 def parse_response(response: Any) -> Answer:
-    """What the policy wrote, with reward 0 as long as nobody has judged it.
+    """What the policy wrote, not scored yet.
 
     Raises:
         AnswerError: there is no turn with token ids and log-probabilities.
@@ -84,10 +85,10 @@ def parse_response(response: Any) -> Answer:
         raise AnswerError(
             f"the answer carries no token ids{why}; the policy model server needs return_token_id_information: true"
         )
-    return Answer(turns, 0.0, _text(items), truncated=reason == "max_output_tokens")
+    return Answer(turns, 0.0, _text(items), truncated=reason == "max_output_tokens", scored=False)
 
 
-def scored(answer: Answer, verdict: Any) -> Answer:
+def judged(answer: Answer, verdict: Any) -> Answer:
     """The answer with the verdict's reward.
 
     Raises:
@@ -101,7 +102,7 @@ def scored(answer: Answer, verdict: Any) -> Answer:
     if not isinstance(reward, int | float) or not math.isfinite(reward):
         why = f"the answer's reward is {clipped(repr(reward))}, not a number"
         raise UnscoredError(why, FailureKind.ENVIRONMENT, answer)
-    return replace(answer, reward=float(reward))
+    return replace(answer, reward=float(reward), scored=True)
 
 
 def _check_measured(body: Mapping[str, Any]) -> None:

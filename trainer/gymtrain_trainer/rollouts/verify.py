@@ -13,7 +13,7 @@ from typing import Any
 from gymtrain_api.wiring import VerifyRoute
 from gymtrain_trainer.data.rows import Task
 from gymtrain_trainer.errors import RolloutError, RowRefusedError
-from gymtrain_trainer.rollouts.answer import Answer, UnscoredError, parse_response, scored
+from gymtrain_trainer.rollouts.answer import Answer, UnscoredError, judged, parse_response
 from gymtrain_trainer.rollouts.failures import Call
 from gymtrain_trainer.rollouts.http import Cookies, HttpSource, NoRouteError
 from gymtrain_trainer.rollouts.source import RolloutLimits, Sampling, request_body
@@ -51,7 +51,7 @@ class VerifySource(HttpSource):
                 session | model_session,  # as Gym's agents pass both on
             )
             # The verifier may hand back a response of its own making; the tokens are those that the model server gave.
-            return scored(generated, verdict)
+            return judged(generated, verdict)
         except RowRefusedError:
             raise
         except RolloutError as error:
