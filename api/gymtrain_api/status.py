@@ -33,7 +33,9 @@ class LostRollouts(Status):
     """Rollouts of one environment that failed for good in one way."""
 
     environment: str = Field(description="Agent server of the rows.")
-    kind: str = Field(description="Kind of failure, as in spec.rollout.onFailure: infrastructure, timeout or environment.")
+    kind: str = Field(
+        description="Kind of failure, as in spec.rollout.onFailure: infrastructure, timeout or environment."
+    )
     rollouts: int = Field(description="How many were dropped from their group, or counted with reward 0.")
 
 

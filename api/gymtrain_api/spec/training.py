@@ -144,7 +144,10 @@ class Rollout(Spec):
         "the group's mean.",
     )
     max_attempts: int = Field(
-        3, ge=1, le=100, description="Tries of one rollout, where onFailure says Retry, before its group goes on without it."
+        3,
+        ge=1,
+        le=100,
+        description="Tries of one rollout, where onFailure says Retry, before its group goes on without it.",
     )
     on_failure: OnFailure = Field(
         default_factory=OnFailure,

@@ -121,8 +121,8 @@ class NamedErrors:
     """Puts the server's name and kind into the errors that it answers. Around all others.
 
     NeMo Gym's servers pass an error on with the name of the server that called, never of the one that failed, and
-    always with status 500; the trainer's `inner_error` reads both forms. Only routes whose errors end the rollout are touched: what a tool's route
-    answers goes to the model as it is.
+    always with status 500; the trainer's `inner_error` reads all of it. Only routes whose errors end the rollout are
+    touched: what a tool's route answers goes to the model as it is.
     """
 
     def __init__(self, app: ASGIApp, server: str, kind: str) -> None:

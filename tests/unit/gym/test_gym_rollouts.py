@@ -109,7 +109,9 @@ async def test_an_error_of_the_model_server_is_told_by_its_name_and_without_its_
 async def test_a_row_that_the_verifier_refuses_is_told_by_the_verifiers_name_and_field(servers: Servers) -> None:
     row = example_rows()[0]
     del row["expected_action"]
-    with pytest.raises(AgentError, match=r"comparison, called by steps: body\.expected_action: Field required$") as failed:
+    with pytest.raises(
+        AgentError, match=r"comparison, called by steps: body\.expected_action: Field required$"
+    ) as failed:
         await servers.rollout(row)
     assert failed.value.kind is FailureKind.INFRASTRUCTURE
 

@@ -124,7 +124,9 @@ def test_a_file_that_the_policy_should_have_written_is_the_environments() -> Non
         ("overloaded", 503, INFRASTRUCTURE),
     ],
 )
-def test_what_a_server_refuses_by_its_own_code_goes_by_its_status(detail: object, status: int, kind: FailureKind) -> None:
+def test_what_a_server_refuses_by_its_own_code_goes_by_its_status(
+    detail: object, status: int, kind: FailureKind
+) -> None:
     assert of(through_the_agent(refused(detail, status))) is kind
     assert of(refused(detail, status), status, Call.VERDICT) is kind
     assert of(through_the_agent(refused(detail, status, "model"))) is INFRASTRUCTURE

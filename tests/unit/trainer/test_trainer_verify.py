@@ -10,7 +10,7 @@ from aiohttp import web
 
 from gymtrain_api.wiring import VerifyRoute
 from gymtrain_trainer.data.rows import Task
-from gymtrain_trainer.errors import AgentError, AnswerError, FailureKind, RowRefusedError
+from gymtrain_trainer.errors import FailureKind, RolloutError, RowRefusedError
 from gymtrain_trainer.rollouts import http as http_module
 from gymtrain_trainer.rollouts.answer import UnscoredError
 from gymtrain_trainer.rollouts.source import RolloutLimits, Sampling
@@ -156,10 +156,10 @@ async def test_a_failed_generation_is_tried_again_in_a_session_of_its_own() -> N
     assert servers.calls == ["seed_session", "responses", "seed_session", "responses", "verify"]
 
 
-async def failure(servers: Servers, **changes: Any) -> AgentError | AnswerError:
+async def failure(servers: Servers, **changes: Any) -> RolloutError:
     """How the rollout fails."""
     async with source(servers, max_attempts=1, **changes) as made:
-        with pytest.raises((AgentError, AnswerError)) as failed:
+        with pytest.raises(RolloutError) as failed:
             await made.run(TASK)
     return failed.value
 

@@ -10,14 +10,14 @@ infrastructure. In the order in which it is looked at:
 | no answer before our deadline: of /seed_session | infrastructure |
 | an error of /seed_session, of the generation | infrastructure: nothing of the policy's is judged yet |
 | 429, 502, 503, 504 | infrastructure: the server is away |
-| an error of a model server, the gateway, vLLM, or of a server that isn't known | infrastructure |
+| an error of a model server, the gateway, vLLM, or an unknown server | infrastructure |
 | an exception of an agent or a resources server that says that its time was up | timeout |
-| one that says that it lacked something: a connection, another server, a sandbox, files, memory, disk | infrastructure |
+| one that says what it lacked: a connection, another server, a sandbox, files, memory, disk | infrastructure |
 | any other exception of theirs | environment |
 | an error that they answer by a status of their own, 400 or 500 | environment |
-| another status: credentials, a route, a session (409) or a field of the row (422) that isn't there | infrastructure |
+| another status: no credentials, route, session (409) or field of the row (422) | infrastructure |
 | an answer whose reward isn't a number (rollouts/answer.py) | environment |
-| an answer with mask_sample, without tokens, or of a generation that was cut off (rollouts/answer.py) | infrastructure |
+| an answer with mask_sample, without tokens, or of a generation that was cut off (same) | infrastructure |
 
 An error that a server passed on counts as that of the server that raised it (rollouts/inner_error.py). A server of
 NeMo Gym doesn't say which that is; ours do, as the launcher adds their name and kind. Where they don't, it is known

@@ -18,7 +18,7 @@ environment that is down, and has no advantage to train on.
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from gymtrain_api.spec import OnFailure
 from gymtrain_trainer.data.rows import Task
@@ -87,7 +87,7 @@ class GroupRules:
     max_staleness: int  # that the gateway lets through
     numbering: SyncNumbers
     max_sample_tokens: int | None = None
-    on_failure: OnFailure = OnFailure()
+    on_failure: OnFailure = field(default_factory=OnFailure)
 
 
 class GroupRunner:

@@ -1,7 +1,7 @@
 """What a source of rollouts is, and the settings that all of them share."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -54,7 +54,7 @@ class RolloutLimits:
     timeout_seconds: float  # of one POST /run, or of one generation in mode Verify
     max_attempts: int  # where a failure is retried
     verify_timeout_seconds: float = 300.0  # of one POST /verify, or /seed_session, in mode Verify
-    on_failure: OnFailure = OnFailure()
+    on_failure: OnFailure = field(default_factory=OnFailure)
 
 
 def replaced_by_run(row: Mapping[str, Any], sampling: Sampling) -> list[str]:
