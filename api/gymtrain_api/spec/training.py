@@ -115,7 +115,8 @@ class OnFailure(Spec):
         "/verify failed or timed out), they are trained on with reward 0. If they are not (mode Agent: POST /run "
         "failed, and its tokens are lost with it), the 0 counts in the group's mean and deviation alone. Choose Zero "
         "where the policy causes timeouts, such as by programs that never end: it would never learn that they are "
-        "bad. Don't where slow servers cause them.",
+        "bad. Don't where servers are slow or go away: NeMo Gym's servers wait for each other without a limit, so POST "
+        "/run of an agent passes its deadline then, too.",
     )
     environment: FailureAction = Field(
         "Retry",

@@ -19,7 +19,7 @@
 | gymtrain_trainer_groups_in_flight | gauge | groups whose rollouts run now |
 | gymtrain_trainer_oldest_group_seconds | gauge | age of the oldest of them |
 | gymtrain_trainer_parity | gauge | mean difference of log-probabilities, trainer and vLLM, when last checked |
-| gymtrain_trainer_failed_groups_total | counter | groups dropped because a rollout failed for good, by label `agent` |
+| gymtrain_trainer_failed_groups_total | counter | groups dropped as too few rollouts were left, by label `agent` |
 | gymtrain_trainer_rows_given_up_total | counter | rows drawn as often as they may be, by label `reason` |
 | gymtrain_trainer_alarm | gauge | 1 while the alarm of label `reason` stands (gymtrain_api.wiring.Alarm) |
 | gymtrain_trainer_alarms_total | counter | alarms raised in this attempt, by label `reason` |
@@ -96,7 +96,9 @@ class BoardCollector:
         yield self._by_label(
             "replaced_sampling", "Requested sampling settings that the run's replaced.", "setting", "replaced_sampling"
         )
-        yield self._by_label("failed_groups", "Groups with a failed rollout, by agent.", "agent", "failed_groups")
+        yield self._by_label(
+            "failed_groups", "Groups of which too few rollouts were left, by agent.", "agent", "failed_groups"
+        )
         yield self._by_label("rows_given_up", "Rows given up, by reason.", "reason", "rows_given_up")
         yield self._by_label("alarms", "Alarms raised.", "reason", "alarms")
         yield self._by_label("checked_samples", "Samples checked.", "verdict", "checked_samples")
