@@ -8,6 +8,9 @@ from pydantic.alias_generators import to_camel
 MAX_DISRUPTED_ATTEMPTS = 100
 """Further disruptions count against backoffLimit, so a run that keeps losing its pods ends eventually."""
 
+MAX_LOST_ROLLOUTS = 20
+"""Entries of status.progress.lostRollouts; the metrics have all."""
+
 
 class Status(BaseModel):
     """Base class of all parts of the status. Ignores unknown fields."""
@@ -26,6 +29,16 @@ class Condition(Status):
     observed_generation: int | None = Field(None, description="Generation of the spec that the condition is about.")
 
 
+class LostRollouts(Status):
+    """Rollouts of one environment that failed for good in one way."""
+
+    environment: str = Field(description="Agent server of the rows.")
+    kind: str = Field(
+        description="Kind of failure, as in spec.rollout.onFailure: infrastructure, timeout or environment."
+    )
+    rollouts: int = Field(description="How many were dropped from their group, or counted with reward 0.")
+
+
 class Progress(Status):
     """How far training is, as the trainer last reported it."""
 
@@ -35,8 +48,16 @@ class Progress(Status):
     tokens_per_second: str | None = Field(None, description="Completion tokens per second (decimal).")
     rollouts: int | None = Field(None, description="Rollouts completed in this attempt.")
     failed_rollouts: int | None = Field(None, description="Rollout tries that failed in this attempt.")
+    lost_rollouts: list[LostRollouts] | None = Field(
+        None,
+        max_length=MAX_LOST_ROLLOUTS,
+        description="Rollouts that failed for good in this attempt, by environment and kind of failure; those with the "
+        "most rollouts first.",
+    )
     dropped_groups: int | None = Field(
-        None, description="Groups dropped in this attempt because a rollout failed all its tries or was stale."
+        None,
+        description="Groups dropped in this attempt, such as because too few rollouts were left of them, or because "
+        "other weights than the run's sampled them.",
     )
     parity: str | None = Field(
         None,

@@ -219,6 +219,14 @@ class Notice(Document):
     message: str
 
 
+class LostRollouts(Document):
+    """Rollouts of one environment that failed for good in one way: dropped from their group, or counted as 0."""
+
+    environment: str  # agent server
+    kind: str  # field of spec.rollout.onFailure
+    rollouts: int
+
+
 class TrainerProgress(Document):
     """`GET /progress` of trainer pod 0, and its termination message (without samples) at the end."""
 
@@ -229,7 +237,8 @@ class TrainerProgress(Document):
     reward: float | None = None  # mean reward of the last step's samples
     tokens_per_second: float | None = None
     rollouts: int = 0
-    failed_rollouts: int = 0
+    failed_rollouts: int = 0  # tries
+    lost_rollouts: list[LostRollouts] = Field(default_factory=list)  # the most first; bounded, see status.Progress
     dropped_groups: int = 0
     rollouts_failing_since: float | None = None  # seconds since the epoch; None while groups arrive
     weight_version: str | None = None  # label of a WeightVersion

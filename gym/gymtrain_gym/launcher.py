@@ -161,8 +161,8 @@ def _serve_from(
     def run(app: Any, **kwargs: Any) -> None:
         drain = Drain(drain_seconds, close_connections=guarded is None)
         app = LossMask(app if guarded is None else SessionGuard(app, guarded))
-        if config is not None:
-            app = NamedErrors(app, config.name)
+        if config is not None and config.type is not None:
+            app = NamedErrors(app, config.name, server_config.KINDS[config.type])
         if config is not None and config.implementation == mini_swe.IMPLEMENTATION:
             mini_swe.install(vars(sys.modules["__main__"]))
         kwargs = {**kwargs, "host": None, "port": 0}

@@ -13,8 +13,9 @@ TrainerError                 exit code 1: a new attempt may help
 ├── StorageError             the checkpoint volume is full or broken
 └── InterruptedBySignal      SIGTERM
 
-RolloutError                 one rollout failed; never leaves the rollout worker
+RolloutError                 one try of a rollout failed, with its kind; never leaves the rollout worker
 ├── AgentError               a Gym server answered with an error, or not at all
+│   └── RowRefusedError      the row doesn't fit a server: no rollout of its group can succeed
 └── AnswerError              it answered, but the answer can't be trained on
 
 GroupDroppedError            a group can't be used; never leaves the rollout worker
@@ -77,12 +78,28 @@ class InterruptedBySignal(TrainerError):  # noqa: N818 - not a fault: the pod is
     """SIGTERM: the pod is going away."""
 
 
+class FailureKind(StrEnum):
+    """Whose doing it is that a rollout failed: the fields of spec.rollout.onFailure. rollouts/failures.py decides."""
+
+    INFRASTRUCTURE = "infrastructure"
+    TIMEOUT = "timeout"
+    ENVIRONMENT = "environment"
+
+
 class RolloutError(Exception):
-    """One rollout failed."""
+    """One try of a rollout failed."""
+
+    def __init__(self, message: str, kind: FailureKind = FailureKind.INFRASTRUCTURE) -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class AgentError(RolloutError):
     """The agent refused, broke, or didn't answer before the deadline."""
+
+
+class RowRefusedError(AgentError):
+    """The row doesn't fit the server's schema: neither another try nor another rollout of its group can help."""
 
 
 class AnswerError(RolloutError):
@@ -92,7 +109,7 @@ class AnswerError(RolloutError):
 class DropReason(StrEnum):
     """Why a group was dropped; label `reason` of the metric."""
 
-    FAILED = "failed"  # a rollout failed for good: another row is drawn
+    FAILED = "failed"  # too few of its rollouts are left: another row is drawn
     STALE = "stale"  # sampled by weights that the gateway should not have let through: drawn again
     FOREIGN_WEIGHTS = "foreign_weights"  # sampled from other weights than this attempt's: drawn again
     NO_LEDGER_ENTRY = "no_ledger_entry"  # no gateway pod knows which weights sampled it: drawn again

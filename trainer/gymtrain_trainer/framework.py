@@ -68,7 +68,7 @@ class TrainingSample:
         token_ids, mask, log_probs: arrays of the standard library, as samples wait in memory; nobody changes them.
         versions: model versions that sampled a part of it, oldest first.
         group_id: the position of the group's row in the draw order; the samples of a group share it.
-        rollout: the number of its rollout in the group, from 0; the samples of a rollout that forked share it.
+        rollout: the number of its rollout in the group's rewards, from 0; the samples of one that forked share it.
         agent: the agent server of its row.
         reward: of its rollout.
         truncated: its rollout hit the token limit.
@@ -112,8 +112,10 @@ class SampleGroup:
     Attributes:
         id: the position of the row in the draw order.
         agent: the agent server of the row.
-        rewards: of its rollouts, as the environment gave them.
-        samples: of all its rollouts: at least one a rollout, in the order of the rollouts.
+        rewards: that count for mean and deviation: of its rollouts, as the environment gave them, or 0 for one that
+            failed (spec.rollout.onFailure). Failed ones whose tokens are lost come last. One that was dropped from the
+            group is in none of its numbers.
+        samples: of all its rollouts whose tokens are known: at least one a rollout, in the order of the rollouts.
     """
 
     id: int

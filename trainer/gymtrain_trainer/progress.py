@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gymtrain_api.wiring import Alarm, AlarmReason, Notice, TrainerProgress
+from gymtrain_api.status import MAX_LOST_ROLLOUTS
+from gymtrain_api.wiring import Alarm, AlarmReason, LostRollouts, Notice, TrainerProgress
 
 KEPT_SAMPLES = 64
 _TERMINATION_LIMIT = 4096  # bytes that the kubelet takes of a termination message
@@ -23,6 +24,15 @@ class InFlight:
     agents: Mapping[str, int] = field(default_factory=dict)  # groups by agent
 
 
+@dataclass(frozen=True)
+class Loss:
+    """A way in which rollouts were lost."""
+
+    environment: str  # agent
+    kind: str  # errors.FailureKind
+    zeroed: bool  # counted with reward 0; else dropped from their group
+
+
 class ProgressBoard:
     """Thread-safe holder of the `TrainerProgress`, the last samples and the step's numbers for /metrics."""
 
@@ -32,6 +42,7 @@ class ProgressBoard:
         self._samples: deque[dict[str, Any]] = deque(maxlen=KEPT_SAMPLES)
         self._numbers: dict[str, float] = {}
         self._tallies: Counter[tuple[str, str]] = Counter()
+        self._lost: Counter[Loss] = Counter()
         self.in_flight: Callable[[], InFlight] = InFlight  # the rollout worker puts its own here
 
     def update(self, **fields: Any) -> None:
@@ -54,6 +65,22 @@ class ProgressBoard:
         """Such a counter by label."""
         with self._lock:
             return {label: count for (counter, label), count in self._tallies.items() if counter == name}
+
+    def lose(self, environment: str, kind: str, *, zeroed: bool) -> None:
+        """Counts a rollout that failed for good; the progress has those with the most."""
+        with self._lock:
+            self._lost[Loss(environment, kind, zeroed)] += 1
+            sums: Counter[tuple[str, str]] = Counter()
+            for loss, count in self._lost.items():
+                sums[loss.environment, loss.kind] += count
+            most = sorted(sums.items(), key=lambda one: (-one[1], one[0]))[:MAX_LOST_ROLLOUTS]
+            told = [LostRollouts(environment=name, kind=kind, rollouts=count) for (name, kind), count in most]
+            self._progress = self._progress.model_copy(update={"lost_rollouts": told, "updated_at": time.time()})
+
+    def lost(self) -> dict[Loss, int]:
+        """Rollouts that failed for good."""
+        with self._lock:
+            return dict(self._lost)
 
     def set_alarm(self, reason: AlarmReason, message: str) -> None:
         """Raises an alarm; one that stands already keeps its time."""
@@ -106,11 +133,15 @@ class ProgressBoard:
 
 
 def write_termination_message(progress: TrainerProgress, path: Path) -> None:
-    """Leaves the progress where the kubelet picks it up. A message that is too long loses its middle.
+    """Leaves the progress where the kubelet picks it up. What is too long loses the end of the list of lost rollouts,
+    then the middle of the message.
 
     Never raises: it runs while the process ends, and outside a pod there may be no such file.
     """
     text = progress.model_dump_json()
+    while len(text.encode()) > _TERMINATION_LIMIT and progress.lost_rollouts:
+        progress = progress.model_copy(update={"lost_rollouts": progress.lost_rollouts[:-1]})
+        text = progress.model_dump_json()
     while len(text.encode()) > _TERMINATION_LIMIT and len(progress.message) > 40:
         keep = len(progress.message) * 2 // 5
         short = progress.message[:keep] + " [...] " + progress.message[-keep:]

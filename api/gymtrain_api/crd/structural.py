@@ -16,6 +16,7 @@ It decides the following:
   server's own message for patterns shows the expression only.
 """
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -113,7 +114,8 @@ class _Converter:
             name = node.pop("$ref").removeprefix("#/$defs/")
             if name in inside:
                 raise SchemaError(f"{path}: {name} contains itself; structural schemas can't recurse")
-            return self._inlined({**self._definitions[name], **node}, path, (*inside, name))
+            found = copy.deepcopy(self._definitions[name])  # YAML would write what two fields share as an anchor
+            return self._inlined({**found, **node}, path, (*inside, name))
         if "const" in node:
             node["enum"] = [node.pop("const")]
         return node, inside

@@ -10,7 +10,7 @@ from gymtrain_api.spec.data import Data, Dataset, PromptMessage, ReasoningGymTas
 from gymtrain_api.spec.gym import Gym, GymServer
 from gymtrain_api.spec.run import GymTrainingRunSpec
 from gymtrain_api.spec.sandboxes import ImageRewrite, Sandboxes
-from gymtrain_api.spec.training import CorrectionMode, Records
+from gymtrain_api.spec.training import CorrectionMode, FailureAction, OnFailure, Records
 
 __all__ = [
     "CIDR_PATTERN",
@@ -20,10 +20,12 @@ __all__ = [
     "CorrectionMode",
     "Data",
     "Dataset",
+    "FailureAction",
     "Gym",
     "GymServer",
     "GymTrainingRunSpec",
     "ImageRewrite",
+    "OnFailure",
     "PodSettings",
     "PromptMessage",
     "ReasoningGymTask",

@@ -130,6 +130,40 @@ class Correction(Spec):
     )
 
 
+type FailureAction = Literal["Retry", "DropRollout", "Zero"]
+
+
+class OnFailure(Spec):
+    """What happens to a rollout that fails, by kind of failure."""
+
+    infrastructure: Literal["Retry", "DropRollout"] = Field(
+        "Retry",
+        description="For what isn't the policy's doing: no connection, a lost pod or sandbox, an answer 429, 502, 503 "
+        "or 504, an error of the gateway, vLLM or another model server, an answer without token ids, and every failure "
+        "whose cause is unknown. It never counts as a reward. Retry: up to maxAttempts tries, then the rollout is "
+        "dropped from its group. DropRollout: no further try, which saves time where rollouts are long and groups "
+        "large.",
+    )
+    timeout: FailureAction = Field(
+        "Retry",
+        description="For POST /run, and the generation and POST /verify in mode Verify, that pass their deadline, and "
+        "timeouts that an agent or a resources server reports. Retry and DropRollout: as above. Zero: no further try; "
+        "the rollout counts with reward 0. If its tokens are known (mode Verify: the answer was generated, then "
+        "/verify failed or timed out), they are trained on with reward 0. If they are not (mode Agent: POST /run "
+        "failed, and its tokens are lost with it), the 0 counts in the group's mean and deviation alone. Choose Zero "
+        "where the policy causes timeouts, such as by programs that never end: it would never learn that they are "
+        "bad. Don't where servers are slow or go away: NeMo Gym's servers wait for each other without a limit, so POST "
+        "/run of an agent passes its deadline then, too.",
+    )
+    environment: FailureAction = Field(
+        "Retry",
+        description="For exceptions of an agent or a resources server, and rewards that aren't numbers. Retry, "
+        "DropRollout and Zero: as above. Choose Zero where a server fails on what the policy wrote, such as a verifier "
+        "that can't parse it: another try may hide it, and the policy would never learn that it is bad. Don't where "
+        "servers fail on rows, or by chance.",
+    )
+
+
 class Rollout(Spec):
     """How rollouts are collected."""
 
@@ -147,7 +181,18 @@ class Rollout(Spec):
         description="true leaves completions that hit the token limit out of the loss. Their rewards still count for "
         "the group's mean.",
     )
-    max_attempts: int = Field(3, ge=1, le=100, description="Tries of one rollout before its group is dropped.")
+    max_attempts: int = Field(
+        3,
+        ge=1,
+        le=100,
+        description="Tries of one rollout, where onFailure says Retry, before its group goes on without it.",
+    )
+    on_failure: OnFailure = Field(
+        default_factory=OnFailure,
+        description="What happens to a rollout that fails, by kind of failure. Its group trains with the rollouts that "
+        "are left, if at least 2 have tokens and at least 1 of these has a reward from the environment. Otherwise, the "
+        "group is dropped and another row is drawn.",
+    )
     max_staleness: int = Field(
         4,
         ge=0,

@@ -7,7 +7,7 @@ whose they are. The trainer reads what they write, and rolls out again.
 |---|---|---|
 | LossMask | the rollout lost its sandbox | the same, with `mask_sample` |
 | SessionGuard | the rollout's session went with its pod | 409 instead of a reward |
-| NamedErrors | the server failed | the same error, with the server's name |
+| NamedErrors | the server failed | the same error, with the server's name and kind, and the status that it had |
 """
 
 import json
@@ -118,16 +118,18 @@ class SessionGuard:
 
 
 class NamedErrors:
-    """Puts the server's name into the errors that it answers. Around all others.
+    """Puts the server's name and kind into the errors that it answers. Around all others.
 
-    NeMo Gym's servers pass an error on with the name of the server that called, never of the one that failed; the
-    trainer's `inner_error` reads both. Only routes whose errors end the rollout are touched: what a tool's route
-    answers goes to the model as it is.
+    NeMo Gym's servers pass an error on with the name of the server that called, never of the one that failed, and
+    always with status 500; the trainer's `inner_error` reads all of it. Only routes whose errors end the rollout are
+    touched: what a tool's route answers goes to the model as it is.
     """
 
-    def __init__(self, app: ASGIApp, server: str) -> None:
+    def __init__(self, app: ASGIApp, server: str, kind: str) -> None:
+        """`kind`: agent, resources or model."""
         self._app = app
         self._server = server
+        self._kind = kind
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] not in ERROR_PATHS:
@@ -148,7 +150,7 @@ class NamedErrors:
             if message.get("more_body") and not too_large:
                 return
             answer, held = held, []
-            for one in answer if too_large else _named(answer, self._server):
+            for one in answer if too_large else _named(answer, self._server, self._kind):
                 await send(one)
 
         await self._app(scope, receive, send_named)
@@ -172,13 +174,14 @@ def _masked(answer: Sequence[Message], lost: Sequence[str]) -> Sequence[Message]
     return _with_body(answer, body | {"mask_sample": True, "failure_reason": "; ".join(dict.fromkeys(lost))})
 
 
-def _named(answer: Sequence[Message], server: str) -> Sequence[Message]:
-    """A whole error with the server's name in it, where its form is one of NeMo Gym's or FastAPI's."""
+def _named(answer: Sequence[Message], server: str, kind: str) -> Sequence[Message]:
+    """A whole error with its server in it, where its form is one of NeMo Gym's or FastAPI's."""
     body = _json(answer)
     if isinstance(body, str) and not body.startswith(_PASSED_ON):
-        return _with_body(answer, f"{_PASSED_ON}{server}: {body}")
+        return _with_body(answer, f"{_PASSED_ON}{server} ({kind} server): {body}")
     if isinstance(body, dict) and "detail" in body:
-        return _with_body(answer, {"server": server, **body, "detail": _without_input(body["detail"])})
+        named = {"server": server, "server_kind": kind, "status": answer[0]["status"], **body}
+        return _with_body(answer, named | {"detail": _without_input(body["detail"])})
     return answer
 
 

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from gymtrain_api.condition_table import REASONS
 from gymtrain_api.conditions import ConditionType, Reason
-from gymtrain_api.status import GymTrainingRunStatus, Progress
+from gymtrain_api.status import MAX_LOST_ROLLOUTS, GymTrainingRunStatus, LostRollouts, Progress
 from gymtrain_api.times import to_seconds, to_text
 from gymtrain_api.wiring import TrainerProgress
 from gymtrain_operator.reconcile.changes import Changes
@@ -45,6 +45,7 @@ def shown_progress(report: TrainerProgress | None, before: Progress | None, now:
         tokens_per_second=None if report.tokens_per_second is None else f"{report.tokens_per_second:.1f}",
         rollouts=report.rollouts,
         failed_rollouts=report.failed_rollouts,
+        lost_rollouts=_lost_rollouts(report) or None,
         dropped_groups=report.dropped_groups,
         parity=None if report.parity is None else f"{report.parity:.5f}",
         last_update_time=to_text(report.updated_at) if report.updated_at else to_text(now),
@@ -52,6 +53,13 @@ def shown_progress(report: TrainerProgress | None, before: Progress | None, now:
     # A trainer that repeats itself changes nothing but the time.
     same = before is not None and fresh.model_copy(update={"last_update_time": before.last_update_time}) == before
     return before if same else fresh
+
+
+def _lost_rollouts(report: TrainerProgress) -> list[LostRollouts]:
+    return [
+        LostRollouts(environment=one.environment, kind=one.kind, rollouts=one.rollouts)
+        for one in report.lost_rollouts[:MAX_LOST_ROLLOUTS]
+    ]
 
 
 def health(report: TrainerProgress | None, before: GymTrainingRunStatus) -> tuple[StatedCondition, ...]:

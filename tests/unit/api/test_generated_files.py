@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gymtrain_api.crd.__main__ import differences, generated_files, main
-from gymtrain_api.crd.definition import custom_resource_definition
+from gymtrain_api.crd.definition import FILE_NAME, custom_resource_definition
 from gymtrain_api.crd.reference import reference_page
 from gymtrain_api.crd.rules import add_rules
 from gymtrain_api.errors import SchemaError
@@ -17,6 +17,10 @@ ROOT = Path(__file__).parents[3]
 
 def test_committed_files_are_current() -> None:
     assert "\n".join(differences(ROOT, generated_files())) == ""
+
+
+def test_types_that_fields_share_are_written_out() -> None:
+    assert [line for line in generated_files()[f"crds/{FILE_NAME}"].splitlines() if "&id" in line] == []
 
 
 def test_check_passes_on_what_was_just_written(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ async def answered(body: Any, *, status: int = 500, path: str = "/verify", parts
     async def receive() -> Message:
         return {"type": "http.request", "body": b""}
 
-    await NamedErrors(server, "math")({"type": "http", "path": path}, receive, send)
+    await NamedErrors(server, "math", "resources")({"type": "http", "path": path}, receive, send)
     got = b"".join(message.get("body", b"") for message in sent)
     assert dict(sent[0]["headers"])[b"content-length"] == str(len(got)).encode()
     return sent[0]["status"], got if isinstance(body, bytes) else json.loads(got)
@@ -40,14 +40,19 @@ async def answered(body: Any, *, status: int = 500, path: str = "/verify", parts
 
 async def test_an_error_says_whose_it_is() -> None:
     status, body = await answered("KeyError('a')")
-    assert (status, body) == (500, "Hit an exception in math: KeyError('a')")
-    assert str(inner_error(json.dumps(body))) == "math: KeyError('a')"
+    assert (status, body) == (500, "Hit an exception in math (resources server): KeyError('a')")
+    read = inner_error(json.dumps(body))
+    assert (str(read), read.server_kind) == ("math: KeyError('a')", "resources")
 
 
 async def test_a_refusal_says_whose_it_is_and_keeps_its_status() -> None:
     detail = [{"loc": ["body", "id"], "msg": "Field required"}]
     answer = {"detail": [detail[0] | {"input": {"the": "whole row"}}]}
-    assert await answered(answer, status=422) == (422, {"detail": detail, "server": "math"})
+    status, body = await answered(answer, status=422)
+    assert status == 422
+    assert body == {"server": "math", "server_kind": "resources", "status": 422, "detail": detail}
+    read = inner_error(json.dumps(body))
+    assert (str(read), read.server_kind, read.status) == ("math: body.id: Field required", "resources", 422)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest_asyncio
 from gymtrain_api.wiring import VerifyRoute
 from gymtrain_gym.server import workspace
 from gymtrain_trainer.data.rows import Task
-from gymtrain_trainer.errors import AgentError
-from gymtrain_trainer.rollouts.answer import Answer
+from gymtrain_trainer.errors import AgentError, FailureKind, RolloutError
+from gymtrain_trainer.rollouts.answer import Answer, UnscoredError
 from gymtrain_trainer.rollouts.client import AgentSource
 from gymtrain_trainer.rollouts.http import HttpSource
 from gymtrain_trainer.rollouts.source import RolloutLimits, Sampling
@@ -103,10 +103,26 @@ async def test_an_error_of_the_model_server_is_told_by_its_name_and_without_its_
         f"{servers.url('turns', '/run')} answered 500: policy_model, called by turns: "
         "JSONDecodeError('Expecting property name enclosed in double quotes: line 1 column 2 (char 1)')"
     )
+    assert failed.value.kind is FailureKind.INFRASTRUCTURE
 
 
 async def test_a_row_that_the_verifier_refuses_is_told_by_the_verifiers_name_and_field(servers: Servers) -> None:
     row = example_rows()[0]
     del row["expected_action"]
-    with pytest.raises(AgentError, match=r"comparison, called by steps: body\.expected_action: Field required$"):
+    with pytest.raises(
+        AgentError, match=r"comparison, called by steps: body\.expected_action: Field required$"
+    ) as failed:
         await servers.rollout(row)
+    assert failed.value.kind is FailureKind.INFRASTRUCTURE
+
+
+@pytest.mark.parametrize("mode", ["Agent", "Verify"])
+async def test_an_exception_of_the_verifier_is_a_failure_of_the_environment(
+    servers: Servers, mode: Literal["Agent", "Verify"]
+) -> None:
+    row = example_rows()[0]
+    row["expected_action"] = {"type": "function_call", "name": "search", "arguments": "{broken"}
+    with pytest.raises(RolloutError, match=r"answered 500: comparison(, called by steps)?: JSONDecodeError") as failed:
+        await servers.rollout(row, mode=mode)
+    assert failed.value.kind is FailureKind.ENVIRONMENT
+    assert isinstance(failed.value, UnscoredError) == (mode == "Verify"), "only there the tokens are known"

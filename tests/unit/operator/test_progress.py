@@ -51,6 +51,20 @@ def test_the_last_report_is_never_held_back() -> None:
     assert shown.rollouts == 11
 
 
+def test_lost_rollouts_are_shown_by_environment_and_kind() -> None:
+    lost = [{"environment": "sums", "kind": "timeout", "rollouts": 30 - number} for number in range(25)]
+    shown = shown_progress(_report(3, lost_rollouts=lost), None, NOW)
+    assert shown is not None
+    assert shown.lost_rollouts is not None
+    assert [one.model_dump() for one in shown.lost_rollouts] == lost[:20]
+
+
+def test_without_lost_rollouts_the_status_has_no_list() -> None:
+    shown = shown_progress(_report(3), None, NOW)
+    assert shown is not None
+    assert shown.lost_rollouts is None
+
+
 def test_a_termination_message_may_be_anything() -> None:
     assert parse_report("Traceback ...") is None
     assert parse_report('{"phase": "unheard of"}') is None

@@ -73,6 +73,21 @@ def test_trls_own_division_is_left_as_it_is() -> None:
     assert counted("bnpo", forked(), [[0], [1, 2, 3]]) == pytest.approx({0: 0.5, 1: 0.5})
 
 
+def with_a_zero() -> list[SampleGroup]:
+    """Three rollouts, of which the last failed: it counts with reward 0, and its tokens are lost."""
+    plain = group(0, rewards=[1.0, 0.5])
+    return [replace(plain, rewards=(*plain.rewards, 0.0))]
+
+
+def test_a_rollout_without_tokens_counts_in_mean_and_deviation() -> None:
+    assert advantages_of(with_a_zero(), "none") == [[0.5, 0.0, -0.5]]
+    assert advantages_of(with_a_zero(), "group")[0] == pytest.approx([1.5**0.5, 0.0, -(1.5**0.5)])
+
+
+def test_a_rollout_without_tokens_makes_the_others_count_no_less() -> None:
+    assert counted("grpo", with_a_zero(), [[0, 1]]) == pytest.approx({0: 0.5, 1: 0.5})
+
+
 @pytest.mark.parametrize("loss_type", get_args(LossType.__value__))
 def test_a_masked_rollout_is_in_no_denominator(loss_type: LossType) -> None:
     [whole] = forked()

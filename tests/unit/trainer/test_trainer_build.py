@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from gymtrain_api.spec import OnFailure
 from gymtrain_api.wiring import VerifyRoute
 from gymtrain_trainer import open_files
 from gymtrain_trainer.context import Context
@@ -73,6 +74,15 @@ async def test_in_mode_verify_rows_go_to_what_stands_in_for_their_agent(tmp_path
     source = parts(made).source(lambda error: None)
     assert type(source).__name__ == "VerifySource"
     assert (source._limits.timeout_seconds, source._limits.verify_timeout_seconds) == (7, 3.0)
+
+
+def test_source_and_groups_know_what_follows_from_a_failure(tmp_path: Path) -> None:
+    policy = {"timeout": "Zero", "infrastructure": "DropRollout"}
+    made = worker(run(tmp_path, rollout={"onFailure": policy, "maxAttempts": 7}))
+    wanted = OnFailure(timeout="Zero", infrastructure="DropRollout", environment="Retry")
+    source: Any = made._parts.source(lambda error: None)
+    assert (source._limits.on_failure, source._limits.max_attempts) == (wanted, 7)
+    assert made._settings.rules.on_failure == wanted
 
 
 def test_a_row_of_an_agent_that_nothing_stands_in_for_is_refused(tmp_path: Path) -> None:

@@ -9,9 +9,11 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from gymtrain_api.spec import OnFailure
 from gymtrain_trainer.data.rows import Task
-from gymtrain_trainer.errors import AgentError, AnswerError, RolloutError
+from gymtrain_trainer.errors import AgentError, AnswerError, FailureKind, RolloutError, RowRefusedError
 from gymtrain_trainer.rollouts import http as http_module
+from gymtrain_trainer.rollouts.answer import UnscoredError
 from gymtrain_trainer.rollouts.client import AgentSource
 from gymtrain_trainer.rollouts.source import RolloutLimits, Sampling, request_body
 from tests.unit.trainer.trainer_agent import Agent, good_answer, inner_server_died
@@ -116,7 +118,7 @@ async def test_a_row_that_the_agent_refuses_is_not_tried_again() -> None:
         Agent(lambda row, number: web.json_response({"detail": "extra field"}, status=422)) as agent,
         AgentSource(limits(), SAMPLING) as client,
     ):
-        with pytest.raises(AgentError, match="422"):
+        with pytest.raises(RowRefusedError, match="422"):
             await client.run(task(agent.url, question(1)))
     assert len(agent.requests) == 1
 
@@ -127,14 +129,66 @@ async def test_an_agent_that_never_answers_runs_into_the_deadline() -> None:
         return good_answer(row)
 
     async with Agent(hang) as agent, AgentSource(limits(timeout_seconds=0.2, max_attempts=1), SAMPLING) as client:
-        with pytest.raises(AgentError, match=r"didn't answer within 0\.2 s"):
+        with pytest.raises(AgentError, match=r"didn't answer within 0\.2 s") as failed:
             await client.run(task(agent.url, question(1)))
+    assert failed.value.kind is FailureKind.TIMEOUT
 
 
 async def test_nobody_listening_is_a_failure_of_the_agent() -> None:
     async with AgentSource(limits(max_attempts=2), SAMPLING) as client:
-        with pytest.raises(AgentError, match=r"http://127\.0\.0\.1:9/run"):
+        with pytest.raises(AgentError, match=r"http://127\.0\.0\.1:9/run") as failed:
             await client.run(task("http://127.0.0.1:9", question(1)))
+    assert failed.value.kind is FailureKind.INFRASTRUCTURE
+
+
+async def test_a_connection_that_never_comes_is_infrastructure(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(*args: object, **kwargs: object) -> None:
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr("aiohappyeyeballs.start_connection", never)
+    monkeypatch.setattr(http_module, "_CONNECT_SECONDS", 0.1)
+    async with AgentSource(limits(max_attempts=1), SAMPLING) as client:
+        with pytest.raises(AgentError, match=r"/run: no connection within 0\.1 s") as failed:
+            await client.run(task("http://127.0.0.1:9", question(1)))
+    assert failed.value.kind is FailureKind.INFRASTRUCTURE
+
+
+def environment_failed() -> web.Response:
+    return web.json_response("Hit an exception in adder (agent server): KeyError('a')", status=500)
+
+
+@pytest.mark.parametrize(("action", "tries"), [("Retry", 3), ("DropRollout", 1), ("Zero", 1)])
+async def test_only_a_failure_of_a_kind_that_is_retried_has_further_tries(action: Any, tries: int) -> None:
+    policy = OnFailure(environment=action)
+    async with (
+        Agent(lambda row, number: environment_failed()) as agent,
+        AgentSource(limits(on_failure=policy), SAMPLING) as client,
+    ):
+        with pytest.raises(AgentError, match=r"500: adder: KeyError\('a'\)$") as failed:
+            await client.run(task(agent.url, question(1)))
+    assert (len(agent.requests), failed.value.kind) == (tries, FailureKind.ENVIRONMENT)
+
+
+async def test_each_try_goes_by_its_own_kind() -> None:
+    policy = OnFailure(infrastructure="Retry", environment="DropRollout")
+    async with (
+        Agent(lambda row, number: inner_server_died() if number == 1 else environment_failed()) as agent,
+        AgentSource(limits(max_attempts=9, on_failure=policy), SAMPLING) as client,
+    ):
+        with pytest.raises(AgentError):
+            await client.run(task(agent.url, question(1)))
+    assert len(agent.requests) == 2
+
+
+async def test_tokens_without_a_reward_are_kept_for_a_zero() -> None:
+    async with (
+        Agent(lambda row, number: good_answer(row, reward=float("nan"))) as agent,
+        AgentSource(limits(max_attempts=1), SAMPLING) as client,
+    ):
+        with pytest.raises(UnscoredError, match="reward is nan, not a number") as failed:
+            await client.run(task(agent.url, question(1)))
+    assert failed.value.kind is FailureKind.ENVIRONMENT
+    assert (failed.value.answer.reward, failed.value.answer.turns[0].output_ids) == (0.0, [7, 8])
 
 
 async def test_an_answer_without_tokens_is_a_failure() -> None:
@@ -142,8 +196,9 @@ async def test_an_answer_without_tokens_is_a_failure() -> None:
         Agent(lambda row, number: good_answer(row, output=[])) as agent,
         AgentSource(limits(), SAMPLING) as client,
     ):
-        with pytest.raises(AnswerError, match="no token ids"):
+        with pytest.raises(AnswerError, match="no token ids") as failed:
             await client.run(task(agent.url, question(1)))
+    assert failed.value.kind is FailureKind.INFRASTRUCTURE
 
 
 async def test_no_more_rollouts_are_in_flight_than_allowed() -> None:

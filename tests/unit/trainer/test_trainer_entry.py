@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gymtrain_api.wiring import ExitCode, RunConfig, TrainerProgress, VerifyRoute
+from gymtrain_api.wiring import ExitCode, LostRollouts, RunConfig, TrainerProgress, VerifyRoute
 from gymtrain_trainer.checkpoints.folder import (
     WorkerState,
     checkpoint_folder,
@@ -126,6 +126,18 @@ def test_a_long_message_fits_the_termination_log(tmp_path: Path) -> None:
     assert read.step == 4
     assert read.message.startswith("begin")
     assert read.message.endswith("end")
+
+
+def test_many_lost_rollouts_fit_the_termination_log_with_the_message(tmp_path: Path) -> None:
+    lost = [LostRollouts(environment="a" * 200, kind="timeout", rollouts=20 - number) for number in range(20)]
+    progress = TrainerProgress(phase="failed", message="why " * 100, lost_rollouts=lost)
+    write_termination_message(progress, tmp_path / "log")
+    written = (tmp_path / "log").read_bytes()
+    assert len(written) <= 4096
+    read = TrainerProgress.model_validate_json(written)
+    assert read.message == progress.message
+    assert read.lost_rollouts == lost[: len(read.lost_rollouts)]
+    assert len(read.lost_rollouts) > 5
 
 
 def test_nodes_meet_at_node_0_of_their_attempt(tmp_path: Path) -> None:

@@ -79,6 +79,9 @@ async def test_metrics_say_why_groups_were_dropped_and_which_alarms_stand(
     board: ProgressBoard, client: TestClient[Any, Any]
 ) -> None:
     board.tally("dropped_groups", "stale", by=2)
+    board.lose("sums", "timeout", zeroed=True)
+    board.lose("sums", "timeout", zeroed=False)
+    board.lose("sums", "timeout", zeroed=False)
     board.tally("forks", by=3)
     board.tally("masked_rollouts", by=4)
     board.tally("constrained_turns", by=5)
@@ -89,6 +92,8 @@ async def test_metrics_say_why_groups_were_dropped_and_which_alarms_stand(
     text = await (await client.get("/metrics")).text()
     for line in (
         'gymtrain_trainer_dropped_groups_by_reason_total{reason="stale"} 2.0',
+        'gymtrain_trainer_lost_rollouts_total{environment="sums",kind="timeout",outcome="zeroed"} 1.0',
+        'gymtrain_trainer_lost_rollouts_total{environment="sums",kind="timeout",outcome="dropped"} 2.0',
         "gymtrain_trainer_forks_total 3.0",
         "gymtrain_trainer_masked_rollouts_total 4.0",
         "gymtrain_trainer_constrained_turns_total 5.0",

@@ -1,22 +1,9 @@
 """The innermost error of NeMo Gym's nested answers."""
 
-import json
-
 import pytest
 
 from gymtrain_trainer.rollouts.inner_error import ERROR_BYTES, clipped, inner_error
-
-
-def raised(error: object) -> bytes:
-    """What a server answers that raised an error."""
-    return json.dumps(error, ensure_ascii=False).encode()
-
-
-def passed_on(answer: bytes, *callers: str) -> bytes:
-    """The same through servers, the innermost caller first: the expression of nemo_gym/server_utils.py."""
-    for caller in callers:
-        answer = raised(f"Hit an exception in {caller} calling an inner server: {answer!r}")
-    return answer
+from tests.unit.trainer.trainer_errors import passed_on, raised
 
 
 def told(answer: bytes) -> str:
@@ -44,6 +31,10 @@ ERROR = """AttributeError("'NoneType' object has no attribute 'get'")"""
         (
             passed_on(b'{"detail": [{"loc": ["body", "id"], "msg": "Field required"}], "server": "math"}', "A___b_c"),
             "math, called by b_c: body.id: Field required",
+        ),
+        (
+            passed_on(raised("Hit an exception in math (resources server): KeyError('a')"), "SimpleAgent___sums"),
+            "math, called by sums: KeyError('a')",
         ),
         (b'{"detail": "Not Found"}', "Not Found"),
         (
@@ -93,3 +84,31 @@ def test_nonsense_of_any_size_is_read_in_one_go(unit: bytes) -> None:
 
 def test_short_text_is_only_made_one_line() -> None:
     assert clipped(" a \n b ") == "a b"
+
+
+@pytest.mark.parametrize(
+    ("answer", "server", "kind", "status", "form"),
+    [
+        (raised(ERROR), None, None, None, "exception"),
+        (raised(f"Hit an exception in math: {ERROR}"), "math", None, None, "exception"),
+        (raised(f"Hit an exception in math (resources server): {ERROR}"), "math", "resources", None, "exception"),
+        (b'{"detail": "gone"}', None, None, None, "detail"),
+        (
+            b'{"server": "math", "server_kind": "model", "status": 409, "detail": "gone"}',
+            "math",
+            "model",
+            409,
+            "detail",
+        ),
+        (b'{"detail":[{"loc":["body","id"],"msg":"Field required","input":{"a":', None, None, None, "detail"),
+        (b'{"error": {"message": "no vLLM pod", "code": 503}}', None, None, None, "other"),
+        (b"upstream connect error", None, None, None, "other"),
+        (b'{"server": 1, "server_kind": "head", "status": "409", "detail": "gone"}', None, None, None, "detail"),
+    ],
+)
+def test_the_servers_kind_its_status_and_the_form_are_read_where_they_are_told(
+    answer: bytes, server: str | None, kind: str | None, status: int | None, form: str
+) -> None:
+    for passed in (answer, passed_on(answer, *["SimpleAgent___sums"] * 2)):
+        read = inner_error(passed.decode())
+        assert (read.server, read.server_kind, read.status, read.form) == (server, kind, status, form)

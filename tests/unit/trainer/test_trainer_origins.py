@@ -51,8 +51,13 @@ def test_other_weights_than_this_attempts_drop_the_group(label: str) -> None:
     assert reason([entry("run:2:5")], [entry("run:2:5", label)]) is DropReason.FOREIGN_WEIGHTS
 
 
-def test_a_generation_that_was_cut_off_is_a_failure() -> None:
-    assert reason([entry("run:2:5")], [entry("run:2:5", finish="abort")]) is DropReason.FAILED
+def test_a_turn_that_vllm_cut_off_makes_the_rollout_aborted() -> None:
+    assert origins([entry("run:2:5")], [entry("run:2:5", finish="abort")]).aborted
+    assert not origins([entry("run:2:5")], [entry("run:2:5")]).aborted
+
+
+def test_a_call_that_another_pod_finished_is_not_aborted() -> None:
+    assert not origins([entry("run:2:5")], [entry("run:2:5", finish="abort"), entry("run:2:5")]).aborted
 
 
 def test_what_only_weights_from_before_the_group_sampled_is_stale() -> None:

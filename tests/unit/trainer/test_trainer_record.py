@@ -33,6 +33,13 @@ def test_the_numbers_of_a_step_are_means_over_rollouts_however_many_samples_each
     assert (record.reward, record.reward_std, record.staleness) == (0.5, 0.5, 1.0)
 
 
+def test_a_failed_rollout_that_counts_as_0_is_in_the_logged_reward_with_or_without_tokens() -> None:
+    made = group(1, rewards=[1.0, 1.0])
+    used = [UsedGroup(SampleGroup(1, "adder", (*made.rewards, 0.0, 0.0), made.samples), 1)]
+    record = step_record(1, used, seconds=1.0, now=0.0)
+    assert (record.reward, record.reward_std, record.groups) == (0.5, 0.5, 1)
+
+
 def test_equal_rewards_have_a_deviation_of_exactly_0() -> None:
     assert group(1, rewards=[0.1] * 7).reward_deviation == 0.0
     assert group(1, rewards=[0.0, 1.0]).reward_deviation == pytest.approx(0.5)

@@ -2,10 +2,11 @@
 
 import pytest
 
-from gymtrain_trainer.errors import DropReason, GroupDroppedError
+from gymtrain_trainer.errors import DropReason, FailureKind, GroupDroppedError
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts import alarms as alarms_module
 from gymtrain_trainer.rollouts.alarms import Environments, KnownCalls
+from gymtrain_trainer.rollouts.group import Lost
 from gymtrain_trainer.rollouts.report import RolloutReport
 from gymtrain_trainer.rollouts.source import Sampling
 
@@ -98,5 +99,7 @@ def test_the_board_shows_the_agent_that_fails_and_how_often(monkeypatch: pytest.
         False,
     )
     assert board.tallies("failed_groups") == {"sums": 3, "mails": 1}
+    report.rollout_lost("sums", Lost(FailureKind.ENVIRONMENT, "why", zeroed=False))
+    assert len(board.snapshot().alarms) == 1, "only whole groups raise and clear it"
     drop(report, "sums", DropReason.STALE)  # too late, but its rollouts work
     assert board.snapshot().alarms == []

@@ -10,8 +10,9 @@ from aiohttp import web
 
 from gymtrain_api.wiring import VerifyRoute
 from gymtrain_trainer.data.rows import Task
-from gymtrain_trainer.errors import AgentError, AnswerError
+from gymtrain_trainer.errors import FailureKind, RolloutError, RowRefusedError
 from gymtrain_trainer.rollouts import http as http_module
+from gymtrain_trainer.rollouts.answer import UnscoredError
 from gymtrain_trainer.rollouts.source import RolloutLimits, Sampling
 from gymtrain_trainer.rollouts.verify import VerifySource
 from tests.unit.trainer.trainer_data import question
@@ -47,7 +48,8 @@ class Servers:
         self.bodies: dict[str, Any] = {}
         self.cookies: dict[str, str] = {}
         self.refusals = 0
-        self.slow = 0.0
+        self.slow: dict[str, float] = {}  # seconds by route
+        self.broken: dict[str, web.HTTPException] = {}  # what routes answer instead
         self._keeps_sessions = keeps_sessions
 
     def app(self) -> web.Application:
@@ -62,6 +64,9 @@ class Servers:
         name = request.path.rpartition("/")[2]
         self.calls.append(name)
         self.bodies[name] = await request.json()
+        await asyncio.sleep(self.slow.get(name, 0.0))
+        if name in self.broken:
+            raise self.broken[name]
 
     async def _seed(self, request: web.Request) -> web.Response:
         await self._note(request)
@@ -81,8 +86,6 @@ class Servers:
     async def _verify(self, request: web.Request) -> web.Response:
         await self._note(request)
         self.cookies = dict(request.cookies)
-        if self.slow:
-            await asyncio.sleep(self.slow)
         return web.json_response(self.verdict)
 
 
@@ -153,18 +156,73 @@ async def test_a_failed_generation_is_tried_again_in_a_session_of_its_own() -> N
     assert servers.calls == ["seed_session", "responses", "seed_session", "responses", "verify"]
 
 
-async def test_a_verifier_that_hangs_has_a_deadline_of_its_own() -> None:
-    servers = Servers()
-    servers.slow = 2.0
-    async with source(servers, verify_timeout_seconds=0.1, max_attempts=1) as made:
-        with pytest.raises(AgentError, match=r"/resources/verify didn't answer within 0\.1 s"):
+async def failure(servers: Servers, **changes: Any) -> RolloutError:
+    """How the rollout fails."""
+    async with source(servers, max_attempts=1, **changes) as made:
+        with pytest.raises(RolloutError) as failed:
             await made.run(TASK)
+    return failed.value
+
+
+def crashed() -> web.HTTPException:
+    return web.HTTPInternalServerError(text='"Hit an exception in arithmetic (resources server): KeyError(1)"')
+
+
+def unscored(error: Exception) -> list[int]:
+    """The policy's tokens, which have reward 0."""
+    assert isinstance(error, UnscoredError)
+    assert error.answer.reward == 0.0
+    return error.answer.turns[0].output_ids
+
+
+async def test_a_verifier_that_hangs_has_a_deadline_of_its_own_and_leaves_the_tokens() -> None:
+    servers = Servers()
+    servers.slow["verify"] = 2.0
+    error = await failure(servers, verify_timeout_seconds=0.1)
+    assert str(error).endswith("/resources/verify didn't answer within 0.1 s")
+    assert (error.kind, unscored(error)) == (FailureKind.TIMEOUT, [3])
+
+
+async def test_a_verifier_that_fails_on_the_answer_leaves_the_tokens() -> None:
+    servers = Servers()
+    servers.broken["verify"] = crashed()
+    error = await failure(servers)
+    assert (error.kind, unscored(error)) == (FailureKind.ENVIRONMENT, [3])
+
+
+async def test_a_verifier_that_measured_nothing_is_infrastructure() -> None:
+    servers = Servers()
+    servers.verdict = {"reward": 0.0, "mask_sample": True, "failure_reason": "the judge was away"}
+    assert (await failure(servers)).kind is FailureKind.INFRASTRUCTURE
+
+
+@pytest.mark.parametrize(
+    ("route", "kind"), [("seed_session", FailureKind.INFRASTRUCTURE), ("responses", FailureKind.TIMEOUT)]
+)
+async def test_what_hangs_before_there_is_an_answer_leaves_no_tokens(route: str, kind: FailureKind) -> None:
+    servers = Servers()
+    servers.slow[route] = 2.0
+    error = await failure(servers, timeout_seconds=0.1, verify_timeout_seconds=0.1)
+    assert (error.kind, isinstance(error, UnscoredError)) == (kind, False)
+
+
+@pytest.mark.parametrize("route", ["seed_session", "responses"])
+async def test_what_fails_before_there_is_an_answer_is_infrastructure(route: str) -> None:
+    servers = Servers()
+    servers.broken[route] = crashed()
+    error = await failure(servers)
+    assert (error.kind, isinstance(error, UnscoredError)) == (FailureKind.INFRASTRUCTURE, False)
+
+
+async def test_a_row_that_the_verifier_refuses_is_refused() -> None:
+    servers = Servers()
+    servers.broken["verify"] = web.HTTPUnprocessableEntity(text='{"detail": "no answer to compare with"}')
+    assert isinstance(await failure(servers), RowRefusedError)
 
 
 @pytest.mark.parametrize("verdict", [{"response": {}}, [], {"reward": "high"}])
-async def test_a_verdict_without_a_reward_is_a_failure_and_never_zero(verdict: Any) -> None:
+async def test_a_verdict_without_a_reward_is_a_failure_of_the_environment(verdict: Any) -> None:
     servers = Servers()
     servers.verdict = verdict
-    async with source(servers, max_attempts=1) as made:
-        with pytest.raises(AnswerError):
-            await made.run(TASK)
+    error = await failure(servers)
+    assert (error.kind, unscored(error)) == (FailureKind.ENVIRONMENT, [3])

@@ -8,6 +8,7 @@
 | gymtrain_trainer_tokens_per_second | gauge | completion tokens trained per second, last step |
 | gymtrain_trainer_rollouts_total | counter | rollouts completed in this attempt |
 | gymtrain_trainer_failed_rollouts_total | counter | rollout tries that failed in this attempt |
+| gymtrain_trainer_lost_rollouts_total | counter | rollouts that failed for good, by `environment`, `kind`, `outcome` |
 | gymtrain_trainer_dropped_groups_total | counter | groups dropped in this attempt |
 | gymtrain_trainer_dropped_groups_by_reason_total | counter | the same by label `reason` (errors.DropReason) |
 | gymtrain_trainer_forks_total | counter | turns before which the chat template rewrote the history |
@@ -19,13 +20,16 @@
 | gymtrain_trainer_groups_in_flight | gauge | groups whose rollouts run now |
 | gymtrain_trainer_oldest_group_seconds | gauge | age of the oldest of them |
 | gymtrain_trainer_parity | gauge | mean difference of log-probabilities, trainer and vLLM, when last checked |
-| gymtrain_trainer_failed_groups_total | counter | groups dropped because a rollout failed for good, by label `agent` |
+| gymtrain_trainer_failed_groups_total | counter | groups dropped as too few rollouts were left, by label `agent` |
 | gymtrain_trainer_rows_given_up_total | counter | rows drawn as often as they may be, by label `reason` |
 | gymtrain_trainer_alarm | gauge | 1 while the alarm of label `reason` stands (gymtrain_api.wiring.Alarm) |
 | gymtrain_trainer_alarms_total | counter | alarms raised in this attempt, by label `reason` |
 | gymtrain_trainer_checked_samples_total | counter | by label `verdict`: right, wrong (GYMTRAIN_CHECK_SAMPLES) |
 | gymtrain_trainer_step_value | gauge | other numbers of the last step, by label `name` (kl, ratio, staleness) |
 | gymtrain_trainer_info | gauge | 1; labels phase, transport, weight_version |
+
+Of a lost rollout, `environment` is its agent, `kind` one of errors.FailureKind, and `outcome` says what became of it:
+`dropped` from its group, or `zeroed`, counted with reward 0.
 """
 
 import time
@@ -80,11 +84,22 @@ class BoardCollector:
         }.items():
             total = sum(self._board.tallies(name).values())
             yield CounterMetricFamily(f"gymtrain_trainer_{name}", text, value=float(total))
+        lost = CounterMetricFamily(
+            "gymtrain_trainer_lost_rollouts",
+            "Rollouts that failed for good.",
+            labels=["environment", "kind", "outcome"],
+        )
+        for loss, number_lost in self._board.lost().items():
+            outcome = "zeroed" if loss.zeroed else "dropped"
+            lost.add_metric([loss.environment, loss.kind, outcome], float(number_lost))
+        yield lost
         yield self._by_label("dropped_groups_by_reason", "Groups dropped, by reason.", "reason", "dropped_groups")
         yield self._by_label(
             "replaced_sampling", "Requested sampling settings that the run's replaced.", "setting", "replaced_sampling"
         )
-        yield self._by_label("failed_groups", "Groups with a failed rollout, by agent.", "agent", "failed_groups")
+        yield self._by_label(
+            "failed_groups", "Groups of which too few rollouts were left, by agent.", "agent", "failed_groups"
+        )
         yield self._by_label("rows_given_up", "Rows given up, by reason.", "reason", "rows_given_up")
         yield self._by_label("alarms", "Alarms raised.", "reason", "alarms")
         yield self._by_label("recorded_steps", "Steps with samples to record, by outcome.", "outcome", "recorded_steps")

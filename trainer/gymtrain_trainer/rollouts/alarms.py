@@ -2,10 +2,12 @@
 
 | alarm | raised | cleared by |
 |---|---|---|
-| EnvironmentFailing | 3 groups of an agent in a row failed, the first a minute ago | its next group that ends |
+| EnvironmentFailing | 3 groups of an agent in a row failed, the first a minute ago | its next group with enough left |
 | NoLedgerEntry | a row was given up, as no gateway pod knew its calls each time | 16 known groups in a row |
 
-A pod that is replaced makes the groups of less than a minute fail, and raises nothing.
+A group failed if so many of its rollouts were lost that it was dropped. One that is trained with what is left of it
+worked: its losses are in the metrics and in the status. A pod that is replaced makes the groups of less than a minute
+fail, and raises nothing.
 """
 
 import time
@@ -36,12 +38,12 @@ class Environments:
         self._failing: dict[str, _Failing] = {}
 
     def failed(self, agent: str, error: str) -> None:
-        """A group of the agent was dropped, because a rollout of it failed for good."""
+        """A group of the agent was dropped, because too few of its rollouts were left."""
         before = self._failing.get(agent) or _Failing(0, self._clock(), error)
         self._failing[agent] = _Failing(before.groups + 1, before.since, error)
 
     def worked(self, agent: str) -> None:
-        """All rollouts of a group ended, whatever became of the group."""
+        """Enough rollouts of a group ended well, whatever became of the group."""
         self._failing.pop(agent, None)
 
     def message(self) -> str | None:

@@ -6,10 +6,10 @@ prompt of the call), `generation_token_ids` and `generation_log_probs`. Other it
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from gymtrain_trainer.errors import AnswerError
+from gymtrain_trainer.errors import AnswerError, FailureKind
 from gymtrain_trainer.rollouts.inner_error import clipped
 
 _ABORTED = frozenset({"failed", "cancelled"})  # `status` of a response
@@ -32,6 +32,7 @@ class Answer:
     reward: float
     text: str  # what the model said, for people
     truncated: bool  # it hit the token limit, by the response's own account
+    scored: bool = True  # the reward is the environment's; else it is 0, for the lack of one
 
     @property
     def generated(self) -> int:
@@ -39,24 +40,35 @@ class Answer:
         return sum(len(turn.output_ids) for turn in self.turns)
 
 
+class UnscoredError(AnswerError):
+    """The policy's tokens are known, but the environment gave no reward for them."""
+
+    def __init__(self, message: str, kind: FailureKind, answer: Answer) -> None:
+        """`answer`: not scored."""
+        super().__init__(message, kind)
+        self.answer = answer
+
+
 def parse_answer(body: Any) -> Answer:
     """The answer of one rollout.
 
     Raises:
-        AnswerError: it has no reward, or no turn with token ids and log-probabilities. Such a rollout is a failure:
-            a made-up reward or made-up tokens would train the model on something that didn't happen.
+        AnswerError: it has no turn with token ids and log-probabilities. Such a rollout is a failure: made-up tokens
+            would train the model on something that didn't happen.
+        UnscoredError: it has those, but no reward.
     """
     if not isinstance(body, Mapping):
         raise AnswerError(f"the agent answered {type(body).__name__} where an object was expected")
-    if body.get("mask_sample") is True:  # newer releases of Gym: a judge that was away, a sandbox that was lost
-        why = body.get("failure_reason") or body.get("failure_kind") or "no reason given"
-        raise AnswerError(f"the environment says that its reward isn't a measurement: {clipped(str(why))}")
-    reward = body.get("reward")
-    if isinstance(reward, bool):
-        reward = float(reward)
-    if not isinstance(reward, int | float) or not math.isfinite(reward):
-        raise AnswerError(f"the answer's reward is {clipped(repr(reward))}, not a number")
-    response = body.get("response")
+    _check_measured(body)
+    return judged(parse_response(body.get("response")), body)
+
+
+def parse_response(response: Any) -> Answer:
+    """What the policy wrote, not scored yet.
+
+    Raises:
+        AnswerError: there is no turn with token ids and log-probabilities.
+    """
     output = response.get("output") if isinstance(response, Mapping) else None
     if not isinstance(output, list):
         raise AnswerError("the answer has no response.output")
@@ -73,7 +85,31 @@ def parse_answer(body: Any) -> Answer:
         raise AnswerError(
             f"the answer carries no token ids{why}; the policy model server needs return_token_id_information: true"
         )
-    return Answer(turns, float(reward), _text(items), truncated=reason == "max_output_tokens")
+    return Answer(turns, 0.0, _text(items), truncated=reason == "max_output_tokens", scored=False)
+
+
+def judged(answer: Answer, verdict: Any) -> Answer:
+    """The answer with the verdict's reward.
+
+    Raises:
+        AnswerError: the verdict says that its reward isn't a measurement.
+        UnscoredError: it has none.
+    """
+    reward = None
+    if isinstance(verdict, Mapping):
+        _check_measured(verdict)
+        reward = verdict.get("reward")
+    if not isinstance(reward, int | float) or not math.isfinite(reward):
+        why = f"the answer's reward is {clipped(repr(reward))}, not a number"
+        raise UnscoredError(why, FailureKind.ENVIRONMENT, answer)
+    return replace(answer, reward=float(reward), scored=True)
+
+
+def _check_measured(body: Mapping[str, Any]) -> None:
+    """Raises AnswerError where newer releases of Gym say so: a judge that was away, a sandbox that was lost."""
+    if body.get("mask_sample") is True:
+        why = body.get("failure_reason") or body.get("failure_kind") or "no reason given"
+        raise AnswerError(f"the environment says that its reward isn't a measurement: {clipped(str(why))}")
 
 
 def _turn(item: Mapping[str, Any]) -> Turn:

@@ -97,7 +97,9 @@ def make_worker(
     sampling = Sampling(settings.temperature, settings.max_completion_tokens)
     return RolloutWorker(
         WorkerSettings(
-            rules=GroupRules(settings.group_size, spec.max_staleness, numbering, settings.max_sample_tokens),
+            rules=GroupRules(
+                settings.group_size, spec.max_staleness, numbering, settings.max_sample_tokens, spec.on_failure
+            ),
             bounds=Bounds(
                 group_size=settings.group_size,
                 groups_per_step=settings.groups_per_step,
@@ -146,7 +148,9 @@ def _source(
     context: Context, sampling: Sampling, concurrent: int
 ) -> Callable[[Callable[[RolloutError], None]], RolloutSource]:
     run, spec = context.run, context.run.spec.rollout
-    limits = RolloutLimits(concurrent, spec.timeout_seconds, spec.max_attempts, float(spec.verify_timeout_seconds))
+    limits = RolloutLimits(
+        concurrent, spec.timeout_seconds, spec.max_attempts, float(spec.verify_timeout_seconds), spec.on_failure
+    )
 
     def make(on_failure: Callable[[RolloutError], None]) -> RolloutSource:
         if spec.mode == "Verify":

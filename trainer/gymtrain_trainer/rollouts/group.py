@@ -2,23 +2,37 @@
 
 ```
 group_size rollouts ──► origin of each turn (ledger) ──► guard ──► samples
-   │ one fails for good    │ unknown, foreign              │          │ longer than can be trained
+   │ too few are left      │ unknown, foreign              │          │ longer than can be trained
    │                       │                               │ vLLM lost the weights
    └─────────────┬─────────┴───────────────────────────────┴──────────┘
                  ▼
          GroupDroppedError with its DropReason
 ```
+
+A rollout that fails for good is lost (`Lost`), and its group goes on without it, or with a reward of 0 in its place
+(spec.rollout.onFailure). What is left makes a group if two rollouts have tokens, as one has nothing to be compared
+with, and the environment itself gave one of these its reward: a group of nothing but made-up zeros would hide an
+environment that is down, and has no advantage to train on.
 """
 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
+from gymtrain_api.spec import OnFailure
 from gymtrain_trainer.data.rows import Task
-from gymtrain_trainer.errors import DropReason, GroupDroppedError, RolloutError
+from gymtrain_trainer.errors import (
+    AnswerError,
+    DropReason,
+    FailureKind,
+    GroupDroppedError,
+    RolloutError,
+    RowRefusedError,
+)
 from gymtrain_trainer.framework import SampleGroup
-from gymtrain_trainer.rollouts.answer import Answer
+from gymtrain_trainer.rollouts.answer import Answer, UnscoredError
+from gymtrain_trainer.rollouts.failures import action_for
 from gymtrain_trainer.rollouts.guard import WeightGuard
 from gymtrain_trainer.rollouts.ledger import Ledger
 from gymtrain_trainer.rollouts.origins import Rollout, digests_of, rollouts_of
@@ -27,10 +41,37 @@ from gymtrain_trainer.weights import SyncNumbers
 
 type SampleMaker = Callable[[Sequence[Rollout], Task], SampleGroup]
 
+_ENOUGH = 2  # rollouts with tokens
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A rollout that failed for good.
+
+    Attributes:
+        kind: of its last failure.
+        error: that failure.
+        zeroed: it counts with reward 0; else it is dropped from its group.
+        answer: its tokens, to train on with that 0, where it is zeroed and they are known.
+    """
+
+    kind: FailureKind
+    error: str
+    zeroed: bool
+    answer: Answer | None = None
+
+
+type End = Answer | Lost  # of a rollout
+
 
 @dataclass(frozen=True)
 class Group:
-    """A usable group."""
+    """A usable group.
+
+    Attributes:
+        rollouts: with tokens; those of failed rollouts that count as 0 among them.
+        seconds: that it took.
+    """
 
     task: Task
     rollouts: list[Rollout]
@@ -46,6 +87,7 @@ class GroupRules:
     max_staleness: int  # that the gateway lets through
     numbering: SyncNumbers
     max_sample_tokens: int | None = None
+    on_failure: OnFailure = field(default_factory=OnFailure)
 
 
 class GroupRunner:
@@ -59,14 +101,27 @@ class GroupRunner:
         ledger: Ledger | None,
         make_samples: SampleMaker,
         version: Callable[[], int],
+        on_lost: Callable[[str, Lost], None] | None = None,
     ) -> None:
-        """`ledger`: None where the run has no gateway; `version`: the trainer's model version now."""
+        """Runs none yet.
+
+        Args:
+            rules: of the run.
+            source: of rollouts.
+            guard: of the weights.
+            ledger: None where the run has no gateway.
+            make_samples: from rollouts.
+            version: the trainer's model version now.
+            on_lost: hears of each rollout that failed for good, with its agent.
+        """
         self._rules = rules
         self._source = source
         self._guard = guard
         self._ledger = ledger
         self._make_samples = make_samples
         self._version = version
+        self._on_lost = on_lost or (lambda agent, lost: None)
+        self._enough = min(_ENOUGH, rules.group_size)
         self.running = 0  # rollouts
 
     async def run(self, task: Task) -> Group:
@@ -78,32 +133,73 @@ class GroupRunner:
         began, version = time.monotonic(), self._version()
         try:
             before = await self._guard.before()
-            answers = await self._answers(task)
-            rollouts = await self._origins(answers, version, began)
+            ends = await self._ends(task)
+            rollouts = await self._origins(_answers(ends), version, began)
             if reason := await self._guard.reason_to_discard(before):
                 raise GroupDroppedError(DropReason.FOREIGN_WEIGHTS, reason)
+            rollouts = self._usable(task, ends, rollouts)
             samples = self._make_samples(rollouts, task)
             self._check_lengths(samples)
         except RolloutError as error:
             raise GroupDroppedError(DropReason.FAILED, str(error)) from error
+        zeros = sum(isinstance(end, Lost) and end.zeroed and end.answer is None for end in ends)
+        samples = replace(samples, rewards=samples.rewards + (0.0,) * zeros)
         return Group(task, rollouts, samples, time.monotonic() - began)
 
-    async def _answers(self, task: Task) -> list[Answer]:
-        """All rollouts of a group. The first that fails for good ends the others, and its RolloutError is raised."""
+    async def _ends(self, task: Task) -> list[End]:
+        """How all rollouts of a group ended.
+
+        Raises:
+            GroupDroppedError: so many are lost that those which still run can't make a group. They are cancelled.
+            RowRefusedError: of the first that a server refused. The others are cancelled.
+        """
         running = [asyncio.create_task(self._rollout(task)) for _ in range(self._rules.group_size)]
+        ended: list[End] = []
+        pending = set(running)
         try:
-            return await asyncio.gather(*running)
+            while pending:
+                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                ended += [rollout.result() for rollout in done]
+                if len(_answers(ended)) + len(pending) < self._enough:
+                    raise self._too_few(ended)
+            return [rollout.result() for rollout in running]
         finally:
             for rollout in running:
                 rollout.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
-    async def _rollout(self, task: Task) -> Answer:
+    async def _rollout(self, task: Task) -> End:
         self.running += 1
         try:
             return await self._source.run(task)
+        except RowRefusedError:
+            raise
+        except RolloutError as error:
+            return self._lost(task, error)
         finally:
             self.running -= 1
+
+    def _lost(self, task: Task, error: RolloutError) -> Lost:
+        zeroed = action_for(self._rules.on_failure, error.kind) == "Zero"
+        answer = error.answer if zeroed and isinstance(error, UnscoredError) else None
+        lost = Lost(error.kind, str(error), zeroed, answer)
+        self._on_lost(task.agent, lost)
+        return lost
+
+    def _usable(self, task: Task, ends: Sequence[End], rollouts: Sequence[Rollout]) -> list[Rollout]:
+        """The rollouts that vLLM didn't cut off; raises GroupDroppedError where they make no group."""
+        cut = AnswerError("vLLM cut a model call of the rollout off (finish_reason abort)")
+        lost = [self._lost(task, cut) for rollout in rollouts if rollout.aborted]
+        left = [rollout for rollout in rollouts if not rollout.aborted]
+        if len(left) < self._enough or not any(rollout.answer.scored for rollout in left):
+            raise self._too_few([*ends, *lost])
+        return left
+
+    def _too_few(self, ends: Sequence[End]) -> GroupDroppedError:
+        errors = [end.error for end in ends if isinstance(end, Lost)]
+        return GroupDroppedError(
+            DropReason.FAILED, f"{len(errors)} of {self._rules.group_size} rollouts failed; the last: {errors[-1]}"
+        )
 
     async def _origins(self, answers: list[Answer], version: int, began: float) -> list[Rollout]:
         if self._ledger is None:
@@ -122,3 +218,9 @@ class GroupRunner:
                 f"a rollout has a sequence of {longest} tokens; trainer.config.token_budget is {limit}: raise it, or "
                 "lower --max-model-len in spec.inference.args",
             )
+
+
+def _answers(ends: Sequence[End]) -> list[Answer]:
+    """Of the rollouts with tokens to train on."""
+    answers = [end.answer if isinstance(end, Lost) else end for end in ends]
+    return [answer for answer in answers if answer is not None]

@@ -11,8 +11,9 @@ from typing import Any, Self
 import aiohttp
 
 from gymtrain_trainer.data.rows import Task
-from gymtrain_trainer.errors import AgentError, RolloutError
+from gymtrain_trainer.errors import AgentError, RolloutError, RowRefusedError
 from gymtrain_trainer.rollouts.answer import Answer
+from gymtrain_trainer.rollouts.failures import Call, action_for, kind_of_answer, kind_of_silence
 from gymtrain_trainer.rollouts.inner_error import ERROR_BYTES, clipped, inner_error
 from gymtrain_trainer.rollouts.source import RolloutLimits, Sampling
 
@@ -23,10 +24,6 @@ _CONNECT_SECONDS = 30.0
 _ANSWER_BYTES = 64 << 20
 
 type Cookies = dict[str, str]
-
-
-class RowRefusedError(AgentError):
-    """The row doesn't fit the server's schema: trying again can't help."""
 
 
 class NoRouteError(AgentError):
@@ -64,7 +61,9 @@ class HttpSource(abc.ABC):
         """One rollout.
 
         Raises:
-            RolloutError: the last of `max_attempts` tries failed, or a server refused the row for good (422).
+            RolloutError: the last of `max_attempts` tries failed, or one in a way that isn't retried
+                (`limits.on_failure`).
+            RowRefusedError: a server refused the row for good (422).
         """
         for attempt in range(1, self._limits.max_attempts + 1):
             try:
@@ -72,7 +71,8 @@ class HttpSource(abc.ABC):
                     return await self._once(task)
             except RolloutError as error:
                 self._on_failure(error)
-                if attempt == self._limits.max_attempts or isinstance(error, RowRefusedError):
+                again = action_for(self._limits.on_failure, error.kind) == "Retry"
+                if attempt == self._limits.max_attempts or not again or isinstance(error, RowRefusedError):
                     raise
             pause = min(_BACKOFF_LIMIT_SECONDS, _BACKOFF_SECONDS * 2 ** (attempt - 1))
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads retries
@@ -83,21 +83,26 @@ class HttpSource(abc.ABC):
         """One try; raises RolloutError."""
 
     async def _post(
-        self, url: str, body: Mapping[str, Any], seconds: float, cookies: Cookies | None = None
+        self, call: Call, base: str, body: Mapping[str, Any], seconds: float, cookies: Cookies | None = None
     ) -> tuple[Any, Cookies]:
-        """The JSON of the answer and the cookies that it set; raises AgentError."""
+        """The JSON of the answer of a server at `base`, and the cookies that it set; raises AgentError."""
         assert self._session is not None
+        url = base + call.value
         timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=_CONNECT_SECONDS)
         try:
             async with self._session.post(url, json=body, timeout=timeout, cookies=cookies) as response:
                 if response.status == 200:
                     found = {name: morsel.value for name, morsel in response.cookies.items()}
                     return json.loads(await _whole_body(response, url)), found
-                kind = {404: NoRouteError, 405: NoRouteError, 422: RowRefusedError}.get(response.status, AgentError)
-                error_text = (await _start_of_body(response, ERROR_BYTES)).decode(errors="replace")
-                raise kind(f"{url} answered {response.status}: {inner_error(error_text)}")
+                inner = inner_error((await _start_of_body(response, ERROR_BYTES)).decode(errors="replace"))
+                refused = {404: NoRouteError, 405: NoRouteError, 422: RowRefusedError}.get(response.status, AgentError)
+                raise refused(
+                    f"{url} answered {response.status}: {inner}", kind_of_answer(call, response.status, inner)
+                )
+        except aiohttp.ConnectionTimeoutError as error:
+            raise AgentError(f"{url}: no connection within {_CONNECT_SECONDS:g} s") from error
         except TimeoutError:
-            raise AgentError(f"{url} didn't answer within {seconds:g} s") from None
+            raise AgentError(f"{url} didn't answer within {seconds:g} s", kind_of_silence(call)) from None
         except (aiohttp.ClientError, OSError) as error:
             raise AgentError(clipped(f"{url}: {type(error).__name__}: {error}")) from error
         except ValueError as error:

@@ -6,7 +6,12 @@ that answer (nemo_gym/server_utils.py, exception_handling_middleware), and both 
     "Hit an exception in SimpleAgent___sums calling an inner server: b'\\"Hit an exception in ... b\\\\'...\\\\'\\"'"
 
 So each server on the way adds a JSON string and a Python bytes literal around the last, and escapes of escapes. The
-message names who called, not who failed; our launcher has the server that failed add its name (its module `naming`).
+message names who called, not who failed; our launcher has the server that failed add its name and its kind, and the
+status where that isn't 500 (its module `answers`):
+
+    "Hit an exception in math (resources server): KeyError('a')"
+    {"server": "math", "server_kind": "resources", "status": 409, "detail": "..."}
+
 Newer releases may write another form: what doesn't look like this is shown as it is.
 """
 
@@ -15,26 +20,35 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 ERROR_BYTES = 64 * 1024  # of an error's body that are read; escapes double at each server, so what is told is far less
 QUOTED = 400  # characters of an error that are shown
 _SERVERS = 16  # on the way to the innermost error
 _CALLED = re.compile(r"Hit an exception in (?:\w+?___)?(?P<server>\S+) calling an inner server: (?=b['\"])")
-_RAISED = re.compile(r"Hit an exception in (?P<server>\S+): ")
+_RAISED = re.compile(r"Hit an exception in (?P<server>\S+)(?: \((?P<kind>agent|resources|model) server\))?: ")
 # A literal's content up to its end, or to where the text was cut; possessive, as nothing is to be tried twice.
 _JSON_STRING = re.compile(r'"((?:[^"\\]|\\u[0-9a-fA-F]{4}|\\[^u])*+)')
 _REFUSED = re.compile(r'"loc":\s*\[([^\]]*)\],\s*"msg":\s*("(?:[^"\\]|\\.)*+")')  # FastAPI's, before its `input`
 _BYTES = {quote: re.compile(rf"b{quote}((?:[^{quote}\\]|\\x[0-9a-fA-F]{{2}}|\\[^x])*+)", re.DOTALL) for quote in "'\""}
 
 
+type ServerKind = Literal["agent", "resources", "model"]
+type Form = Literal["exception", "detail", "other"]  # the repr of an exception, FastAPI's own document, or else
+
+_KINDS: dict[str | None, ServerKind] = {"agent": "agent", "resources": "resources", "model": "model"}
+
+
 @dataclass(frozen=True)
 class InnerError:
-    """The innermost error of an answer."""
+    """The innermost error of an answer; `None` stands for what it doesn't say."""
 
     text: str  # one line
-    server: str | None  # that raised it, where it says so
+    server: str | None  # that raised it
     callers: tuple[str, ...]  # servers that passed it on, outermost first
+    form: Form
+    server_kind: ServerKind | None = None
+    status: int | None = None  # of that server's answer
 
     def __str__(self) -> str:
         """In one line: which server, called by which, and what it says."""
@@ -53,18 +67,19 @@ class InnerError:
 def inner_error(body: str) -> InnerError:
     """Reads the body of an error, which may be cut off at its end."""
     callers: list[str] = []
-    text = _plain(body)
     for _ in range(_SERVERS):
+        text = _plain(body)
         wrapped = _CALLED.match(text)
         if wrapped is None:
             break
         callers.append(wrapped["server"])
-        text = _plain(_bytes(text[wrapped.end() :]))
+        body = _bytes(text[wrapped.end() :])
+    text = _plain(body)
     raised = _RAISED.match(text)
     if raised is not None:
-        return InnerError(clipped(text[raised.end() :]), raised["server"], tuple(callers))
-    server, text = _document(text)
-    return InnerError(clipped(text), server, tuple(callers))
+        said, kind = text[raised.end() :], _KINDS.get(raised["kind"])
+        return InnerError(clipped(said), raised["server"], tuple(callers), "exception", kind)
+    return _document(text, tuple(callers), "exception" if body.startswith('"') else "other")
 
 
 def clipped(text: str, limit: int = QUOTED) -> str:
@@ -100,19 +115,26 @@ def _bytes(text: str) -> str:
         return found[1]
 
 
-def _document(text: str) -> tuple[str | None, str]:
-    """Server and message of an error that is a JSON object: FastAPI's, vLLM's, or the gateway's."""
+def _document(text: str, callers: tuple[str, ...], otherwise: Form) -> InnerError:
+    """An error that is a JSON object: FastAPI's, vLLM's, or the gateway's; anything else as it is."""
     try:
         body = json.loads(text)
     except (ValueError, RecursionError):
         places = [
             f"{re.sub(r'[\s"]', '', loc).replace(',', '.')}: {_plain(msg)}" for loc, msg in _REFUSED.findall(text)
         ]
-        return None, "; ".join(places) or text
+        return InnerError(clipped("; ".join(places) or text), None, callers, "detail" if places else otherwise)
     if not isinstance(body, Mapping):
-        return None, text
-    server = body.get("server")
-    return (server if isinstance(server, str) else None), _message(body) or text
+        return InnerError(clipped(text), None, callers, otherwise)
+    server, status = body.get("server"), body.get("status")
+    return InnerError(
+        text=clipped(_message(body) or text),
+        server=server if isinstance(server, str) else None,
+        callers=callers,
+        form="detail" if "detail" in body else "other",
+        server_kind=_KINDS.get(str(body.get("server_kind"))),
+        status=status if isinstance(status, int) else None,
+    )
 
 
 def _message(body: Mapping[str, Any]) -> str | None:

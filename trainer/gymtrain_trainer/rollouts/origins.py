@@ -28,6 +28,7 @@ class Origin:
     continues: bool  # its prompt begins with the last turn's tokens, bit by bit
     forked: bool  # the chat template rewrote the history
     finish_reason: str | None = None
+    aborted: bool = False  # vLLM cut it off
     constrained: bool = False  # a grammar held the answer: see LedgerEntry
     replaced: tuple[str, ...] = ()  # sampling settings that the call asked for, and the gateway replaced by the run's
 
@@ -51,6 +52,11 @@ class Rollout:
         return self.answer.truncated or any(origin.finish_reason == TRUNCATED for origin in self.origins)
 
     @property
+    def aborted(self) -> bool:
+        """vLLM cut a turn off: what followed from it wasn't the policy's doing."""
+        return any(origin.aborted for origin in self.origins)
+
+    @property
     def forks(self) -> int:
         """Turns whose history the chat template rewrote."""
         return sum(origin.forked for origin in self.origins)
@@ -65,8 +71,8 @@ def rollouts_of(answers: Sequence[Answer], entries: Entries, numbering: SyncNumb
     """The answers with the origin of each turn.
 
     Raises:
-        GroupDroppedError: a turn has no entry, was sampled by other weights than this attempt's, is older than
-            `floor`, or was cut off.
+        GroupDroppedError: a turn has no entry, was sampled by other weights than this attempt's, or is older than
+            `floor`.
     """
     rollouts = []
     for answer in answers:
@@ -93,15 +99,12 @@ def _origin(turn: Turn, entries: Entries, numbering: SyncNumbers, floor: int) ->
         raise GroupDroppedError(
             DropReason.STALE, f"a model call of the group was sampled by {ours[-1][0].versions[0]}: too old"
         )
-    if all(entry.finish_reason == ABORTED for entry, _ in recent):
-        raise GroupDroppedError(
-            DropReason.FAILED, "a model call of the group was cut off by vLLM (finish_reason abort)"
-        )
     return Origin(
         versions=tuple(sorted({number for _, numbers in recent for number in numbers})),
         continues=all(entry.history == "exact" for entry, _ in recent),
         forked=any(entry.history == "forked" for entry, _ in recent),
         finish_reason=next((entry.finish_reason for entry, _ in recent if entry.finish_reason), None),
+        aborted=all(entry.finish_reason == ABORTED for entry, _ in recent),
         constrained=any(entry.constrained for entry, _ in recent),
         replaced=tuple(dict.fromkeys(name for entry, _ in recent for name in entry.replaced)),
     )

@@ -13,7 +13,7 @@ from gymtrain_trainer.errors import DropReason, GroupDroppedError, RolloutError
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts.alarms import Environments, KnownCalls
 from gymtrain_trainer.rollouts.answer import prompt_text
-from gymtrain_trainer.rollouts.group import Group
+from gymtrain_trainer.rollouts.group import Group, Lost
 from gymtrain_trainer.rollouts.source import Sampling, replaced_by_run
 
 log = logging.getLogger(__name__)
@@ -55,6 +55,11 @@ class RolloutReport:
         """One try of a rollout failed."""
         self.last_error = str(error)
         self._board.count("failed_rollouts")
+
+    def rollout_lost(self, agent: str, lost: Lost) -> None:
+        """A rollout of the agent failed for good: its group goes on without it, or with a 0 in its place."""
+        log.info("rollout of %s %s (%s): %s", agent, "zeroed" if lost.zeroed else "dropped", lost.kind, lost.error)
+        self._board.lose(agent, lost.kind, zeroed=lost.zeroed)
 
     def group_dropped(self, agent: str, error: GroupDroppedError) -> None:
         """A group of the agent is dropped, never rewarded with 0."""
@@ -118,6 +123,7 @@ class RolloutReport:
                     "prompt": prompt_text(group.task.row),
                     "completion": rollout.answer.text,
                     "reward": rollout.answer.reward,
+                    "scored": rollout.answer.scored,
                     "tokens": rollout.answer.generated,
                     "turns": len(rollout.answer.turns),
                     "forks": rollout.forks,

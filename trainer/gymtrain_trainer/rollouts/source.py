@@ -1,12 +1,13 @@
 """What a source of rollouts is, and the settings that all of them share."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Protocol, Self
 
 from gymtrain_api.rows import without_nulls
 from gymtrain_api.sampling import NEUTRAL
+from gymtrain_api.spec import OnFailure
 from gymtrain_trainer.data.rows import Task
 from gymtrain_trainer.rollouts.answer import Answer
 
@@ -31,6 +32,8 @@ class RolloutSource(Protocol):
 
         Raises:
             RolloutError: it failed for good.
+            UnscoredError: so it did, but its tokens are known.
+            RowRefusedError: no rollout of the row can succeed.
         """
         ...
 
@@ -49,8 +52,9 @@ class RolloutLimits:
 
     max_concurrent: int  # that the process' open files allow (open_files)
     timeout_seconds: float  # of one POST /run, or of one generation in mode Verify
-    max_attempts: int
+    max_attempts: int  # where a failure is retried
     verify_timeout_seconds: float = 300.0  # of one POST /verify, or /seed_session, in mode Verify
+    on_failure: OnFailure = field(default_factory=OnFailure)
 
 
 def replaced_by_run(row: Mapping[str, Any], sampling: Sampling) -> list[str]:

@@ -12,8 +12,9 @@ from typing import Any
 
 from gymtrain_api.wiring import VerifyRoute
 from gymtrain_trainer.data.rows import Task
-from gymtrain_trainer.errors import AnswerError, RolloutError
-from gymtrain_trainer.rollouts.answer import Answer, parse_answer
+from gymtrain_trainer.errors import RolloutError, RowRefusedError
+from gymtrain_trainer.rollouts.answer import Answer, UnscoredError, judged, parse_response
+from gymtrain_trainer.rollouts.failures import Call
 from gymtrain_trainer.rollouts.http import Cookies, HttpSource, NoRouteError
 from gymtrain_trainer.rollouts.source import RolloutLimits, Sampling, request_body
 
@@ -38,25 +39,30 @@ class VerifySource(HttpSource):
         body = request_body(task.row, self._sampling)
         session = await self._seed(route.resources_url, body)
         response, model_session = await self._post(
-            f"{route.model_url}/v1/responses", body["responses_create_params"], self._limits.timeout_seconds
+            Call.GENERATION, route.model_url, body["responses_create_params"], self._limits.timeout_seconds
         )
-        verdict, _ = await self._post(
-            f"{route.resources_url}/verify",
-            body | {"response": response},
-            self._limits.verify_timeout_seconds,
-            session | model_session,  # as Gym's agents pass both on
-        )
-        if not isinstance(verdict, Mapping):
-            raise AnswerError(f"{route.resources_url}/verify answered {type(verdict).__name__}, not an object")
-        # The verifier may hand back a response of its own making; the tokens are those that the model server gave.
-        return parse_answer(dict(verdict) | {"response": response})
+        generated = parse_response(response)
+        try:
+            verdict, _ = await self._post(
+                Call.VERDICT,
+                route.resources_url,
+                body | {"response": response},
+                self._limits.verify_timeout_seconds,
+                session | model_session,  # as Gym's agents pass both on
+            )
+            # The verifier may hand back a response of its own making; the tokens are those that the model server gave.
+            return judged(generated, verdict)
+        except RowRefusedError:
+            raise
+        except RolloutError as error:
+            raise UnscoredError(str(error), error.kind, generated) from error
 
     async def _seed(self, resources_url: str, body: dict[str, Any]) -> Cookies:
         """Cookies of a new session; none if the server keeps no sessions."""
         if resources_url in self._stateless:
             return {}
         try:
-            _, cookies = await self._post(f"{resources_url}/seed_session", body, self._limits.verify_timeout_seconds)
+            _, cookies = await self._post(Call.SESSION, resources_url, body, self._limits.verify_timeout_seconds)
         except NoRouteError:
             self._stateless.add(resources_url)
             return {}

@@ -144,6 +144,7 @@ class RolloutWorker:
                 ledger,
                 self._parts.make_samples,
                 lambda: self._version,
+                self._report.rollout_lost,
             )
             try:
                 while not self._stopping and self._fatal is None:
