@@ -348,7 +348,7 @@ def _difference(address: str, port: int, model: Any, subject: _Subject) -> float
     from gymtrain_trainer.weights.parity.check import ParityCheck, completions_of, judge, model_logprobs
     from gymtrain_trainer.weights.pods.client import PodClient, VllmPod
 
-    check = ParityCheck(model_logprobs(model), _PROMPTS, threshold=1e9)
+    check = ParityCheck(_PROMPTS, threshold=1e9)
 
     async def ask() -> Any:
         async with aiohttp.ClientSession() as session:
@@ -356,9 +356,11 @@ def _difference(address: str, port: int, model: Any, subject: _Subject) -> float
                 PodClient(session, VllmPod(f"http://{address}:{port}")), check, 60.0, subject.asked() or "policy"
             )
 
-    completions = asyncio.run(ask())
+    sampled = asyncio.run(ask())
+    asked = [one.completion for one in sampled]
     with subject.computing():
-        return round(judge("vLLM", completions, check, "bfloat16"), 5)
+        computed = dict(zip(asked, model_logprobs(model)(asked), strict=True))
+    return round(judge("vLLM", sampled, computed, check, "bfloat16"), 5)
 
 
 def _tail(log: Path) -> str:

@@ -20,13 +20,21 @@ import aiohttp
 import pytest
 
 from gymtrain_trainer.weights import ParityCheck, VllmPod
-from gymtrain_trainer.weights.parity.check import ParityCompletion, completions_of, judge
+from gymtrain_trainer.weights.parity.check import LogProbs, ParityCompletion, completions_of, judge
 from gymtrain_trainer.weights.pods.client import PodClient
 from tests.support.fake_vllm import free_port
 from tests.support.specs import smallest_run
 
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 420
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a model computes, and the prompts to ask vLLM for."""
+
+    check: ParityCheck
+    log_probs: LogProbs
 
 
 @dataclass
@@ -111,15 +119,18 @@ class Server:
         )
         return done.returncode, done.stdout.strip()
 
-    def difference(self, check: ParityCheck, model: str = "policy") -> float:
-        """Between its log-probabilities and those of `check`."""
+    def difference(self, expected: Expected, model: str = "policy") -> float:
+        """Between its log-probabilities and those expected."""
 
         async def ask() -> list[ParityCompletion]:
             async with aiohttp.ClientSession() as session:
                 client = PodClient(session, VllmPod(f"http://127.0.0.1:{self.port}"))
-                return await completions_of(client, check, 120.0, model)
+                return await completions_of(client, expected.check, 120.0, model)
 
-        return judge("vLLM", asyncio.run(ask()), check, "float32")
+        sampled = asyncio.run(ask())
+        asked = [one.completion for one in sampled]
+        computed = dict(zip(asked, expected.log_probs(asked), strict=True))
+        return judge("vLLM", sampled, computed, expected.check, "float32")
 
 
 @contextmanager

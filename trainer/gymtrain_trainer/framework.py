@@ -18,6 +18,8 @@ What a framework promises:
   of a sample at that moment is its staleness in the step that uses it.
 - It syncs the weights once before the first step, then after every `sync_every_steps` steps, and tells the rollouts the
   new model version: 1 after the first sync.
+- After each sync all ranks compute the log-probabilities that `WeightTransfer.to_compare` asks for, with the weights
+  that were sent, and all end where `WeightTransfer.compare` raises.
 - The checkpoint of step N is the folder `checkpoint-N` of the run's folder, with what resuming needs but the place in
   the data. One of an adapter holds `adapter_config.json`, one of all weights `config.json`, as peft and transformers
   write them.
@@ -38,7 +40,7 @@ from gymtrain_trainer.context import Context
 from gymtrain_trainer.stopping import StopSignal
 
 if TYPE_CHECKING:  # preflight has no use for what it brings
-    from gymtrain_trainer.weights import Transport
+    from gymtrain_trainer.weights import Completion, Transport
     from gymtrain_trainer.weights.transports.transport import NamedTensors
 
 FRAMEWORKS = {
@@ -198,6 +200,18 @@ class WeightTransfer(Protocol):
 
     def resume(self) -> None:
         """After the weights."""
+        ...
+
+    def to_compare(self) -> "list[Completion]":
+        """After `resume`: what vLLM sampled for the parity check; none where it isn't due."""
+        ...
+
+    def compare(self, log_probs: Sequence[Sequence[float]]) -> None:
+        """The parity check. `log_probs`: of each token of each completion of `to_compare`, at temperature 1.
+
+        Raises:
+            WeightParityError: of weights: vLLM computes something else.
+        """
         ...
 
     def destroy(self) -> None:
@@ -387,14 +401,6 @@ class Trainer(Protocol):
 
     def parameters(self) -> "NamedTensors":
         """What a weight sync sends, under the names that it sends; sharded ones not gathered."""
-        ...
-
-    def log_probs(self, prompt: list[int], completion: list[int]) -> list[float]:
-        """Log-probability of each token of the completion at temperature 1, as the model is now.
-
-        Raises:
-            ShardedModelError: of weights.parity: this process has only its share of the model.
-        """
         ...
 
     def agree(self, flag: bool) -> bool:

@@ -39,10 +39,6 @@ class TrainedModel:
         """What a weight sync sends."""
         return self._attached().parameters()
 
-    def log_probs(self, prompt: list[int], completion: list[int]) -> list[float]:
-        """Log-probability of each token of the completion."""
-        return self._attached().log_probs(prompt, completion)
-
     def config(self) -> Any:
         """transformers' configuration."""
         return self._attached().model_config
@@ -109,7 +105,7 @@ def make_rank_zero(
     """
     spec = context.run.spec
     activity, model = Activity(), TrainedModel()
-    parity = parity_check(model.log_probs, spec.weight_sync.parity_threshold)
+    parity = parity_check(spec.weight_sync.parity_threshold)
     checker = _checker(context, board, settings, model)
     weight_sync = make_weight_sync(
         context,

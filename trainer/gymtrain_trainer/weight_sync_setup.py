@@ -1,7 +1,6 @@
-"""Weight sync as the run's spec has it; its parity check asks the trainer's own model and prompts of the run's data."""
+"""Weight sync as the run's spec has it; its parity check has prompts of the run's data."""
 
 import logging
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -76,9 +75,9 @@ def make_weight_sync(
     )
 
 
-def parity_check(log_probs: Callable[[list[int], list[int]], list[float]], threshold: str | None) -> ParityCheck:
-    """The check, without prompts; `log_probs`: of the trained model; `threshold`: spec.weightSync.parityThreshold."""
-    return ParityCheck(logprobs=log_probs, prompts=[], threshold=float(threshold) if threshold else None)
+def parity_check(threshold: str | None) -> ParityCheck:
+    """The check, without prompts; `threshold`: spec.weightSync.parityThreshold."""
+    return ParityCheck(prompts=[], threshold=float(threshold) if threshold else None)
 
 
 def fill_prompts(prompts: list[list[int]], tasks: Tasks, tokenizer: Any) -> None:

@@ -99,7 +99,9 @@ async def test_after_a_fetch_that_failed_the_next_one_starts_anew(trainer: Train
     ahead.begin(trainer.update(1))
     with pytest.raises(FetchError, match="blake3"):
         await asyncio.to_thread(ahead.files, trainer.update(1))
-    (trainer.store.weights(1)[0]).write_bytes(CONTENT)
+    staged = trainer.store.find("1", NAME)
+    assert staged is not None
+    staged.write_bytes(CONTENT)
     (file,) = await asyncio.to_thread(ahead.files, trainer.update(1))
     assert file.read_bytes() == CONTENT
 

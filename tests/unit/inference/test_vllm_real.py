@@ -37,7 +37,7 @@ from gymtrain_trainer.weights import (  # noqa: E402
     weight_routes,
 )
 from gymtrain_trainer.weights.store.weight_store import AnnouncedManifest  # noqa: E402
-from tests.support.real_vllm import Server, serving_tiny_model  # noqa: E402
+from tests.support.real_vllm import Expected, Server, serving_tiny_model  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -52,13 +52,15 @@ class Trainer:
     model: Any
     store: WeightStore
     transfer: WeightSync
-    check: ParityCheck
+    expected: Expected
 
     def sync(self) -> None:
         """As TRL does."""
         self.transfer.pause()
         self.transfer.send_weights(self.model.named_parameters())
         self.transfer.resume()
+        if asked := self.transfer.to_compare():
+            self.transfer.compare(self.expected.log_probs(asked))
 
     def change(self) -> None:
         """Other weights, far from the ones before."""
@@ -89,7 +91,7 @@ def trainer(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         pods_port=server.port,
         repair_seconds=0.5,
     )
-    check = ParityCheck(model_logprobs(model), [[5, 6, 7], LONG], threshold=SAME)
+    expected = Expected(ParityCheck([[5, 6, 7], LONG], threshold=SAME), model_logprobs(model))
     ready, end = threading.Event(), threading.Event()
 
     async def serve() -> None:
@@ -102,11 +104,11 @@ def trainer(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
     ready.wait(10)
-    parity = ParityWatch(check, dtype="float32")
+    parity = ParityWatch(expected.check, dtype="float32")
     transfer = WeightSync.over(settings, HTTPFull(store, dtype="float32"), parity=parity)
     try:
         transfer.init_weight_transfer()
-        yield Trainer(model, store, transfer, check)
+        yield Trainer(model, store, transfer, expected)
     finally:
         transfer.destroy()
         end.set()
@@ -115,7 +117,7 @@ def trainer(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 def test_before_the_first_sync_the_weights_are_random(server: Server, trainer: Trainer) -> None:
     with pytest.raises(WeightParityError):
-        server.difference(trainer.check)
+        server.difference(trainer.expected)
 
 
 def test_the_first_sync_brings_every_tensor(trainer: Trainer) -> None:
@@ -128,7 +130,7 @@ def test_later_syncs_renew_the_tied_output_head_and_forget_cached_prompts(server
     for _ in range(2):
         trainer.change()
         trainer.sync()
-        assert server.difference(trainer.check) < SAME
+        assert server.difference(trainer.expected) < SAME
 
 
 def test_what_does_not_change_is_not_fetched_again_and_is_computed_with(server: Server, trainer: Trainer) -> None:
@@ -139,7 +141,7 @@ def test_what_does_not_change_is_not_fetched_again_and_is_computed_with(server: 
                 parameter.add_(torch.randn_like(parameter) * 0.1)
         trainer.sync()
         sent.append(trainer.transfer.stats.last_bytes)
-        assert server.difference(trainer.check) < SAME
+        assert server.difference(trainer.expected) < SAME
     whole = sum(parameter.nbytes for parameter in trainer.model.parameters())
     changing = sum(parameter.nbytes for parameter in trainer.model.model.layers[1].parameters())
     assert sent[0] >= whole
@@ -158,7 +160,8 @@ def test_damaged_weights_are_refused_and_the_server_goes_on_with_the_old_ones(
 
     def damage(manifest: AnnouncedManifest, part: WeightPart, *, carried: bool = False) -> None:
         if not carried:
-            path = trainer.store.weights(trainer.transfer.numbers.current + 1)[0].with_name(part.name)
+            path = trainer.store.find(str(trainer.transfer.numbers.current + 1), part.name)
+            assert path is not None
             content = bytearray(path.read_bytes())
             content[part.offset + part.bytes - 1] ^= 1
             path.write_bytes(content)
@@ -171,7 +174,7 @@ def test_damaged_weights_are_refused_and_the_server_goes_on_with_the_old_ones(
             trainer.sync()
     assert server.complete() == 200
     assert asyncio.run(trainer.transfer.pod_versions()) == {f"http://127.0.0.1:{server.port}": before}
-    assert server.difference(trainer.check) < SAME
+    assert server.difference(trainer.expected) < SAME
 
 
 def test_weights_that_lack_a_tensor_are_refused_and_end_the_server(server: Server, trainer: Trainer) -> None:
@@ -186,7 +189,7 @@ def test_a_server_that_came_back_is_brought_to_the_current_weights(server: Serve
     deadline = time.monotonic() + 60
     while trainer.transfer.stats.repairs == 0 and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert server.difference(trainer.check) < SAME
+    assert server.difference(trainer.expected) < SAME
 
 
 def test_a_server_whose_engine_dies_with_a_call_under_way_ends(server: Server) -> None:

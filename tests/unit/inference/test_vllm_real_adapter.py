@@ -13,7 +13,7 @@ if find_spec("vllm") is None:
     pytest.skip("needs vLLM", allow_module_level=True)
 
 from gymtrain_trainer.weights import LoRAFilesystem, ParityCheck, SyncSettings, WeightSync, model_logprobs  # noqa: E402
-from tests.support.real_vllm import Server, serving_tiny_model  # noqa: E402
+from tests.support.real_vllm import Expected, Server, serving_tiny_model  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -64,8 +64,8 @@ def base_model(server: Server) -> Any:
     return AutoModelForCausalLM.from_pretrained(server.folder / "model", dtype=torch.float32)
 
 
-def sync_random_adapter(server: Server, transport: WeightSync) -> ParityCheck:
-    """Sends an adapter; the check computes with the same one merged."""
+def sync_random_adapter(server: Server, transport: WeightSync) -> Expected:
+    """Sends an adapter; what is expected computes with the same one merged."""
     model = base_model(server)
     tensors: dict[str, Any] = {}
     with torch.no_grad():
@@ -77,7 +77,7 @@ def sync_random_adapter(server: Server, transport: WeightSync) -> ParityCheck:
                 name = f"base_model.model.model.layers.{number}.self_attn.{target}"
                 tensors |= {f"{name}.lora_A.weight": down, f"{name}.lora_B.weight": up}
     transport.send_weights(iter(tensors.items()))
-    return ParityCheck(model_logprobs(model), [[5, 6, 7], list(range(3, 103))], threshold=1e9)
+    return Expected(ParityCheck([[5, 6, 7], list(range(3, 103))], threshold=1e9), model_logprobs(model))
 
 
 def test_before_an_adapter_comes_the_pod_is_not_ready(server: Server) -> None:
@@ -100,11 +100,11 @@ def test_a_version_that_is_too_old_is_forgotten(server: Server, transport: Weigh
 
 
 def test_a_server_that_came_back_gets_the_current_adapter(server: Server, transport: WeightSync) -> None:
-    check = sync_random_adapter(server, transport)
+    expected = sync_random_adapter(server, transport)
     server.stop()
     server.start()
     deadline = time.monotonic() + 60
     while transport.stats.repairs == 0 and time.monotonic() < deadline:
         time.sleep(0.1)
     assert transport.current_version is not None
-    assert server.difference(check, transport.current_version) < SAME
+    assert server.difference(expected, transport.current_version) < SAME

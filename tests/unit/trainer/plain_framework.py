@@ -115,6 +115,8 @@ class PlainTrainer:
         self._zero.transfer.pause()
         self._zero.transfer.send_weights(self.parameters())
         self._zero.transfer.resume()
+        if asked := self._zero.transfer.to_compare():
+            self._zero.transfer.compare([[0.0] * len(one.tokens) for one in asked])
         self._version += 1
         self._zero.rollouts.update_model_version(self._version)
 
@@ -133,10 +135,6 @@ class PlainTrainer:
     def parameters(self) -> Iterator[tuple[str, Any]]:
         """One."""
         yield "weight", Number(self._weight)
-
-    def log_probs(self, prompt: list[int], completion: list[int]) -> list[float]:
-        """Made up."""
-        return [0.0] * len(completion)
 
     def agree(self, flag: bool) -> bool:
         """There is one rank."""

@@ -31,6 +31,7 @@ class Pods:
     """vLLM, as far as weights go."""
 
     def __init__(self) -> None:
+        self.url = ""
         self.labels: list[str] = []
         self.weights: list[float] = []
 

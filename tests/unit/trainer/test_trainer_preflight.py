@@ -12,7 +12,7 @@ from gymtrain_api.wiring import Finding
 from gymtrain_trainer.fetch import fetch
 from gymtrain_trainer.preflight.model_folder import check_model_folder
 from gymtrain_trainer.trl import settings
-from gymtrain_trainer.trl.config_checks import check_batch, check_keys, check_types
+from gymtrain_trainer.trl.config_checks import check_batch, check_keys, check_sharding, check_types
 from tests.unit.trainer.test_trainer_settings import spec
 
 VALID = {"learning_rate", "max_steps", "num_generations", "max_staleness", "save_steps", "temperature"} | {
@@ -92,6 +92,18 @@ def test_a_run_without_an_end_is_refused() -> None:
 
 def test_a_group_of_one_is_refused() -> None:
     assert "at least 2" in only(check_batch(spec({"max_steps": 1, "num_generations": 1}))).message
+
+
+@pytest.mark.parametrize("version", [1, "1"])
+def test_the_first_version_of_fsdp_is_refused(version: object) -> None:
+    finding = only(check_sharding({"fsdp": True, "fsdp_config": {"version": version}}))
+    assert finding.where == "spec.trainer.config.fsdp_config"
+    assert "leave version out" in finding.message
+
+
+@pytest.mark.parametrize("sharding", [{}, {"version": 2}, {"transformer_layer_cls_to_wrap": ["X"]}])
+def test_the_second_version_of_fsdp_is_taken(sharding: dict[str, Any]) -> None:
+    assert check_sharding({"fsdp": True, "fsdp_config": sharding}) == []
 
 
 @pytest.mark.parametrize(("value", "fits"), [(1e-5, True), (1, True), ("1e-5", False), (None, False), (True, False)])

@@ -1,6 +1,7 @@
 """Two training processes in one group: what one rank does alone and what all do together.
 
-On the CPU, or on two GPUs where there are two: there also with a sharded model.
+On the CPU, or on two GPUs where there are two; with a model that both have, and with one that is sharded. Parity is
+checked after each sync.
 """
 
 import json
@@ -18,6 +19,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
+from gymtrain_api.wiring import ExitCode  # noqa: E402
 from gymtrain_trainer.checkpoints.folder import last_checkpoint  # noqa: E402
 from tests.unit.trainer.trainer_vllm import make_context  # noqa: E402
 
@@ -26,11 +28,13 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 ROOT = Path(__file__).parents[3]
 SECONDS = 200  # for both
 GPUS = 2 if torch.cuda.device_count() >= 2 else 0
+SAME = 0.05 if GPUS else 0.001  # mean |difference| of log-probabilities; on GPUs the trainer computes in bfloat16
+PARITY = {"parityEverySyncs": 1, "parityThreshold": str(SAME)}
 LORA = {"source": "pvc://models/tiny", "lora": {"r": 4, "target_modules": ["q_proj", "v_proj"]}}
 SHARDED = {"fsdp": True, "fsdp_config": {"transformer_layer_cls_to_wrap": ["Qwen3DecoderLayer"]}}
 WAYS = [
     pytest.param({}, id="replicated"),
-    pytest.param(SHARDED, id="sharded", marks=pytest.mark.skipif(not GPUS, reason="needs two GPUs")),
+    pytest.param(SHARDED, id="sharded"),
 ]
 
 
@@ -38,7 +42,8 @@ def _train(
     folder: Path, model: Path, spec: dict[str, Any], environment: dict[str, str] | None = None, **config: Any
 ) -> Any:
     """Runs both to their end; the exit codes and the last checkpoint."""
-    spec = spec | {"trainer": {"processesPerNode": 2, "gpus": GPUS} | spec.get("trainer", {})}
+    trainer = {"processesPerNode": 2, "gpus": GPUS} | spec.get("trainer", {})
+    spec = spec | {"trainer": trainer, "weightSync": PARITY}
     made = make_context(folder, model, "http://127.0.0.1:9", spec, per_device_train_batch_size=4, **config)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -66,13 +71,14 @@ def _train(
 
 @pytest.fixture(params=WAYS)
 def train(request: pytest.FixtureRequest, tmp_path: Path, tiny_model: Path) -> Callable[..., Any]:
-    """Runs both processes, each way that this machine can: see `_train`."""
+    """Runs both processes, each way: see `_train`."""
     return partial(_train, tmp_path, tiny_model, **request.param)
 
 
-def test_two_processes_train_all_weights(train: Callable[..., Any]) -> None:
+def test_two_processes_train_all_weights(train: Callable[..., Any], tmp_path: Path) -> None:
     codes, checkpoint = train({})
     assert (codes, checkpoint.state.step) == ([0, 0], 4)
+    assert float((tmp_path / "parity").read_text()) < SAME
     codes, checkpoint = train({}, max_steps=6)
     assert (codes, checkpoint.state.step) == ([0, 0], 6), "it goes on from the checkpoint"
 
@@ -91,9 +97,15 @@ def test_the_samples_that_both_processes_trained_are_recorded(train: Callable[..
         assert sum(advantages) == pytest.approx(0.0, abs=1e-6)
 
 
-def test_two_processes_train_an_adapter(train: Callable[..., Any]) -> None:
+def test_two_processes_train_an_adapter(train: Callable[..., Any], tmp_path: Path) -> None:
     codes, checkpoint = train({"model": LORA})
     assert (codes, checkpoint.state.step) == ([0, 0], 4)
+    assert float((tmp_path / "parity").read_text()) < SAME
+
+
+def test_vllm_that_computes_with_other_weights_ends_both_processes(train: Callable[..., Any], tmp_path: Path) -> None:
+    codes, checkpoint = train({}, {"VLLM_LOSES": "layers.1.mlp.up_proj"}, max_steps=2)
+    assert (codes, checkpoint) == ([ExitCode.REFUSED, ExitCode.REFUSED], None)
 
 
 def test_a_signal_within_a_sync_at_one_of_two_processes_ends_both_with_the_steps_checkpoint(

@@ -106,7 +106,6 @@ def test_an_adapter_of_modules_that_the_model_lacks_is_refused(tiny_model: Path)
             None,
             {"gpus": 8, "processesPerNode": 8, "nodes": 2},
         ),
-        ({"fsdp": True, "fsdp_config": {"version": 1}}, None, {"gpus": 2, "processesPerNode": 2}),
         ({"num_train_epochs": 1, "max_steps": -1}, None, {}),
         ({"report_to": "none"}, None, {}),
     ],

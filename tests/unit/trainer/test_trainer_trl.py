@@ -394,9 +394,10 @@ def test_the_trained_model_scores_one_sequence_as_any_model_does(tiny_model: Pat
     from transformers import AutoModelForCausalLM
 
     from gymtrain_trainer.trl.attention import TREE_ATTENTION
+    from gymtrain_trainer.trl.parity import trained_log_probs
     from gymtrain_trainer.trl.settings import trl_arguments
-    from gymtrain_trainer.trl.trainer import TRLTrainer, build_trainer
-    from gymtrain_trainer.weights import model_logprobs
+    from gymtrain_trainer.trl.trainer import build_trainer
+    from gymtrain_trainer.weights import Completion, model_logprobs
     from tests.unit.trainer.test_trainer_settings import spec
 
     config = {"max_steps": 1, "num_generations": 4, "per_device_train_batch_size": 4, "report_to": "none"}
@@ -408,7 +409,7 @@ def test_the_trained_model_scores_one_sequence_as_any_model_does(tiny_model: Pat
         weight_transfer=Transfer(),
         steps=StepSettings.of(spec(config)),
     )
-    trainer = TRLTrainer(made, trains_adapter=False, settle_transport=None)
     plain = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32, attn_implementation="sdpa")
-    assert trainer.log_probs([3, 4, 5], [6, 7]) == pytest.approx(model_logprobs(plain)([3, 4, 5], [6, 7]), abs=1e-5)
+    sequence = [Completion((3, 4, 5), (6, 7))]
+    assert trained_log_probs(made, sequence)[0] == pytest.approx(model_logprobs(plain)(sequence)[0], abs=1e-5)
     assert made.model.config._attn_implementation == TREE_ATTENTION

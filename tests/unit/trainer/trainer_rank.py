@@ -1,11 +1,13 @@
 """One of two training processes: `python -m tests.unit.trainer.trainer_rank FOLDER`, with torchrun's environment.
 
-Rank 0 has the agent and what stands for vLLM. Ends with 75 where SIGTERM ended it, which rank 0 sends to itself:
+Rank 0 has the agent and what stands for vLLM, and leaves in FOLDER/parity what it measured last. Ends with 75 where
+SIGTERM ended it, with the exit code of the trainer's own errors, and with 1 otherwise.
 
-| variable | when |
+| variable | what happens |
 |---|---|
-| TERM_AT_SYNC | at the beginning of the weight sync after so many |
-| TERM_AFTER_GROUPS | those of so many rows were answered and no other is, once the steps that they make are done |
+| TERM_AT_SYNC | SIGTERM to rank 0 at the beginning of the weight sync after so many |
+| TERM_AFTER_GROUPS | SIGTERM to rank 0 once the steps are done that the groups of so many rows make; no other is answered |
+| VLLM_LOSES | tensors with this in their names stay random in what stands for vLLM |
 """
 
 import asyncio
@@ -20,7 +22,7 @@ from typing import Any
 from aiohttp import web
 
 from gymtrain_trainer.context import Context, read_context
-from gymtrain_trainer.errors import InterruptedBySignal
+from gymtrain_trainer.errors import InterruptedBySignal, TrainerError
 from gymtrain_trainer.stopping import StopSignal
 from tests.unit.trainer.trainer_agent import AgentThread, Behaviour
 from tests.unit.trainer.trainer_vllm import VLLM, run_process
@@ -47,8 +49,25 @@ def _terminate_when_idle(vllm: VLLM) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+def _shard_on_cpus() -> None:
+    """Lets accelerate shard a model on CPUs as on GPUs. torch can; accelerate 1.15 has CPUs on no list of its own."""
+    from accelerate.state import AcceleratorState, PartialState
+    from accelerate.utils import DistributedType
+
+    made = AcceleratorState.__init__
+
+    def init(self: AcceleratorState, *arguments: Any, fsdp_plugin: Any = None, **more: Any) -> None:
+        made(self, *arguments, fsdp_plugin=fsdp_plugin, **more)
+        if fsdp_plugin is not None and self.distributed_type == DistributedType.MULTI_CPU:
+            self.fsdp_plugin = fsdp_plugin
+            self.distributed_type = PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+
+    AcceleratorState.__init__ = init
+
+
 def main() -> int:
     """Trains."""
+    _shard_on_cpus()
     folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
     made = read_context({"GYMTRAIN_RUN_CONFIG": str(folder / "run.json"), "GYMTRAIN_ROOT": str(folder)})
     stop = StopSignal()
@@ -57,6 +76,9 @@ def main() -> int:
     if rank == 0:
         served, vllm = AgentThread(), VLLM(made.paths.model)
         served.agent.behaviour = vllm.answer
+        if lost := os.environ.get("VLLM_LOSES"):
+            vllm.lose(lost)
+        vllm.serve()
         run = made.run.model_copy(update={"agents": {"adder": served.agent.url}})
         made = Context(run, made.paths, made.attempt, made.nodes, made.node_rank, made.port)
         if at := int(os.environ.get("TERM_AT_SYNC", 0)):
@@ -65,9 +87,14 @@ def main() -> int:
             served.agent.behaviour = _answer_at_most(most, vllm)
             threading.Thread(target=_terminate_when_idle, args=(vllm,), daemon=True).start()
     try:
-        run_process(made, vllm, stop)
+        board = run_process(made, vllm, stop)
     except InterruptedBySignal:
         return 75
+    except TrainerError as error:
+        print(f"{type(error).__name__}: {error}")
+        return error.exit_code
+    if board is not None:
+        (folder / "parity").write_text(str(board.snapshot().parity))
     return 0
 
 

@@ -12,10 +12,12 @@ from gymtrain_api.transports import TransportName
 from gymtrain_trainer import train, weight_sync_setup
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.progress import ProgressBoard
+from gymtrain_trainer.serve import HttpServer
 from gymtrain_trainer.stopping import StopSignal
 from gymtrain_trainer.weights import ChosenTransport, Transport, VllmPod, WeightStore, WeightSync
 from gymtrain_trainer.weights.pods.client import UNSYNCED, PodClient
 from gymtrain_trainer.weights.transports.transport import Delivered
+from tests.support.fake_vllm import free_port
 from tests.unit.trainer.test_trainer_entry import context
 from tests.unit.trainer.trainer_data import question, write_dataset, write_index
 
@@ -33,6 +35,7 @@ CONFIG = {
 class Pods(Protocol):
     """What the transport brings weights to."""
 
+    url: str  # where one of them answers completions; empty: nothing is compared
     labels: list[str]  # of the versions that came
 
     def on_pause(self, syncs: int) -> None:
@@ -51,7 +54,9 @@ class VLLM:
         import torch
         from transformers import AutoModelForCausalLM
 
+        self.url = ""
         self.labels: list[str] = []
+        self._lost = ""
         self._turn = threading.Lock()  # weights change between two tokens, never within one
         self.stale_from: int | None = None  # from this sync on it keeps the old weights and says otherwise
         self.on_pause: Callable[[int], None] = lambda syncs: None  # called with the number of syncs before
@@ -60,22 +65,51 @@ class VLLM:
     def load(self, label: str, tensors: dict[str, Any]) -> None:
         self.labels.append(label)
         if self.stale_from is None or len(self.labels) < self.stale_from:
+            arriving = {name: tensor for name, tensor in tensors.items() if not self._lost or self._lost not in name}
             with self._turn:
-                self._model.load_state_dict(tensors, strict=False)
+                self._model.load_state_dict(arriving, strict=False)
                 self._model.tie_weights()
 
-    def answer(self, row: dict[str, Any], number: int) -> web.Response:
+    def lose(self, part: str) -> None:
+        """Tensors with `part` in their names stay random, whatever comes."""
         import torch
 
-        prompt = [3, 4, 5 + row["number"]]
+        self._lost = part
+        with torch.no_grad():
+            for name, parameter in self._model.named_parameters():
+                if part in name:
+                    parameter.normal_()
+
+    def serve(self) -> None:
+        """From now on it answers completions."""
+        port = free_port()
+        app = web.Application()
+        app.add_routes([web.post("/v1/completions", self._complete)])
+        HttpServer(app, port).start()
+        self.url = f"http://127.0.0.1:{port}"
+
+    async def _complete(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        tokens, log_probs = self._sample(body["prompt"], body["max_tokens"])
+        choice = {"token_ids": tokens, "logprobs": {"token_logprobs": log_probs}}
+        return web.json_response({"choices": [choice]})
+
+    def _sample(self, prompt: list[int], tokens: int) -> tuple[list[int], list[float]]:
+        import torch
+
         output: list[int] = []
         log_probs: list[float] = []
         with torch.no_grad():
-            for _ in range(3 + row["number"] % 5):
+            for _ in range(tokens):
                 with self._turn:
                     scores = self._model(torch.tensor([prompt + output])).logits[0, -1].log_softmax(-1)
                 output.append(int(torch.multinomial(scores.exp(), 1)))
                 log_probs.append(float(scores[output[-1]]))
+        return output, log_probs
+
+    def answer(self, row: dict[str, Any], number: int) -> web.Response:
+        prompt = [3, 4, 5 + row["number"]]
+        output, log_probs = self._sample(prompt, 3 + row["number"] % 5)
         item = {
             "type": "message",
             "content": [],
@@ -96,9 +130,9 @@ class Sending(Transport):
 
     name: TransportName = "HTTPFull"
     mends = False
-    compares = False
 
     def __init__(self, vllm: Pods) -> None:
+        self.compares = self.pauses = bool(vllm.url)  # as NCCL does: nothing is asked before the sync is over
         self._vllm = vllm
         self._label = UNSYNCED
 
@@ -109,7 +143,7 @@ class Sending(Transport):
         copies = {name: tensor.clone() for name, tensor in tensors}
         self._label = self.fleet.settings.version(number)
         self._vllm.load(self._label, copies)
-        delivered(Delivered())
+        delivered(Delivered(pods=[VllmPod(self._vllm.url)] if self._vllm.url else []))
 
     async def label(self, client: PodClient) -> str:
         return self._label

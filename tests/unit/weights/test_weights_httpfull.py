@@ -124,17 +124,18 @@ async def test_a_failed_sync_leaves_the_version_as_it_was(cluster: Any) -> None:
 
 
 @pytest.mark.parametrize(("logprob", "agrees"), [(-1.0, True), (-1.5, False)])
-async def test_parity_is_asked_after_the_first_sync(cluster: Any, logprob: float, agrees: bool) -> None:
+async def test_parity_is_checked_after_the_first_sync(cluster: Any, logprob: float, agrees: bool) -> None:
     (await cluster.start_pod("127.0.0.1")).logprob = logprob
-    check = ParityCheck(lambda _, completion: [-1.0] * len(completion), [[1, 2]])
-    transfer = over(cluster, dtype="float32", parity=ParityWatch(check, dtype="float32"))
+    transfer = over(cluster, dtype="float32", parity=ParityWatch(ParityCheck([[1, 2]]), dtype="float32"))
     await on_main_thread(transfer.init_weight_transfer)
+    await on_main_thread(lambda: transfer.send_weights(weights()))
+    ours = [[-1.0] * len(one.tokens) for one in transfer.to_compare()]
     if agrees:
-        await on_main_thread(lambda: transfer.send_weights(weights()))
+        transfer.compare(ours)
         assert transfer.stats.last_parity == 0.0
     else:
         with pytest.raises(WeightParityError):
-            await on_main_thread(lambda: transfer.send_weights(weights()))
+            transfer.compare(ours)
     await on_main_thread(transfer.destroy)
 
 
@@ -266,12 +267,12 @@ async def test_a_sync_that_fails_later_ends_the_next_one_or_the_wait_for_rollout
 
 async def test_a_sync_whose_parity_is_checked_is_waited_for(cluster: Any) -> None:
     pod = await cluster.start_pod("127.0.0.1")
-    check = ParityCheck(lambda _, completion: [-1.0] * len(completion), [[1, 2]])
-    parity = ParityWatch(check, every_syncs=1, dtype="float32")
+    parity = ParityWatch(ParityCheck([[1, 2]]), every_syncs=1, dtype="float32")
     transfer = over(cluster, max_staleness=1, parity=parity)
     await on_main_thread(transfer.init_weight_transfer)
     for _ in range(2):
         await on_main_thread(lambda: transfer.send_weights(weights()))
+        transfer.compare([[-1.0] * len(one.tokens) for one in transfer.to_compare()])
     assert pod.version == "demo:1:2"
     await on_main_thread(transfer.destroy)
 

@@ -20,7 +20,9 @@ from gymtrain_trainer.weights import (
     Transport,
     TransportRefusedError,
     WeightSync,
+    WeightSyncError,
 )
+from gymtrain_trainer.weights.parity.check import Completion, ParityCompletion
 from gymtrain_trainer.weights.transports.transport import Delivered
 
 
@@ -65,13 +67,13 @@ class Checks(ParityWatch):
     """Notes what generation did when parity was checked."""
 
     def __init__(self, transport: Sending) -> None:
-        super().__init__(ParityCheck(lambda prompt, completion: [], []))
+        super().__init__(ParityCheck([]))
         self.seen: list[bool] = []
         self._transport = transport
 
-    def run(self, *_: Any) -> float:
+    def ask(self, *_: Any) -> None:
         self.seen.append(self._transport.paused)
-        return 0.0
+        self._sampled = {"pod": [ParityCompletion(Completion((1,), (2,)), [-1.0])]}
 
 
 class Parts:
@@ -117,10 +119,16 @@ def stream() -> Iterator[tuple[str, Any]]:
     yield "weight", 1
 
 
+def sync(made: Parts) -> None:
+    made.transfer.send_weights(stream())
+    if asked := made.transfer.to_compare():
+        made.transfer.compare([[-1.0] * len(one.tokens) for one in asked])
+
+
 def test_each_sync_is_noted_before_any_pod_hears_of_it(make: Make) -> None:
     made = make()
-    made.transfer.send_weights(stream())
-    made.transfer.send_weights(stream())
+    sync(made)
+    sync(made)
     assert [noted >= number for noted, number in zip(made.transport.noted, (1, 2), strict=True)] == [True, True]
     assert [made.numbering.label(version) for version in (1, 2)] == ["run:1:1", "run:1:2"]
     assert made.board.snapshot().weight_version == "run:1:2"
@@ -154,8 +162,8 @@ def test_the_stream_may_be_watched_on_its_way(make: Make) -> None:
             yield name, tensor
 
     made = make(watch=watch)
-    made.transfer.send_weights(stream())
-    made.transfer.send_weights(stream())
+    sync(made)
+    sync(made)
     assert seen == [(1, "weight"), (2, "weight")]
     assert made.transport.sent == [["weight"], ["weight"]]
 
@@ -172,7 +180,7 @@ def test_the_choice_and_a_refusal_are_on_the_board(make: Make) -> None:
 
 def test_sigterm_ends_a_sync_without_an_error_and_the_stream_is_read_to_its_end(make: Make) -> None:
     made = make()
-    made.transfer.send_weights(stream())
+    sync(made)
     read: list[str] = []
 
     def interrupted() -> Iterator[tuple[str, Any]]:
@@ -203,14 +211,30 @@ def test_after_sigterm_no_sync_begins(make: Make) -> None:
 
 
 @pytest.mark.parametrize("pauses", [True, False])
-def test_parity_is_checked_once_the_pods_generate_again(make: Make, pauses: bool) -> None:
+def test_for_parity_pods_are_asked_once_they_generate_again(make: Make, pauses: bool) -> None:
     made = make()
     made.transport.pauses = pauses
     made.transfer.pause()
     made.transfer.send_weights(stream())
     made.transfer.resume()
     assert made.checks.seen == [False]
-    assert made.transfer.stats.last_parity == 0.0
+    assert made.transfer.to_compare() == [Completion((1,), (2,))]
+
+
+def test_after_a_sync_the_trainers_numbers_are_compared(make: Make) -> None:
+    made = make()
+    made.transfer.send_weights(stream())
+    made.transfer.compare([[-1.01]])
+    assert made.transfer.stats.last_parity == pytest.approx(0.01)
+    made.transfer.send_weights(stream())
+    assert made.transfer.to_compare() == [], "it is not due"
+
+
+def test_a_trainer_that_leaves_the_comparison_out_gets_no_further_sync(make: Make) -> None:
+    made = make()
+    made.transfer.send_weights(stream())
+    with pytest.raises(WeightSyncError, match="not compared"):
+        made.transfer.send_weights(stream())
 
 
 def test_weights_that_are_not_sent_are_not_compared(make: Make) -> None:
@@ -219,3 +243,4 @@ def test_weights_that_are_not_sent_are_not_compared(make: Make) -> None:
     made.transfer.send_weights(stream())
     made.transfer.resume()
     assert made.checks.seen == []
+    assert made.transfer.to_compare() == []

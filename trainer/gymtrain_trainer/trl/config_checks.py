@@ -128,6 +128,15 @@ def check_batch(spec: GymTrainingRunSpec) -> list[Finding]:
     return findings
 
 
+def check_sharding(config: Mapping[str, Any]) -> list[Finding]:
+    """FSDP's first version, whose parameters TRL would send to vLLM as they are: shares, under names of FSDP's own."""
+    sharding = config.get("fsdp_config")
+    if not isinstance(sharding, Mapping) or str(sharding.get("version", 2)) != "1":
+        return []
+    message = "version 1 can't be synced to vLLM: TRL gathers only what version 2 shards; leave version out"
+    return [Finding(where=f"{_WHERE}.fsdp_config", message=message)]
+
+
 def check_types(config: Mapping[str, Any], hints: Mapping[str, Any]) -> list[Finding]:
     """Values whose type isn't the field's. A whole number counts as a number; a string in quotes does not."""
     findings = []
@@ -155,7 +164,7 @@ def check_config(spec: GymTrainingRunSpec) -> list[Finding]:
 
     fields = {field.name for field in dataclasses.fields(AsyncGRPOConfig) if field.init}
     config = spec.trainer.config
-    findings = check_keys(config, fields) + check_batch(spec)
+    findings = check_keys(config, fields) + check_batch(spec) + check_sharding(config)
     with contextlib.suppress(NameError, TypeError):  # annotations that only type checkers can resolve
         findings += check_types(config, typing.get_type_hints(AsyncGRPOConfig))
     if findings:

@@ -6,7 +6,7 @@ that the check of the settings' types needs anyway, and no memory to speak of. W
 
 - parameters have no data, and the CPU stands in for the GPUs;
 - where there are several processes, this one is the first of a group of one;
-- fp16, which needs a GPU, is replaced by bf16, and FSDP 1 copies no weights between ranks.
+- fp16, which needs a GPU, is replaced by bf16.
 
 docs/decisions/0020-preflight-builds-the-trainer.md says why this and not a list of checks.
 """
@@ -97,9 +97,6 @@ def _build(spec: GymTrainingRunSpec, model: Path, folder: Path) -> AsyncGRPOTrai
     arguments.pop("ddp_backend", None)
     if arguments.get("fp16"):
         arguments |= {"fp16": False, "bf16": True}
-    given = arguments.get("fsdp_config")
-    if isinstance(given, dict):
-        arguments["fsdp_config"] = given | {"sync_module_states": False}
     trainer = build_trainer(
         arguments,
         model,

@@ -3,6 +3,7 @@
 | on every rank | on rank 0 alone |
 |---|---|
 | TRL's trainer with the model | our rollouts as TRL's worker, our transport as TRL's weight transfer |
+| after a sync all compute what vLLM sampled | vLLM samples, and the numbers are compared |
 | SIGTERM ends all ranks at a step's end | steps are told; a failed checkpoint is asked about; waiting ends at SIGTERM |
 | the way of an adapter is agreed on | the transport is chosen for it |
 """
@@ -25,10 +26,11 @@ from gymtrain_trainer.trl import internals, settings
 from gymtrain_trainer.trl.adapter import agree_on_adapter
 from gymtrain_trainer.trl.async_grpo import GroupGRPOTrainer
 from gymtrain_trainer.trl.attention import TREE_ATTENTION, TreeAttention
+from gymtrain_trainer.trl.parity import ParityCallback
 from gymtrain_trainer.trl.refusals import refusals_named
 from gymtrain_trainer.trl.steps import StepTeller, StopCallback, agree_among_ranks, steps_of
 from gymtrain_trainer.trl.worker import TRLWorker
-from gymtrain_trainer.weights import Transport, model_logprobs
+from gymtrain_trainer.weights import Transport
 
 ELSEWHERE: Final = object()
 """What ranks other than 0 give TRL for a transport. Without one they would agree on TRL's own way to sync an adapter:
@@ -98,7 +100,8 @@ def make_trainer(parts: TrainerParts) -> "TRLTrainer":
         )
     if teller is not None:
         teller.trained = trainer.trained
-    # Behind TRL's own callbacks: a signal that comes while weights are synced ends this step, not the next.
+    # Behind TRL's own callbacks, which sync: a signal that comes while weights are synced ends this step, not the next.
+    trainer.add_callback(ParityCallback(trainer, rank_zero.transfer if rank_zero is not None else None))
     trainer.add_callback(StopCallback(parts.stop, spec.trainer.checkpoint is not None, agree_among_ranks))
     if rank_zero is not None:
         callbacks = rank_zero.callbacks
@@ -153,11 +156,6 @@ class TRLTrainer:
     def parameters(self) -> Iterator[tuple[str, Any]]:
         """What TRL sends at a weight sync."""
         return internals.sent_parameters(self._trainer)
-
-    def log_probs(self, prompt: list[int], completion: list[int]) -> list[float]:
-        """Log-probability of each token of the completion, computed with plain attention: TRL's is for packed rows."""
-        with internals.plain_attention(self._model):
-            return model_logprobs(self._model)(prompt, completion)
 
     def agree(self, flag: bool) -> bool:
         """True on every rank if `flag` is True on one."""

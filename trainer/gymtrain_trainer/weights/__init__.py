@@ -13,7 +13,7 @@ from gymtrain_trainer.weights.errors import (
     WeightsError,
     WeightSyncError,
 )
-from gymtrain_trainer.weights.parity.check import ParityCheck, model_logprobs
+from gymtrain_trainer.weights.parity.check import Completion, ParityCheck, model_logprobs
 from gymtrain_trainer.weights.parity.watch import ParityResult, ParityWatch
 from gymtrain_trainer.weights.pods.client import VllmPod
 from gymtrain_trainer.weights.pods.probe import ServerReport, probe_servers, wait_for_servers
@@ -32,6 +32,7 @@ __all__ = [
     "ADAPTER_FOLDER",
     "NCCL",
     "ChosenTransport",
+    "Completion",
     "HTTPFull",
     "LoRAFilesystem",
     "NoServersError",

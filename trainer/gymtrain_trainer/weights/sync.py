@@ -9,8 +9,10 @@ One sync, on the main thread of rank 0:
 
     pause         the transport stops generation, where it needs that before weights are gathered
     send_weights  wait for the sync before ─► note a new number ─► the transport sends
-                  ─► wait for it, unless rollouts may be of earlier versions ─► parity check, where due
-    resume        the transport lets generation go on ─► parity check, where pods could not answer before
+                  ─► wait for it, unless rollouts may be of earlier versions ─► the pods sample, where parity is due
+    resume        the transport lets generation go on ─► the pods sample, where they could not before
+    to_compare    what they sampled; all ranks compute its log-probabilities, which a sharded model needs
+    compare       the parity check
 
 The watcher, every 2 s in a thread of its own: what does each pod hold? Pods with other weights than the current version
 get it again, and those that were left paused are resumed. What only the main thread can send waits for `resend`.
@@ -23,7 +25,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -38,6 +40,7 @@ from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.stopping import StopSignal
 from gymtrain_trainer.weights.errors import TransportRefusedError, WeightSyncError
 from gymtrain_trainer.weights.event_loop_thread import EventLoopThread
+from gymtrain_trainer.weights.parity.check import Completion
 from gymtrain_trainer.weights.parity.watch import ParityWatch
 from gymtrain_trainer.weights.pods.client import VllmPod, find_pods
 from gymtrain_trainer.weights.pods.fleet import Fleet
@@ -99,9 +102,11 @@ class WeightSync:
     """TRL's WeightTransferProtocol: from the trainer's tensors to every vLLM pod. Rank 0 only.
 
     TRL calls from the main thread: `init_weight_transfer` once, then `pause`, `send_weights`, `resume` for each sync,
-    `destroy` at the end. Once `send_weights` has returned, every vLLM pod that answers holds the new version, and so
-    does every one that gets traffic. Where rollouts may be of earlier versions it may return sooner, when the tensors
-    may change again: then the next sync waits for this one, and raises what it failed with.
+    `destroy` at the end. What drives TRL calls `to_compare` and `compare` after each sync.
+
+    Once `send_weights` has returned, every vLLM pod that answers holds the new version, and so does every one that gets
+    traffic. Where rollouts may be of earlier versions it may return sooner, when the tensors may change again: then the
+    next sync waits for this one, and raises what it failed with.
 
     SIGTERM ends its waits: suspending a run takes vLLM away in the middle of a sync. What is left of a sync is left out
     then, without an error: the step is over, its checkpoint is still to be written, and other ranks are in the same
@@ -160,7 +165,7 @@ class WeightSync:
         self._fleet: Fleet | None = None
         self._under_way: tuple[int, Future[Any]] | None = None  # a sync whose outcome was not looked at yet
         self._delivered = Delivered()  # the last one
-        self._unchecked = 0  # number of a version whose parity is to be checked in `resume`
+        self._unchecked = 0  # number of a version that pods are to sample with in `resume`
         if store is not None:
             store.held = self.held
 
@@ -200,7 +205,6 @@ class WeightSync:
             StagingError: the disk is full.
             NoServersError: no pod answered before the deadline, in this sync or the last one.
             WeightSyncError: a pod refused, in this sync or the last one.
-            WeightParityError: vLLM computes something else than the trainer.
         """
         self._number_file.reserve(self.numbers.given)
         stream = self._stream_watch(self.numbers.model_versions + 1, iterator) if self._stream_watch else iterator
@@ -218,7 +222,7 @@ class WeightSync:
         """After the weights.
 
         Raises:
-            WeightParityError: vLLM computes something else than the trainer.
+            WeightSyncError: a pod refuses the parity check, or none has answered several times in a row.
         """
         with contextlib.suppress(InterruptedBySignal), self._waiting():
             transport = self._started()
@@ -226,7 +230,20 @@ class WeightSync:
             self._note_pause(transport)
             number, self._unchecked = self._unchecked, 0
             if number:
-                self._check_parity(number)
+                self._ask_for_parity(number)
+
+    def to_compare(self) -> list[Completion]:
+        """What the pods sampled for the parity check after this sync; none where it isn't due."""
+        return self._parity.to_compare if self._parity is not None else []
+
+    def compare(self, log_probs: Sequence[Sequence[float]]) -> None:
+        """The parity check: with the log-probabilities that the trainer computes of `to_compare`.
+
+        Raises:
+            WeightParityError: vLLM computes something else than the trainer.
+        """
+        assert self._parity is not None
+        self.stats.last_parity = self._parity.compare(log_probs)
 
     def destroy(self) -> None:
         """Releases threads, connections and disk. The pods keep what they have."""
@@ -322,6 +339,8 @@ class WeightSync:
 
     def _sync(self, tensors: NamedTensors) -> str:
         """Sends one version; returns its label."""
+        if self.to_compare():
+            raise WeightSyncError("what vLLM sampled after the last sync was not compared: the trainer left it out")
         self._finish()
         transport, number = self._started(), self.numbers.next()
         under_way = transport.send(number, tensors, partial(self._account, number))
@@ -333,7 +352,7 @@ class WeightSync:
         if check and transport.pauses:
             self._unchecked = number
         elif check:
-            self._check_parity(number)
+            self._ask_for_parity(number)
         return self.settings.version(number)
 
     def _account(self, number: int, delivered: Delivered) -> None:
@@ -363,16 +382,15 @@ class WeightSync:
         sync = self._under_way[1] if self._under_way is not None else None
         return sync is not None and sync.done() and not sync.cancelled() and sync.exception() is not None
 
-    def _check_parity(self, number: int) -> None:
-        """Compares log-probabilities of the version that was delivered last."""
+    def _ask_for_parity(self, number: int) -> None:
+        """Lets the pods sample with the version that was delivered last."""
         assert self._parity is not None
         transport, (fleet, thread) = self.settle(), self._pods()
-        self.stats.last_parity = self._parity.run(
+        self._parity.ask(
             {pod.url: fleet.client(pod) for pod in self._delivered.pods},
             transport.asked_as(number),
             thread.run,
             self.settings.timeout_seconds,
-            transport.sent_logprobs(number),
         )
 
     def _note_pause(self, transport: Transport) -> None:

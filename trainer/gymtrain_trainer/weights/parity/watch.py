@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from gymtrain_trainer.weights.errors import PodRefusedError, PodUnreachableError, WeightSyncError
 from gymtrain_trainer.weights.parity.check import (
-    LogProbs,
+    Completion,
     ParityCheck,
     ParityCompletion,
-    ShardedModelError,
     allowed,
     completions_of,
     judge,
@@ -60,55 +59,54 @@ class ParityWatch:
         self._on_result = on_result or (lambda _: None)
         self._syncs = 0
         self._unanswered = 0  # checks, since the last one that a pod answered
+        self._sampled: dict[str, list[ParityCompletion]] = {}  # by pod, not compared yet
 
     def due(self) -> bool:
         """Counts one sync; whether it is to be checked. A check that no pod answered is due again."""
         self._syncs += 1
         return self._syncs == 1 or self._unanswered > 0 or (self._every > 0 and (self._syncs - 1) % self._every == 0)
 
-    def run(
-        self,
-        clients: Mapping[str, PodClient],
-        model: str,
-        run: Runner,
-        seconds: float,
-        fallback: Callable[[object], LogProbs] | None,
-    ) -> float | None:
-        """The largest difference of a pod; None if the model is sharded and there is no fallback, or no pod lives
-        to answer: one that died holds nothing to compare, and gets the weights again.
+    def ask(self, clients: Mapping[str, PodClient], model: str, run: Runner, seconds: float) -> None:
+        """Lets the pods sample, for `compare`. Nothing where no pod lives to answer: one that died holds nothing to
+        compare, and gets the weights again.
 
         Args:
             clients: of the pods to ask, by URL.
             model: name to ask for.
             run: runs a coroutine in the clients' event loop.
-            seconds: deadline of each completion.
-            fallback: computes the log-probabilities where this process holds only its share of the model.
+            seconds: deadline of a pod's answers.
 
         Raises:
             WeightSyncError: a pod refuses, or none has answered several times in a row.
+        """
+        self._sampled = run(_collect(clients, self.check, model, seconds))
+        if self._sampled:
+            self._unanswered = 0
+            return
+        self._unanswered += 1
+        if self._unanswered >= _MOST_UNANSWERED:
+            raise WeightSyncError(f"no vLLM pod answered the parity check, {self._unanswered} times in a row")
+        logger.warning("no vLLM pod answered the parity check: it is repeated after the next sync")
+
+    @property
+    def to_compare(self) -> list[Completion]:
+        """What the pods sampled, each completion once: pods with the same weights sample the same."""
+        return list(dict.fromkeys(one.completion for sampled in self._sampled.values() for one in sampled))
+
+    def compare(self, log_probs: Sequence[Sequence[float]]) -> float:
+        """The largest difference of a pod from the log-probabilities that the trainer computes of `to_compare`.
+
+        Raises:
             WeightParityError: vLLM computes something else than the trainer.
         """
-        completions = run(_collect(clients, self.check, model, seconds))
-        if not completions:
-            self._unanswered += 1
-            if self._unanswered >= _MOST_UNANSWERED:
-                raise WeightSyncError(f"no vLLM pod answered the parity check, {self._unanswered} times in a row")
-            logger.warning("no vLLM pod answered the parity check: it is repeated after the next sync")
-            return None
-        self._unanswered = 0
-        check, worst = self.check, 0.0
-        for pod, found in completions.items():
-            try:
-                difference = judge(pod, found, check, self.dtype)
-            except ShardedModelError as sharded:
-                if fallback is None:
-                    logger.warning("no parity check: the model is sharded, and no process can compute with it alone")
-                    return None
-                check = replace(check, logprobs=fallback(sharded.config))
-                difference = judge(pod, found, check, self.dtype)
+        computed = dict(zip(self.to_compare, log_probs, strict=True))
+        all_sampled, self._sampled = self._sampled, {}
+        worst = 0.0
+        for pod, sampled in all_sampled.items():
+            difference = judge(pod, sampled, computed, self.check, self.dtype)
             logger.info("parity with %s: mean difference %.2g", pod, difference)
             worst = max(worst, difference)
-        result = ParityResult(worst, allowed(check, self.dtype), len(completions))
+        result = ParityResult(worst, allowed(self.check, self.dtype), len(all_sampled))
         if result.alarming:
             logger.warning(
                 "parity: mean difference %.3g, %.0f %% of what is allowed", worst, 100 * worst / result.threshold

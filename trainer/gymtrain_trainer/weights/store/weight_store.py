@@ -167,10 +167,6 @@ class WeightStore:
         path = self._folder / str(int(number)) / name
         return path if path.is_file() else None
 
-    def weights(self, number: int) -> list[Path]:
-        """The tensor files of a version."""
-        return sorted((self._folder / str(number)).glob("*.safetensors"))
-
     def clear(self) -> None:
         """Frees the space."""
         for number in list(self._manifests):

@@ -20,7 +20,6 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from gymtrain_api.transports import TransportName
-from gymtrain_trainer.weights.parity.check import LogProbs, staged_logprobs
 from gymtrain_trainer.weights.pods.client import PodClient, PublishedVersion, VllmPod
 from gymtrain_trainer.weights.store.staging import stage
 from gymtrain_trainer.weights.store.weight_store import Draft, WeightStore
@@ -76,10 +75,6 @@ class HTTPFull(Transport):
     def close(self) -> None:
         """Frees the disk."""
         self._store.clear()
-
-    def sent_logprobs(self, number: int) -> Callable[[object], LogProbs]:
-        """Of a copy of the model on the CPU, made of the files that vLLM fetched."""
-        return lambda config: staged_logprobs(config, self._store.weights(number))
 
     # In the thread of the pods.
 

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from gymtrain_api.transports import TransportName
 from gymtrain_api.wiring import SERVED_MODEL_NAME
 from gymtrain_trainer.weights.event_loop_thread import EventLoopThread
-from gymtrain_trainer.weights.parity.check import LogProbs
 from gymtrain_trainer.weights.pods.client import PodClient, PublishedVersion, VllmPod
 from gymtrain_trainer.weights.pods.fleet import Fleet, Outcome
 
@@ -130,13 +129,6 @@ class Transport(ABC):
     def asked_as(self, number: int) -> str:
         """The name that a request asks for to be answered by version `number`."""
         return SERVED_MODEL_NAME
-
-    def sent_logprobs(self, number: int) -> Callable[[object], LogProbs] | None:
-        """What computes log-probabilities with the version as it was sent, by the model's configuration; None: nothing.
-
-        Used where this process holds only its share of the model.
-        """
-        return None
 
     # In the thread of the pods.
 
