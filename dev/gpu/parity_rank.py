@@ -32,8 +32,11 @@ from gymtrain_trainer.trl.framework import leave_out_vllm
 
 leave_out_vllm()
 
+from gymtrain_trainer.rollouts.buffer import GroupBuffer  # noqa: E402
 from gymtrain_trainer.trl.parity import ParityCallback  # noqa: E402 - imports TRL
+from gymtrain_trainer.trl.settings import Batch, StepSettings  # noqa: E402
 from gymtrain_trainer.trl.trainer import ELSEWHERE, TRLTrainer, build_trainer  # noqa: E402
+from gymtrain_trainer.trl.worker import TRLWorker  # noqa: E402
 from gymtrain_trainer.weights import (  # noqa: E402
     NCCL,
     ParityCheck,
@@ -83,11 +86,11 @@ class _MeasuredCheck(ParityCallback):
 
 
 class _NoRollouts:
-    """What TRL asks of a rollout worker before the first step."""
+    """What is asked of rollouts before the first step."""
 
     def __init__(self) -> None:
-        self.rollout_buffer: queue.Queue[Any] = queue.Queue()
-        self.metrics_queue: queue.Queue[Any] = queue.Queue()
+        self.buffer = GroupBuffer(lambda: 0)
+        self.metrics: queue.Queue[dict[str, Any]] = queue.Queue()
 
     def start(self) -> None:
         """TRL has synced."""
@@ -98,7 +101,7 @@ class _NoRollouts:
     def update_model_version(self, model_version: int) -> None:
         """TRL has synced."""
 
-    def check_health(self, stale_after_s: float) -> None:
+    def check_health(self) -> None:
         """All is well."""
 
 
@@ -110,8 +113,9 @@ def check(folder: Path, port: int, noise: str) -> dict[str, Any]:
         {**_ARGUMENTS, "output_dir": str(folder / "out")},
         folder / "model",
         callbacks=[],
-        rollout_worker=_NoRollouts(),
+        rollout_worker=TRLWorker(_NoRollouts()),
         weight_transfer=sync if sync is not None else ELSEWHERE,
+        steps=StepSettings(Batch(per_device=8, accumulation=1, processes=1, num_generations=8, token_budget=0)),
     )
     made.append(TRLTrainer(trainer, trains_adapter=False, settle_transport=None))
     checking, error = _MeasuredCheck(trainer, sync), None

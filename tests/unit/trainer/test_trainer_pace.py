@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gymtrain_trainer.rollouts.pace import Bounds, Flow, Lead, StepWait, failure_pause, is_late, may_start
+from gymtrain_trainer.rollouts.pace import Bounds, Flow, Lead, StepWait, failure_pause, is_late, may_start, quick
 
 BOUNDS = Bounds(group_size=8, groups_per_step=4, sync_every_steps=1, max_staleness=2, max_concurrent=1000)
 FLOW = Flow(
@@ -45,23 +45,21 @@ def test_no_more_run_or_wait_than_the_trainer_was_seen_to_need() -> None:
     assert started(BOUNDS, Lead(6), running=2, waiting=3, taken=4) == 1
 
 
-def test_a_trainer_that_waited_gets_a_quarter_more() -> None:
-    assert Lead(8).after(StepWait(0.02, 0), 4) == Lead(10)
+def test_a_trainer_that_waited_gets_a_tenth_more() -> None:
+    assert Lead(8).after(StepWait(0.02, 0), 4) == Lead(9)
+    assert Lead(40).after(StepWait(0.02, 0), 4) == Lead(44)
 
 
-def test_one_that_left_half_a_step_waiting_time_and_again_gets_one_less() -> None:
-    lead = Lead(8)
-    for _ in range(4):
-        lead = lead.after(StepWait(0.0, 2), 4)
-    assert lead == Lead(7)
+def test_one_that_left_half_a_step_waiting_gets_one_less() -> None:
+    assert Lead(8).after(StepWait(0.0, 2), 4) == Lead(7)
 
 
 def test_one_that_neither_waited_nor_left_much_gets_what_it_had() -> None:
-    assert Lead(8, calm=3).after(StepWait(0.0, 1), 4) == Lead(8)
+    assert Lead(8).after(StepWait(0.0, 1), 4) == Lead(8)
 
 
 def test_the_lead_is_never_below_a_step() -> None:
-    assert Lead(4, calm=3).after(StepWait(0.0, 4), 4) == Lead(4)
+    assert Lead(4).after(StepWait(0.0, 4), 4) == Lead(4)
 
 
 def test_on_policy_nothing_starts_from_a_steps_end_until_its_weights_are_synced() -> None:
@@ -81,9 +79,15 @@ def test_a_late_group_gives_up_its_place() -> None:
     assert started(BOUNDS, **busy, late=3) == 5
 
 
-def test_a_group_is_late_when_it_is_twice_as_old_as_one_of_usual_length_may_become() -> None:
-    assert not is_late(BOUNDS, 6)
-    assert is_late(BOUNDS, 7)
+def test_a_group_is_late_that_is_older_than_one_of_usual_length_becomes_and_slower_than_quick_ones() -> None:
+    assert is_late(BOUNDS, 4, seconds=5.0, quick_seconds=2.0)
+    assert not is_late(BOUNDS, 3, seconds=5.0, quick_seconds=2.0)
+    assert not is_late(BOUNDS, 4, seconds=5.0, quick_seconds=3.0)
+
+
+def test_a_quarter_of_the_groups_are_quick() -> None:
+    assert quick([9.0, 1.0, 2.0, 9.0, 9.0, 9.0, 9.0, 9.0]) == 2.0
+    assert quick([]) == float("inf")
 
 
 def test_no_group_starts_where_all_slots_are_taken() -> None:

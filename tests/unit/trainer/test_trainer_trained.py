@@ -19,7 +19,7 @@ from gymtrain_trainer.trl.steps import StepTeller  # noqa: E402
 from gymtrain_trainer.trl.trained import NAMES, TrainedSamples  # noqa: E402
 from gymtrain_trainer.trl.trainer import build_trainer  # noqa: E402
 from gymtrain_trainer.trl.worker import TRLWorker  # noqa: E402
-from gymtrain_trainer.weights import model_logprobs  # noqa: E402
+from gymtrain_trainer.weights import Completion, model_logprobs  # noqa: E402
 from tests.unit.trainer.test_trainer_settings import spec  # noqa: E402
 from tests.unit.trainer.test_trainer_trl import Transfer  # noqa: E402
 
@@ -125,7 +125,8 @@ def test_a_steps_samples_come_with_advantage_and_ratio(tiny_model: Path, tmp_pat
             assert one.ratio is None
             continue
         ids = list(of.token_ids)
-        ratios = (torch.tensor(score(ids[:3], ids[3:])) + 4.0).exp()
+        [log_probs] = score([Completion(tuple(ids[:3]), tuple(ids[3:]))])
+        ratios = (torch.tensor(log_probs) + 4.0).exp()
         assert one.ratio == pytest.approx(float(ratios.mean()), rel=1e-4)
 
 

@@ -6,7 +6,7 @@ SIGTERM ended it, with the exit code of the trainer's own errors, and with 1 oth
 | variable | what happens |
 |---|---|
 | TERM_AT_SYNC | SIGTERM to rank 0 at the beginning of the weight sync after so many |
-| TERM_AFTER_GROUPS | SIGTERM to rank 0 once the steps are done that the groups of so many rows make; no other is answered |
+| TERM_AFTER_GROUPS | SIGTERM to rank 0 once the steps are done that so many groups make; no other is answered |
 | VLLM_LOSES | tensors with this in their names stay random in what stands for vLLM |
 """
 

@@ -16,20 +16,22 @@ at most maxStaleness versions later. With maxStaleness 0 nothing starts before t
 it, and the trainer can't go on before all groups of the version are there: on-policy to the token.
 
 A group that takes much longer than others would keep its place meanwhile, and the trainer would wait for it. One that
-is `late`, twice as many versions old as one of usual length may become, gives up its place: another one starts
-instead. It is trained on when it ends. Where all groups take long, none is late: no version is made without them.
+is late gives up its place: another one starts instead, and the late one is trained on when it ends. Late is one that
+runs twice as long as quick ones do, for more versions than one of usual length may become old. Where all groups take
+equally long none is late, however many versions pass.
 
-`Lead` follows the pace of both sides by what it comes to: a trainer that waited gets a quarter more, one that left half
-a step's groups waiting several times in a row gets one less. More than it needs would make samples older, and vLLM,
-gateway and environments slower for those that it waits for.
+`Lead` follows the pace of both sides by what it comes to: a trainer that waited gets a tenth more, one that left half a
+step's groups waiting gets one less. More than it needs would make samples older, and vLLM, gateway and environments
+slower for those that it waits for.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 _WAITS = 0.01  # of a step's time; less is no wait
-_MORE = 1.25
-_CALM_STEPS = 4
+_MORE = 1.1
+_LATE = 2.0  # times the duration of quick groups
 _FAILURE_PAUSE_SECONDS = 0.25  # after the first failed group, doubled at each further one
 _FAILURE_PAUSE_LIMIT_SECONDS = 5.0
 
@@ -99,11 +101,9 @@ class Lead:
 
     Attributes:
         groups: the number; 0 before a step has ended.
-        calm: steps in a row that left many waiting.
     """
 
     groups: int = 0
-    calm: int = 0
 
     def after(self, wait: StepWait, step: int) -> "Lead":
         """The next one. `step`: groups of a step."""
@@ -111,10 +111,7 @@ class Lead:
             return Lead(2 * step)  # the first step had no predecessor that it could have been prepared in
         if wait.share > _WAITS:
             return Lead(math.ceil(self.groups * _MORE))
-        if wait.left < step / 2:
-            return Lead(self.groups)
-        calm = self.calm + 1
-        return Lead(max(step, self.groups - 1)) if calm == _CALM_STEPS else Lead(self.groups, calm)
+        return Lead(max(step, self.groups - 1)) if wait.left >= step / 2 else self
 
 
 def may_start(bounds: Bounds, flow: Flow, lead: Lead) -> bool:
@@ -150,9 +147,21 @@ def groups_per_step(bounds: Bounds, flow: Flow) -> int:
     return flow.taken + flow.waiting + 1  # more until the first step has enough
 
 
-def is_late(bounds: Bounds, versions: int) -> bool:
-    """Whether a running group gives up its place; `versions`: that were made since it started."""
-    return versions > 2 * (1 + bounds.max_staleness)
+def quick(durations: Sequence[float]) -> float:
+    """Seconds of quick groups: a quarter of those that ended lately took no longer. Infinite where none has ended."""
+    return sorted(durations)[(len(durations) - 1) // 4] if durations else math.inf
+
+
+def is_late(bounds: Bounds, versions: int, seconds: float, quick_seconds: float) -> bool:
+    """Whether a running group gives up its place.
+
+    Args:
+        bounds: of the run.
+        versions: that were made since it started.
+        seconds: since then.
+        quick_seconds: that quick groups take.
+    """
+    return versions > 1 + bounds.max_staleness and seconds > _LATE * quick_seconds
 
 
 def failure_pause(consecutive_failures: int) -> float:

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import threading
 import time
+from collections import deque
 from contextlib import AsyncExitStack
 from typing import assert_never
 
@@ -21,13 +22,14 @@ from gymtrain_trainer.progress import InFlight
 from gymtrain_trainer.rollouts.announce import Announcer
 from gymtrain_trainer.rollouts.buffer import GroupBuffer, UsedGroup
 from gymtrain_trainer.rollouts.group import GroupRunner
-from gymtrain_trainer.rollouts.pace import Flow, Lead, failure_pause, is_late, may_start
+from gymtrain_trainer.rollouts.pace import Flow, Lead, failure_pause, is_late, may_start, quick
 from gymtrain_trainer.rollouts.parts import WorkerParts, WorkerSettings
 from gymtrain_trainer.rollouts.positions import REDRAWS, Draw, Positions
 
 log = logging.getLogger(__name__)
 
 _JOIN_SECONDS = 10.0
+_MEASURED_GROUPS = 64  # the last ones that ended
 
 
 class RolloutWorker:
@@ -43,7 +45,8 @@ class RolloutWorker:
         self.buffer = GroupBuffer(lambda: self._version)
         self.metrics = parts.report.metrics
         self._positions = Positions(settings.start)
-        self._running: dict[asyncio.Task[None], int] = {}  # and the version at which each began
+        self._running: dict[asyncio.Task[None], tuple[int, float]] = {}  # the version when each began, and the time
+        self._durations: deque[float] = deque(maxlen=_MEASURED_GROUPS)
         self._runner: GroupRunner | None = None
         self._lead = Lead()
         self._waiting_since: float | None = None  # trainer found the buffer empty
@@ -172,19 +175,24 @@ class RolloutWorker:
             version=version,
             running=len(self._running),
             running_rollouts=self._runner.running,
-            late=sum(is_late(self._settings.bounds, version - began) for began in self._running.values()),
+            late=self._late(version),
             waiting=stock.waiting,
             taken=stock.taken,
             used=stock.used,
             steps=stock.steps,
         )
 
+    def _late(self, version: int) -> int:
+        now, quick_seconds = time.monotonic(), quick(self._durations)
+        bounds = self._settings.bounds
+        return sum(is_late(bounds, version - at, now - began, quick_seconds) for at, began in self._running.values())
+
     def _start_group(self, runner: GroupRunner) -> None:
         position = self._positions.draw()
         task = self._tasks.at(position)
         draw = self._positions.begin(position, task.agent)
         group = asyncio.create_task(self._group(task, runner))
-        self._running[group] = self._version
+        self._running[group] = self._version, time.monotonic()
         group.add_done_callback(lambda done: self._group_ended(draw, done))
         if self._announcer is not None:
             self._announcer.drawn(self._positions.upcoming(self._announcer.rows_ahead))
@@ -218,5 +226,6 @@ class RolloutWorker:
                     assert_never(error.reason)
             return
         self._waiting_since = None
+        self._durations.append(group.seconds)
         self._report.group_usable(group)
         self.buffer.put(group.samples)
