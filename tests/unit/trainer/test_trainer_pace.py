@@ -45,21 +45,21 @@ def test_no_more_run_or_wait_than_the_trainer_was_seen_to_need() -> None:
     assert started(BOUNDS, Lead(6), running=2, waiting=3, taken=4) == 1
 
 
-def test_a_trainer_that_waited_gets_a_tenth_more() -> None:
-    assert Lead(8).after(StepWait(0.02, 0), 4) == Lead(9)
-    assert Lead(40).after(StepWait(0.02, 0), 4) == Lead(44)
+@pytest.mark.parametrize(("share", "more"), [(0.02, 41), (0.1, 45), (0.5, 50), (1.0, 50)])
+def test_a_trainer_that_waited_gets_as_much_more_as_it_lacked_and_at_most_a_quarter(share: float, more: int) -> None:
+    assert Lead(40).after(StepWait(share, 0), 4) == Lead(more)
 
 
-def test_one_that_left_half_a_step_waiting_gets_one_less() -> None:
-    assert Lead(8).after(StepWait(0.0, 2), 4) == Lead(7)
+def test_one_that_left_more_than_a_step_waiting_gets_one_less() -> None:
+    assert Lead(8).after(StepWait(0.0, 6), 4) == Lead(7)
 
 
 def test_one_that_neither_waited_nor_left_much_gets_what_it_had() -> None:
-    assert Lead(8).after(StepWait(0.0, 1), 4) == Lead(8)
+    assert Lead(8).after(StepWait(0.0, 5), 4) == Lead(8)
 
 
 def test_the_lead_is_never_below_a_step() -> None:
-    assert Lead(4).after(StepWait(0.0, 4), 4) == Lead(4)
+    assert Lead(4).after(StepWait(0.0, 9), 4) == Lead(4)
 
 
 def test_on_policy_nothing_starts_from_a_steps_end_until_its_weights_are_synced() -> None:

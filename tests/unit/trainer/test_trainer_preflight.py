@@ -86,6 +86,22 @@ def test_accumulation_can_complete_a_group() -> None:
     assert check_batch(spec(config)) == []
 
 
+@pytest.mark.parametrize(("staleness", "budget", "refused"), [(0, 1024, True), (1, 1024, False), (0, 0, False)])
+def test_on_policy_a_step_of_tokens_is_refused(staleness: int, budget: int, refused: bool) -> None:
+    run = spec({"max_steps": 1, "token_budget": budget}, rollout={"maxStaleness": staleness})
+    assert [finding.where for finding in check_batch(run)] == (["spec.rollout.maxStaleness"] if refused else [])
+
+
+@pytest.mark.parametrize(
+    ("config", "refused"),
+    [({"loss_type": "dapo", "scale_rewards": "none"}, []), ({"loss_type": "ppo"}, ["spec.trainer.config.loss_type"])],
+)
+def test_the_losses_of_grpoconfig_are_taken_by_their_names(config: dict[str, Any], refused: list[str]) -> None:
+    found = check_keys(config, VALID)
+    assert [finding.where for finding in found] == refused
+    assert all("one of bnpo, dapo, grpo, dr_grpo" in finding.message for finding in found)
+
+
 def test_a_run_without_an_end_is_refused() -> None:
     assert "when does training end?" in only(check_batch(spec({}))).message
 

@@ -197,7 +197,7 @@ def test_a_group_that_lost_a_rollout_trains_with_the_others(
     worker.start()
     groups = take(worker, 3)
     assert [len(group.samples) for group in groups] == [GENERATIONS - 1] * 3
-    assert {group.id for group in groups} == {0, 1, 2}
+    assert len({group.id for group in groups}) == 3
     assert board.lost().keys() == {Loss("adder", "infrastructure", zeroed=False)}
     assert board.snapshot().dropped_groups == 0
 

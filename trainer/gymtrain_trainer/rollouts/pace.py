@@ -20,9 +20,9 @@ is late gives up its place: another one starts instead, and the late one is trai
 runs twice as long as quick ones do, for more versions than one of usual length may become old. Where all groups take
 equally long none is late, however many versions pass.
 
-`Lead` follows the pace of both sides by what it comes to: a trainer that waited gets a tenth more, one that left half a
-step's groups waiting gets one less. More than it needs would make samples older, and vLLM, gateway and environments
-slower for those that it waits for.
+`Lead` follows the pace of both sides by what it comes to: a trainer that waited gets as much more as it lacked, one
+that left more than a step's groups waiting gets one less. More than it needs would make samples older, and vLLM,
+gateway and environments slower for those that it waits for.
 """
 
 import math
@@ -30,7 +30,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _WAITS = 0.01  # of a step's time; less is no wait
-_MORE = 1.1
+_MORE = 1.25  # times, at most: a wait may have come from elsewhere
+_SPARE = 1.5  # steps' groups that may wait
 _LATE = 2.0  # times the duration of quick groups
 _FAILURE_PAUSE_SECONDS = 0.25  # after the first failed group, doubled at each further one
 _FAILURE_PAUSE_LIMIT_SECONDS = 5.0
@@ -110,8 +111,8 @@ class Lead:
         if not self.groups:
             return Lead(2 * step)  # the first step had no predecessor that it could have been prepared in
         if wait.share > _WAITS:
-            return Lead(math.ceil(self.groups * _MORE))
-        return Lead(max(step, self.groups - 1)) if wait.left >= step / 2 else self
+            return Lead(math.ceil(self.groups * min(_MORE, 1 / max(1 - wait.share, 1e-9))))
+        return Lead(max(step, self.groups - 1)) if wait.left >= _SPARE * step else self
 
 
 def may_start(bounds: Bounds, flow: Flow, lead: Lead) -> bool:

@@ -122,7 +122,16 @@ def check_batch(spec: GymTrainingRunSpec) -> list[Finding]:
         findings.append(
             Finding(
                 where=f"{_WHERE}.max_steps",
-                message="set it: with token_budget the samples of a step vary, so num_train_epochs can't be counted",
+                message="set it: with token_budget the groups of a step vary, so num_train_epochs can't be counted",
+            )
+        )
+    if batch.token_budget and not spec.rollout.max_staleness:
+        findings.append(
+            Finding(
+                where="spec.rollout.maxStaleness",
+                message="can't be 0 with trainer.config.token_budget: on-policy, a step's groups are begun once its "
+                "weights are there, and how many a step of tokens will use isn't known then. Set it to 1, or leave "
+                "token_budget out",
             )
         )
     return findings
