@@ -48,6 +48,7 @@ def test_settings_left_out_are_filled_in(kubectl: Kubectl) -> None:
             "maxAttempts": 3,
             "onFailure": {"infrastructure": "Retry", "timeout": "Retry", "environment": "Retry"},
             "maxStaleness": 4,
+            "dynamicSampling": False,
             "correction": {"mode": "None", "minRatio": "0.5", "maxRatio": "2"},
             "stallTimeoutSeconds": 1800,
         },

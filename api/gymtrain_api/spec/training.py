@@ -201,6 +201,13 @@ class Rollout(Spec):
         "most this many versions after it started. One that takes longer goes on over weight updates, and is trained "
         "when it ends. 0: strictly on-policy, so vLLM and the trainer take turns.",
     )
+    dynamic_sampling: bool = Field(
+        False,
+        description="true leaves out groups whose rewards are all equal, which have no advantage, and draws others in "
+        "their place, as DAPO does. It takes more rollouts; the metric "
+        "gymtrain_trainer_dropped_groups_by_reason_total with reason equal_rewards counts them. If no group has "
+        "different rewards for stallTimeoutSeconds, the attempt fails.",
+    )
     correction: Correction = Field(
         default_factory=Correction,
         description="What happens to tokens that were sampled by weights other than those that train on them.",

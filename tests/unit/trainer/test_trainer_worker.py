@@ -93,7 +93,9 @@ def make_worker(
         numbering = SyncNumbers("run", 1)
         numbering.sent("run:1:1")
         staleness = changes.pop("max_staleness", 4)
-        rules = GroupRules(GENERATIONS, staleness, numbering, changes.pop("max_sample_tokens", None))
+        rules = GroupRules(
+            GENERATIONS, staleness, numbering, changes.pop("max_sample_tokens", None), changes.pop("dynamic", False)
+        )
         bounds = Bounds(GENERATIONS, changes.pop("groups_per_step", 2), 1, staleness, 16)
         announcer = changes.pop("announcer", None)
         ledger = changes.pop("ledger", None)
@@ -332,6 +334,19 @@ def test_what_was_in_flight_when_the_worker_stopped_is_where_a_later_attempt_beg
     assert hanging.first_open < 13, "the first of three groups or more"
     worker.stop()
     assert worker.place() == hanging
+
+
+def test_with_dynamic_sampling_groups_of_equal_rewards_are_left_out_and_counted(
+    make_worker: Callable[..., RolloutWorker], served: AgentThread, board: ProgressBoard
+) -> None:
+    served.agent.behaviour = lambda row, number: good_answer(row, reward=float(row["number"] % 2 and number % 2))
+    worker = make_worker(dynamic=True)
+    worker.start()
+    groups = take(worker, 6)
+    assert all(group.reward_deviation > 0 for group in groups)
+    assert worker.dropped[DropReason.EQUAL_REWARDS] > 0
+    assert worker.place().first_open > 0
+    assert (board.snapshot().rollouts_failing_since, board.snapshot().message) == (None, "")
 
 
 def test_a_group_that_outlives_many_weight_versions_is_trained_on(

@@ -98,7 +98,12 @@ def make_worker(
     return RolloutWorker(
         WorkerSettings(
             rules=GroupRules(
-                settings.group_size, spec.max_staleness, numbering, settings.max_sample_tokens, spec.on_failure
+                settings.group_size,
+                spec.max_staleness,
+                numbering,
+                settings.max_sample_tokens,
+                spec.dynamic_sampling,
+                spec.on_failure,
             ),
             bounds=Bounds(
                 group_size=settings.group_size,

@@ -2,7 +2,7 @@
 
 ```
 group_size rollouts ──► origin of each turn (ledger) ──► guard ──► samples
-   │ too few are left      │ unknown, foreign              │          │ longer than can be trained
+   │ too few are left      │ unknown, foreign              │          │ longer than can be trained, equal rewards
    │                       │                               │ vLLM lost the weights
    └─────────────┬─────────┴───────────────────────────────┴──────────┘
                  ▼
@@ -87,6 +87,7 @@ class GroupRules:
     max_staleness: int  # that the gateway lets through
     numbering: SyncNumbers
     max_sample_tokens: int | None = None
+    dynamic_sampling: bool = False  # equal rewards make a group of no use
     on_failure: OnFailure = field(default_factory=OnFailure)
 
 
@@ -144,6 +145,11 @@ class GroupRunner:
             raise GroupDroppedError(DropReason.FAILED, str(error)) from error
         zeros = sum(isinstance(end, Lost) and end.zeroed and end.answer is None for end in ends)
         samples = replace(samples, rewards=samples.rewards + (0.0,) * zeros)
+        if self._rules.dynamic_sampling and not samples.reward_deviation:
+            raise GroupDroppedError(
+                DropReason.EQUAL_REWARDS,
+                f"all {len(samples.rewards)} rewards of the group are {samples.rewards[0]:g} (rollout.dynamicSampling)",
+            )
         return Group(task, rollouts, samples, time.monotonic() - began)
 
     async def _ends(self, task: Task) -> list[End]:

@@ -63,9 +63,14 @@ class RolloutReport:
 
     def group_dropped(self, agent: str, error: GroupDroppedError) -> None:
         """A group of the agent is dropped, never rewarded with 0."""
-        self.unusable += 1
         self.last_error = str(error)
         self._count_drop(error.reason)
+        if error.reason is DropReason.EQUAL_REWARDS:  # nothing is wrong with it
+            self._environments.worked(agent)
+            self._known_calls.group(known=True)
+            self._look()
+            return
+        self.unusable += 1
         log.warning("group dropped (%s): %s", error.reason, error)
         fields: dict[str, Any] = {"message": f"rollout groups are dropped ({error.reason}): {error}"}
         if self.unusable == 1:

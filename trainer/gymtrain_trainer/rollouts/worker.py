@@ -213,8 +213,8 @@ class RolloutWorker:
         except GroupDroppedError as error:
             self._report.group_dropped(task.agent, error)
             match error.reason:
-                case DropReason.FAILED | DropReason.TOO_LONG:
-                    self._positions.done([task.position])  # it would end so again: the next row takes its place
+                case DropReason.FAILED | DropReason.TOO_LONG | DropReason.EQUAL_REWARDS:
+                    self._positions.done([task.position])  # the next row takes its place
                 case DropReason.STALE | DropReason.NO_LEDGER_ENTRY:
                     if not self._positions.again_unless_hopeless(task.position):
                         self._positions.done([task.position])

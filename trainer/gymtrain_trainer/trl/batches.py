@@ -152,8 +152,9 @@ def _trainable(sample: TrainingSample) -> TrainingSample:
     """TRL 1.16 fails on a rank without a trained token: a masked sample keeps its first one, with an advantage of 0."""
     if not sample.masked:
         return sample
-    first = list(sample.mask).index(1)
-    return replace(sample, mask=array("b", (int(place == first) for place in range(len(sample.mask)))))
+    mask = array("b", bytes(len(sample.mask)))
+    mask[bytes(sample.mask).index(1)] = 1
+    return replace(sample, mask=mask)
 
 
 def _measured(groups: Sequence[SampleGroup], micro_batches: Sequence[MicroBatch]) -> dict[str, Any]:
