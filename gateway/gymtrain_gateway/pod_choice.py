@@ -56,10 +56,17 @@ class Statement:
 
 @dataclass(frozen=True)
 class Admission:
-    """Whether a pod gets calls; `version` is what it would answer with."""
+    """Whether a pod gets calls.
+
+    Attributes:
+        version: that it would answer with.
+        reason: against it; empty where it is admissible.
+        syncing: the reason is a weight sync, which ends in a moment.
+    """
 
     version: str | None
-    reason: str = ""  # against it; empty: admissible
+    reason: str = ""
+    syncing: bool = False
 
     @property
     def admissible(self) -> bool:
@@ -108,7 +115,7 @@ def _admit_pod(facts: PodFacts, labels: tuple[str, ...], current: WeightVersion 
     if not facts.answers:
         return Admission(label, facts.trouble or "doesn't answer")
     if facts.paused:
-        return Admission(label, "generation is paused")
+        return Admission(label, "generation is paused", syncing=True)
     if not rules.synced:
         return Admission(label, "" if label == DEFAULT else f"holds {label}, but the run syncs no weights")
     if current is None:
@@ -118,7 +125,7 @@ def _admit_pod(facts: PodFacts, labels: tuple[str, ...], current: WeightVersion 
     if best.attempt != current.attempt:
         return Admission(label, f"holds {label}, of another attempt than {current}")
     if best.number < current.number - rules.max_staleness:
-        return Admission(label, f"holds {label}, more than {rules.max_staleness} behind {current}")
+        return Admission(label, f"holds {label}, more than {rules.max_staleness} behind {current}", syncing=True)
     return Admission(label)
 
 

@@ -145,6 +145,21 @@ async def test_calls_wait_for_a_pod_with_the_runs_weights(start: Start) -> None:
     assert (await bench.get("/ready"))[0] == 200
 
 
+async def test_a_pod_that_a_look_met_in_a_weight_sync_gets_calls_before_the_next_usual_look(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gymtrain_gateway.pods._PERIOD_SECONDS", 600.0)
+    pod = FakeVLLM()
+    pod.paused = True
+    bench = await start(pod, ready=False, timeout_seconds=20.0)
+    await bench.until(lambda: any(admission.syncing for admission in bench.pods.admissions.values()))
+    call = asyncio.create_task(bench.post(CHAT, request()))
+    await asyncio.sleep(0.1)
+    assert not call.done()
+    pod.paused = False
+    assert (await call)[0] == 200
+
+
 async def test_without_a_pod_the_deadline_answers_with_the_reason(start: Start) -> None:
     pod = FakeVLLM()
     pod.paused = True
