@@ -29,6 +29,9 @@ def test_server_side_apply_takes_an_example(kubectl: Kubectl) -> None:
     assert kubectl.get("gtr", "quickstart")["metadata"]["generation"] == 1
 
 
+RECORDS = {"samples": "None", "groupsPerStep": 1, "format": "Parquet", "maxSize": "1Gi"}
+
+
 def test_settings_left_out_are_filled_in(kubectl: Kubectl) -> None:
     kubectl.apply(smallest_run())
     spec = kubectl.get("gtr", "small")["spec"]
@@ -38,7 +41,7 @@ def test_settings_left_out_are_filled_in(kubectl: Kubectl) -> None:
         "gym": {"configPaths": ["resources_servers/reasoning_gym/configs/reasoning_gym.yaml"]},
         "data": {"train": [{"source": "pvc://datasets/train.jsonl", "weight": 1}]},
         "inference": {"replicas": 1, "gpus": 0},
-        "trainer": {"nodes": 1, "processesPerNode": 1, "gpus": 0},
+        "trainer": {"nodes": 1, "processesPerNode": 1, "gpus": 0, "records": RECORDS},
         "rollout": {
             "mode": "Agent",
             "maxConcurrent": 64,
@@ -68,6 +71,7 @@ def test_a_block_given_in_part_keeps_the_other_defaults(kubectl: Kubectl) -> Non
         "gpus": 0,
         "config": {"max_steps": 5},
         "checkpoint": {"size": "1Gi", "accessModes": ["ReadWriteOnce"], "retain": "Keep"},
+        "records": RECORDS,
     }
 
 
