@@ -33,7 +33,7 @@ def _restarts(kubectl: Kubectl, run: str) -> list[tuple[str, int]]:
 @pytest.fixture
 def completed(operator: Kubectl, kubectl: Kubectl) -> dict[str, Any]:
     """A run that completed although the operator was killed while it was in each of its stages."""
-    kubectl.apply(tiny_run("main", max_steps=12))
+    kubectl.apply(tiny_run("main", max_steps=150))  # for longer than a killed operator takes to look again
     eventually(lambda: kubectl.pods("main", role="preflight"), "the preflight pod exists", 60)
     _kill_operator(operator)
     eventually(lambda: kubectl.pods("main", role="inference"), "the vLLM pod exists", 3 * MINUTES)
