@@ -54,6 +54,7 @@ def _train(
         "WORLD_SIZE": "2",
         "LOCAL_WORLD_SIZE": "2",
         "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(sys.path),  # pytest's own, by pyproject.toml
     }
     shared |= environment or {}
     command = [sys.executable, "-m", "tests.unit.trainer.trainer_rank", str(folder)]
