@@ -32,12 +32,12 @@ from gymtrain_trainer.trl.framework import leave_out_vllm
 
 leave_out_vllm()
 
-from gymtrain_trainer.rollouts.buffer import GroupBuffer  # noqa: E402
-from gymtrain_trainer.trl.parity import ParityCallback  # noqa: E402 - imports TRL
-from gymtrain_trainer.trl.settings import Batch, StepSettings  # noqa: E402
-from gymtrain_trainer.trl.trainer import ELSEWHERE, TRLTrainer, build_trainer  # noqa: E402
-from gymtrain_trainer.trl.worker import TRLWorker  # noqa: E402
-from gymtrain_trainer.weights import (  # noqa: E402
+from gymtrain_trainer.rollouts.buffer import GroupBuffer  # noqa: E402 - after vLLM is left out
+from gymtrain_trainer.trl.parity import ParityCallback  # noqa: E402 - imports TRL, after vLLM is left out
+from gymtrain_trainer.trl.settings import Batch, StepSettings  # noqa: E402 - after vLLM is left out
+from gymtrain_trainer.trl.trainer import ELSEWHERE, TRLTrainer, build_trainer  # noqa: E402 - after vLLM is left out
+from gymtrain_trainer.trl.worker import TRLWorker  # noqa: E402 - after vLLM is left out
+from gymtrain_trainer.weights import (  # noqa: E402 - after vLLM is left out
     NCCL,
     ParityCheck,
     ParityWatch,

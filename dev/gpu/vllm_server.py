@@ -71,7 +71,7 @@ def serving(
             start_new_session=True,
         )
     try:
-        _wait(process, f"{host}:{port}", log)
+        wait_until_up(process, f"{host}:{port}", log)
         yield port
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -82,7 +82,8 @@ def serving(
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def _wait(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
+def wait_until_up(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
+    """Until the server answers; raises RuntimeError with the end of its log where it doesn't come up."""
     end = time.monotonic() + START_SECONDS
     while time.monotonic() < end and process.poll() is None:
         try:

@@ -15,14 +15,12 @@ import statistics
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.chain.task import ANSWER_TOKENS, GENERATIONS, Tails, rows
-from dev.gpu.vllm_server import free_port, serving
+from dev.gpu.vllm_server import free_port, serving, wait_until_up
 from gymtrain_api.wiring import GATEWAY_PORT, RunConfig
 from gymtrain_trainer.checkpoints.folder import last_checkpoint
 from gymtrain_trainer.data.rows import Tasks, read_index
@@ -99,13 +97,11 @@ def _ours(options: argparse.Namespace, slow: Any, seed: int, work: Path) -> dict
     }
     agent = ["benchmarks.gpu.chain.agent", f"http://127.0.0.1:{ports['gateway']}", str(ports["agent"]), slow]
     with contextlib.ExitStack() as stack:
-        for name, command, gpu in (
-            ("vllm", ["gymtrain_vllm.serve"], "0"),
-            ("gateway", ["gymtrain_gateway"], ""),
-            ("agent", agent, ""),
-        ):
-            stack.enter_context(_process(command, work / f"{name}.log", shared | {"CUDA_VISIBLE_DEVICES": gpu}))
-        _until_up(f"http://127.0.0.1:{ports['inference']}/health", 240.0, work / "vllm.log")
+        serve = _process(["gymtrain_vllm.serve"], work / "vllm.log", shared | {"CUDA_VISIBLE_DEVICES": "0"})
+        vllm = stack.enter_context(serve)
+        for name, command in (("gateway", ["gymtrain_gateway"]), ("agent", agent)):
+            stack.enter_context(_process(command, work / f"{name}.log", shared | {"CUDA_VISIBLE_DEVICES": ""}))
+        wait_until_up(vllm, f"127.0.0.1:{ports['inference']}", work / "vllm.log")
         log = work / "trainer.log"
         environment = shared | {"CUDA_VISIBLE_DEVICES": "1"}
         trainer = stack.enter_context(_process(["benchmarks.gpu.chain.trainer"], log, environment))
@@ -227,17 +223,6 @@ def _wait(process: subprocess.Popen[bytes], seconds: float, log: Path) -> None:
     with contextlib.suppress(subprocess.TimeoutExpired):
         if process.wait(seconds) == 0:
             return
-    raise RuntimeError("\n".join(log.read_text(errors="replace").splitlines()[-25:]))
-
-
-def _until_up(url: str, seconds: float, log: Path) -> None:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        try:
-            with urllib.request.urlopen(url, timeout=5):  # noqa: S310 - our own address
-                return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.5)
     raise RuntimeError("\n".join(log.read_text(errors="replace").splitlines()[-25:]))
 
 

@@ -28,7 +28,7 @@ class Tails:
 
     def delay(self, number: int) -> float:
         """Seconds that a rollout of the row takes beside the model's."""
-        if self.of_row(number) or (self.slow == "rollouts" and random.random() * self.every < 1):  # noqa: S311
+        if self.of_row(number) or (self.slow == "rollouts" and random.random() * self.every < 1):  # noqa: S311 - no secret
             return self.seconds
         return 0.0
 

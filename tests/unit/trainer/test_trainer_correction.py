@@ -66,23 +66,9 @@ def test_a_scaled_gradient_leaves_the_value() -> None:
 
 
 def loss_and_gradient(tiny_model: Path, folder: Path, correction: dict[str, Any]) -> tuple[float, Any, dict[str, Any]]:
-    from gymtrain_trainer.trl.settings import StepSettings, trl_arguments
-    from gymtrain_trainer.trl.trainer import build_trainer
-    from gymtrain_trainer.trl.worker import TRLWorker
-    from tests.unit.trainer.test_trainer_settings import spec
-    from tests.unit.trainer.test_trainer_trl import Rollouts, Transfer
+    from tests.unit.trainer.test_trainer_trl import idle_trainer
 
-    config = {"max_steps": 1, "num_generations": 4, "per_device_train_batch_size": 4, "report_to": "none"}
-    run = spec(config, rollout={"correction": correction})
-    trainer = build_trainer(
-        trl_arguments(run, folder=folder, steps=1),
-        tiny_model,
-        callbacks=[],
-        rollout_worker=TRLWorker(Rollouts(lambda: None, 4)),
-        weight_transfer=Transfer(),
-        steps=StepSettings.of(run),
-    )
-    trainer.current_gradient_accumulation_steps = 1  # as training would set it
+    trainer = idle_trainer(tiny_model, folder, rollout={"correction": correction})
     loss = trainer.compute_loss(trainer.model, our_batch(random_samples(7)))
     loss.backward()
     gradient = torch.cat([p.grad.flatten() for p in trainer.model.parameters()])

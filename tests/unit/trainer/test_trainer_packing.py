@@ -23,8 +23,9 @@ from trl.experimental.async_grpo.packing import TreeRow  # noqa: E402
 
 from gymtrain_trainer.framework import TrainingSample  # noqa: E402
 from gymtrain_trainer.trl.attention import TreeAttention  # noqa: E402
-from gymtrain_trainer.trl.packing import load, pack, unique_tokens  # noqa: E402
+from gymtrain_trainer.trl.packing import pack, unique_tokens  # noqa: E402
 from gymtrain_trainer.trl.planning import plan  # noqa: E402
+from gymtrain_trainer.trl.prefixes import PrefixTree  # noqa: E402
 from tests.unit.trainer.trainer_samples import random_groups, sample_of  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -172,7 +173,7 @@ def test_load_and_unique_tokens_are_those_of_trl() -> None:
     for seed in SEEDS:
         samples = random_samples(seed)
         row = trl_row(samples)
-        assert (load(samples), unique_tokens(samples)) == (row.load, len(row.tokens))
+        assert (PrefixTree.of(samples).load, unique_tokens(samples)) == (row.load, len(row.tokens))
 
 
 def test_each_loss_term_has_the_advantage_that_was_given_for_its_sample() -> None:
@@ -228,22 +229,9 @@ def attend(batch: dict[str, Any], dense_limit: int) -> Any:
 
 
 def test_trls_loss_and_gradients_are_those_of_its_own_batch(tiny_model: Path, tmp_path: Path) -> None:
-    from gymtrain_trainer.trl.settings import StepSettings, trl_arguments
-    from gymtrain_trainer.trl.trainer import build_trainer
-    from gymtrain_trainer.trl.worker import TRLWorker
-    from tests.unit.trainer.test_trainer_settings import spec
-    from tests.unit.trainer.test_trainer_trl import Rollouts, Transfer
+    from tests.unit.trainer.test_trainer_trl import idle_trainer
 
-    config = {"max_steps": 1, "num_generations": 4, "per_device_train_batch_size": 4, "report_to": "none"}
-    trainer = build_trainer(
-        trl_arguments(spec(config), folder=tmp_path, steps=1),
-        tiny_model,
-        callbacks=[],
-        rollout_worker=TRLWorker(Rollouts(lambda: None, 4)),
-        weight_transfer=Transfer(),
-        steps=StepSettings.of(spec(config)),
-    )
-    trainer.current_gradient_accumulation_steps = 1  # as training would set it
+    trainer = idle_trainer(tiny_model, tmp_path)
     found = []
     for batch in (our_batch(random_samples(7)), trl_batch(random_samples(7))):
         trainer.model.zero_grad()

@@ -390,25 +390,34 @@ def test_the_checker_tells_right_samples_from_ones_with_another_versions_label(
     assert total["wrong"] == len(made)
 
 
+def idle_trainer(tiny_model: Path, folder: Path, **parts: Any) -> Any:
+    """A trainer that is made and not started. `parts`: of the run's spec."""
+    from gymtrain_trainer.trl.settings import trl_arguments
+    from gymtrain_trainer.trl.trainer import build_trainer
+    from tests.unit.trainer.test_trainer_settings import spec
+
+    config = {"max_steps": 1, "num_generations": 4, "per_device_train_batch_size": 4, "report_to": "none"}
+    run = spec(config, **parts)
+    trainer = build_trainer(
+        trl_arguments(run, folder=folder, steps=1),
+        tiny_model,
+        callbacks=[],
+        rollout_worker=TRLWorker(Rollouts(lambda: None, 4)),
+        weight_transfer=Transfer(),
+        steps=StepSettings.of(run),
+    )
+    trainer.current_gradient_accumulation_steps = 1  # as training would set it
+    return trainer
+
+
 def test_the_trained_model_scores_one_sequence_as_any_model_does(tiny_model: Path, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     from gymtrain_trainer.trl.attention import TREE_ATTENTION
     from gymtrain_trainer.trl.parity import trained_log_probs
-    from gymtrain_trainer.trl.settings import trl_arguments
-    from gymtrain_trainer.trl.trainer import build_trainer
     from gymtrain_trainer.weights import Completion, model_logprobs
-    from tests.unit.trainer.test_trainer_settings import spec
 
-    config = {"max_steps": 1, "num_generations": 4, "per_device_train_batch_size": 4, "report_to": "none"}
-    made = build_trainer(
-        trl_arguments(spec(config), folder=tmp_path, steps=1),
-        tiny_model,
-        callbacks=[],
-        rollout_worker=TRLWorker(Rollouts(lambda: None, 4)),
-        weight_transfer=Transfer(),
-        steps=StepSettings.of(spec(config)),
-    )
+    made = idle_trainer(tiny_model, tmp_path)
     plain = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32, attn_implementation="sdpa")
     sequence = [Completion((3, 4, 5), (6, 7))]
     assert trained_log_probs(made, sequence)[0] == pytest.approx(model_logprobs(plain)(sequence)[0], abs=1e-5)

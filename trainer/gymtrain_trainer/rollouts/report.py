@@ -65,17 +65,13 @@ class RolloutReport:
         """A group of the agent is dropped, never rewarded with 0."""
         self.last_error = str(error)
         self._count_drop(error.reason)
-        if error.reason is DropReason.EQUAL_REWARDS:  # nothing is wrong with it
-            self._environments.worked(agent)
-            self._known_calls.group(known=True)
-            self._look()
-            return
-        self.unusable += 1
-        log.warning("group dropped (%s): %s", error.reason, error)
-        fields: dict[str, Any] = {"message": f"rollout groups are dropped ({error.reason}): {error}"}
-        if self.unusable == 1:
-            fields["rollouts_failing_since"] = time.time()
-        self._board.update(**fields)
+        if error.reason is not DropReason.EQUAL_REWARDS:  # nothing is wrong with such a group
+            self.unusable += 1
+            log.warning("group dropped (%s): %s", error.reason, error)
+            fields: dict[str, Any] = {"message": f"rollout groups are dropped ({error.reason}): {error}"}
+            if self.unusable == 1:
+                fields["rollouts_failing_since"] = time.time()
+            self._board.update(**fields)
         if error.reason is DropReason.FAILED:
             self._board.tally(FAILED_GROUPS, agent)
             self._environments.failed(agent, str(error))

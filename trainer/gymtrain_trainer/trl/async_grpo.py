@@ -32,9 +32,8 @@ class GroupGRPOTrainer(AsyncGRPOTrainer):  # type: ignore[misc]  # TRL is not in
         """`steps`: of the run; the rest is AsyncGRPOTrainer's."""
         super().__init__(*args, **kwargs)
         self._steps = steps
-        self._correction = steps.correction
         self.trained = TrainedSamples() if steps.records else None
-        if not self._correction.clips:
+        if not steps.correction.clips:
             self.epsilon_low = self.epsilon_high = float("inf")
 
     def get_train_dataloader(self) -> Any:
@@ -65,7 +64,8 @@ class GroupGRPOTrainer(AsyncGRPOTrainer):  # type: ignore[misc]  # TRL is not in
         """TRL's loss of one row, by tokens whose gradients are corrected."""
         if self.trained is not None:
             model = self.trained.watched(model, inputs)
-        if self._correction.mode == "None":
+        correction = self._steps.correction
+        if correction.mode == "None":
             return super().compute_loss(model, inputs, *args, **kwargs)
         trained = inputs["token_index"] >= 0
         where, segment_id = inputs["token_index"][trained], inputs["segment_id"][trained]
@@ -74,7 +74,7 @@ class GroupGRPOTrainer(AsyncGRPOTrainer):  # type: ignore[misc]  # TRL is not in
         def forward(**arguments: Any) -> Any:
             outputs = model(**arguments)
             log_probs = outputs.log_probs.flatten()[where]
-            outputs.log_probs = with_gradient(log_probs, gradient_scale(log_probs, old, segment_id, self._correction))
+            outputs.log_probs = with_gradient(log_probs, gradient_scale(log_probs, old, segment_id, correction))
             outputs.entropy = outputs.entropy.flatten()[where]
             return outputs
 

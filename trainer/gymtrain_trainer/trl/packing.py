@@ -35,11 +35,6 @@ def unique_tokens(samples: Sequence[TrainingSample]) -> int:
     return PrefixTree.of(samples).unique_tokens
 
 
-def load(samples: Sequence[TrainingSample]) -> int:
-    """What attention over their packed sequence costs: for each token, the tokens that it looks at."""
-    return PrefixTree.of(samples).load
-
-
 def pack(
     samples: Sequence[TrainingSample],
     advantages: Sequence[float],
