@@ -91,7 +91,7 @@ def make_rank_zero(
     place: Place,
     step: int,
 ) -> RankZero:
-    """The parts, none of them started.
+    """The parts, none of them started but the rollouts' process.
 
     Args:
         context: of the run.
@@ -119,6 +119,7 @@ def make_rank_zero(
     )
     tasks = read_tasks(context, seed=settings.seed)
     worker = make_worker(context, board, tasks, weight_sync, weight_sync.numbers, settings, place, step)
+    worker.prepare()  # the model takes longer to load
 
     @contextmanager
     def while_waiting() -> Iterator[None]:

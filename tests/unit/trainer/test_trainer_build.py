@@ -17,8 +17,9 @@ from gymtrain_trainer.data.order import Place
 from gymtrain_trainer.data.rows import Task
 from gymtrain_trainer.errors import DataError
 from gymtrain_trainer.progress import ProgressBoard
-from gymtrain_trainer.rollouts.build import make_worker, read_tasks
+from gymtrain_trainer.rollouts.build import make_worker, read_tasks, runner_settings
 from gymtrain_trainer.rollouts.guard import Versions
+from gymtrain_trainer.rollouts.runner import RunnerSettings
 from gymtrain_trainer.rollouts.worker import RolloutWorker
 from gymtrain_trainer.trl.settings import training_settings
 from gymtrain_trainer.weights import SyncNumbers, SyncStats
@@ -52,8 +53,8 @@ def run(tmp_path: Path, *, gateway: str = "", broker: str = "", **parts: Any) ->
     return Context(config, made.paths, made.attempt, made.nodes, made.node_rank, made.port)
 
 
-def parts(made: Context) -> Any:
-    return worker(made)._parts
+def settings(made: Context, concurrent: int = 64) -> RunnerSettings:
+    return runner_settings(made, training_settings(made.run.spec, None), concurrent, first_number=0)
 
 
 def worker(made: Context) -> RolloutWorker:
@@ -71,18 +72,17 @@ def test_an_agents_rows_go_to_its_url(tmp_path: Path) -> None:
 async def test_in_mode_verify_rows_go_to_what_stands_in_for_their_agent(tmp_path: Path) -> None:
     made = run(tmp_path, rollout={"mode": "Verify", "timeoutSeconds": 7, "verifyTimeoutSeconds": 3})
     assert read_tasks(made, seed=1).at(0).url == "http://resources:8000"
-    source = parts(made).source(lambda error: None)
-    assert type(source).__name__ == "VerifySource"
-    assert (source._limits.timeout_seconds, source._limits.verify_timeout_seconds) == (7, 3.0)
+    assert type(settings(made).source()).__name__ == "VerifySource"
+    limits = settings(made).limits
+    assert (limits.timeout_seconds, limits.verify_timeout_seconds) == (7, 3.0)
 
 
 def test_source_and_groups_know_what_follows_from_a_failure(tmp_path: Path) -> None:
     policy = {"timeout": "Zero", "infrastructure": "DropRollout"}
-    made = worker(run(tmp_path, rollout={"onFailure": policy, "maxAttempts": 7}))
+    made = settings(run(tmp_path, rollout={"onFailure": policy, "maxAttempts": 7}))
     wanted = OnFailure(timeout="Zero", infrastructure="DropRollout", environment="Retry")
-    source: Any = made._parts.source(lambda error: None)
-    assert (source._limits.on_failure, source._limits.max_attempts) == (wanted, 7)
-    assert made._settings.rules.on_failure == wanted
+    assert (made.limits.on_failure, made.limits.max_attempts) == (wanted, 7)
+    assert made.rules.on_failure == wanted
 
 
 def test_a_row_of_an_agent_that_nothing_stands_in_for_is_refused(tmp_path: Path) -> None:
@@ -93,13 +93,15 @@ def test_a_row_of_an_agent_that_nothing_stands_in_for_is_refused(tmp_path: Path)
 
 
 def test_only_a_run_with_a_gateway_asks_its_ledger(tmp_path: Path) -> None:
-    assert parts(run(tmp_path)).ledger is None
-    assert parts(run(tmp_path, gateway="http://math-gateway:8000")).ledger is not None
+    assert settings(run(tmp_path)).ledger_host == ""
+    assert settings(run(tmp_path, gateway="http://math-gateway:8000")).ledger_host == "gateways"
 
 
 async def test_only_a_run_with_sandboxes_announces_its_tasks(tmp_path: Path) -> None:
-    assert parts(run(tmp_path)).announcer is None
-    announcer = parts(run(tmp_path, broker="http://math-broker:8000")).announcer()
+    assert worker(run(tmp_path))._parts.announcer is None
+    make = worker(run(tmp_path, broker="http://math-broker:8000"))._parts.announcer
+    assert make is not None
+    announcer = make()
     assert announcer._url == "http://math-broker:8000/v1/announce"
 
 
@@ -115,7 +117,7 @@ def few_files() -> Iterator[None]:
 @pytest.mark.usefixtures("few_files")
 async def test_more_rollouts_than_the_process_may_open_files_at_first_are_in_flight_at_once(tmp_path: Path) -> None:
     made = run(tmp_path, rollout={"maxConcurrent": 400, "maxAttempts": 1})
-    source = parts(made).source(lambda error: None)
+    source = settings(made, worker(made)._settings.bounds.max_concurrent).source()
     everybody = asyncio.Event()
 
     async def together(row: dict[str, Any], number: int) -> web.Response:
@@ -137,7 +139,6 @@ def test_rollouts_that_the_kernel_grants_no_connections_for_are_not_begun_and_th
     made = run(tmp_path, rollout={"maxConcurrent": 4096})
     rollouts = worker(made)
     assert rollouts._settings.bounds.max_concurrent == 256
-    assert rollouts._parts.source(lambda error: None)._limits.max_concurrent == 256  # type: ignore[attr-defined]
     assert "RLIMIT_NOFILE is 1024, but 4096 rollouts at once" in caplog.text
     assert "256 run at once" in caplog.text
 

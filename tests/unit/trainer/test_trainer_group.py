@@ -1,6 +1,5 @@
 """One group, with a real agent, a real gateway's ledger, and every reason for which it can't be used."""
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,8 +13,8 @@ from gymtrain_trainer.framework import SampleGroup
 from gymtrain_trainer.rollouts import http as http_module
 from gymtrain_trainer.rollouts import ledger as ledger_module
 from gymtrain_trainer.rollouts.client import AgentSource
-from gymtrain_trainer.rollouts.group import GroupRules, GroupRunner
-from gymtrain_trainer.rollouts.guard import Versions, WeightGuard
+from gymtrain_trainer.rollouts.group import GroupRules, GroupRunner, RolloutSummary
+from gymtrain_trainer.rollouts.guard import WeightGuard
 from gymtrain_trainer.rollouts.ledger import Ledger
 from gymtrain_trainer.rollouts.origins import Rollout
 from gymtrain_trainer.rollouts.source import RolloutLimits, Sampling
@@ -24,6 +23,7 @@ from tests.unit.trainer.trainer_agent import Agent, good_answer, inner_server_di
 from tests.unit.trainer.trainer_data import group as sample_group
 from tests.unit.trainer.trainer_data import question
 from tests.unit.trainer.trainer_gateway import Gateway, dns, entry, serving
+from tests.unit.trainer.trainer_groups import Heard, Servers
 
 DIGEST = token_digest([1, 2, 3], [7, 8])  # of good_answer's turn
 
@@ -35,32 +35,15 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_module, "_AGAIN_LIMIT_SECONDS", 0.02)
 
 
-class Pods:
-    """vLLM, as the guard sees it."""
-
-    def __init__(self, hangs: bool = False) -> None:
-        self.versions: Versions = {"http://vllm": "run:1:3"}
-        self._hangs = hangs
-
-    async def pod_versions(self) -> Versions:
-        if self._hangs:
-            await asyncio.sleep(60)
-        return dict(self.versions)
-
-    def repairs(self) -> int:
-        return 0
-
-
 class Scene:
     """All that a group meets."""
 
-    def __init__(self, agent: Agent, gateway: Gateway, runner: GroupRunner, versions: list[int]) -> None:
+    def __init__(self, agent: Agent, gateway: Gateway, runner: GroupRunner) -> None:
         self.agent = agent
         self.gateway = gateway
         self.runner = runner
-        self.version = versions
 
-    async def run(self) -> list[Rollout]:
+    async def run(self) -> tuple[RolloutSummary, ...]:
         return (await self.runner.run(Task(4, "adder", self.agent.url, question(1)))).rollouts
 
     async def reason(self) -> DropReason:
@@ -70,11 +53,10 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(known: LedgerEntry | None = None, pods: Pods | None = None) -> AsyncIterator[Scene]:
+async def scene(known: LedgerEntry | None = None, pods: Servers | None = None) -> AsyncIterator[Scene]:
     numbering = SyncNumbers("run", 1)
     for number in range(1, 10):
         numbering.sent(f"run:1:{number}")
-    version = [3]
     gateway = Gateway({DIGEST: known} if known else {})
 
     def any_samples(rollouts: Sequence[Rollout], task: Task) -> SampleGroup:
@@ -86,9 +68,10 @@ async def scene(known: LedgerEntry | None = None, pods: Pods | None = None) -> A
         Ledger("gateways", find=dns(found)) as ledger,
         AgentSource(RolloutLimits(8, 5.0, 1), Sampling(1.0, 8)) as source,
     ):
-        guard = WeightGuard(pods or Pods(), lambda before, after: foreign_weights(before, after, "run", 1))
-        rules = GroupRules(2, 1, numbering)
-        yield Scene(agent, gateway, GroupRunner(rules, source, guard, ledger, any_samples, lambda: version[0]), version)
+        guard = WeightGuard(pods or Servers("run:1:3"), lambda before, after: foreign_weights(before, after, "run", 1))
+        runner = GroupRunner(GroupRules(2, 1), source, guard, ledger, numbering, any_samples, Heard())
+        runner.update_model_version(3)
+        yield Scene(agent, gateway, runner)
 
 
 async def test_a_group_carries_the_version_that_the_gateway_saw_sampling_it() -> None:
@@ -115,8 +98,7 @@ async def test_an_earlier_attempts_weights_drop_the_group() -> None:
 
 
 async def test_a_pod_that_lost_its_weights_drops_the_group_whatever_the_ledger_says() -> None:
-    pods = Pods()
-    pods.versions = {"http://vllm": "default"}
+    pods = Servers("default")
     async with scene(entry("run:1:3"), pods) as made:
         assert await made.reason() is DropReason.FOREIGN_WEIGHTS
 
@@ -125,7 +107,7 @@ async def test_a_group_that_took_many_weight_versions_is_used() -> None:
     async with scene(entry("run:1:3")) as made:
 
         def slow(row: dict[str, Any], number: int) -> Any:
-            made.version[0] = 50
+            made.runner.update_model_version(50)
             return good_answer(row)
 
         made.agent.behaviour = slow
@@ -134,11 +116,10 @@ async def test_a_group_that_took_many_weight_versions_is_used() -> None:
 
 async def test_calls_that_older_weights_sampled_than_the_gateway_lets_through_are_not_the_groups() -> None:
     async with scene(entry("run:1:1")) as made:
-        made.version[0] = 3
         assert await made.reason() is DropReason.STALE
 
 
 async def test_pods_that_never_say_what_they_hold_end_the_group_at_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gymtrain_trainer.rollouts.guard._ASK_SECONDS", 0.05)
-    async with scene(entry("run:1:3"), Pods(hangs=True)) as made:
+    async with scene(entry("run:1:3"), Servers("run:1:3", hangs=True)) as made:
         assert await made.reason() is DropReason.FAILED

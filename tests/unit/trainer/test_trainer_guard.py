@@ -2,7 +2,7 @@
 
 import asyncio
 
-from gymtrain_trainer.rollouts.guard import Versions, WeightGuard
+from gymtrain_trainer.rollouts.guard import Look, Versions, WeightGuard
 from gymtrain_trainer.weights import foreign_weights
 
 
@@ -15,14 +15,11 @@ class FakeState:
         self.asked = 0
         self.delay = 0.0
 
-    async def pod_versions(self) -> Versions:
+    async def look(self) -> Look:
         self.asked += 1
-        seen = dict(self.versions)
+        seen, before = dict(self.versions), self.repaired
         await asyncio.sleep(self.delay)
-        return seen
-
-    def repairs(self) -> int:
-        return self.repaired
+        return Look(seen, before, self.repaired)
 
 
 def guard_of(state: FakeState) -> WeightGuard:

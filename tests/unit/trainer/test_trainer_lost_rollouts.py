@@ -23,13 +23,14 @@ from gymtrain_trainer.errors import (
 from gymtrain_trainer.framework import SampleGroup
 from gymtrain_trainer.rollouts.answer import Answer, Turn, UnscoredError
 from gymtrain_trainer.rollouts.group import Group, GroupRules, GroupRunner, Lost
-from gymtrain_trainer.rollouts.guard import Versions, WeightGuard
+from gymtrain_trainer.rollouts.guard import WeightGuard
 from gymtrain_trainer.rollouts.ledger import Ledger
 from gymtrain_trainer.rollouts.origins import Rollout
 from gymtrain_trainer.rollouts.samples import to_samples
 from gymtrain_trainer.weights import SyncNumbers
 from tests.unit.trainer.trainer_data import question
 from tests.unit.trainer.trainer_gateway import Gateway, dns, entry, serving
+from tests.unit.trainer.trainer_groups import Heard, Servers
 
 INFRASTRUCTURE, TIMEOUT, ENVIRONMENT = FailureKind.INFRASTRUCTURE, FailureKind.TIMEOUT, FailureKind.ENVIRONMENT
 ZERO = OnFailure(timeout="Zero", environment="Zero")
@@ -77,37 +78,29 @@ class Script:
         return end
 
 
-class Pods:
-    """vLLM, as the guard sees it."""
-
-    async def pod_versions(self) -> Versions:
-        return {"http://vllm": "run:1:1"}
-
-    def repairs(self) -> int:
-        return 0
-
-
 class Scene:
     """A group with these ends."""
 
     def __init__(
         self, *ends: Answer | BaseException, policy: OnFailure | None = None, ledger: Ledger | None = None
     ) -> None:
-        self.lost: list[Lost] = []
+        self.heard = Heard()
         self.source = Script(ends)
         numbering = SyncNumbers("run", 1)
         numbering.sent("run:1:1")
 
-        def heard(agent: str, lost: Lost) -> None:
-            assert agent == "adder"
-            self.lost.append(lost)
-
         def samples(rollouts: Sequence[Rollout], task: Task) -> SampleGroup:
             return to_samples(rollouts, group_id=task.position, agent=task.agent, fork_threshold=0)
 
-        rules = GroupRules(len(ends), 1, numbering, on_failure=policy or OnFailure())
-        guard = WeightGuard(Pods(), lambda before, after: None)
-        self.runner = GroupRunner(rules, self.source, guard, ledger, samples, lambda: 1, heard)
+        rules = GroupRules(len(ends), 1, on_failure=policy or OnFailure())
+        guard = WeightGuard(Servers(), lambda before, after: None)
+        self.runner = GroupRunner(rules, self.source, guard, ledger, numbering, samples, self.heard)
+        self.runner.update_model_version(1)
+
+    @property
+    def lost(self) -> list[Lost]:
+        assert self.heard.agents <= {"adder"}
+        return self.heard.lost
 
     async def run(self) -> Group:
         async with asyncio.timeout(10):
@@ -144,7 +137,7 @@ async def test_a_zero_with_tokens_is_trained_on_with_reward_0() -> None:
     group = await scene.samples()
     assert group.rewards == (1.0, 0.0, 1.0)
     assert [sample.reward for sample in group.samples] == rewards_of_samples(group) == [1.0, 0.0, 1.0]
-    assert scene.lost == [Lost(TIMEOUT, "why", zeroed=True, answer=unscored())]
+    assert scene.lost == [Lost(TIMEOUT, "why", zeroed=True)]
 
 
 async def test_a_zero_without_tokens_counts_in_mean_and_deviation_alone() -> None:

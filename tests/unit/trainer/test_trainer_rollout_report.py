@@ -10,7 +10,7 @@ from gymtrain_trainer.data.rows import Task
 from gymtrain_trainer.errors import FailureKind
 from gymtrain_trainer.progress import Loss, ProgressBoard
 from gymtrain_trainer.rollouts.answer import Answer, Turn
-from gymtrain_trainer.rollouts.group import Group, Lost
+from gymtrain_trainer.rollouts.group import Group, Lost, RolloutSummary
 from gymtrain_trainer.rollouts.origins import Origin, Rollout
 from gymtrain_trainer.rollouts.report import RolloutReport
 from gymtrain_trainer.rollouts.source import Sampling
@@ -19,10 +19,11 @@ from tests.unit.trainer.trainer_data import group as sample_group
 ANSWER = Answer([Turn([1], [2], [-0.5])], 1.0, "text", truncated=False)
 
 
-def group(params: dict[str, Any], *origins: Origin) -> Group:
+def group(params: dict[str, Any], *origins: Origin) -> tuple[Task, Group]:
     task = Task(0, "adder", "http://agent", {"responses_create_params": {"input": "q", **params}})
     samples = sample_group(0, rewards=[1.0] * len(origins))
-    return Group(task, [Rollout(ANSWER, (1,), (origin,)) for origin in origins], samples, 1.0)
+    rollouts = [RolloutSummary.of(Rollout(ANSWER, (1,), (origin,))) for origin in origins]
+    return task, Group(tuple(rollouts), samples, 1.0)
 
 
 def origin(**more: Any) -> Origin:
@@ -43,7 +44,7 @@ def report(board: ProgressBoard) -> RolloutReport:
 def test_rows_that_ask_for_the_runs_sampling_or_none_are_no_news(
     params: dict[str, Any], board: ProgressBoard, report: RolloutReport
 ) -> None:
-    report.group_usable(group(params, origin()))
+    report.group_usable(*group(params, origin()))
     assert board.tallies("replaced_sampling") == {}
     assert board.snapshot().notices == []
 
@@ -52,7 +53,7 @@ def test_sampling_that_rows_and_agents_did_not_get_is_counted_and_told_once(
     board: ProgressBoard, report: RolloutReport, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(3):
-        report.group_usable(group({"temperature": 0.7}, origin(), origin(replaced=("top_k",))))
+        report.group_usable(*group({"temperature": 0.7}, origin(), origin(replaced=("top_k",))))
     assert board.tallies("replaced_sampling") == {"temperature": 6, "top_k": 3}
     (notice,) = board.snapshot().notices
     assert notice.reason == Reason.SAMPLING_REPLACED
@@ -62,7 +63,7 @@ def test_sampling_that_rows_and_agents_did_not_get_is_counted_and_told_once(
 
 
 def test_turns_that_a_grammar_held_are_counted(board: ProgressBoard, report: RolloutReport) -> None:
-    report.group_usable(group({}, origin(constrained=True), origin(), origin(constrained=True)))
+    report.group_usable(*group({}, origin(constrained=True), origin(), origin(constrained=True)))
     assert sum(board.tallies("constrained_turns").values()) == 2
 
 
@@ -100,5 +101,5 @@ def test_a_group_that_goes_on_without_a_rollout_counts_those_that_are_left(
     board: ProgressBoard, report: RolloutReport
 ) -> None:
     lose(report, "adder", FailureKind.TIMEOUT, 1)
-    report.group_usable(group({}, origin(), origin()))
+    report.group_usable(*group({}, origin(), origin()))
     assert (board.snapshot().rollouts, board.snapshot().dropped_groups) == (2, 0)

@@ -5,7 +5,8 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,8 +22,8 @@ from gymtrain_trainer.rollouts import alarms as alarms_module
 from gymtrain_trainer.rollouts import http as http_module
 from gymtrain_trainer.rollouts import worker as worker_module
 from gymtrain_trainer.rollouts.client import AgentSource
-from gymtrain_trainer.rollouts.group import Group, GroupRules
-from gymtrain_trainer.rollouts.guard import Versions, WeightGuard
+from gymtrain_trainer.rollouts.group import Group, GroupEvents, GroupRules, GroupRunner
+from gymtrain_trainer.rollouts.guard import WeightGuard
 from gymtrain_trainer.rollouts.origins import Rollout
 from gymtrain_trainer.rollouts.pace import Bounds
 from gymtrain_trainer.rollouts.parts import WorkerParts, WorkerSettings
@@ -33,6 +34,7 @@ from gymtrain_trainer.rollouts.worker import RolloutWorker
 from gymtrain_trainer.weights import SyncNumbers, foreign_weights
 from tests.unit.trainer.trainer_agent import AgentThread, good_answer, inner_server_died
 from tests.unit.trainer.trainer_data import question, write_dataset, write_index
+from tests.unit.trainer.trainer_groups import Servers
 
 GENERATIONS = 4
 
@@ -53,19 +55,6 @@ def one_sample_each(rollouts: Sequence[Rollout], task: Task) -> SampleGroup:
         for number, rollout in enumerate(rollouts)
     )
     return SampleGroup(task.position, task.agent, tuple(sample.reward for sample in samples), samples)
-
-
-class Servers:
-    """vLLM, as the guard sees it."""
-
-    def __init__(self) -> None:
-        self.versions: Versions = {"http://vllm": "run:1:1"}
-
-    async def pod_versions(self) -> Versions:
-        return dict(self.versions)
-
-    def repairs(self) -> int:
-        return 0
 
 
 @pytest.fixture
@@ -94,26 +83,29 @@ def make_worker(
         numbering.sent("run:1:1")
         staleness = changes.pop("max_staleness", 4)
         rules = GroupRules(
-            GENERATIONS, staleness, numbering, changes.pop("max_sample_tokens", None), changes.pop("dynamic", False)
+            GENERATIONS, staleness, changes.pop("max_sample_tokens", None), changes.pop("dynamic", False)
         )
         bounds = Bounds(GENERATIONS, changes.pop("groups_per_step", 2), 1, staleness, 16)
         announcer = changes.pop("announcer", None)
         ledger = changes.pop("ledger", None)
         settings: dict[str, Any] = {
-            "rules": rules,
             "bounds": bounds,
             "stall_timeout_seconds": 60.0,
             "start": Place(changes.pop("start_position", 0)),
         }
         limits, sampling = RolloutLimits(16, 5.0, 2), Sampling(1.0, 8)
+
+        @asynccontextmanager
+        async def groups(events: GroupEvents) -> AsyncIterator[GroupRunner]:
+            guard = WeightGuard(servers, lambda before, after: foreign_weights(before, after, "run", 1))
+            async with AgentSource(limits, sampling, lambda error: events.rollout_failed(str(error))) as source:
+                yield GroupRunner(rules, source, guard, ledger, numbering, one_sample_each, events)
+
         worker = RolloutWorker(
             WorkerSettings(**(settings | changes)),
             Tasks(index, {"adder": served.agent.url, "other": served.agent.url}, seed=0),
             WorkerParts(
-                source=lambda on_failure: AgentSource(limits, sampling, on_failure),
-                guard=lambda: WeightGuard(servers, lambda before, after: foreign_weights(before, after, "run", 1)),
-                ledger=ledger,
-                make_samples=one_sample_each,
+                groups=groups,
                 report=RolloutReport(board, sampling, masks_truncated=False),
                 announcer=announcer,
             ),
@@ -447,6 +439,10 @@ async def test_a_group_that_is_drawn_again_at_once_is_not_taken_for_the_one_befo
         """Drops the first group, and holds the second one."""
 
         drawn: ClassVar[list[int]] = []
+        running = 0
+
+        def update_model_version(self, model_version: int) -> None:
+            return
 
         async def run(self, task: Task) -> Group:
             self.drawn.append(task.position)
@@ -455,9 +451,9 @@ async def test_a_group_that_is_drawn_again_at_once_is_not_taken_for_the_one_befo
             raise GroupDroppedError(DropReason.FOREIGN_WEIGHTS, "lost")
 
     worker, runner = make_worker(start_position=7), Runner()
-    worker._start_group(runner)  # type: ignore[arg-type]  # stands in for a GroupRunner
+    worker._start_group(runner)
     await asyncio.sleep(0)  # it is dropped, and its end is not noted yet
-    worker._start_group(runner)  # type: ignore[arg-type]
+    worker._start_group(runner)
     for _ in range(3):
         await asyncio.sleep(0)
     assert runner.drawn == [7, 7]
@@ -498,12 +494,6 @@ class NoLedger:
     def __init__(self, unknown: Callable[[], bool]) -> None:
         self._unknown = unknown
 
-    async def __aenter__(self) -> "NoLedger":
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        return
-
     async def entries(self, digests: Sequence[str], since: float | None = None) -> dict[str, list[LedgerEntry]]:
         if self._unknown():
             raise GroupDroppedError(DropReason.NO_LEDGER_ENTRY, "set spec.gateway.replicas")
@@ -515,7 +505,7 @@ def test_a_row_whose_calls_nobody_knows_is_drawn_again_up_to_a_limit_and_the_ala
 ) -> None:
     lost = threading.Event()
     lost.set()
-    worker = make_worker(rows=8, groups_per_step=100, ledger=lambda: NoLedger(lost.is_set))
+    worker = make_worker(rows=8, groups_per_step=100, ledger=NoLedger(lost.is_set))
     worker.start()
     wait_until(lambda: bool(board.snapshot().alarms))
     drawn = Counter(row["number"] for row in served.agent.requests)

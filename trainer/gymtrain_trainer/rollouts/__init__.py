@@ -6,5 +6,6 @@ draw order ──► group (group_size rollouts) ──► weights checked ─�
    │                ▼                              ▼
    └── next row ── dropped, counted              dropped, counted, the same row drawn again
 ```
-All of it runs in one thread with its own event loop; the trainer's thread only takes from the buffer.
+A thread of the trainer's process decides what starts and keeps the accounts; the groups run in a process of their own
+(process/). The thread that trains only takes from the buffer.
 """

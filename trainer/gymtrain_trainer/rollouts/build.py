@@ -1,29 +1,25 @@
 """Makes the rollout worker of a run from its spec."""
 
 import logging
-from collections.abc import Callable
 from typing import Protocol
 
 from gymtrain_trainer import open_files
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.data.order import Place
 from gymtrain_trainer.data.rows import Tasks, read_index
-from gymtrain_trainer.errors import RolloutError
 from gymtrain_trainer.framework import TrainingSettings
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts.announce import Announcer
-from gymtrain_trainer.rollouts.client import AgentSource
 from gymtrain_trainer.rollouts.group import GroupRules
-from gymtrain_trainer.rollouts.guard import Versions, WeightGuard
-from gymtrain_trainer.rollouts.ledger import Ledger
+from gymtrain_trainer.rollouts.guard import Look, Versions
 from gymtrain_trainer.rollouts.pace import Bounds
 from gymtrain_trainer.rollouts.parts import WorkerParts, WorkerSettings
+from gymtrain_trainer.rollouts.process.client import RolloutProcess
 from gymtrain_trainer.rollouts.report import RolloutReport
-from gymtrain_trainer.rollouts.samples import to_samples
-from gymtrain_trainer.rollouts.source import RolloutLimits, RolloutSource, Sampling
-from gymtrain_trainer.rollouts.verify import VerifySource
+from gymtrain_trainer.rollouts.runner import RunnerSettings
+from gymtrain_trainer.rollouts.source import RolloutLimits, Sampling
 from gymtrain_trainer.rollouts.worker import RolloutWorker
-from gymtrain_trainer.weights import SyncNumbers, SyncStats, foreign_weights
+from gymtrain_trainer.weights import SyncNumbers, SyncStats
 
 log = logging.getLogger(__name__)
 
@@ -44,11 +40,9 @@ class _GuardedWeights:
     def __init__(self, pods: WeightPods) -> None:
         self._pods = pods
 
-    async def pod_versions(self) -> Versions:
-        return await self._pods.pod_versions()
-
-    def repairs(self) -> int:
-        return self._pods.stats.repairs
+    async def look(self) -> Look:
+        before = self._pods.stats.repairs
+        return Look(await self._pods.pod_versions(), before, self._pods.stats.repairs)
 
 
 def read_tasks(context: Context, seed: int) -> Tasks:
@@ -87,24 +81,11 @@ def make_worker(
         step: after which it begins.
     """
     run, spec = context.run, context.run.spec.rollout
-
-    def guard() -> WeightGuard:
-        return WeightGuard(
-            _GuardedWeights(pods), lambda before, after: foreign_weights(before, after, run.name, context.attempt)
-        )
-
     concurrent = _rollouts_at_once(spec.max_concurrent)
-    sampling = Sampling(settings.temperature, settings.max_completion_tokens)
+    runner = runner_settings(context, settings, concurrent, numbering.start)
+    process = RolloutProcess(runner, numbering, _GuardedWeights(pods))
     return RolloutWorker(
         WorkerSettings(
-            rules=GroupRules(
-                settings.group_size,
-                spec.max_staleness,
-                numbering,
-                settings.max_sample_tokens,
-                spec.dynamic_sampling,
-                spec.on_failure,
-            ),
             bounds=Bounds(
                 group_size=settings.group_size,
                 groups_per_step=settings.groups_per_step,
@@ -118,19 +99,43 @@ def make_worker(
         ),
         tasks,
         WorkerParts(
-            source=_source(context, sampling, concurrent),
-            guard=guard,
-            ledger=(lambda: Ledger(run.gateway_pods_host)) if run.gateway_url else None,
-            make_samples=lambda rollouts, task: to_samples(
-                rollouts,
-                group_id=task.position,
-                agent=task.agent,
-                fork_threshold=settings.fork_threshold,
-                mask_truncated=spec.mask_truncated,
-            ),
-            report=RolloutReport(board, sampling, masks_truncated=spec.mask_truncated),
+            groups=process.open,
+            report=RolloutReport(board, runner.sampling, masks_truncated=spec.mask_truncated),
+            prepare=process.launch,
             announcer=(lambda: Announcer(run.broker_url, tasks, settings.group_size)) if run.broker_url else None,
         ),
+    )
+
+
+def runner_settings(context: Context, settings: TrainingSettings, concurrent: int, first_number: int) -> RunnerSettings:
+    """What the run's groups are made by.
+
+    Args:
+        context: of the run.
+        settings: what the framework makes of trainer.config.
+        concurrent: rollouts at once.
+        first_number: the last number of a weight version that an earlier process of the attempt may have used.
+    """
+    run, spec = context.run, context.run.spec.rollout
+    return RunnerSettings(
+        run=run.name,
+        attempt=context.attempt,
+        first_number=first_number,
+        rules=GroupRules(
+            settings.group_size,
+            spec.max_staleness,
+            settings.max_sample_tokens,
+            spec.dynamic_sampling,
+            spec.on_failure,
+        ),
+        limits=RolloutLimits(
+            concurrent, spec.timeout_seconds, spec.max_attempts, float(spec.verify_timeout_seconds), spec.on_failure
+        ),
+        sampling=Sampling(settings.temperature, settings.max_completion_tokens),
+        ledger_host=run.gateway_pods_host if run.gateway_url else "",
+        verifiers=dict(run.verifiers) if spec.mode == "Verify" else None,
+        fork_threshold=settings.fork_threshold,
+        mask_truncated=spec.mask_truncated,
     )
 
 
@@ -147,19 +152,3 @@ def _rollouts_at_once(wanted: int) -> int:
     if shortage := open_files.shortage(files, wanted):
         log.warning(shortage)
     return open_files.rollouts_at_once(files, wanted)
-
-
-def _source(
-    context: Context, sampling: Sampling, concurrent: int
-) -> Callable[[Callable[[RolloutError], None]], RolloutSource]:
-    run, spec = context.run, context.run.spec.rollout
-    limits = RolloutLimits(
-        concurrent, spec.timeout_seconds, spec.max_attempts, float(spec.verify_timeout_seconds), spec.on_failure
-    )
-
-    def make(on_failure: Callable[[RolloutError], None]) -> RolloutSource:
-        if spec.mode == "Verify":
-            return VerifySource(limits, sampling, run.verifiers, on_failure)
-        return AgentSource(limits, sampling, on_failure)
-
-    return make

@@ -19,6 +19,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from gymtrain_api.spec import OnFailure
 from gymtrain_trainer.data.rows import Task
@@ -33,7 +34,7 @@ from gymtrain_trainer.errors import (
 from gymtrain_trainer.framework import SampleGroup
 from gymtrain_trainer.rollouts.answer import Answer, UnscoredError
 from gymtrain_trainer.rollouts.failures import action_for
-from gymtrain_trainer.rollouts.guard import WeightGuard
+from gymtrain_trainer.rollouts.guard import Snapshot, WeightGuard
 from gymtrain_trainer.rollouts.ledger import Ledger
 from gymtrain_trainer.rollouts.origins import Rollout, digests_of, rollouts_of
 from gymtrain_trainer.rollouts.source import RolloutSource
@@ -65,6 +66,48 @@ type End = Answer | Lost  # of a rollout
 
 
 @dataclass(frozen=True)
+class RolloutSummary:
+    """What people are told of a rollout. Its tokens are in the samples.
+
+    Attributes:
+        version: the oldest that sampled a part of it.
+        scored: the reward is the environment's.
+        text: what the model said.
+        tokens: that the model sampled.
+        forks: turns whose history the chat template rewrote.
+        constrained: turns that a grammar held.
+        replaced: sampling settings that its calls asked for, and the gateway replaced by the run's; once a call.
+    """
+
+    version: int
+    reward: float
+    scored: bool
+    text: str
+    tokens: int
+    turns: int
+    forks: int
+    truncated: bool
+    constrained: int
+    replaced: tuple[str, ...]
+
+    @classmethod
+    def of(cls, rollout: Rollout) -> "RolloutSummary":
+        """Of a finished one."""
+        return cls(
+            version=rollout.version,
+            reward=rollout.answer.reward,
+            scored=rollout.answer.scored,
+            text=rollout.answer.text,
+            tokens=rollout.answer.generated,
+            turns=len(rollout.answer.turns),
+            forks=rollout.forks,
+            truncated=rollout.truncated,
+            constrained=sum(origin.constrained for origin in rollout.origins),
+            replaced=tuple(name for origin in rollout.origins for name in origin.replaced),
+        )
+
+
+@dataclass(frozen=True)
 class Group:
     """A usable group.
 
@@ -73,10 +116,46 @@ class Group:
         seconds: that it took.
     """
 
-    task: Task
-    rollouts: list[Rollout]
+    rollouts: tuple[RolloutSummary, ...]
     samples: SampleGroup
     seconds: float
+
+
+class Groups(Protocol):
+    """What runs the groups of a worker; lives in the worker's event loop."""
+
+    @property
+    def running(self) -> int:
+        """Rollouts that run now."""
+        ...
+
+    def update_model_version(self, model_version: int) -> None:
+        """The trainer's version from now on."""
+        ...
+
+    async def run(self, task: Task) -> Group:
+        """One group, with the model version of now.
+
+        Raises:
+            GroupDroppedError: it can't be used.
+        """
+        ...
+
+
+class GroupEvents(Protocol):
+    """Who hears of failures while groups run."""
+
+    def rollout_failed(self, error: str) -> None:
+        """One try of a rollout failed."""
+        ...
+
+    def rollout_lost(self, agent: str, lost: Lost) -> None:
+        """A rollout of the agent failed for good; `lost` has no answer."""
+        ...
+
+    def rollouts_running(self, count: int) -> None:
+        """So many rollouts run now."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -85,14 +164,13 @@ class GroupRules:
 
     group_size: int
     max_staleness: int  # that the gateway lets through
-    numbering: SyncNumbers
     max_sample_tokens: int | None = None
     dynamic_sampling: bool = False  # equal rewards make a group of no use
     on_failure: OnFailure = field(default_factory=OnFailure)
 
 
 class GroupRunner:
-    """Runs groups; lives in the worker's event loop."""
+    """The `Groups` of this process."""
 
     def __init__(
         self,
@@ -100,9 +178,9 @@ class GroupRunner:
         source: RolloutSource,
         guard: WeightGuard,
         ledger: Ledger | None,
+        numbering: SyncNumbers,
         make_samples: SampleMaker,
-        version: Callable[[], int],
-        on_lost: Callable[[str, Lost], None] | None = None,
+        events: GroupEvents,
     ) -> None:
         """Runs none yet.
 
@@ -111,29 +189,35 @@ class GroupRunner:
             source: of rollouts.
             guard: of the weights.
             ledger: None where the run has no gateway.
+            numbering: of the weights' versions.
             make_samples: from rollouts.
-            version: the trainer's model version now.
-            on_lost: hears of each rollout that failed for good, with its agent.
+            events: told of failures.
         """
         self._rules = rules
         self._source = source
         self._guard = guard
         self._ledger = ledger
+        self._numbering = numbering
         self._make_samples = make_samples
-        self._version = version
-        self._on_lost = on_lost or (lambda agent, lost: None)
+        self._events = events
+        self._version = 0
         self._enough = min(_ENOUGH, rules.group_size)
         self.running = 0  # rollouts
 
+    def update_model_version(self, model_version: int) -> None:
+        """The trainer's version from now on."""
+        self._version = model_version
+
     async def run(self, task: Task) -> Group:
-        """One group.
+        """One group, with the model version of now.
 
         Raises:
             GroupDroppedError: it can't be used.
         """
-        began, version = time.monotonic(), self._version()
+        began, version = time.monotonic(), self._version
+        self._count(self._rules.group_size)
         try:
-            before = await self._guard.before()
+            before = await self._before()
             ends = await self._ends(task)
             rollouts = await self._origins(_answers(ends), version, began)
             if reason := await self._guard.reason_to_discard(before):
@@ -150,7 +234,18 @@ class GroupRunner:
                 DropReason.EQUAL_REWARDS,
                 f"all {len(samples.rewards)} rewards of the group are {samples.rewards[0]:g} (rollout.dynamicSampling)",
             )
-        return Group(task, rollouts, samples, time.monotonic() - began)
+        return Group(tuple(map(RolloutSummary.of, rollouts)), samples, time.monotonic() - began)
+
+    def _count(self, by: int) -> None:
+        self.running += by
+        self._events.rollouts_running(self.running)
+
+    async def _before(self) -> Snapshot:
+        try:
+            return await self._guard.before()
+        except BaseException:
+            self._count(-self._rules.group_size)  # none of them began
+            raise
 
     async def _ends(self, task: Task) -> list[End]:
         """How all rollouts of a group ended.
@@ -160,6 +255,8 @@ class GroupRunner:
             RowRefusedError: of the first that a server refused. The others are cancelled.
         """
         running = [asyncio.create_task(self._rollout(task)) for _ in range(self._rules.group_size)]
+        for rollout in running:
+            rollout.add_done_callback(lambda _: self._count(-1))  # one that is cancelled may never have begun
         ended: list[End] = []
         pending = set(running)
         try:
@@ -175,21 +272,18 @@ class GroupRunner:
             await asyncio.gather(*running, return_exceptions=True)
 
     async def _rollout(self, task: Task) -> End:
-        self.running += 1
         try:
             return await self._source.run(task)
         except RowRefusedError:
             raise
         except RolloutError as error:
             return self._lost(task, error)
-        finally:
-            self.running -= 1
 
     def _lost(self, task: Task, error: RolloutError) -> Lost:
         zeroed = action_for(self._rules.on_failure, error.kind) == "Zero"
         answer = error.answer if zeroed and isinstance(error, UnscoredError) else None
         lost = Lost(error.kind, str(error), zeroed, answer)
-        self._on_lost(task.agent, lost)
+        self._events.rollout_lost(task.agent, replace(lost, answer=None))
         return lost
 
     def _usable(self, task: Task, ends: Sequence[End], rollouts: Sequence[Rollout]) -> list[Rollout]:
@@ -211,10 +305,10 @@ class GroupRunner:
         if self._ledger is None:
             # Any version from the group's start until now, and the one that may be on its way to the pods: the guard
             # sees to it that there were no others.
-            versions = tuple(range(version, max(version, self._version()) + 2))
+            versions = tuple(range(version, max(version, self._version) + 2))
             return [Rollout(answer, versions) for answer in answers]
         entries = await self._ledger.entries(list(digests_of(answers)), began)
-        return rollouts_of(answers, entries, self._rules.numbering, version - self._rules.max_staleness)
+        return rollouts_of(answers, entries, self._numbering, version - self._rules.max_staleness)
 
     def _check_lengths(self, group: SampleGroup) -> None:
         longest, limit = max(len(sample.token_ids) for sample in group.samples), self._rules.max_sample_tokens

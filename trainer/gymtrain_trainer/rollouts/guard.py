@@ -18,26 +18,34 @@ type Versions = dict[str, str | None]  # weight version by vLLM server; None if 
 _ASK_SECONDS = 60.0  # of one question to all servers
 
 
+@dataclass(frozen=True)
+class Look:
+    """The servers at one moment, and how many were brought back to the run's weights so far."""
+
+    versions: Versions
+    repairs_before: int  # counted before the servers were asked
+    repairs_after: int  # counted after it
+
+
 class WeightState(Protocol):
-    """What the guard asks; the weight transports have it."""
+    """What the guard asks; weight sync has it."""
 
-    async def pod_versions(self) -> Versions:
+    async def look(self) -> Look:
         """What each vLLM server holds now."""
-        ...
-
-    def repairs(self) -> int:
-        """How many servers were brought back to the run's weights so far."""
         ...
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The servers at one moment."""
+    """A look, and when it was asked for."""
 
-    versions: Versions
-    repairs_before: int  # counted before the question
-    repairs_after: int  # counted after it
+    look: Look
     asked_at: float  # time.monotonic() before the question
+
+    @property
+    def versions(self) -> Versions:
+        """What each server held."""
+        return self.look.versions
 
 
 class WeightGuard:
@@ -73,7 +81,7 @@ class WeightGuard:
         for moment, snapshot in (("started", before), ("ended", after)):
             if not any(snapshot.versions.values()):
                 return f"no vLLM server said which weights it holds when the group {moment}"
-        if after.repairs_after != before.repairs_before:
+        if after.look.repairs_after != before.look.repairs_before:
             return "a vLLM server lost this run's weights meanwhile and got them back"
         return self._verdict(before.versions, after.versions)
 
@@ -81,11 +89,11 @@ class WeightGuard:
         if earlier is not None:  # its question may be older than our callers
             await asyncio.wait([asyncio.ensure_future(earlier)])
         self._running, self._next = self._next, None
-        asked_at, repairs = time.monotonic(), self._state.repairs()
+        asked_at = time.monotonic()
         try:
             async with asyncio.timeout(_ASK_SECONDS):
-                versions = await self._state.pod_versions()
+                look = await self._state.look()
         except TimeoutError:
             raise AgentError(f"the vLLM servers' weight versions weren't known within {_ASK_SECONDS:g} s") from None
-        self._last = Snapshot(versions, repairs, self._state.repairs(), asked_at)
+        self._last = Snapshot(look, asked_at)
         return self._last

@@ -9,7 +9,8 @@ from typing import Any
 
 from gymtrain_api.conditions import Reason
 from gymtrain_api.wiring import AlarmReason
-from gymtrain_trainer.errors import DropReason, GroupDroppedError, RolloutError
+from gymtrain_trainer.data.rows import Task
+from gymtrain_trainer.errors import DropReason, GroupDroppedError
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts.alarms import Environments, KnownCalls
 from gymtrain_trainer.rollouts.answer import prompt_text
@@ -51,9 +52,9 @@ class RolloutReport:
         with self._lock:
             return dict(self._dropped)
 
-    def rollout_failed(self, error: RolloutError) -> None:
+    def rollout_failed(self, error: str) -> None:
         """One try of a rollout failed."""
-        self.last_error = str(error)
+        self.last_error = error
         self._board.count("failed_rollouts")
 
     def rollout_lost(self, agent: str, lost: Lost) -> None:
@@ -88,13 +89,13 @@ class RolloutReport:
             self._known_calls.given_up(why)
             self._look()
 
-    def group_usable(self, group: Group) -> None:
-        """Its samples go to the trainer."""
+    def group_usable(self, task: Task, group: Group) -> None:
+        """The samples of the task's group go to the trainer."""
         self.last_usable = time.monotonic()
         if self.unusable:
             self.unusable = 0
             self._board.update(rollouts_failing_since=None, message="")
-        self._environments.worked(group.task.agent)
+        self._environments.worked(task.agent)
         self._known_calls.group(known=True)
         self._look()
         rollouts, samples = group.rollouts, group.samples.samples
@@ -104,13 +105,13 @@ class RolloutReport:
         self._board.count("rollouts", count)
         self._board.tally(FORKS, by=forks)
         self._board.tally(MASKED, by=masked)
-        self._board.tally(CONSTRAINED, by=sum(origin.constrained for one in rollouts for origin in one.origins))
-        self._tell_replaced(group)
+        self._board.tally(CONSTRAINED, by=sum(rollout.constrained for rollout in rollouts))
+        self._tell_replaced(task, group)
         self.metrics.put(
             {
                 "rollout/group_s": group.seconds,
-                "rollout/completion_tokens_mean": sum(r.answer.generated for r in rollouts) / count,
-                "rollout/turns_mean": sum(len(r.answer.turns) for r in rollouts) / count,
+                "rollout/completion_tokens_mean": sum(rollout.tokens for rollout in rollouts) / count,
+                "rollout/turns_mean": sum(rollout.turns for rollout in rollouts) / count,
                 "rollout/rows_per_rollout": len(samples) / count,
                 "rollout/forks_total": float(forks),
                 "rollout/masked_total": float(masked),
@@ -119,24 +120,24 @@ class RolloutReport:
         for rollout in rollouts[:_SHOWN]:
             self._board.add_sample(
                 {
-                    "position": group.task.position,
-                    "agent": group.task.agent,
-                    "prompt": prompt_text(group.task.row),
-                    "completion": rollout.answer.text,
-                    "reward": rollout.answer.reward,
-                    "scored": rollout.answer.scored,
-                    "tokens": rollout.answer.generated,
-                    "turns": len(rollout.answer.turns),
+                    "position": task.position,
+                    "agent": task.agent,
+                    "prompt": prompt_text(task.row),
+                    "completion": rollout.text,
+                    "reward": rollout.reward,
+                    "scored": rollout.scored,
+                    "tokens": rollout.tokens,
+                    "turns": rollout.turns,
                     "forks": rollout.forks,
                     "model_version": rollout.version,
                     "time": time.time(),
                 }
             )
 
-    def _tell_replaced(self, group: Group) -> None:
+    def _tell_replaced(self, task: Task, group: Group) -> None:
         """Rows, agents and model servers may ask for a sampling of their own: that they didn't get it is said once."""
-        names = replaced_by_run(group.task.row, self._sampling) * len(group.rollouts)
-        names += [name for rollout in group.rollouts for origin in rollout.origins for name in origin.replaced]
+        names = replaced_by_run(task.row, self._sampling) * len(group.rollouts)
+        names += [name for rollout in group.rollouts for name in rollout.replaced]
         for name in names:
             self._board.tally(REPLACED, name)
         if self._replaced.keys() >= set(names):

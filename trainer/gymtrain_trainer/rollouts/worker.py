@@ -21,7 +21,7 @@ from gymtrain_trainer.errors import (
 from gymtrain_trainer.progress import InFlight
 from gymtrain_trainer.rollouts.announce import Announcer
 from gymtrain_trainer.rollouts.buffer import GroupBuffer, UsedGroup
-from gymtrain_trainer.rollouts.group import GroupRunner
+from gymtrain_trainer.rollouts.group import Groups, Lost
 from gymtrain_trainer.rollouts.pace import Flow, Lead, failure_pause, is_late, may_start, quick
 from gymtrain_trainer.rollouts.parts import WorkerParts, WorkerSettings
 from gymtrain_trainer.rollouts.positions import REDRAWS, Draw, Positions
@@ -47,7 +47,7 @@ class RolloutWorker:
         self._positions = Positions(settings.start)
         self._running: dict[asyncio.Task[None], tuple[int, float]] = {}  # the version when each began, and the time
         self._durations: deque[float] = deque(maxlen=_MEASURED_GROUPS)
-        self._runner: GroupRunner | None = None
+        self._groups: Groups | None = None
         self._lead = Lead()
         self._waiting_since: float | None = None  # trainer found the buffer empty
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -56,6 +56,11 @@ class RolloutWorker:
         self._stopping = False
         self._fatal: BaseException | None = None
         self._thread = threading.Thread(target=self._main, name="rollouts", daemon=True)
+
+    def prepare(self) -> None:
+        """Starts what takes some time to be ready; once, any time before `start`."""
+        if self._parts.prepare is not None:
+            self._parts.prepare()
 
     # --- framework.Rollouts, called from the trainer's thread ---
 
@@ -117,6 +122,20 @@ class RolloutWorker:
         """Groups dropped so far, by reason."""
         return self._report.dropped()
 
+    # --- GroupEvents, called from the worker's own thread ---
+
+    def rollout_failed(self, error: str) -> None:
+        """One try of a rollout failed."""
+        self._report.rollout_failed(error)
+
+    def rollout_lost(self, agent: str, lost: Lost) -> None:
+        """A rollout of the agent failed for good."""
+        self._report.rollout_lost(agent, lost)
+
+    def rollouts_running(self, count: int) -> None:
+        """Fewer of them may leave room for another group."""
+        self._wake.set()
+
     # --- the worker's own thread ---
 
     def _wake_up(self) -> None:
@@ -135,26 +154,17 @@ class RolloutWorker:
         self._loop = asyncio.get_running_loop()
         self.buffer.on_change = self._wake_up
         async with AsyncExitStack() as stack:
-            source = await stack.enter_async_context(self._parts.source(self._report.rollout_failed))
-            ledger = await stack.enter_async_context(self._parts.ledger()) if self._parts.ledger else None
+            groups = self._groups = await stack.enter_async_context(self._parts.groups(self))
             if self._parts.announcer is not None:
                 self._announcer = await stack.enter_async_context(self._parts.announcer())
                 self._announcer.drawn(self._positions.upcoming(self._announcer.rows_ahead))
-            runner = self._runner = GroupRunner(
-                self._settings.rules,
-                source,
-                self._parts.guard(),
-                ledger,
-                self._parts.make_samples,
-                lambda: self._version,
-                self._report.rollout_lost,
-            )
             try:
                 while not self._stopping and self._fatal is None:
                     self._wake.clear()
+                    groups.update_model_version(self._version)
                     while self._may_start():
                         await asyncio.sleep(failure_pause(self._report.unusable))
-                        self._start_group(runner)
+                        self._start_group(groups)
                     await self._wake.wait()
             finally:
                 running = list(self._running)
@@ -169,12 +179,12 @@ class RolloutWorker:
 
     def _flow(self) -> Flow:
         """What is under way now. The account may be of a moment ago: the next change looks again."""
-        assert self._runner is not None
+        assert self._groups is not None
         version, stock = self._version, self.buffer.stock()
         return Flow(
             version=version,
             running=len(self._running),
-            running_rollouts=self._runner.running,
+            running_rollouts=self._groups.running,
             late=self._late(version),
             waiting=stock.waiting,
             taken=stock.taken,
@@ -187,11 +197,11 @@ class RolloutWorker:
         bounds = self._settings.bounds
         return sum(is_late(bounds, version - at, now - began, quick_seconds) for at, began in self._running.values())
 
-    def _start_group(self, runner: GroupRunner) -> None:
+    def _start_group(self, groups: Groups) -> None:
         position = self._positions.draw()
         task = self._tasks.at(position)
         draw = self._positions.begin(position, task.agent)
-        group = asyncio.create_task(self._group(task, runner))
+        group = asyncio.create_task(self._group(task, groups))
         self._running[group] = self._version, time.monotonic()
         group.add_done_callback(lambda done: self._group_ended(draw, done))
         if self._announcer is not None:
@@ -207,9 +217,10 @@ class RolloutWorker:
         self._positions.end(draw)
         self._wake.set()
 
-    async def _group(self, task: Task, runner: GroupRunner) -> None:
+    async def _group(self, task: Task, groups: Groups) -> None:
         try:
-            group = await runner.run(task)
+            groups.update_model_version(self._version)
+            group = await groups.run(task)
         except GroupDroppedError as error:
             self._report.group_dropped(task.agent, error)
             match error.reason:
@@ -227,5 +238,5 @@ class RolloutWorker:
             return
         self._waiting_since = None
         self._durations.append(group.seconds)
-        self._report.group_usable(group)
+        self._report.group_usable(task, group)
         self.buffer.put(group.samples)
