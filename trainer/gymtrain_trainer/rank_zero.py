@@ -119,6 +119,7 @@ def make_rank_zero(
     )
     tasks = read_tasks(context, seed=settings.seed)
     worker = make_worker(context, board, tasks, weight_sync, weight_sync.numbers, settings, place, step)
+    weight_sync.numbers.on_arrival = worker.weights_arrived
     worker.prepare()  # the model takes longer to load
 
     @contextmanager

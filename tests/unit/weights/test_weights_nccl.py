@@ -1,6 +1,7 @@
 """The NCCL transport against pods that take part in everything but the broadcast itself."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -266,3 +267,109 @@ async def test_without_pods_the_deadline_counts(cluster: Any, model: Model) -> N
     with pytest.raises(NoServersError):
         await on_main_thread(transport.init_weight_transfer)
     await on_main_thread(transport.destroy)
+
+
+class Gate:
+    """Holds broadcasts back until it is opened."""
+
+    def __init__(self, library: type[FakeCommunicator], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.opened = threading.Event()
+        whole = library.broadcast
+
+        def broadcast(communicator: FakeCommunicator, tensor: Any) -> None:
+            assert self.opened.wait(10)
+            whole(communicator, tensor)
+
+        monkeypatch.setattr(library, "broadcast", broadcast)
+
+
+def copying(model: Model, has_room: bool = True, max_staleness: int = 1) -> NCCL:
+    return NCCL(model.parameters, dtype="bfloat16", max_staleness=max_staleness, has_room=lambda size: has_room)
+
+
+async def synced_once(cluster: Any, model: Model, transport: NCCL) -> WeightSync:
+    made = WeightSync.over(cluster.settings, transport)
+    await on_main_thread(made.init_weight_transfer)
+    await on_main_thread(lambda: sync(made, model))
+    return made
+
+
+def weights_of(message: Any) -> list[float]:
+    """Of `a.weight`."""
+    return [float(value) for value in message[:12].view(torch.bfloat16)]
+
+
+async def test_a_copy_leaves_while_training_changes_the_weights(
+    cluster: Any, model: Model, library: type[FakeCommunicator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (pod,) = await start(cluster, 1)
+    made = await synced_once(cluster, model, copying(model))
+    gate = Gate(library, monkeypatch)
+    model.tensors["a.weight"].fill_(2)
+    await on_main_thread(lambda: sync(made, model))  # returns though nothing can be sent
+    model.tensors["a.weight"].fill_(3)
+    assert (pod.version, made.numbers.held) == ("demo:1:1", 1)
+    assert not made.wants_resend
+    gate.opened.set()
+    await until(lambda: pod.version == "demo:1:2" and not pod.paused)
+    assert made.numbers.held == 2
+    assert weights_of(library.made[0].sent[-1]) == [2.0] * 6
+    await on_main_thread(made.destroy)
+
+
+async def test_one_copy_arrives_before_the_next_is_made(cluster: Any, model: Model) -> None:
+    (pod,) = await start(cluster, 1)
+    made = await synced_once(cluster, model, copying(model))
+    for number in range(2, 8):
+        model.tensors["a.weight"].fill_(number)
+        await on_main_thread(lambda: sync(made, model))
+    await until(lambda: pod.version == "demo:1:7" and not pod.paused)
+    assert [weights_of(message)[0] for message in FakeCommunicator.made[0].sent] == [1, 2, 3, 4, 5, 6, 7]
+    await on_main_thread(made.destroy)
+
+
+async def test_the_last_copy_arrives_before_the_end(cluster: Any, model: Model) -> None:
+    (pod,) = await start(cluster, 1)
+    made = await synced_once(cluster, model, copying(model))
+    await on_main_thread(lambda: sync(made, model))
+    await on_main_thread(made.destroy)
+    assert pod.version == "demo:1:2"
+
+
+async def test_a_copy_that_does_not_arrive_ends_the_attempt_at_the_next_sync(cluster: Any, model: Model) -> None:
+    (pod,) = await start(cluster, 1)
+    made = await synced_once(cluster, model, copying(model))
+    FakeCommunicator.fail = "no link"
+    await on_main_thread(lambda: sync(made, model))
+    with pytest.raises(WeightSyncError, match="no link"):
+        await on_main_thread(lambda: sync(made, model))
+    assert pod.version == "default"  # it may hold half of it
+    assert not pod.paused
+    await on_main_thread(made.destroy)
+
+
+@pytest.mark.parametrize(("has_room", "max_staleness"), [(False, 1), (True, 0)])
+async def test_without_room_or_on_policy_every_sync_is_waited_for(
+    cluster: Any, model: Model, has_room: bool, max_staleness: int
+) -> None:
+    (pod,) = await start(cluster, 1)
+    made = await synced_once(cluster, model, copying(model, has_room, max_staleness))
+    await on_main_thread(lambda: sync(made, model))
+    assert (pod.version, pod.paused) == ("demo:1:2", False)
+    await on_main_thread(made.destroy)
+
+
+async def test_memory_that_is_used_up_later_makes_training_wait(
+    cluster: Any, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (pod,) = await start(cluster, 1)
+    made = await synced_once(cluster, model, copying(model))
+
+    def no_room(packer: Any) -> list[Any]:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr("gymtrain_trainer.weights.transports.nccl.packing.Packer.room", no_room)
+    for number in (2, 3):
+        await on_main_thread(lambda: sync(made, model))
+        assert (pod.version, pod.paused) == (f"demo:1:{number}", False)
+    await on_main_thread(made.destroy)

@@ -101,6 +101,7 @@ def make_worker(
         WorkerParts(
             groups=process.open,
             report=RolloutReport(board, runner.sampling, masks_truncated=spec.mask_truncated),
+            held=lambda: numbering.held,
             prepare=process.launch,
             announcer=(lambda: Announcer(run.broker_url, tasks, settings.group_size)) if run.broker_url else None,
         ),

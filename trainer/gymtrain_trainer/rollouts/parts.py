@@ -26,5 +26,6 @@ class WorkerParts:
 
     groups: Callable[[GroupEvents], AbstractAsyncContextManager[Groups]]
     report: RolloutReport
+    held: Callable[[], int] | None = None  # the model version that vLLM holds; None: the trainer's, at once
     prepare: Callable[[], None] | None = None  # starts what `groups` needs ahead of it
     announcer: Callable[[], Announcer] | None = None  # None where the run has no sandboxes

@@ -79,7 +79,11 @@ class RolloutWorker:
     def update_model_version(self, model_version: int) -> None:
         """The trainer's version from now on."""
         self._version = model_version
-        self._wake_up()  # more groups may start
+        self.weights_arrived()
+
+    def weights_arrived(self) -> None:
+        """vLLM holds a newer version: more groups may start. From any thread."""
+        self._wake_up()
 
     def check_health(self) -> None:
         """Called while the trainer waits on an empty buffer.
@@ -161,7 +165,7 @@ class RolloutWorker:
             try:
                 while not self._stopping and self._fatal is None:
                     self._wake.clear()
-                    groups.update_model_version(self._version)
+                    groups.update_model_version(self._held())
                     while self._may_start():
                         await asyncio.sleep(failure_pause(self._report.unusable))
                         self._start_group(groups)
@@ -174,13 +178,17 @@ class RolloutWorker:
         if self._fatal is not None:
             raise self._fatal
 
+    def _held(self) -> int:
+        """The version that groups begin with: the trainer's, once vLLM has it."""
+        return min(self._version, self._parts.held()) if self._parts.held is not None else self._version
+
     def _may_start(self) -> bool:
         return not self._stopping and may_start(self._settings.bounds, self._flow(), self._lead)
 
     def _flow(self) -> Flow:
         """What is under way now. The account may be of a moment ago: the next change looks again."""
         assert self._groups is not None
-        version, stock = self._version, self.buffer.stock()
+        version, stock = self._held(), self.buffer.stock()
         return Flow(
             version=version,
             running=len(self._running),
@@ -202,7 +210,7 @@ class RolloutWorker:
         task = self._tasks.at(position)
         draw = self._positions.begin(position, task.agent)
         group = asyncio.create_task(self._group(task, groups))
-        self._running[group] = self._version, time.monotonic()
+        self._running[group] = self._held(), time.monotonic()
         group.add_done_callback(lambda done: self._group_ended(draw, done))
         if self._announcer is not None:
             self._announcer.drawn(self._positions.upcoming(self._announcer.rows_ahead))
@@ -219,7 +227,7 @@ class RolloutWorker:
 
     async def _group(self, task: Task, groups: Groups) -> None:
         try:
-            groups.update_model_version(self._version)
+            groups.update_model_version(self._held())
             group = await groups.run(task)
         except GroupDroppedError as error:
             self._report.group_dropped(task.agent, error)

@@ -21,6 +21,7 @@ get it again, and those that were left paused are resumed. What only the main th
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import logging
 import threading
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _BACKOFF_LIMIT_SECONDS = 30.0
+_LAST_SECONDS = 10.0
 
 type StreamWatch = Callable[[int, NamedTensors], NamedTensors]
 
@@ -193,8 +195,13 @@ class WeightSync:
         self._board.update(transport=self.name, transport_reason=self._chosen.reason)
 
     def pause(self) -> None:
-        """Before the weights are gathered."""
+        """Before the weights are gathered.
+
+        Raises:
+            WeightsError: what the last sync failed with after `send_weights` returned.
+        """
         with contextlib.suppress(InterruptedBySignal), self._waiting():
+            self._finish()
             self._started().pause()
 
     def send_weights(self, iterator: NamedTensors) -> None:
@@ -247,6 +254,8 @@ class WeightSync:
 
     def destroy(self) -> None:
         """Releases threads, connections and disk. The pods keep what they have."""
+        if self._under_way is not None and not self._stop.requested:  # the last version is to arrive
+            concurrent.futures.wait([self._under_way[1]], _LAST_SECONDS)
         with self._lifecycle:
             if self._thread is not None:
                 self._thread.cancel_all()  # a sync too: it resumes its pods while there is a session
@@ -359,7 +368,7 @@ class WeightSync:
         """The pods hold version `number`. In the fleet's lock: a repair must not push the version before."""
         self.stats.synced(delivered)
         self._delivered = delivered
-        self.numbers.current = number
+        self.numbers.arrived(number)
         version, pods = self.settings.version(number), len(delivered.pods)
         self._observer(SyncEvent("sync", version, delivered.seconds, delivered.bytes, pods))
 

@@ -16,7 +16,7 @@ import bisect
 import json
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from gymtrain_api.weight_version import WeightVersion
@@ -41,6 +41,7 @@ class SyncNumbers:
         self.start = start
         self.given = start  # the last one
         self.current = 0  # of the version that the pods are to hold; 0 before the first sync
+        self.on_arrival: Callable[[], None] | None = None  # the pods hold a newer version; called from any thread
         self._lock = threading.Lock()
         self._numbers: list[int] = []  # of the labels of model versions 1, 2, ...
 
@@ -49,6 +50,12 @@ class SyncNumbers:
         with self._lock:
             self.given += 1
             return self.given
+
+    def arrived(self, number: int) -> None:
+        """The pods hold the version of this number."""
+        self.current = number
+        if self.on_arrival is not None:
+            self.on_arrival()
 
     def sent(self, label: str) -> None:
         """The next model version is on the pods, as `label`.
@@ -61,6 +68,12 @@ class SyncNumbers:
             if number is None or number <= (self._numbers[-1] if self._numbers else self.start):
                 raise ValueError(f"weight version {label!r} after {self._numbers[-1:] or self.start}")
             self._numbers.append(number)
+
+    @property
+    def held(self) -> int:
+        """The model version that the pods hold: that of the last sync, or the one before while it is under way."""
+        with self._lock:
+            return bisect.bisect_left(self._numbers, self.current) + 1 if self.current else 0
 
     @property
     def model_versions(self) -> int:

@@ -83,7 +83,8 @@ def choose_transport(settings: SyncSettings, needs: TransportNeeds) -> ChosenTra
 def _make(name: TransportName, needs: TransportNeeds, dtype: str | None) -> Transport:
     match name:
         case "NCCL":
-            return NCCL(needs.parameters, dtype=dtype, resendable=needs.lora is None)
+            resendable = needs.lora is None
+            return NCCL(needs.parameters, dtype=dtype, resendable=resendable, max_staleness=needs.max_staleness)
         case "LoRAFilesystem":
             return LoRAFilesystem(needs.adapters, max_staleness=needs.max_staleness)
         case "HTTPFull":

@@ -20,12 +20,10 @@ from gymtrain_api.wiring import ExitCode
 from gymtrain_trainer.weights.errors import PodError
 from gymtrain_trainer.weights.pods.client import UNSYNCED, PodClient
 from gymtrain_trainer.weights.transports.nccl.group import NcclGroup
-from gymtrain_trainer.weights.transports.nccl.packing import Packer
+from gymtrain_trainer.weights.transports.nccl.packing import Packer, SendMessage
 
 if TYPE_CHECKING:
     import torch
-
-    from gymtrain_trainer.weights.transports.transport import NamedTensors
 
 logger = logging.getLogger(__name__)
 
@@ -66,8 +64,10 @@ class Broadcast:
         self._seconds = seconds
         self._updates: list[Future[None]] = []
 
-    def send(self, iterator: NamedTensors, label: str) -> None:
+    def send(self, write: Callable[[SendMessage], None], label: str) -> None:
         """Returns once every pod holds the tensors and carries `label`.
+
+        `write`: hands all messages of the packer to what it is given, in their order.
 
         Raises:
             PodError: a pod refused or was lost.
@@ -85,7 +85,7 @@ class Broadcast:
                     self._announce()
                 communicator.broadcast(message)
 
-            self._packer.send(iterator, broadcast)
+            write(broadcast)
             communicator.wait()
             for update in self._updates:
                 update.result(self._seconds)

@@ -61,8 +61,12 @@ def messages(tensors: Sequence[TensorInfo], limit: int = MESSAGE_BYTES) -> Itera
         yield message
 
 
+type SendMessage = Callable[[torch.Tensor], None]  # sends a message, which may be read later, in the stream's order
+
+
 class Packer:
-    """Sends streams of one model; its buffers, and the places of the tensors in them, are kept from sync to sync."""
+    """Sends streams of one model. The buffers of `send`, and the places of the tensors in them, are kept from sync to
+    sync; a `copy` has its own."""
 
     def __init__(self, tensors: Sequence[TensorInfo], device: Any, limit: int = MESSAGE_BYTES) -> None:
         self.tensors = tensors
@@ -72,8 +76,8 @@ class Packer:
         self._buffers: list[torch.Tensor] = []
         self._places: list[list[torch.Tensor]] = []  # of the tensors of each message
 
-    def send(self, stream: Iterator[tuple[str, torch.Tensor]], broadcast: Callable[[torch.Tensor], None]) -> None:
-        """Hands each message to `broadcast`, which may read it later, in the order of the device's stream.
+    def send(self, stream: Iterator[tuple[str, torch.Tensor]], broadcast: SendMessage) -> None:
+        """Hands each message to `broadcast` as soon as it is packed.
 
         Raises:
             WeightSyncError: the stream is not the described one.
@@ -81,16 +85,29 @@ class Packer:
         if not self._buffers:
             self._make_buffers()
         for number, (message, size) in enumerate(self._messages):
-            buffer, values = self._buffers[number % len(self._buffers)], []
-            for info in message:
-                name, tensor = next(stream, ("nothing", None))
-                if tensor is None or name != info.name or tuple(tensor.shape) != info.shape:
-                    raise WeightSyncError(f"the model gave {name} where {info.name} {list(info.shape)} was announced")
-                values.append(tensor.detach())
-            _copy(message, self._places[number], values)
-            broadcast(buffer[:size])
-        for name, _ in stream:
-            raise WeightSyncError(f"the model gave {name}, which was not announced")
+            _copy(message, self._places[number], _values(message, stream))
+            broadcast(self._buffers[number % len(self._buffers)][:size])
+        _check_end(stream)
+
+    def room(self) -> list[torch.Tensor]:
+        """Memory for a `copy`: one buffer for each message.
+
+        Raises:
+            torch.OutOfMemoryError: there is none.
+        """
+        import torch
+
+        return [torch.empty(size, dtype=torch.uint8, device=self._device) for _, size in self._messages]
+
+    def copy(self, stream: Iterator[tuple[str, torch.Tensor]], room: Sequence[torch.Tensor]) -> None:
+        """Packs all messages into `room`, in the order of the device's stream: the tensors may change after it.
+
+        Raises:
+            WeightSyncError: the stream is not the described one.
+        """
+        for (message, _), buffer in zip(self._messages, room, strict=True):
+            _copy(message, _places(buffer, message), _values(message, stream))
+        _check_end(stream)
 
     def _make_buffers(self) -> None:
         import torch
@@ -98,12 +115,34 @@ class Packer:
         largest = max((size for _, size in self._messages), default=0)
         count = min(BUFFERS, len(self._messages))
         self._buffers = [torch.empty(largest, dtype=torch.uint8, device=self._device) for _ in range(count)]
-        for number, (message, _) in enumerate(self._messages):
-            buffer, offset, places = self._buffers[number % count], 0, []
-            for info in message:
-                places.append(_place(buffer[offset : offset + info.size], info))
-                offset += info.size
-            self._places.append(places)
+        self._places = [
+            _places(self._buffers[number % count], message) for number, (message, _) in enumerate(self._messages)
+        ]
+
+
+def _values(message: Sequence[TensorInfo], stream: Iterator[tuple[str, torch.Tensor]]) -> list[torch.Tensor]:
+    """The tensors of a message; raises WeightSyncError where the stream has others."""
+    values = []
+    for info in message:
+        name, tensor = next(stream, ("nothing", None))
+        if tensor is None or name != info.name or tuple(tensor.shape) != info.shape:
+            raise WeightSyncError(f"the model gave {name} where {info.name} {list(info.shape)} was announced")
+        values.append(tensor.detach())
+    return values
+
+
+def _check_end(stream: Iterator[tuple[str, torch.Tensor]]) -> None:
+    for name, _ in stream:
+        raise WeightSyncError(f"the model gave {name}, which was not announced")
+
+
+def _places(buffer: torch.Tensor, message: Sequence[TensorInfo]) -> list[torch.Tensor]:
+    """Where the tensors of a message go."""
+    places, offset = [], 0
+    for info in message:
+        places.append(_place(buffer[offset : offset + info.size], info))
+        offset += info.size
+    return places
 
 
 def _place(memory: torch.Tensor, info: TensorInfo) -> torch.Tensor:
