@@ -119,6 +119,12 @@ def test_with_a_token_budget_groups_start_until_the_first_step_has_enough() -> N
     assert started(by_tokens, Lead(), taken=5, running=6) == 0
 
 
+@pytest.mark.parametrize("taken", [1, 2, 3, 20])
+def test_with_a_token_budget_a_step_of_many_more_groups_than_those_before_gets_them(taken: int) -> None:
+    by_tokens = replace(BOUNDS, groups_per_step=None, max_staleness=1)
+    assert started(by_tokens, version=2, used=1, steps=1, taken=taken) > 0
+
+
 def test_failures_slow_the_start_of_groups_up_to_a_limit() -> None:
     pauses = [failure_pause(n) for n in range(12)]
     assert pauses[0] == 0.0

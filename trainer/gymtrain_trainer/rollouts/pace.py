@@ -135,16 +135,17 @@ def allowed(bounds: Bounds, flow: Flow) -> int:
     step = groups_per_step(bounds, flow)
     if bounds.groups_per_step is not None:
         return (flow.version + bounds.max_staleness) * step * bounds.sync_every_steps
-    # A step's groups vary: as many intervals ahead of what was used, by their mean.
+    # A step's groups vary: as many intervals ahead of what was used, by what a step is thought to use.
     return flow.used + (1 + bounds.max_staleness) * step * bounds.sync_every_steps
 
 
 def groups_per_step(bounds: Bounds, flow: Flow) -> int:
-    """Of one step; where a token budget makes them vary, their mean so far."""
+    """Of one step; where a token budget makes them vary, their mean so far, or those that this step has taken already:
+    it may want one more, and would wait for it for ever if it were beyond what may begin."""
     if bounds.groups_per_step is not None:
         return bounds.groups_per_step
     if flow.steps:
-        return max(1, math.ceil(flow.used / flow.steps))
+        return max(1, flow.taken, math.ceil(flow.used / flow.steps))
     return flow.taken + flow.waiting + 1  # more until the first step has enough
 
 
