@@ -211,6 +211,17 @@ async def test_a_rollout_that_vllm_cut_off_is_lost_to_infrastructure_and_its_gro
     assert "finish_reason abort" in scene.lost[0].error
 
 
+async def test_a_zero_whose_answer_vllm_cut_off_leaves_its_group_and_is_counted_once() -> None:
+    known = {token_digest([1, 2], [token]): entry("run:1:1") for token in (3, 4)}
+    cut = {token_digest([1, 2], [5]): entry("run:1:1", finish="abort")}
+    failure = UnscoredError("why", TIMEOUT, unscored(5))
+    async with serving(Gateway(known | cut)) as found, Ledger("gateways", find=dns(found)) as ledger:
+        scene = Scene(answer(1.0, 3), failure, answer(0.0, 4), policy=ZERO, ledger=ledger)
+        group = await scene.samples()
+    assert group.rewards == (1.0, 0.0)
+    assert [lost.kind for lost in scene.lost] == [TIMEOUT]
+
+
 async def _counts_once(chance: random.Random) -> bool:
     """Runs a group of any size, ends and policy; returns whether it could be used."""
     policy = OnFailure(

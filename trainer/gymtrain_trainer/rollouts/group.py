@@ -289,7 +289,8 @@ class GroupRunner:
     def _usable(self, task: Task, ends: Sequence[End], rollouts: Sequence[Rollout]) -> list[Rollout]:
         """The rollouts that vLLM didn't cut off; raises GroupDroppedError where they make no group."""
         cut = AnswerError("vLLM cut a model call of the rollout off (finish_reason abort)")
-        lost = [self._lost(task, cut) for rollout in rollouts if rollout.aborted]
+        # One without a reward of its own was lost, and counted, when it failed.
+        lost = [self._lost(task, cut) for rollout in rollouts if rollout.aborted and rollout.answer.scored]
         left = [rollout for rollout in rollouts if not rollout.aborted]
         if len(left) < self._enough or not any(rollout.answer.scored for rollout in left):
             raise self._too_few([*ends, *lost])
