@@ -4,17 +4,21 @@ import queue
 import random
 import time
 from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from gymtrain_api.spec import OnFailure
 from gymtrain_trainer.data.order import Place
+from gymtrain_trainer.data.rows import Task
 from gymtrain_trainer.errors import DropReason, GroupDroppedError
 from gymtrain_trainer.framework import SampleGroup
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts.buffer import UsedGroup
-from gymtrain_trainer.rollouts.group import GroupRules
+from gymtrain_trainer.rollouts.group import GroupEvents, GroupRules, GroupRunner
 from gymtrain_trainer.rollouts.guard import Versions, WeightGuard
+from gymtrain_trainer.rollouts.origins import Rollout
 from gymtrain_trainer.rollouts.pace import Bounds
 from gymtrain_trainer.rollouts.parts import WorkerParts, WorkerSettings
 from gymtrain_trainer.rollouts.positions import REDRAWS
@@ -24,6 +28,7 @@ from gymtrain_trainer.rollouts.source import Sampling
 from gymtrain_trainer.rollouts.worker import RolloutWorker
 from gymtrain_trainer.trl.prefixes import PrefixTree
 from gymtrain_trainer.weights import SyncNumbers
+from tests.unit.trainer.trainer_groups import Servers
 from tests.unit.trainer.trainer_script import BEFORE, Draw, Rows, Rules, Script
 
 AGAIN = (DropReason.STALE, DropReason.NO_LEDGER_ENTRY)  # such groups are drawn again, up to a limit
@@ -101,18 +106,6 @@ class Heard(RolloutReport):
         super().group_dropped(agent, error)
 
 
-class Pods:
-    """vLLM, as the guard sees it."""
-
-    async def pod_versions(self) -> Versions:
-        """One pod's."""
-        return {"http://vllm": "made up"}
-
-    def repairs(self) -> int:
-        """None."""
-        return 0
-
-
 @dataclass
 class Attempt:
     """What one attempt did.
@@ -179,9 +172,25 @@ def attempted(case: Case, number: int, start: Place, steps: int, ends: int, kept
     script = Script(f"{case.seed}/{number}", case.rules, numbering)
     report = Heard(board, script.draws, masks_truncated=case.masks)
 
-    def source(on_failure: Any) -> Script:
-        script.on_failure = on_failure
-        return script
+    @asynccontextmanager
+    async def groups(events: GroupEvents) -> AsyncIterator[GroupRunner]:
+        def samples(rollouts: Sequence[Rollout], task: Task) -> SampleGroup:
+            return to_samples(
+                rollouts, group_id=task.position, agent=task.agent, fork_threshold=0, mask_truncated=case.masks
+            )
+
+        script.on_failure = lambda error: events.rollout_failed(str(error))
+        ledger: Any = script if case.rules.gateway else None
+        async with script:
+            yield GroupRunner(
+                GroupRules(size, case.staleness, case.rules.longest, case.rules.dynamic, case.rules.policy),
+                script,
+                WeightGuard(Servers(), verdict),
+                ledger,
+                numbering,
+                samples,
+                events,
+            )
 
     def verdict(before: Versions, after: Versions) -> str | None:
         if case.rules.gateway or chance.random() > 0.05:
@@ -193,23 +202,12 @@ def attempted(case: Case, number: int, start: Place, steps: int, ends: int, kept
     total = steps * per_step if per_step is not None else None
     worker = RolloutWorker(
         WorkerSettings(
-            GroupRules(
-                size, case.staleness, numbering, case.rules.longest, case.rules.dynamic, on_failure=case.rules.policy
-            ),
             Bounds(size, per_step, case.sync_every, case.staleness, case.concurrent, total),
             stall_timeout_seconds=_PATIENCE,
             start=start,
         ),
         Rows(),  # type: ignore[arg-type]  # stands in for Tasks
-        WorkerParts(
-            source=source,
-            guard=lambda: WeightGuard(Pods(), verdict),
-            ledger=(lambda: script) if case.rules.gateway else None,  # type: ignore[arg-type, return-value]
-            make_samples=lambda rollouts, task: to_samples(
-                rollouts, group_id=task.position, agent=task.agent, fork_threshold=0, mask_truncated=case.masks
-            ),
-            report=report,
-        ),
+        WorkerParts(groups=groups, report=report),
     )
 
     def sync(version: int) -> None:
