@@ -31,6 +31,7 @@ def serving(
     host: str = "127.0.0.1",
     port: int | None = None,
     memory: float = 0.4,
+    start_seconds: float = START_SECONDS,
     **environment: str,
 ) -> Iterator[int]:
     """The port of a server that is up.
@@ -42,6 +43,7 @@ def serving(
         host: address to listen on.
         port: to listen on; a free one otherwise.
         memory: share of each GPU's memory that it may use.
+        start_seconds: until it has to be up.
         environment: variables of its process, over those that all servers get.
 
     Raises:
@@ -71,7 +73,7 @@ def serving(
             start_new_session=True,
         )
     try:
-        wait_until_up(process, f"{host}:{port}", log)
+        wait_until_up(process, f"{host}:{port}", log, start_seconds)
         yield port
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -82,9 +84,9 @@ def serving(
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def wait_until_up(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
-    """Until the server answers; raises RuntimeError with the end of its log where it doesn't come up."""
-    end = time.monotonic() + START_SECONDS
+def wait_until_up(process: subprocess.Popen[bytes], address: str, log: Path, seconds: float = START_SECONDS) -> None:
+    """Until the server answers; raises RuntimeError with the end of its log where it doesn't come up in time."""
+    end = time.monotonic() + seconds
     while time.monotonic() < end and process.poll() is None:
         try:
             with urllib.request.urlopen(f"http://{address}/health", timeout=5):

@@ -1,11 +1,11 @@
 """TRL's own trainer, with a rollout worker that asks vLLM directly: what the chain is measured against.
 
-    python3 -m benchmarks.gpu.chain.plain VLLM_URL MODEL STEPS BATCH SEED SLOW IN_FLIGHT QUEUE
+    python3 -m benchmarks.gpu.chain.plain VLLM_URL MODEL STEPS BATCH SEED SLOW IN_FLIGHT QUEUE STALENESS
 
 TRL's own worker refuses this model ("Unrecognized chat template"), so this one does what it does, and no more: groups
 in flight up to a number of rollouts, samples of a finished group into a queue, the version at the group's start on
 each. Everything else is TRL's: loss, batches, its NCCL transfer, the drop of stale samples. The attention is ours, as
-its own kernel comes from the hub. Prints one line of JSON.
+its own kernel comes from the hub. Prints a line of JSON a step, as our trainer does, and one at the end.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow
 from aiohttp import ClientSession, ClientTimeout, TCPConnector
 from datasets import Dataset
-from transformers import AttentionInterface
+from transformers import AttentionInterface, TrainerCallback
 from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
 from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
 
@@ -126,9 +126,22 @@ class PlainWorker:
         return answer["prompt_token_ids"], choice["token_ids"], log_probs, reward
 
 
+class StepLines(TrainerCallback):  # type: ignore[misc]  # transformers is not installed where types are checked
+    """Prints each step, so that the log of a run that doesn't come to its end has them too."""
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+        """Logs come once a step, and once more at the end, without a reward."""
+        if logs is None or logs.get("reward") is None:
+            return
+        known = {"staleness": "sample/staleness_mean", "kl": "kl", "ratio": "ratio"}
+        numbers = {name: float(logs[key]) for name, key in known.items() if logs.get(key) is not None}
+        line = {"event": "step", "step": state.global_step, "reward": float(logs["reward"]), **numbers}
+        print(json.dumps(line), flush=True)
+
+
 def main() -> int:
     """Trains, and prints what was measured."""
-    url, model, steps, batch, seed, slow, in_flight, waiting = sys.argv[1:9]
+    url, model, steps, batch, seed, slow, in_flight, waiting, staleness = sys.argv[1:10]
     kind: Any = slow
     allow_older_torch()
     tails = Tails(kind)
@@ -146,7 +159,7 @@ def main() -> int:
             per_device_train_batch_size=int(batch),
             num_generations=GENERATIONS,
             max_completion_length=ANSWER_TOKENS,
-            max_staleness=4,
+            max_staleness=int(staleness),
             token_budget=0,
             seed=int(seed),
             vllm_server_base_url=url,
@@ -156,6 +169,7 @@ def main() -> int:
         ),
         train_dataset=Dataset(prompts, fingerprint="sums"),
         rollout_worker=worker,
+        callbacks=[StepLines()],
     )
     AttentionInterface.register(TREE_ATTENTION, TreeAttention())
     began = time.monotonic()

@@ -1,0 +1,289 @@
+"""One chain from its start to its end: vLLM on the first GPU, training on the second.
+
+Ours is vLLM as a run starts it, the gateway, a stand-in for the agent, the trainer with our NCCL transport; TRL's is
+its trainer with its own NCCL transfer and a worker that asks vLLM directly (plain.py).
+"""
+
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from benchmarks.gpu.chain.task import ANSWER_TOKENS, GENERATIONS, Slow, Tails, rows
+from dev.gpu.vllm_server import START_SECONDS, free_port, serving, wait_until_up
+from gymtrain_api.spec import CorrectionMode
+from gymtrain_api.wiring import GATEWAY_PORT, RunConfig
+from gymtrain_trainer.checkpoints.folder import last_checkpoint
+from gymtrain_trainer.data.rows import Tasks, read_index
+from tests.unit.trainer.trainer_data import write_dataset, write_index
+
+TRAINER_LOG = "trainer.log"  # of both sides; each finished step is a line of JSON in it
+TRL_STALENESS = 4  # TRL's own default
+
+_WARM_UP = 10  # steps left out of means
+_HOST = "127.0.0.1"
+_ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "NCCL_NVLS_ENABLE": "0",
+    "PYTHONUNBUFFERED": "1",
+    "VLLM_HOST_IP": _HOST,
+}
+
+type Side = Literal["ours", "trl"]
+
+
+@dataclass(frozen=True)
+class Chain:
+    """What a chain runs with.
+
+    Attributes:
+        side: whose trainer.
+        model: folder.
+        seed: of the order of rows, and of training.
+        steps: of the optimizer.
+        batch: rollouts of a step.
+        slow: which rollouts take longer.
+        staleness: the highest, in weight versions. Beyond it TRL drops samples; ours starts none so far ahead.
+        correction: `spec.rollout.correction.mode`. TRL's own loss is "None".
+        in_flight: rollouts at once, at most.
+        queue: samples that wait, of TRL's side.
+        memory: share of the first GPU's memory for vLLM.
+        cache_bytes: of its key-value cache; None for what is left of `memory`. vLLM measures what is left by the GPU's
+            free memory, which fails where another server starts on that GPU meanwhile.
+        seconds: from the chain's start to the end of its training, at most.
+    """
+
+    side: Side
+    model: Path
+    seed: int = 1
+    steps: int = 60
+    batch: int = 64
+    slow: Slow = "none"
+    staleness: int = TRL_STALENESS
+    correction: CorrectionMode = "None"
+    in_flight: int = 512
+    queue: int = 128
+    memory: float = 0.4
+    cache_bytes: int | None = None
+    seconds: float = 210.0
+
+    @property
+    def name(self) -> str:
+        """Tells it from others; fit for a file."""
+        return f"{self.side}-{self.slow}-{self.staleness}-{self.correction}-{self.seed}"
+
+    def vllm_arguments(self) -> list[str]:
+        """Those that are the same on both sides."""
+        cache = [] if self.cache_bytes is None else [f"--kv-cache-memory-bytes={self.cache_bytes}"]
+        return ["--max-model-len=1024", *cache]
+
+
+def run(chain: Chain, work: Path) -> dict[str, Any]:
+    """What was measured of a whole run, after its end.
+
+    Args:
+        chain: to run.
+        work: folder that gets the logs. Model, data and checkpoints are in another one, which is gone afterwards.
+
+    Raises:
+        RuntimeError: it did not come to its end in time; with the end of a log.
+    """
+    work.mkdir(parents=True, exist_ok=True)
+    end = time.monotonic() + chain.seconds
+    with tempfile.TemporaryDirectory(prefix="chain-", ignore_cleanup_errors=True) as root:
+        return (_ours if chain.side == "ours" else _trl)(chain, work, Path(root), end)
+
+
+def keep_logs(work: Path, archive: Path) -> None:
+    """Moves a chain's logs into a zip file: few and small files come back from a lent machine."""
+    with zipfile.ZipFile(archive, "a", zipfile.ZIP_DEFLATED) as kept:
+        for log in sorted(work.glob("*.log")):
+            kept.write(log, f"{work.name}/{log.name}")
+            log.unlink()
+
+
+def _trl(chain: Chain, work: Path, root: Path, end: float) -> dict[str, Any]:
+    arguments = [
+        '--weight-transfer-config={"backend":"nccl"}',
+        f"--served-model-name={chain.model}",
+        *chain.vllm_arguments(),
+    ]
+    log = work / TRAINER_LOG
+    server = serving(
+        chain.model,
+        work / "vllm.log",
+        *arguments,
+        memory=chain.memory,
+        start_seconds=_start_seconds(end),
+        VLLM_HOST_IP=_HOST,
+    )
+    with server as port:
+        settings = [f"http://{_HOST}:{port}", chain.model, chain.steps, chain.batch, chain.seed, chain.slow]
+        settings += [chain.in_flight, chain.queue, chain.staleness]
+        command = ["benchmarks.gpu.chain.plain", *map(str, settings)]
+        with _process(command, log, {"CUDA_VISIBLE_DEVICES": "1", "OUT": str(root)}) as trainer:
+            _wait(trainer, end, log)
+    lines = log.read_text(errors="replace").splitlines()
+    found: dict[str, Any] = json.loads(next(line for line in reversed(lines) if line.startswith('{"side"')))
+    return found
+
+
+def _ours(chain: Chain, work: Path, root: Path, end: float) -> dict[str, Any]:
+    ports = {name: free_port() for name in ("inference", "agent", "trainer")}
+    ports["gateway"] = GATEWAY_PORT  # where the trainer looks for its ledger
+    run = _prepare(root, chain, ports)
+    shared = {
+        "GYMTRAIN_RUN_CONFIG": str(root / "run.json"),
+        "GYMTRAIN_ROOT": str(root),
+        "GYMTRAIN_INFERENCE_PORT": str(ports["inference"]),
+        "GYMTRAIN_GATEWAY_PORT": str(ports["gateway"]),
+        "GYMTRAIN_TRAINER_PORT": str(ports["trainer"]),
+        "GYMTRAIN_TERMINATION_LOG": str(work / "termination.log"),
+    }
+    agent = ["benchmarks.gpu.chain.agent", f"http://{_HOST}:{ports['gateway']}", str(ports["agent"]), chain.slow]
+    with contextlib.ExitStack() as stack:
+        serve = _process(["gymtrain_vllm.serve"], work / "vllm.log", shared | {"CUDA_VISIBLE_DEVICES": "0"})
+        vllm = stack.enter_context(serve)
+        for name, command in (("gateway", ["gymtrain_gateway"]), ("agent", agent)):
+            stack.enter_context(_process(command, work / f"{name}.log", shared | {"CUDA_VISIBLE_DEVICES": ""}))
+        address = f"{_HOST}:{ports['inference']}"
+        wait_until_up(vllm, address, work / "vllm.log", _start_seconds(end))
+        log = work / TRAINER_LOG
+        environment = shared | {"CUDA_VISIBLE_DEVICES": "1"}
+        trainer = stack.enter_context(_process(["benchmarks.gpu.chain.trainer"], log, environment))
+        _wait(trainer, end, log)
+    return _measured(root, run, log, Tails(chain.slow))
+
+
+def _start_seconds(end: float) -> float:
+    return min(START_SECONDS, end - time.monotonic())
+
+
+def _prepare(root: Path, chain: Chain, ports: Mapping[str, int]) -> RunConfig:
+    for folder in ("data", "checkpoints", "scratch"):
+        (root / folder).mkdir(parents=True)
+    (root / "model").symlink_to(chain.model.resolve())
+    made = [
+        {"responses_create_params": {"input": row["prompt"]}, "entry": row["entry"], "number": number}
+        for number, row in enumerate(rows())
+    ]
+    write_index(root / "data", write_dataset(root / "data", made, agent="sums"))
+    config = {
+        "learning_rate": 1e-5,
+        "max_steps": chain.steps,
+        "num_generations": GENERATIONS,
+        "per_device_train_batch_size": chain.batch,
+        "max_completion_length": ANSWER_TOKENS,
+        "bf16": True,
+        "gradient_checkpointing": False,
+        "report_to": "none",
+        "logging_steps": 1,
+        "save_steps": chain.steps,
+        "seed": chain.seed,
+    }
+    arguments = [f"--gpu-memory-utilization={chain.memory}", "--enforce-eager", *chain.vllm_arguments()]
+    spec = {
+        "model": {"source": "pvc://models/model", "dtype": "bfloat16"},
+        "gym": {"configPaths": ["sums.yaml"]},
+        "data": {"train": [{"source": "gym://sums"}]},
+        "inference": {"gpus": 1, "args": arguments},
+        "trainer": {"gpus": 1, "config": config, "checkpoint": {"size": "1Gi"}},
+        "rollout": {
+            "maxConcurrent": chain.in_flight,
+            "timeoutSeconds": 120,
+            "maxStaleness": chain.staleness,
+            "stallTimeoutSeconds": 300,
+            "correction": {"mode": chain.correction},
+        },
+        "gateway": {"maxInFlight": 1024},
+        "weightSync": {"transport": "NCCL"},
+    }
+    run = RunConfig.model_validate(
+        {
+            "name": "chain",
+            "namespace": "bench",
+            "uid": "u1",
+            "spec": spec,
+            "inference_url": f"http://{_HOST}:{ports['inference']}",
+            "inference_pods_host": _HOST,
+            "gateway_url": f"http://{_HOST}:{ports['gateway']}",
+            "gateway_pods_host": _HOST,
+            "trainer_host": _HOST,
+            "agents": {"sums": f"http://{_HOST}:{ports['agent']}"},
+        }
+    )
+    (root / "run.json").write_text(run.model_dump_json(by_alias=True))
+    return run
+
+
+def _measured(root: Path, run: RunConfig, log: Path, tails: Tails) -> dict[str, Any]:
+    lines = log.read_text(errors="replace").splitlines()
+    steps = [json.loads(line) for line in lines if line.startswith('{"event": "step"')]
+    steady = steps[_WARM_UP:]
+    if not steady:
+        raise RuntimeError("\n".join(lines[-30:]))
+    seconds = sum(step["seconds"] for step in steady)
+    dropped = sum("group dropped" in line for line in lines)
+    return {
+        "side": "ours",
+        "rollouts_per_second": round(sum(step["rollouts"] for step in steady) / seconds, 1),
+        "step_seconds": round(seconds / len(steady), 4),
+        "median_step_seconds": round(statistics.median(step["seconds"] for step in steady), 4),
+        "wait_share": round(sum(step.get("rollout_wait_s", 0.0) for step in steady) / seconds, 4),
+        "dropped_share": round(dropped / (dropped + sum(step["groups"] for step in steps)), 4),
+        "staleness": round(statistics.fmean(step["staleness"] for step in steady), 3),
+        "weight_sync_seconds": round(statistics.median(step.get("weight_sync_s", 0.0) for step in steady), 4),
+        "reward_first": round(statistics.fmean(step["reward"] for step in steps[:10]), 4),
+        "reward_last": round(statistics.fmean(step["reward"] for step in steps[-10:]), 4),
+        "slow_share": _slow_share(root, run, tails),
+        "kl": round(statistics.fmean(step.get("kl", 0.0) for step in steady), 5),
+    }
+
+
+def _slow_share(root: Path, run: RunConfig, tails: Tails) -> float | None:
+    """Share of slow rows among those that were trained on: the last checkpoint knows which."""
+    checkpoint = last_checkpoint(root / "checkpoints", run.uid)
+    if checkpoint is None:
+        return None
+    place = checkpoint.state.place
+    tasks = Tasks(read_index(root / "data" / "index.json"), run.agents, run.spec.trainer.config["seed"])
+    trained = [*range(place.first_open), *place.done]
+    return round(statistics.fmean(tails.of_row(tasks.at(position).row["number"]) for position in trained), 4)
+
+
+@contextlib.contextmanager
+def _process(module: list[str], log: Path, environment: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as output:
+        command = [sys.executable, "-m", *module]
+        everything = {**os.environ, **_ENVIRONMENT, **environment}
+        process = subprocess.Popen(command, env=everything, stdout=output, stderr=subprocess.STDOUT)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(10)
+        process.kill()
+        process.wait()
+
+
+def _wait(process: subprocess.Popen[bytes], end: float, log: Path) -> None:
+    """Raises RuntimeError with the end of the log where it doesn't end well before `end`, of the monotonic clock."""
+    verdict = "did not end in time"
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        code = process.wait(max(0.0, end - time.monotonic()))
+        if code == 0:
+            return
+        verdict = f"ended with {code}"
+    raise RuntimeError("\n".join([f"{log.name}: {verdict}", *log.read_text(errors="replace").splitlines()[-25:]]))
