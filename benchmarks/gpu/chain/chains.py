@@ -279,11 +279,11 @@ def _process(module: list[str], log: Path, environment: Mapping[str, str]) -> It
 
 
 def _wait(process: subprocess.Popen[bytes], end: float, log: Path) -> None:
-    """Raises RuntimeError with the end of the log where it doesn't end well before `end`, of the monotonic clock."""
+    """Raises RuntimeError with the end of the log where it doesn't end well before `end`, by the monotonic clock."""
     verdict = "did not end in time"
     with contextlib.suppress(subprocess.TimeoutExpired):
         code = process.wait(max(0.0, end - time.monotonic()))
         if code == 0:
             return
         verdict = f"ended with {code}"
-    raise RuntimeError("\n".join([f"{log.name}: {verdict}", *log.read_text(errors="replace").splitlines()[-25:]]))
+    raise RuntimeError("\n".join([*log.read_text(errors="replace").splitlines()[-25:], f"{log.name}: {verdict}"]))

@@ -25,9 +25,11 @@ from typing import Any, get_args
 from benchmarks.gpu.chain import namespace, records
 from benchmarks.gpu.chain.chains import TRAINER_LOG, TRL_STALENESS, Chain, keep_logs, run
 from benchmarks.gpu.chain.records import Curve
+from benchmarks.gpu.chain.task import rows
 from gymtrain_api.spec import CorrectionMode
 
 _GPU_SHARE = 0.95  # of the first GPU, for all chains
+_ERROR_LENGTH = 1500  # characters; logs.zip has the rest
 
 type Run = Callable[[Chain, Path], dict[str, Any]]
 
@@ -42,6 +44,7 @@ def main() -> int:
         sys.exit(refusal)
     os.environ.update(namespace.VARIABLES)
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // len(chains))))
+    rows()  # before there are threads: two that import reasoning_gym at once can find half of it
     with tempfile.TemporaryDirectory(prefix="logs-") as work:
         curves = record(chains, Path(work), Path(os.environ.get("OUT", ".")), options.stagger)
     print(records.table(curves))
@@ -142,7 +145,7 @@ def _alone(run: Run, chain: Chain, folder: Path) -> dict[str, Any]:
         finally:
             namespace.end_processes()
     except Exception as error:
-        return {"error": f"{type(error).__name__}: {error}"[-3000:]}
+        return {"error": f"{type(error).__name__}: {error}"[-_ERROR_LENGTH:]}
 
 
 def _lines(log: Path) -> list[str]:

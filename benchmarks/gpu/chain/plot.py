@@ -91,7 +91,7 @@ def draw(panels: Mapping[str, Mapping[str, Sequence[Points]]], path: Path) -> No
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
         axes.legend(loc="lower right", frameon=False)
-    row[0][0].set_ylabel(f"reward, mean of the last {WINDOW} steps")
+    figure.supylabel(f"reward, mean of the last {WINDOW} steps", fontsize="medium")
     figure.savefig(path, format="svg", metadata={"Date": None})
     pyplot.close(figure)
 

@@ -33,6 +33,7 @@ class Tails:
         return 0.0
 
 
+@functools.cache
 def rows() -> list[dict[str, Any]]:
     """Prompt and the environment's entry, by number."""
     import reasoning_gym

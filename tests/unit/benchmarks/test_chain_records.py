@@ -62,7 +62,7 @@ def test_the_summary_says_where_a_number_is_not_known() -> None:
 def test_ours_is_compared_with_trls_mean_over_seeds() -> None:
     theirs = [curve(*[0.1] * 10, *[last] * 10, side="trl", seed=seed) for seed, last in enumerate((0.5, 0.6, 0.7))]
     (found,) = records.comparisons([*theirs, curve(*[0.1] * 10, *[0.49] * 10)])
-    assert (found.ours, found.trl) == (pytest.approx(0.49), pytest.approx(0.6))
+    assert [found.ours, found.trl] == pytest.approx([0.49, 0.6])
     assert found.seeds_sd == pytest.approx(0.1)
     assert found.steps_sd == pytest.approx(statistics.stdev([0.5] * 10 + [0.6] * 10 + [0.7] * 10))
 

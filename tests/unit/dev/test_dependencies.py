@@ -43,6 +43,7 @@ RUNS_WITH: dict[str, list[tuple[str, ...]]] = {
     "dev/swe": [("gym", "gym-swe", "dev")],
     "benchmarks": [DEVELOPMENT],
     "benchmarks/gpu": [("trainer", "inference-gpu", "dev")],
+    "benchmarks/gpu/chain/plot.py": [DEVELOPMENT],
     "benchmarks/gpu/chain/task.py": [("gym", "dev")],
     "benchmarks/packing.py": [("trainer", "dev")],
     "benchmarks/http_full.py": [("trainer", "inference", "test")],
