@@ -105,11 +105,10 @@ def run(chain: Chain, work: Path) -> dict[str, Any]:
 
 
 def keep_logs(work: Path, archive: Path) -> None:
-    """Moves a chain's logs into a zip file: few and small files come back from a lent machine."""
+    """Adds a chain's logs to a zip file: few and small files come back from a lent machine."""
     with zipfile.ZipFile(archive, "a", zipfile.ZIP_DEFLATED) as kept:
         for log in sorted(work.glob("*.log")):
             kept.write(log, f"{work.name}/{log.name}")
-            log.unlink()
 
 
 def _trl(chain: Chain, work: Path, root: Path, end: float) -> dict[str, Any]:

@@ -24,7 +24,7 @@ VARIABLES = {"VLLM_HOST_IP": "127.0.0.1", "NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCK
 _SIOCGIFFLAGS, _SIOCSIFFLAGS = 0x8913, 0x8914
 _IFF_UP = 1
 _FLAGS = "16sh22x"  # struct ifreq with a name and flags
-_LOOKS = 50
+_LOOKS = 200
 _LOOK_SECONDS = 0.1
 
 

@@ -119,13 +119,16 @@ def append(path: Path, curve: Curve) -> None:
 
 
 def read(path: Path) -> list[Curve]:
-    """The curves of a CSV file, in the order of their first rows."""
+    """The curves of a CSV file, in the order of their first rows. Of a chain that ran twice, the later one."""
     steps: dict[tuple[str, int, str, int], list[Step]] = {}
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
             one = (row["side"], int(row["staleness"]), row["correction"], int(row["seed"]))
             numbers = [_number(row, name) for name in ("staleness_measured", "kl", "ratio")]
-            steps.setdefault(one, []).append(Step(int(row["step"]), float(row["reward"]), *numbers))
+            step, own = Step(int(row["step"]), float(row["reward"]), *numbers), steps.setdefault(one, [])
+            if own and own[-1].step >= step.step:
+                own.clear()
+            own.append(step)
     return [Curve(*one, tuple(own)) for one, own in steps.items()]
 
 

@@ -38,6 +38,12 @@ def test_curves_of_a_file_are_those_that_were_added(tmp_path: Path) -> None:
     assert records.read(tmp_path / "curves.csv") == added
 
 
+def test_of_a_chain_that_ran_twice_the_later_run_counts(tmp_path: Path) -> None:
+    for one in (curve(0.1, 0.2, 0.3), curve(0.4, 0.5)):
+        records.append(tmp_path / "curves.csv", one)
+    assert records.read(tmp_path / "curves.csv") == [curve(0.4, 0.5)]
+
+
 def test_columns_are_named_once(tmp_path: Path) -> None:
     for seed in (1, 2):
         records.append(tmp_path / "curves.csv", curve(0.1, seed=seed))
