@@ -45,7 +45,7 @@ def _finish(kubectl: Kubectl, name: str, attempts: int = 1, minutes: float = 10)
 def test_vllm_killed_while_it_generates_while_it_is_idle_and_during_an_update(
     operator: Kubectl, kubectl: Kubectl
 ) -> None:
-    _start(kubectl, "vllm", max_steps=200)
+    _start(kubectl, "vllm", max_steps=400)
     kill_pod(kubectl, "vllm", role="inference")
     wait_for_steps(kubectl, "vllm", 5, "vLLM's pod was lost")
     moments: tuple[Moment, ...] = ("generating", "idle", "updating")
@@ -56,14 +56,14 @@ def test_vllm_killed_while_it_generates_while_it_is_idle_and_during_an_update(
 
 
 def test_vllm_paused_and_left_alone(operator: Kubectl, kubectl: Kubectl) -> None:
-    _start(kubectl, "paused", max_steps=60)
+    _start(kubectl, "paused", max_steps=200)
     post_to_vllm(kubectl, "paused", "/pause?mode=keep")
     wait_for_steps(kubectl, "paused", 5, "somebody paused vLLM")
     _finish(kubectl, "paused")
 
 
 def test_the_trainer_killed_during_an_update(operator: Kubectl, kubectl: Kubectl) -> None:
-    _start(kubectl, "trainer", max_steps=60, save_steps=5)
+    _start(kubectl, "trainer", max_steps=200, save_steps=5)
     eventually(lambda: step(kubectl, "trainer") >= 7, "there is a checkpoint", 4 * MINUTES)
     kill_at(kubectl, "trainer", "updating", "trainer", "gymtrain_trainer")
     _finish(kubectl, "trainer", attempts=2)
@@ -73,7 +73,7 @@ def test_the_trainer_killed_during_an_update(operator: Kubectl, kubectl: Kubectl
 
 
 def test_gateway_and_gym_servers_killed(operator: Kubectl, kubectl: Kubectl) -> None:
-    _start(kubectl, "servers", max_steps=150)
+    _start(kubectl, "servers", max_steps=400)
     kill_pod(kubectl, "servers", role="gateway")
     wait_for_steps(kubectl, "servers", 4, "the gateway was lost")
     for server in ("reasoning_gym_simple_agent", "reasoning_gym", "policy_model"):
@@ -83,7 +83,7 @@ def test_gateway_and_gym_servers_killed(operator: Kubectl, kubectl: Kubectl) -> 
 
 
 def test_a_resources_server_that_misbehaves_never_becomes_a_reward(operator: Kubectl, kubectl: Kubectl) -> None:
-    run = checked_run("chaos", max_steps=120)
+    run = checked_run("chaos", max_steps=400)
     run["spec"]["rollout"] |= {"timeoutSeconds": 15, "maxAttempts": 2}
     kubectl.apply(add_chaos(run, "reasoning_gym"), run)
     eventually(lambda: step(kubectl, "chaos") >= 2, "two steps are done", 8 * MINUTES)
@@ -106,7 +106,7 @@ def test_a_resources_server_that_misbehaves_never_becomes_a_reward(operator: Kub
 
 
 def test_dns_gone_for_a_minute(operator: Kubectl, kubectl: Kubectl) -> None:
-    _start(kubectl, "dns", max_steps=120)
+    _start(kubectl, "dns", max_steps=300)
     scale(kubectl, "kube-system", "coredns", 0)
     try:
         time.sleep(DNS_AWAY_SECONDS)
@@ -117,8 +117,8 @@ def test_dns_gone_for_a_minute(operator: Kubectl, kubectl: Kubectl) -> None:
 
 
 def test_the_operator_away(operator: Kubectl, kubectl: Kubectl) -> None:
-    # Some 2 steps a second: it still trains when the operator comes back.
-    _start(kubectl, "away", max_steps=int(3 * OPERATOR_AWAY_SECONDS) + 100)
+    # Up to 10 steps a second: it still trains when the operator comes back.
+    _start(kubectl, "away", max_steps=int(10 * OPERATOR_AWAY_SECONDS) + 100)
     at = step(kubectl, "away")
     scale(kubectl, "gymtrain-system", "gymtrain-operator", 0)
     try:
@@ -126,11 +126,12 @@ def test_the_operator_away(operator: Kubectl, kubectl: Kubectl) -> None:
     finally:
         scale(kubectl, "gymtrain-system", "gymtrain-operator", 1)
     eventually(lambda: step(kubectl, "away") > at + OPERATOR_AWAY_SECONDS / 10, "training went on", 2 * MINUTES)
-    _finish(kubectl, "away", minutes=20)
+    assert kubectl.get("gymtrainingrun", "away")["status"]["attempt"] == 1
+    assert_no_wrong_sample(kubectl, "away")
 
 
 def test_a_full_disk_at_a_checkpoint_costs_that_checkpoint(operator: Kubectl, kubectl: Kubectl) -> None:
-    run = checked_run("disk", max_steps=60, save_steps=20)
+    run = checked_run("disk", max_steps=200, save_steps=20)
     pod = run["spec"]["trainer"]["template"]["spec"]
     pod["volumes"] = [{"name": "small", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}]
     pod["containers"][0]["volumeMounts"] = [{"name": "small", "mountPath": "/gymtrain/checkpoints/checkpoint-20"}]
@@ -149,7 +150,7 @@ ADAPTER = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj"]}
 
 
 def test_an_adapter_on_the_shared_volume_outlives_its_server(operator: Kubectl, kubectl: Kubectl) -> None:
-    run = checked_run("adapter", max_steps=60)
+    run = checked_run("adapter", max_steps=200)
     run["spec"]["model"]["lora"] = ADAPTER
     run["spec"]["weightSync"] = {"parityEverySyncs": 5}
     kubectl.apply(run)
@@ -167,7 +168,7 @@ def test_an_adapter_on_the_shared_volume_outlives_its_server(operator: Kubectl, 
 
 def test_merged_weights_of_which_most_never_change_outlive_their_server(operator: Kubectl, kubectl: Kubectl) -> None:
     """Only what the adapter is merged into is sent again; a server that was started anew gets everything."""
-    run = checked_run("merged", max_steps=60)
+    run = checked_run("merged", max_steps=200)
     run["spec"]["model"]["lora"] = ADAPTER
     run["spec"]["weightSync"] = {"transport": "HTTPFull", "parityEverySyncs": 5}
     kubectl.apply(run)
