@@ -1,4 +1,4 @@
-"""One chain from its start to its end: vLLM on the first GPU, training on the second.
+"""One chain from its start to its end: vLLM on the first GPU, training on the second, or on the same one.
 
 Ours is vLLM as a run starts it, the gateway, a stand-in for the agent, the trainer with our NCCL transport; TRL's is
 its trainer with its own NCCL transfer and a worker that asks vLLM directly (plain.py).
@@ -61,6 +61,7 @@ class Chain:
         cache_bytes: of its key-value cache; None for what is left of `memory`. vLLM measures what is left by the GPU's
             free memory, which fails where another server starts on that GPU meanwhile.
         seconds: from the chain's start to the end of its training, at most.
+        one_gpu: training is on the first GPU too. NCCL refuses that, so the weights go by HTTPFull. Ours alone.
     """
 
     side: Side
@@ -76,6 +77,7 @@ class Chain:
     memory: float = 0.4
     cache_bytes: int | None = None
     seconds: float = 210.0
+    one_gpu: bool = False
 
     @property
     def name(self) -> str:
@@ -158,7 +160,7 @@ def _ours(chain: Chain, work: Path, root: Path, end: float) -> dict[str, Any]:
         address = f"{_HOST}:{ports['inference']}"
         wait_until_up(vllm, address, work / "vllm.log", _start_seconds(end))
         log = work / TRAINER_LOG
-        environment = shared | {"CUDA_VISIBLE_DEVICES": "1"}
+        environment = shared | {"CUDA_VISIBLE_DEVICES": "0" if chain.one_gpu else "1"}
         trainer = stack.enter_context(_process(["benchmarks.gpu.chain.trainer"], log, environment))
         _wait(trainer, end, log)
     return _measured(root, run, log, Tails(chain.slow))
@@ -205,7 +207,7 @@ def _prepare(root: Path, chain: Chain, ports: Mapping[str, int]) -> RunConfig:
             "correction": {"mode": chain.correction},
         },
         "gateway": {"maxInFlight": 1024},
-        "weightSync": {"transport": "NCCL"},
+        "weightSync": {"transport": "HTTPFull" if chain.one_gpu else "NCCL"},
     }
     run = RunConfig.model_validate(
         {

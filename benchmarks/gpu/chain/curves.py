@@ -40,6 +40,8 @@ def main() -> int:
     chains = grid(options)
     if len(chains) * options.memory > _GPU_SHARE:
         sys.exit(f"{len(chains)} chains with --memory {options.memory} each need more than one GPU has: ask for fewer")
+    if options.one_gpu and "trl" in options.sides:
+        sys.exit("TRL's weight transfer needs a GPU for each side: leave out --one-gpu, or trl of --sides")
     if refusal := namespace.refusal():
         sys.exit(refusal)
     os.environ.update(namespace.VARIABLES)
@@ -74,6 +76,7 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--trl-queue", type=int, default=128, help="TRL's samples that wait")
     parser.add_argument("--memory", type=float, default=0.08, help="share of the first GPU's, for each vLLM")
     parser.add_argument("--cache-gib", type=float, default=4.0, help="of it, for the key-value cache")
+    parser.add_argument("--one-gpu", action="store_true", help="vLLM and training of ours share the first GPU")
     parser.add_argument("--stagger", type=float, default=4.0, help="seconds between starts")
     parser.add_argument(
         "--seconds", type=float, default=400.0, help="the most that each chain takes, its start included"
@@ -83,7 +86,9 @@ def _options() -> argparse.ArgumentParser:
 
 def grid(options: argparse.Namespace) -> list[Chain]:
     """The chains that were asked for, each once."""
-    same: dict[str, Any] = {name: getattr(options, name) for name in ("model", "steps", "batch", "slow", "memory")}
+    same: dict[str, Any] = {
+        name: getattr(options, name) for name in ("model", "steps", "batch", "slow", "memory", "one_gpu")
+    }
     same |= {"seconds": options.seconds, "cache_bytes": int(options.cache_gib * 2**30)}
     chains: list[Chain] = []
     for seed in options.seeds:
