@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import threading
 import time
@@ -24,17 +25,21 @@ VARIABLES = {"VLLM_HOST_IP": "127.0.0.1", "NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCK
 _SIOCGIFFLAGS, _SIOCSIFFLAGS = 0x8913, 0x8914
 _IFF_UP = 1
 _FLAGS = "16sh22x"  # struct ifreq with a name and flags
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - of the new mount namespace
 _LOOKS = 200
 _LOOK_SECONDS = 0.1
 
 
 def enter() -> None:
-    """Gives the calling thread, and what it starts from now on, a new network.
+    """Gives the calling thread, and what it starts from now on, a new network, and a /dev/shm of its own: vLLM's server
+    removes what it finds there of earlier ones.
 
     Raises:
         OSError: this machine doesn't allow it.
     """
-    os.unshare(os.CLONE_NEWNET)
+    os.unshare(os.CLONE_NEWNET | os.CLONE_NEWNS)
+    subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8g", "tmpfs", _SHARED_MEMORY], check=True)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         _, flags = struct.unpack(_FLAGS, fcntl.ioctl(any_socket, _SIOCGIFFLAGS, struct.pack(_FLAGS, b"lo", 0)))
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack(_FLAGS, b"lo", flags | _IFF_UP))
