@@ -72,6 +72,16 @@ def test_the_trainer_killed_during_an_update(operator: Kubectl, kubectl: Kubectl
     assert steps.count(3) == 1, "the second attempt went on from a checkpoint"
 
 
+def test_the_rollouts_process_killed(operator: Kubectl, kubectl: Kubectl) -> None:
+    _start(kubectl, "rollouts", max_steps=200, save_steps=5)
+    eventually(lambda: step(kubectl, "rollouts") >= 7, "there is a checkpoint", 4 * MINUTES)
+    kill_at(kubectl, "rollouts", "generating", "trainer", "gymtrain_trainer.rollouts.process")
+    _finish(kubectl, "rollouts", attempts=2)
+    assert kubectl.get("gymtrainingrun", "rollouts")["status"]["attempt"] == 2
+    steps = [line["step"] for line in trainer_events(kubectl, "rollouts", "step")]
+    assert steps.count(3) == 1, "the second attempt went on from a checkpoint"
+
+
 def test_gateway_and_gym_servers_killed(operator: Kubectl, kubectl: Kubectl) -> None:
     _start(kubectl, "servers", max_steps=400)
     kill_pod(kubectl, "servers", role="gateway")
