@@ -85,7 +85,7 @@ def make_worker(
         rules = GroupRules(
             GENERATIONS, staleness, changes.pop("max_sample_tokens", None), changes.pop("dynamic", False)
         )
-        bounds = Bounds(GENERATIONS, changes.pop("groups_per_step", 2), 1, staleness, 16)
+        bounds = Bounds(GENERATIONS, changes.pop("groups_per_step", 2), 1, staleness, changes.pop("concurrent", 16))
         announcer = changes.pop("announcer", None)
         ledger = changes.pop("ledger", None)
         settings: dict[str, Any] = {
@@ -518,3 +518,23 @@ def test_a_row_whose_calls_nobody_knows_is_drawn_again_up_to_a_limit_and_the_ala
     lost.clear()
     while board.snapshot().alarms:
         worker.buffer.get(timeout=20)
+
+
+def test_rollouts_that_end_make_room_for_another_group_before_their_own_ends(
+    make_worker: Callable[..., RolloutWorker], served: AgentThread
+) -> None:
+    go_on, seen = threading.Event(), set[int]()
+
+    async def slow(row: dict[str, Any], number: int) -> Any:
+        first = row["number"] not in seen  # of its group
+        seen.add(row["number"])
+        while first and not go_on.is_set():  # noqa: ASYNC110 - it is set by another thread
+            await asyncio.sleep(0.01)
+        return good_answer(row)
+
+    served.agent.behaviour = slow
+    worker = make_worker(groups_per_step=16, concurrent=2 * GENERATIONS)
+    worker.start()
+    wait_until(lambda: worker.in_flight().groups == 5)  # four that wait for one rollout each, and a whole one
+    go_on.set()
+    take(worker, 5)

@@ -48,6 +48,7 @@ class RolloutWorker:
         self._running: dict[asyncio.Task[None], tuple[int, float]] = {}  # the version when each began, and the time
         self._durations: deque[float] = deque(maxlen=_MEASURED_GROUPS)
         self._groups: Groups | None = None
+        self._rollouts = 0  # that ran when they were counted last
         self._lead = Lead()
         self._waiting_since: float | None = None  # trainer found the buffer empty
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -137,8 +138,11 @@ class RolloutWorker:
         self._report.rollout_lost(agent, lost)
 
     def rollouts_running(self, count: int) -> None:
-        """Fewer of them may leave room for another group."""
-        self._wake.set()
+        """So many rollouts run now; wakes the worker once there is room for another group."""
+        bounds, before = self._settings.bounds, self._rollouts
+        self._rollouts = count
+        if count <= bounds.max_concurrent - bounds.group_size < before:
+            self._wake.set()
 
     # --- the worker's own thread ---
 

@@ -150,6 +150,7 @@ class RolloutProcess:
                     self._open[number].set_exception(GroupDroppedError(reason, why))
             case Running():
                 self._seen = message
+                self._events.rollouts_running(self.running)
             case TryFailed(error):
                 self._events.rollout_failed(error)
             case RolloutLost(agent, lost):
