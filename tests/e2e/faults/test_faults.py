@@ -171,7 +171,7 @@ def test_an_adapter_on_the_shared_volume_outlives_its_server(operator: Kubectl, 
     wait_for_steps(kubectl, "adapter", 10, "vLLM was lost with all its adapters")
     kubectl.wait_condition("adapter", "Complete", 10 * MINUTES)
     status = kubectl.get("gymtrainingrun", "adapter")["status"]
-    assert (status["attempt"], status["progress"]["step"]) == (1, 60)
+    assert (status["attempt"], status["progress"]["step"]) == (1, 200)
     for line in trainer_events(kubectl, "adapter", "step"):
         assert all(version.startswith("adapter:1:") for version in line["weight_versions"]), line
 
