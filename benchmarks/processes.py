@@ -1,0 +1,72 @@
+"""Memory and CPU of processes, from /proc."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_PARENT, _USER, _SYSTEM, _RESIDENT = 1, 11, 12, 21  # places after the name in /proc/PID/stat
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a process takes.
+
+    Attributes:
+        cpu: seconds since its start, of all its threads.
+        resident: bytes of memory. Pages that processes share count for each of them.
+    """
+
+    cpu: float = 0.0
+    resident: int = 0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(self.cpu + other.cpu, self.resident + other.resident)
+
+
+def usage(pid: int) -> Usage:
+    """Of one process.
+
+    Raises:
+        OSError: there is none.
+    """
+    return _usage(_stat(Path(f"/proc/{pid}/stat")))
+
+
+def main_thread(pid: int) -> Usage:
+    """Of the process' first thread; the memory is the whole process'."""
+    return _usage(_stat(Path(f"/proc/{pid}/task/{pid}/stat")))
+
+
+def descendants(pid: int) -> Usage:
+    """Of all processes that this one has begun, that those have begun, and so on, as far as they still run."""
+    parents: dict[int, list[tuple[int, Usage]]] = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            try:
+                fields = _stat(folder / "stat")
+            except OSError:  # it ended meanwhile
+                continue
+            parents.setdefault(int(fields[_PARENT]), []).append((int(folder.name), _usage(fields)))
+    found, left = Usage(), [pid]
+    while left:
+        for child, used in parents.get(left.pop(), []):
+            found += used
+            left.append(child)
+    return found
+
+
+def open_files(pid: int) -> int:
+    """How many the process has."""
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def _stat(path: Path) -> list[str]:
+    """The fields after the name, which may hold anything."""
+    return path.read_text().rpartition(")")[2].split()
+
+
+def _usage(fields: list[str]) -> Usage:
+    cpu = (int(fields[_USER]) + int(fields[_SYSTEM])) / _TICKS
+    return Usage(cpu, int(fields[_RESIDENT]) * _PAGE)
