@@ -9,8 +9,10 @@ from benchmarks.open_rollouts.__main__ import measure
 from benchmarks.open_rollouts.answers import Answers
 from benchmarks.open_rollouts.figures import Found, Reading, as_json, rows_as_table
 from benchmarks.open_rollouts.load import Load
+from benchmarks.open_rollouts.rank_zero import Trained
 from benchmarks.processes import Usage
 from gymtrain_api.ledger import token_digest
+from gymtrain_trainer.framework import SampleGroup, TrainingSample
 from gymtrain_trainer.rollouts.answer import parse_answer
 from gymtrain_trainer.rollouts.samples import chains
 
@@ -36,6 +38,30 @@ def test_the_ledgers_digests_are_those_that_the_trainer_asks_for() -> None:
     turns = parse_answer(json.loads(made.body(70_000))).turns
     asked = [token_digest(turn.prompt_ids, turn.output_ids) for turn in turns]
     assert [digest.hex() for digest in made.digests(70_000)] == asked
+
+
+def group(*numbers: int, sampled: int = 15) -> SampleGroup:
+    """Of the rollouts with these numbers."""
+    mask = [0] * (_LOAD.tokens - sampled) + [1] * sampled
+    columns = [0.0] * _LOAD.tokens
+    samples = tuple(
+        TrainingSample([number] * _LOAD.tokens, mask, columns, (1,), 0, place, "stand_in", 0.0)
+        for place, number in enumerate(numbers)
+    )
+    return SampleGroup(0, "stand_in", (0.0,) * len(samples), samples)
+
+
+def test_a_rollout_that_is_trained_twice_counts_once_and_is_told() -> None:
+    trained = Trained(_LOAD, 16)
+    trained.take(group(6, 7))
+    trained.take(group(8, 7))
+    assert (trained.count, trained.twice, trained.wrong) == (3, 1, 0)
+
+
+def test_samples_without_all_tokens_that_were_sampled_are_told() -> None:
+    trained = Trained(_LOAD, 16)
+    trained.take(group(6, 7, sampled=14))
+    assert (trained.count, trained.wrong) == (2, 2)
 
 
 def reading(step: int, *, answered: int, open_: int, resident: int, cpu: float = 0.0) -> Reading:
