@@ -90,11 +90,13 @@ class Found:
     def full(self) -> list[Reading]:
         """From the end of the first generation that was full, while new rollouts take the places of those that end.
 
+        The one after the warm-up doesn't count: its rollouts get longer and longer, so that they don't all end at once.
+
         Raises:
             ValueError: there are fewer than two.
         """
         most = self.most_open
-        settled = self.readings[self.warm_steps].answered + most
+        settled = self.readings[self.warm_steps].answered + 2 * most
         found = [one for one in self._after_warm_up() if one.answered >= settled and one.begun < self.rollouts]
         if len(found) < 2:
             raise ValueError("too few rollouts to see growth: more generations, or rollouts that take longer")

@@ -35,6 +35,7 @@ class StandIn:
     begun: int = 0
     open: int = 0
     most_open: int = 0
+    _told: int = 0  # the first rollout since /tell named seconds
     # Never forgotten: a question that came too late is asked again.
     _ledger: dict[bytes, bytes] = field(default_factory=dict)
     _entries: dict[tuple[str, str], bytes] = field(default_factory=dict)  # as JSON
@@ -62,13 +63,19 @@ class StandIn:
         self.open += 1
         self.most_open = max(self.most_open, self.open)
         try:
-            await asyncio.sleep(self.seconds * random.uniform(1 - self.load.jitter, 1 + self.load.jitter))  # noqa: S311
+            await asyncio.sleep(self._seconds(number))
         finally:
             self.open -= 1
         for turn, digest in enumerate(self._answers.digests(number)):
             label = began if turn < self.load.turns / 2 else self.label
             self._ledger[digest] = self._entry(label, "exact" if turn else "first")
         return web.Response(body=self._answers.body(number), content_type="application/json")
+
+    def _seconds(self, number: int) -> float:
+        """That a rollout takes. Those that begin together don't end together: the first ones of a new speed, as many as
+        are open at once, take ever longer, up to that."""
+        grown = min(1.0, (number - self._told + 1) / self.load.rollouts)
+        return self.seconds * grown * random.uniform(1 - self.load.jitter, 1 + self.load.jitter)  # noqa: S311
 
     def _entry(self, label: str, history: str) -> bytes:
         if (label, history) not in self._entries:
@@ -87,7 +94,7 @@ class StandIn:
         told = await request.json()
         self.label = told["label"]
         if "seconds" in told:
-            self.seconds, self.most_open = told["seconds"], self.open
+            self.seconds, self.most_open, self._told = told["seconds"], self.open, self.begun
         return web.Response()
 
     async def _stats(self, request: web.Request) -> web.Response:

@@ -82,18 +82,18 @@ def reading(step: int, *, answered: int, open_: int, resident: int, cpu: float =
     )
 
 
-# One step of warm-up. 100 are open from step 2 on, and the first generation has ended at step 3.
-_END = {"trained": 500, "trained_twice": 0, "wrong": 0, "dropped_groups": {}, "failed_rollouts": {}}
+# One step of warm-up. 100 are open from step 2 on, and the first whole generation of such has ended at step 3.
+_END = {"trained": 600, "trained_twice": 0, "wrong": 0, "dropped_groups": {}, "failed_rollouts": {}}
 _READINGS = (
     reading(0, answered=0, open_=0, resident=10),
     reading(1, answered=50, open_=120, resident=500),
-    reading(2, answered=100, open_=100, resident=20),
-    reading(3, answered=150, open_=100, resident=40, cpu=1.0),
-    reading(4, answered=350, open_=100, resident=44, cpu=3.0),
-    reading(5, answered=450, open_=50, resident=60, cpu=9.0),
-    reading(6, answered=500, open_=0, resident=8, cpu=9.5),
+    reading(2, answered=249, open_=100, resident=20),
+    reading(3, answered=250, open_=100, resident=40, cpu=1.0),
+    reading(4, answered=450, open_=100, resident=44, cpu=3.0),
+    reading(5, answered=550, open_=50, resident=60, cpu=9.0),
+    reading(6, answered=600, open_=0, resident=8, cpu=9.5),
 )
-_FOUND = Found(readings=_READINGS, warm_steps=1, rollouts=500, end=_END)
+_FOUND = Found(readings=_READINGS, warm_steps=1, rollouts=600, end=_END)
 
 
 def test_growth_is_between_two_moments_at_which_all_rollouts_were_open() -> None:
@@ -122,14 +122,14 @@ def test_cpu_is_by_process_and_for_the_rollouts_of_the_same_time() -> None:
 
 
 def test_a_rollout_that_nobody_trained_on_is_lost_and_a_dropped_group_is_told() -> None:
-    found = replace(_FOUND, end=_END | {"trained": 484, "dropped_groups": {"Stale": 1}})
+    found = replace(_FOUND, end=_END | {"trained": 584, "dropped_groups": {"Stale": 1}})
     missed = {result.figure for result in found.results() if result.aim is not None and result.value > result.aim}
     assert missed == {"lost", "groups dropped: Stale"}
 
 
 def test_a_run_that_is_never_full_for_long_says_that_nothing_is_seen_of_growth() -> None:
     with pytest.raises(ValueError, match="more generations"):
-        replace(_FOUND, rollouts=300).full()
+        replace(_FOUND, rollouts=400).full()
 
 
 def test_a_small_run_loses_no_rollout_and_has_all_open_at_once() -> None:
