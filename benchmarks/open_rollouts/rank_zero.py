@@ -143,6 +143,7 @@ class Training:
         with urllib.request.urlopen(request, timeout=60):  # noqa: S310  an address of this machine
             self._pods.label = label
             self._numbers.sent(label)
+            self._numbers.arrived(self._numbers.next())
         self.worker.update_model_version(self._numbers.model_versions)
 
     def ended(self) -> dict[str, Any]:
