@@ -28,9 +28,9 @@ ROW: dict[str, Any] = {
     "responses_create_params": {"input": [{"role": "user", "content": "Find it."}], "tools": [TOOL]},
     "id": 1,
 }
-FIRST = Turn([1, 2], [3, 4], [-0.5, -0.5])
-NEXT = Turn([1, 2, 3, 4, 5], [6], [-0.5])
-REWRITTEN = Turn([1, 9], [6], [-0.5])
+FIRST = Turn.of([1, 2], [3, 4], [-0.5, -0.5])
+NEXT = Turn.of([1, 2, 3, 4, 5], [6], [-0.5])
+REWRITTEN = Turn.of([1, 9], [6], [-0.5])
 
 
 def judged(turns: list[Turn], *said: Literal["first", "exact", "forked"]) -> Report:
@@ -105,9 +105,9 @@ def run_answer(*turns: Turn) -> dict[str, Any]:
     output = [
         {
             "type": "function_call",
-            "prompt_token_ids": turn.prompt_ids,
-            "generation_token_ids": turn.output_ids,
-            "generation_log_probs": turn.log_probs,
+            "prompt_token_ids": list(turn.prompt_ids),
+            "generation_token_ids": list(turn.output_ids),
+            "generation_log_probs": list(turn.log_probs),
         }
         for turn in turns
     ]

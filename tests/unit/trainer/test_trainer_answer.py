@@ -27,14 +27,14 @@ def answer(*items: dict[str, Any], reward: Any = 1.0, incomplete: str | None = N
 
 def test_one_turn_has_the_ids_of_its_message() -> None:
     parsed = parse_answer(answer(message("8", **ids([1, 2], [3]))))
-    assert (parsed.turns[0].prompt_ids, parsed.turns[0].output_ids, parsed.reward) == ([1, 2], [3], 1.0)
+    assert (list(parsed.turns[0].prompt_ids), list(parsed.turns[0].output_ids), parsed.reward) == ([1, 2], [3], 1.0)
 
 
 def test_items_without_ids_belong_to_the_turn_that_has_them() -> None:
     call = {"type": "function_call", "name": "search", "arguments": "{}"} | ids([1], [2, 3])
     result = {"type": "function_call_output", "call_id": "c", "output": "found"}
     parsed = parse_answer(answer(message("Let me look."), call, result, message("done", **ids([1, 2, 3, 4], [5]))))
-    assert [turn.output_ids for turn in parsed.turns] == [[2, 3], [5]]
+    assert [list(turn.output_ids) for turn in parsed.turns] == [[2, 3], [5]]
     assert parsed.text == "Let me look.\n[search({})]\n[→ found]\ndone"
 
 
@@ -60,8 +60,9 @@ def test_a_missing_reward_is_a_failure_and_never_zero(reward: Any) -> None:
         parse_answer(answer(message("8", **ids([1], [2])), reward=reward))
 
 
-def test_a_log_prob_that_is_no_number_is_a_failure() -> None:
-    broken = ids([1], [2]) | {"generation_log_probs": [float("-inf")]}
+@pytest.mark.parametrize("value", [float("-inf"), float("inf"), float("nan")])
+def test_a_log_prob_that_is_no_number_is_a_failure(value: float) -> None:
+    broken = ids([1], [2, 3]) | {"generation_log_probs": [-0.5, value]}
     with pytest.raises(AnswerError, match="finite"):
         parse_answer(answer(message("8", **broken)))
 
@@ -99,4 +100,10 @@ def test_a_generation_that_was_cut_off_is_a_failure(status: str) -> None:
 
 def test_a_call_that_sampled_nothing_is_no_turn() -> None:
     parsed = parse_answer(answer(message("", **ids([1], [])), message("8", **ids([1], [2]))))
-    assert [turn.output_ids for turn in parsed.turns] == [[2]]
+    assert [list(turn.output_ids) for turn in parsed.turns] == [[2]]
+
+
+@pytest.mark.parametrize("tokens", [[-1], ["7"], [7.5], [None], [1 << 33]])
+def test_what_is_no_token_id_is_refused(tokens: list[Any]) -> None:
+    with pytest.raises(AnswerError, match="something else than token ids"):
+        parse_answer(answer(message("8", **ids([1], tokens))))

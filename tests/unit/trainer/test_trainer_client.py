@@ -188,7 +188,7 @@ async def test_tokens_without_a_reward_are_kept_for_a_zero() -> None:
         with pytest.raises(UnscoredError, match="reward is nan, not a number") as failed:
             await client.run(task(agent.url, question(1)))
     assert failed.value.kind is FailureKind.ENVIRONMENT
-    assert (failed.value.answer.reward, failed.value.answer.turns[0].output_ids) == (0.0, [7, 8])
+    assert (failed.value.answer.reward, list(failed.value.answer.turns[0].output_ids)) == (0.0, [7, 8])
 
 
 async def test_an_answer_without_tokens_is_a_failure() -> None:

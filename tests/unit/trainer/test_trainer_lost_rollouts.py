@@ -39,11 +39,11 @@ HANGS = asyncio.CancelledError()  # a rollout that ends only if it is cancelled
 
 
 def answer(reward: float, token: int = 3) -> Answer:
-    return Answer([Turn([1, 2], [token], [-0.5])], reward, "", truncated=False)
+    return Answer([Turn.of([1, 2], [token], [-0.5])], reward, "", truncated=False)
 
 
 def unscored(token: int = 3) -> Answer:
-    return Answer([Turn([1, 2], [token], [-0.5])], 0.0, "", truncated=False, scored=False)
+    return Answer([Turn.of([1, 2], [token], [-0.5])], 0.0, "", truncated=False, scored=False)
 
 
 def failed(kind: FailureKind, *, tokens: bool = False) -> RolloutError:

@@ -12,7 +12,7 @@ from gymtrain_trainer.rollouts.samples import conversations
 from gymtrain_trainer.weights import SyncNumbers
 from tests.unit.trainer.trainer_gateway import entry
 
-FIRST, SECOND = Turn([1, 2], [3], [-0.5]), Turn([1, 2, 3, 9], [4], [-0.5])
+FIRST, SECOND = Turn.of([1, 2], [3], [-0.5]), Turn.of([1, 2, 3, 9], [4], [-0.5])
 ANSWER = Answer([FIRST, SECOND], 1.0, "", truncated=False)
 
 

@@ -16,7 +16,7 @@ from gymtrain_trainer.rollouts.report import RolloutReport
 from gymtrain_trainer.rollouts.source import Sampling
 from tests.unit.trainer.trainer_data import group as sample_group
 
-ANSWER = Answer([Turn([1], [2], [-0.5])], 1.0, "text", truncated=False)
+ANSWER = Answer([Turn.of([1], [2], [-0.5])], 1.0, "text", truncated=False)
 
 
 def group(params: dict[str, Any], *origins: Origin) -> tuple[Task, Group]:

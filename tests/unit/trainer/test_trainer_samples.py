@@ -12,7 +12,7 @@ from gymtrain_trainer.rollouts.samples import chains, to_samples
 
 
 def answer(reward: float, *turns: tuple[list[int], list[int]]) -> Answer:
-    made = [Turn(prompt, output, [-0.5] * len(output)) for prompt, output in turns]
+    made = [Turn.of(prompt, output, [-0.5] * len(output)) for prompt, output in turns]
     return Answer(made, reward, "text", truncated=False)
 
 
@@ -96,7 +96,7 @@ def test_a_samples_version_is_the_oldest_of_its_turns() -> None:
 
 
 def test_a_truncated_rollout_is_masked_where_the_run_says_so() -> None:
-    cut = Answer([Turn([1], [2, 3], [-0.5, -0.5])], 0.0, "", truncated=True)
+    cut = Answer([Turn.of([1], [2, 3], [-0.5, -0.5])], 0.0, "", truncated=True)
     masked, whole = samples_of(Rollout(cut, (3,)), Rollout(answer(1.0, ([1], [4])), (3,)), mask_truncated=True)
     assert [(sample.masked, sample.truncated) for sample in (masked, whole)] == [(True, True), (False, False)]
     kept, _ = samples_of(Rollout(cut, (3,)), Rollout(answer(1.0, ([1], [4])), (3,)))
@@ -113,17 +113,19 @@ def test_each_token_has_its_place_in_every_column() -> None:
 
 def test_a_long_history_differs_where_it_differs() -> None:
     history = list(range(9000))
-    changed = [*history[:8500], -1, *history[8501:]]
-    (whole,) = chains([Turn(history[:10], history[10:], [-0.5] * 8990), Turn(changed, [7], [-0.25])], 1024)
-    assert (whole.token_ids, whole.mask[8499:8502]) == ([*changed, 7], [1, 0, 0])
-    assert [len(one.mask) for one in chains([Turn([1], [2] * 4100, [-0.5] * 4100), Turn([9], [7], [-0.25])], 1024)] == [
+    changed = [*history[:8500], 99_999, *history[8501:]]
+    (whole,) = chains([Turn.of(history[:10], history[10:], [-0.5] * 8990), Turn.of(changed, [7], [-0.25])], 1024)
+    assert (list(whole.token_ids), list(whole.mask[8499:8502])) == ([*changed, 7], [1, 0, 0])
+    assert [
+        len(one.mask) for one in chains([Turn.of([1], [2] * 4100, [-0.5] * 4100), Turn.of([9], [7], [-0.25])], 1024)
+    ] == [
         4101,
         2,
     ]
 
 
 def test_a_group_has_the_rewards_of_all_its_rollouts() -> None:
-    cut = Answer([Turn([1], [2, 3], [-0.5, -0.5])], 0.25, "", truncated=True)
+    cut = Answer([Turn.of([1], [2, 3], [-0.5, -0.5])], 0.25, "", truncated=True)
     rollouts = [Rollout(cut, (3,)), Rollout(answer(1.0, ([1, 2], [3, 4]), ([8, 2, 3, 4], [5])), (2,))]
     made = to_samples(rollouts, group_id=7, agent="adder", fork_threshold=1024, mask_truncated=True)
     assert (made.id, made.agent, made.rewards, made.version) == (7, "adder", (0.25, 1.0), 2)

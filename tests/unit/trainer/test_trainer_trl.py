@@ -146,10 +146,10 @@ def test_turns_become_the_sequences_that_trls_own_worker_makes_of_them() -> None
             if turns and random.random() < 0.5:  # the template, or the tokenizer, changes something
                 prompt[random.integers(0, len(prompt))] = 77
             output = random.integers(0, 9, random.integers(0, 4)).tolist()
-            turns.append(Turn(prompt or [1], output, [-0.25 * (number % 3)] * len(output)))
-            held = turns[-1].prompt_ids + output
+            turns.append(Turn.of(prompt or [1], output, [-0.25 * (number % 3)] * len(output)))
+            held = list(turns[-1].prompt_ids) + output
         threshold = int(random.choice([0, 2, 1024]))
-        records = [TurnRecord(turn.prompt_ids, turn.output_ids, turn.log_probs) for turn in turns]
+        records = [TurnRecord(list(turn.prompt_ids), list(turn.output_ids), list(turn.log_probs)) for turn in turns]
         theirs, tally = _chain_to_sequences(records, "x", threshold)
         kinds |= {kind for kind in ("clean", "realign", "fork") if tally[kind]}
         assert [(c.token_ids, c.mask, c.log_probs) for c in chains(turns, threshold)] == [
@@ -249,7 +249,7 @@ class Rollouts:
                 log_probs.append(float(scores[token]))
                 ids.append(token)
             reward = sum(token < 20 for token in ids[3:]) / 6
-            answers.append(Answer([Turn(prompt, ids[3:], log_probs)], reward, "", truncated=self._masked))
+            answers.append(Answer([Turn.of(prompt, ids[3:], log_probs)], reward, "", truncated=self._masked))
         self.rewards.append(sum(a.reward for a in answers) / len(answers))
         group = len(self.rewards)
         rollouts = [Rollout(answer, (self._version,)) for answer in answers]

@@ -117,8 +117,8 @@ async def test_the_reward_is_the_verifiers_and_the_tokens_are_the_models() -> No
     async with source(servers) as made:
         answer = await made.run(TASK)
     assert servers.calls == ["seed_session", "responses", "verify"]
-    assert (answer.reward, answer.turns[0].prompt_ids, answer.turns[0].output_ids) == (1.0, [1, 2], [3])
-    assert answer.turns[0].log_probs == [-0.25]
+    assert (answer.reward, list(answer.turns[0].prompt_ids), list(answer.turns[0].output_ids)) == (1.0, [1, 2], [3])
+    assert list(answer.turns[0].log_probs) == [-0.25]
 
 
 async def test_the_model_gets_the_rows_parameters_with_the_runs_sampling() -> None:
@@ -172,7 +172,7 @@ def unscored(error: Exception) -> list[int]:
     """The policy's tokens, which have reward 0."""
     assert isinstance(error, UnscoredError)
     assert error.answer.reward == 0.0
-    return error.answer.turns[0].output_ids
+    return list(error.answer.turns[0].output_ids)
 
 
 async def test_a_verifier_that_hangs_has_a_deadline_of_its_own_and_leaves_the_tokens() -> None:

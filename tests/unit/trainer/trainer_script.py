@@ -249,7 +249,7 @@ class Script:
         for fork in forks:
             prompt = [next(self._tokens), *history[1:]] if fork else history
             output = [next(self._tokens) for _ in range(chance.randint(1, 4) + longer)]
-            turns.append(Turn(prompt, output, [-0.5] * len(output)))
+            turns.append(Turn.of(prompt, output, [-0.5] * len(output)))
             history = [*prompt, *output, 4]
         return Scripted(
             turns,

@@ -5,10 +5,13 @@ prompt of the call), `generation_token_ids` and `generation_log_probs`. Other it
 """
 
 import math
-from collections.abc import Mapping
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
+from gymtrain_api.ledger import token_digest
 from gymtrain_trainer.errors import AnswerError, FailureKind
 from gymtrain_trainer.rollouts.inner_error import clipped
 
@@ -17,11 +20,28 @@ _ABORTED = frozenset({"failed", "cancelled"})  # `status` of a response
 
 @dataclass(frozen=True)
 class Turn:
-    """One model call: ids of its whole prompt, the ids that it sampled, and their log-probabilities."""
+    """One model call: ids of its whole prompt, the ids that it sampled, and their log-probabilities.
 
-    prompt_ids: list[int]
-    output_ids: list[int]
-    log_probs: list[float]
+    As arrays of 4 bytes a number: thousands of rollouts are open at once, and each call has the whole prompt.
+    """
+
+    prompt_ids: array[int]
+    output_ids: array[int]
+    log_probs: array[float]
+
+    @classmethod
+    def of(cls, prompt_ids: Sequence[int], output_ids: Sequence[int], log_probs: Sequence[float]) -> "Turn":
+        """From numbers of any kind.
+
+        Raises:
+            TypeError, OverflowError: one is no number, or no token id.
+        """
+        return cls(array("I", prompt_ids), array("I", output_ids), array("f", log_probs))
+
+    @cached_property
+    def digest(self) -> str:
+        """Of the call, in the gateway's ledger."""
+        return token_digest(self.prompt_ids, self.output_ids)
 
 
 @dataclass(frozen=True)
@@ -120,9 +140,13 @@ def _turn(item: Mapping[str, Any]) -> Turn:
         raise AnswerError("the answer has prompt_token_ids, but no generation_token_ids or generation_log_probs")
     if len(output) != len(log_probs):
         raise AnswerError(f"the answer has {len(output)} token ids, but {len(log_probs)} log-probabilities")
-    if not all(isinstance(value, int | float) and math.isfinite(value) for value in log_probs):
+    try:
+        turn = Turn.of(prompt, output, log_probs)
+    except (TypeError, OverflowError) as error:
+        raise AnswerError(f"the answer has something else than token ids and log-probabilities: {error}") from error
+    if not math.isfinite(sum(turn.log_probs)):
         raise AnswerError("a log-probability in the answer isn't a finite number")
-    return Turn([int(token) for token in prompt], [int(token) for token in output], [float(v) for v in log_probs])
+    return turn
 
 
 def _text(items: list[Mapping[str, Any]]) -> str:

@@ -10,7 +10,7 @@ calls. Of the rest the oldest counts.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gymtrain_api.ledger import LedgerEntry, token_digest
+from gymtrain_api.ledger import LedgerEntry
 from gymtrain_trainer.errors import DropReason, GroupDroppedError
 from gymtrain_trainer.rollouts.answer import Answer, Turn
 from gymtrain_trainer.rollouts.ledger import Entries
@@ -64,7 +64,7 @@ class Rollout:
 
 def digests_of(answers: Sequence[Answer]) -> dict[str, Turn]:
     """Every turn of a group by its digest."""
-    return {token_digest(turn.prompt_ids, turn.output_ids): turn for answer in answers for turn in answer.turns}
+    return {turn.digest: turn for answer in answers for turn in answer.turns}
 
 
 def rollouts_of(answers: Sequence[Answer], entries: Entries, numbering: SyncNumbers, floor: int) -> list[Rollout]:
@@ -83,7 +83,7 @@ def rollouts_of(answers: Sequence[Answer], entries: Entries, numbering: SyncNumb
 
 
 def _origin(turn: Turn, entries: Entries, numbering: SyncNumbers, floor: int) -> Origin:
-    found = entries.get(token_digest(turn.prompt_ids, turn.output_ids), ())
+    found = entries.get(turn.digest, ())
     if not found:
         raise GroupDroppedError(DropReason.NO_LEDGER_ENTRY, "a model call of the group is in no gateway's ledger")
     ours = [(entry, numbers) for entry in found if (numbers := _numbers(entry, numbering)) is not None]

@@ -35,9 +35,9 @@ def conversations(rollout: Rollout) -> Iterator[list[tuple[Turn, Origin | None]]
 class Chain:
     """One sequence while turns are chained to it; columns as in `TrainingSample`."""
 
-    token_ids: list[int] = field(default_factory=list)
-    mask: list[int] = field(default_factory=list)
-    log_probs: list[float] = field(default_factory=list)
+    token_ids: array[int] = field(default_factory=lambda: array("I"))
+    mask: array[int] = field(default_factory=lambda: array("b"))
+    log_probs: array[float] = field(default_factory=lambda: array("f"))
     answer: int | None = None  # where the last answer begins
 
     def takes(self, turn: Turn, fork_threshold: int) -> bool:
@@ -52,12 +52,12 @@ class Chain:
             return False
         context = turn.prompt_ids[same:]
         self.token_ids[same:] = context
-        self.mask[same:] = [0] * len(context)
-        self.log_probs[same:] = [0.0] * len(context)
+        self.mask[same:] = array("b", bytes(len(context)))
+        self.log_probs[same:] = array("f", bytes(4 * len(context)))
         self.answer = len(self.token_ids)
-        self.token_ids += turn.output_ids
-        self.mask += [1] * len(turn.output_ids)
-        self.log_probs += turn.log_probs
+        self.token_ids.extend(turn.output_ids)
+        self.mask.frombytes(b"\x01" * len(turn.output_ids))
+        self.log_probs.extend(turn.log_probs)
         return True
 
 
@@ -74,7 +74,7 @@ def chains(turns: Sequence[Turn], fork_threshold: int) -> list[Chain]:
     return [chain for chain in found if any(chain.mask)]
 
 
-def _common_tokens(one: list[int], other: list[int]) -> int:
+def _common_tokens(one: array[int], other: array[int]) -> int:
     """How many tokens both begin with. By slices: histories have 100,000 tokens, and are compared at each turn."""
     limit = min(len(one), len(other))
     for start in range(0, limit, _SLICE):
@@ -107,8 +107,8 @@ def to_samples(
                 samples.append(
                     TrainingSample(
                         token_ids=array("q", chain.token_ids),
-                        mask=array("b", chain.mask),
-                        log_probs=array("f", chain.log_probs),
+                        mask=chain.mask,
+                        log_probs=chain.log_probs,
                         versions=tuple(sorted(known)) or rollout.versions,
                         group_id=group_id,
                         rollout=number,
