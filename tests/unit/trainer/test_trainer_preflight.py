@@ -128,6 +128,12 @@ def test_a_number_is_a_number(value: Any, fits: bool) -> None:
     assert (findings == []) is fits
 
 
+@pytest.mark.parametrize(("value", "fits"), [(True, True), (False, True), ("full_shard", True), (1, False)])
+def test_sharding_is_switched_on_by_true(value: Any, fits: bool) -> None:
+    """transformers annotates it as text, for its command line."""
+    assert (check_types({"fsdp": value}, {"fsdp": str | None}) == []) is fits
+
+
 def test_a_wrong_type_shows_what_was_given() -> None:
     finding = only(check_types({"learning_rate": "1e-5"}, {"learning_rate": float}))
     assert finding.message == 'expected float, got "1e-5" (str)'
