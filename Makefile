@@ -49,12 +49,14 @@ format: ## Format, and fix what lint can fix
 	dev/run go-format --write
 
 .PHONY: generate
-generate: ## Regenerate the CRD, the chart's copy of it and the reference
+generate: ## Regenerate the CRD, the chart's copy of it, the reference and the tables of memory
 	PYTHONPATH=api $(RUN) python -m gymtrain_api.crd
+	PYTHONPATH=api:trainer $(RUN) python -m gymtrain_trainer.sizing.page
 
 .PHONY: verify
 verify: ## Compare the generated files with what the types say
 	PYTHONPATH=api $(RUN) python -m gymtrain_api.crd --check
+	PYTHONPATH=api:trainer $(RUN) python -m gymtrain_trainer.sizing.page --check
 
 .PHONY: test-unit
 test-unit: ## Unit tests: no cluster, seconds
