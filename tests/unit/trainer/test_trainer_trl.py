@@ -152,7 +152,7 @@ def test_turns_become_the_sequences_that_trls_own_worker_makes_of_them() -> None
         records = [TurnRecord(list(turn.prompt_ids), list(turn.output_ids), list(turn.log_probs)) for turn in turns]
         theirs, tally = _chain_to_sequences(records, "x", threshold)
         kinds |= {kind for kind in ("clean", "realign", "fork") if tally[kind]}
-        assert [(c.token_ids, c.mask, c.log_probs) for c in chains(turns, threshold)] == [
+        assert [(list(c.token_ids), list(c.mask), list(c.log_probs)) for c in chains(turns, threshold)] == [
             (one.input_ids, one.completion_mask, one.old_log_probs) for one in theirs
         ]
     assert kinds == {"clean", "realign", "fork"}, "or the test proves nothing"
