@@ -117,7 +117,7 @@ def check(folder: Path, port: int, noise: str) -> dict[str, Any]:
         weight_transfer=sync if sync is not None else ELSEWHERE,
         steps=StepSettings(Batch(per_device=8, accumulation=1, processes=1, num_generations=8, token_budget=0)),
     )
-    made.append(TRLTrainer(trainer, trains_adapter=False, settle_transport=None))
+    made.append(TRLTrainer(trainer, source=folder / "model", dtype="auto", trains_adapter=False, settle_transport=None))
     checking, error = _MeasuredCheck(trainer, sync), None
     trainer.add_callback(checking)
     try:

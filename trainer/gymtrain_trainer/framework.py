@@ -397,7 +397,7 @@ class Trainer(Protocol):
         ...
 
     def save_model(self, folder: Path) -> None:
-        """Writes the model, or the adapter, as vLLM loads it."""
+        """Writes the model in its own type, or the adapter, as vLLM loads it. `folder` isn't there yet."""
         ...
 
     def parameters(self) -> "NamedTensors":

@@ -16,6 +16,7 @@ from concurrent.futures import Future
 
 from gymtrain_api import wiring
 from gymtrain_trainer.checkpoints.begin import prepare_folder, starting_place
+from gymtrain_trainer.checkpoints.final_model import drafted_model, model_folder
 from gymtrain_trainer.checkpoints.resume import start_of
 from gymtrain_trainer.checkpoints.saving import Saves, checkpoint_volume
 from gymtrain_trainer.checkpoints.volume import explained
@@ -98,8 +99,9 @@ def _train(
             rank_zero.end()
     stop.requested = trainer.agree(stop.requested)
     if spec.trainer.checkpoint and not stop.requested:
-        trainer.save_model(context.run_folder / "model")
-        log.info("final model in %s", context.run_folder / "model")
+        with drafted_model(context.run_folder, leads=board is not None) as draft:
+            trainer.save_model(draft)
+        log.info("final model in %s", model_folder(context.run_folder))
     # A rank that ended now would leave others in the collectives of a sharded model's saving.
     trainer.wait_for_everyone()
     stop.check()

@@ -1,7 +1,8 @@
 """What several tests of the trainer start from."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,32 +10,41 @@ from tests.unit.trainer.trainer_agent import AgentThread
 
 
 @pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two layers, 64 tokens."""
+def tiny_model(tiny_models: Callable[..., Path]) -> Path:
+    """Two layers, 64 tokens, float32, embedding and output head tied."""
+    return tiny_models()
+
+
+@pytest.fixture(scope="session")
+def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Makes one in a folder of its own, of a type, and with other settings than `tiny_model` has."""
     import torch
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-    folder = tmp_path_factory.mktemp("model")
-    vocabulary = {f"t{number}": number for number in range(64)}
-    PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(models.WordLevel(vocabulary, unk_token="t0")), eos_token="t1", pad_token="t2"
-    ).save_pretrained(folder)
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-        tie_word_embeddings=True,
-        eos_token_id=1,
-        pad_token_id=2,
-    )
-    Qwen3ForCausalLM(config).save_pretrained(folder)
-    return folder
+    def make(dtype: str = "float32", **settings: Any) -> Path:
+        folder = tmp_path_factory.mktemp("model")
+        vocabulary = {f"t{number}": number for number in range(64)}
+        PreTrainedTokenizerFast(
+            tokenizer_object=Tokenizer(models.WordLevel(vocabulary, unk_token="t0")), eos_token="t1", pad_token="t2"
+        ).save_pretrained(folder)
+        torch.manual_seed(0)
+        config = {
+            "vocab_size": 64,
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "head_dim": 16,
+            "tie_word_embeddings": True,
+            "eos_token_id": 1,
+            "pad_token_id": 2,
+        }
+        Qwen3ForCausalLM(Qwen3Config(**config | settings)).to(getattr(torch, dtype)).save_pretrained(folder)
+        return folder
+
+    return make
 
 
 @pytest.fixture

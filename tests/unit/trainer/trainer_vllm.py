@@ -70,6 +70,12 @@ class VLLM:
                 self._model.load_state_dict(arriving, strict=False)
                 self._model.tie_weights()
 
+    def keep(self, file: Path) -> None:
+        """Writes the weights that it has now."""
+        from safetensors.torch import save_file
+
+        save_file(dict(self._model.named_parameters()), file)
+
     def lose(self, part: str) -> None:
         """Tensors with `part` in their names stay random, whatever comes."""
         import torch

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from gymtrain_trainer.checkpoints.final_model import DRAFT
 from gymtrain_trainer.data.order import Place
 
 STATE_FILE = "gymtrain.json"
@@ -108,11 +109,12 @@ def _set_aside(folder: Path, names: list[str]) -> SetAside | None:
 
 
 def drop_cut_off(folder: Path) -> list[str]:
-    """Removes checkpoints that aren't whole; returns their names. Rank 0 only, before training."""
+    """Removes checkpoints, and a final model, that aren't whole; returns their names. Rank 0 only, before training."""
     cut_off = [
         name
         for name in os.listdir(folder)
-        if _FOLDER.match(name) and (folder / name).is_dir() and not (folder / name / STATE_FILE).exists()
+        if name == DRAFT
+        or (_FOLDER.match(name) and (folder / name).is_dir() and not (folder / name / STATE_FILE).exists())
     ]
     for name in cut_off:
         shutil.rmtree(folder / name, ignore_errors=True)

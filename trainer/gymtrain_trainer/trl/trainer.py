@@ -8,6 +8,7 @@
 | the way of an adapter is agreed on | the transport is chosen for it |
 """
 
+import contextlib
 import importlib.util
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ from gymtrain_trainer.trl import internals, settings
 from gymtrain_trainer.trl.adapter import agree_on_adapter
 from gymtrain_trainer.trl.async_grpo import GroupGRPOTrainer
 from gymtrain_trainer.trl.attention import TREE_ATTENTION, TreeAttention
+from gymtrain_trainer.trl.export import export_adapter, export_model, export_type
 from gymtrain_trainer.trl.parity import ParityCallback
 from gymtrain_trainer.trl.refusals import refusals_named
 from gymtrain_trainer.trl.steps import StepTeller, StopCallback, agree_among_ranks, steps_of
@@ -54,7 +56,7 @@ def build_trainer(
     """
     disable_progress_bar()  # a pod's log shows each redraw as text
     config = config_class(**arguments)
-    with internals.no_peak_flops_on_cpu():
+    with internals.no_peak_flops_on_cpu(), _weights_of_this_rank(config):
         trainer = GroupGRPOTrainer(
             model=str(model),
             args=config,
@@ -72,6 +74,18 @@ def build_trainer(
         # TRL registered its own under this name when it was made; the last registration counts.
         AttentionInterface.register(TREE_ATTENTION, TreeAttention())
     return trainer
+
+
+def _weights_of_this_rank(config: AsyncGRPOConfig) -> contextlib.AbstractContextManager[None]:
+    """Around the loading of the model: where rank 0 reads for all, the others make room for their shares.
+
+    transformers has a way of its own, by the same setting. In 5.19 all ranks read, and then those other than 0 throw
+    away what they read and write zeros: as much memory as without it.
+    """
+    sharding = internals.fsdp_arguments(config)
+    if sharding is None or not sharding[settings.LOADING]:
+        return contextlib.nullcontext()
+    return internals.models_read_once(sharding, here=config.process_index == 0)
 
 
 def make_trainer(parts: TrainerParts) -> "TRLTrainer":
@@ -108,6 +122,8 @@ def make_trainer(parts: TrainerParts) -> "TRLTrainer":
         internals.forgive_saves(trainer, lambda error: callbacks.on_save_error(steps_of(trainer.state), error))
     return TRLTrainer(
         trainer,
+        source=context.paths.model,
+        dtype=spec.model.dtype,
         trains_adapter=spec.model.lora is not None,
         settle_transport=rank_zero.settle_transport if rank_zero is not None else None,
     )
@@ -117,10 +133,25 @@ class TRLTrainer:
     """TRL's trainer, as the trainer's process drives it: see `framework.Trainer`."""
 
     def __init__(
-        self, trainer: AsyncGRPOTrainer, *, trains_adapter: bool, settle_transport: Callable[[], Transport] | None
+        self,
+        trainer: AsyncGRPOTrainer,
+        *,
+        source: Path,
+        dtype: str,
+        trains_adapter: bool,
+        settle_transport: Callable[[], Transport] | None,
     ) -> None:
-        """`settle_transport`: on rank 0 only."""
+        """
+        Args:
+            trainer: TRL's.
+            source: the folder of the model that it was made from.
+            dtype: `spec.model.dtype`.
+            trains_adapter: it trains an adapter, not all weights.
+            settle_transport: on rank 0 only.
+        """
         self._trainer = trainer
+        self._source = source
+        self._dtype = dtype
         self._trains_adapter = trains_adapter
         self._settle_transport = settle_transport
 
@@ -150,8 +181,11 @@ class TRLTrainer:
         internals.save_checkpoint(self._trainer)
 
     def save_model(self, folder: Path) -> None:
-        """Writes the model, or the adapter."""
-        self._trainer.save_model(str(folder))
+        """Writes the model, or the adapter: see export.py."""
+        if self._trains_adapter:
+            export_adapter(self._trainer, folder)
+        else:
+            export_model(self._trainer, folder, self._source, export_type(self._dtype, self._source))
 
     def parameters(self) -> Iterator[tuple[str, Any]]:
         """What TRL sends at a weight sync."""
