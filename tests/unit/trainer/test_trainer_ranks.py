@@ -30,15 +30,15 @@ SECONDS = 200  # for both
 GPUS = 2 if torch.cuda.device_count() >= 2 else 0
 SAME = 0.05 if GPUS else 0.001  # mean |difference| of log-probabilities; on GPUs the trainer computes in bfloat16
 PARITY = {"parityEverySyncs": 1, "parityThreshold": str(SAME)}
-LORA = {"source": "pvc://models/tiny", "lora": {"r": 4, "target_modules": ["q_proj", "v_proj"]}}
-SHARDED = {"fsdp": True, "fsdp_config": {"transformer_layer_cls_to_wrap": ["Qwen3DecoderLayer"]}}
+LORA: dict[str, Any] = {"source": "pvc://models/tiny", "lora": {"r": 4, "target_modules": ["q_proj", "v_proj"]}}
+SHARDED: dict[str, Any] = {"fsdp": True, "fsdp_config": {"transformer_layer_cls_to_wrap": ["Qwen3DecoderLayer"]}}
 WAYS = [
     pytest.param({}, id="replicated"),
     pytest.param(SHARDED, id="sharded"),
 ]
 
 
-def _train(
+def train_ranks(
     folder: Path, model: Path, spec: dict[str, Any], environment: dict[str, str] | None = None, **config: Any
 ) -> Any:
     """Runs both to their end; the exit codes and the last checkpoint."""
@@ -72,8 +72,8 @@ def _train(
 
 @pytest.fixture(params=WAYS)
 def train(request: pytest.FixtureRequest, tmp_path: Path, tiny_model: Path) -> Callable[..., Any]:
-    """Runs both processes, each way: see `_train`."""
-    return partial(_train, tmp_path, tiny_model, **request.param)
+    """Runs both processes, each way: see `train_ranks`."""
+    return partial(train_ranks, tmp_path, tiny_model, **request.param)
 
 
 def test_two_processes_train_all_weights(train: Callable[..., Any], tmp_path: Path) -> None:

@@ -57,6 +57,25 @@ def test_a_gpu_run_keeps_trls_defaults() -> None:
     assert "bf16" not in made
 
 
+@pytest.mark.parametrize(
+    ("sharding", "passed"),
+    [
+        (None, {"cpu_ram_efficient_loading": True}),
+        ({"version": 2}, {"cpu_ram_efficient_loading": True, "version": 2}),
+        ({"cpu_ram_efficient_loading": False}, {"cpu_ram_efficient_loading": False}),
+        ({"fsdp_cpu_ram_efficient_loading": "false"}, {"fsdp_cpu_ram_efficient_loading": "false"}),
+        ("/config/fsdp.json", "/config/fsdp.json"),
+    ],
+)
+def test_one_process_reads_a_sharded_model_unless_the_run_says_otherwise(sharding: Any, passed: Any) -> None:
+    assert arguments(spec({"fsdp": True, "fsdp_config": sharding}))["fsdp_config"] == passed
+
+
+def test_a_model_that_is_not_sharded_has_no_settings_of_sharding() -> None:
+    assert "fsdp_config" not in arguments(spec())
+    assert arguments(spec({"fsdp": False, "fsdp_config": {"version": 2}}))["fsdp_config"] == {"version": 2}
+
+
 def test_checkpoints_are_written_only_where_a_volume_keeps_them() -> None:
     assert arguments(spec())["save_strategy"] == "no"
     assert arguments(spec(trainer={"checkpoint": {"size": "1Gi"}}))["save_strategy"] == "steps"

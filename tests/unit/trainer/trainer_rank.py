@@ -1,16 +1,19 @@
 """One of two training processes: `python -m tests.unit.trainer.trainer_rank FOLDER`, with torchrun's environment.
 
-Rank 0 has the agent and what stands for vLLM, and leaves in FOLDER/parity what it measured last. Ends with 75 where
-SIGTERM ended it, with the exit code of the trainer's own errors, and with 1 otherwise.
+Rank 0 has the agent and what stands for vLLM, and leaves in FOLDER/parity what it measured last, and in
+FOLDER/sent.safetensors what vLLM has at the end. Ends with 75 where SIGTERM ended it, with the exit code of the
+trainer's own errors, and with 1 otherwise.
 
 | variable | what happens |
 |---|---|
 | TERM_AT_SYNC | SIGTERM to rank 0 at the beginning of the weight sync after so many |
 | TERM_AFTER_GROUPS | SIGTERM to rank 0 once the steps are done that so many groups make; no other is answered |
 | VLLM_LOSES | tensors with this in their names stay random in what stands for vLLM |
+| MODEL_OF_OTHERS | the model's folder for ranks other than 0 |
 """
 
 import asyncio
+import dataclasses
 import os
 import signal
 import sys
@@ -70,6 +73,9 @@ def main() -> int:
     _shard_on_cpus()
     folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
     made = read_context({"GYMTRAIN_RUN_CONFIG": str(folder / "run.json"), "GYMTRAIN_ROOT": str(folder)})
+    if rank and (model := os.environ.get("MODEL_OF_OTHERS")):
+        paths = dataclasses.replace(made.paths, model=Path(model))
+        made = Context(made.run, paths, made.attempt, made.nodes, made.node_rank, made.port)
     stop = StopSignal()
     stop.install()
     vllm: VLLM | None = None
@@ -95,6 +101,8 @@ def main() -> int:
         return error.exit_code
     if board is not None:
         (folder / "parity").write_text(str(board.snapshot().parity))
+    if vllm is not None:
+        vllm.keep(folder / "sent.safetensors")
     return 0
 
 

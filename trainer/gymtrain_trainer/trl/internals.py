@@ -6,10 +6,13 @@ whole; what it exports (AsyncGRPOTrainer, AsyncGRPOConfig) and the protocols tha
 """
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from gymtrain_trainer.internals import Internal
+
+log = logging.getLogger(__name__)
 
 _TRAINER = "trl.experimental.async_grpo.async_grpo_trainer"
 
@@ -108,7 +111,8 @@ INTERNALS = (
     Internal(
         "transformers:PreTrainedModel.from_pretrained",
         "transformers 5.19",
-        "replaced in preflight: TRL loads the model in its constructor, and there it is made of its config alone",
+        "replaced while TRL loads the model in its constructor: in preflight it is made of its config alone; where one "
+        "rank reads the weights for all, the others make room for their shares",
         "a trainer that takes a model, as other trainers of TRL do",
     ),
     Internal(
@@ -120,8 +124,9 @@ INTERNALS = (
     Internal(
         "transformers:TrainingArguments.fsdp_plugin_args",
         "transformers 5.19",
-        "the arguments of accelerate's FSDP plugin, which preflight asks for the classes to wrap",
-        "a plugin that is made also with one process",
+        "the arguments of accelerate's FSDP plugin, which preflight asks for the classes to wrap; changed where "
+        "accelerate can't send a model's weights from one rank",
+        "a plugin that is made also with one process, before the model is loaded",
         on_instance=True,
     ),
 )
@@ -232,36 +237,99 @@ def plain_attention(model: Any) -> Iterator[None]:
 @contextlib.contextmanager
 def models_on_meta() -> Iterator[None]:
     """`from_pretrained` makes models of their config meanwhile, on torch's meta device."""
+    with _loaded_by(lambda usual: _on_meta):
+        yield
+
+
+@contextlib.contextmanager
+def models_read_once(sharding: dict[str, Any], *, here: bool) -> Iterator[None]:
+    """`from_pretrained` reads weights on one rank alone meanwhile; accelerate then sends them when it shards the model.
+
+    On the others parameters are zeros, which take no memory until they are written. They are no meta tensors, as
+    accelerate tells the parameters of an optimizer by their addresses. Buffers that a model computes are as usual.
+
+    Some models are read on each rank. Those with buffers that checkpoints hold: accelerate 1.15 sends all of a state
+    dict as shards, which buffers have none of; so it is told not to send. Those whose code fails on the meta device. And
+    quantized ones, whose parameters are not those that the config makes; accelerate decides whether to send these.
+
+    Args:
+        sharding: the arguments of accelerate's plugin, of which one is changed where each rank has to read.
+        here: this is the rank that reads.
+    """
+
+    def once(usual: Callable[..., Any]) -> Callable[..., Any]:
+        def load(cls: Any, path: str, /, **arguments: Any) -> Any:
+            def everywhere(reason: str) -> Any:
+                log.warning("each process reads the weights: %s", reason)
+                sharding["cpu_ram_efficient_loading"] = False
+                return usual(cls, path, **arguments)
+
+            try:
+                made = _on_meta(cls, path, **arguments)
+            except (
+                Exception
+            ) as error:  # of the model's code, which looks at its own tensors; or of what is refused anyway
+                return everywhere(f"the model can't be made without them: {type(error).__name__}: {error}")
+            if kept := [name for name, _ in made.named_buffers() if name in made.state_dict()]:
+                return everywhere(f"accelerate can't send buffers, such as {kept[0]}")
+            if here or "quantization_config" in arguments or hasattr(made.config, "quantization_config"):
+                return usual(cls, path, **arguments)
+            state = {name: _unwritten_zeros(parameter) for name, parameter in made.named_parameters()}
+            model = usual(cls, None, config=made.config, state_dict=state, **arguments)
+            model.config.name_or_path = path
+            return model
+
+        return load
+
+    with _loaded_by(once):
+        yield
+
+
+def _unwritten_zeros(like: Any) -> Any:
+    """On the CPU. The kernel makes pages of numpy's zeros when they are written; torch writes its zeros at once."""
+    import numpy
     import torch
-    from transformers import AutoConfig, PreTrainedModel
+
+    size = like.numel() * like.element_size()
+    return torch.from_numpy(numpy.zeros(max(1, size), dtype=numpy.uint8))[:size].view(like.dtype).view(like.shape)
+
+
+def _on_meta(
+    cls: Any,
+    path: str,
+    /,
+    *,
+    dtype: Any = None,
+    attn_implementation: str | None = None,
+    trust_remote_code: bool = False,
+    device_map: object = None,
+    **more: Any,
+) -> Any:
+    """A model of its config alone."""
+    import torch
+    from transformers import AutoConfig
+
+    config = more.pop("config", None)
+    if config is None:
+        config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code, **more)
+    with torch.device("meta"):
+        return cls._from_config(config, dtype=dtype, attn_implementation=attn_implementation)
+
+
+@contextlib.contextmanager
+def _loaded_by(load: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+    """`from_pretrained` is what `load` makes of the usual one meanwhile; both get the class first."""
+    from transformers import PreTrainedModel
 
     original = PreTrainedModel.__dict__["from_pretrained"]  # as it is: bound to no class
-
-    def on_meta(
-        cls: type[PreTrainedModel],
-        path: str,
-        /,
-        *,
-        dtype: Any = None,
-        attn_implementation: str | None = None,
-        trust_remote_code: bool = False,
-        device_map: object = None,
-        **more: Any,
-    ) -> PreTrainedModel:
-        config = more.pop("config", None)
-        if config is None:
-            config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code, **more)
-        with torch.device("meta"):
-            return cls._from_config(config, dtype=dtype, attn_implementation=attn_implementation)
-
-    PreTrainedModel.from_pretrained = classmethod(on_meta)
+    PreTrainedModel.from_pretrained = classmethod(load(original.__func__))
     try:
         yield
     finally:
         PreTrainedModel.from_pretrained = original
 
 
-def fsdp_arguments(trainer: Any) -> dict[str, Any] | None:
-    """Arguments of accelerate's FSDP plugin for this trainer; None without FSDP."""
-    arguments: dict[str, Any] | None = trainer.args.fsdp_plugin_args
+def fsdp_arguments(config: Any) -> dict[str, Any] | None:
+    """Arguments of accelerate's FSDP plugin for a trainer of this config; None without FSDP."""
+    arguments: dict[str, Any] | None = config.fsdp_plugin_args
     return arguments

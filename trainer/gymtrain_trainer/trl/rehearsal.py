@@ -108,7 +108,7 @@ def _build(spec: GymTrainingRunSpec, model: Path, folder: Path) -> AsyncGRPOTrai
         config_class=_MetaConfig,
     )
     trainer.create_optimizer_and_scheduler(steps or 1)
-    sharding = internals.fsdp_arguments(trainer)
+    sharding = internals.fsdp_arguments(trainer.args)
     if sharding is not None:  # as accelerate does when it shards the model
         FullyShardedDataParallelPlugin(**sharding).set_auto_wrap_policy(trainer.model)
     return trainer

@@ -51,6 +51,9 @@ NEUTRAL_SAMPLING: dict[str, tuple[Any, ...]] = {
 # GRPOConfig's settings of the loss that AsyncGRPOConfig lacks, by their values here.
 LOSS_KEYS: dict[str, tuple[str, ...]] = {"scale_rewards": SCALES, "loss_type": LOSSES}
 
+LOADING = "cpu_ram_efficient_loading"
+"""Key of `fsdp_config`: whether one rank reads the weights for all."""
+
 # TRL's defaults
 _GENERATIONS = 8
 _BATCH = 8
@@ -161,6 +164,8 @@ def trl_arguments(spec: GymTrainingRunSpec, *, folder: Path, steps: int | None) 
         defaults |= {"bf16": False, "gradient_checkpointing": False, "dataloader_pin_memory": False}
     ours = {*OWNED_KEYS, *LOSS_KEYS}
     given = {key: value for key, value in spec.trainer.config.items() if key not in ours}
+    if given.get("fsdp"):
+        given["fsdp_config"] = _sharding(given.get("fsdp_config"))
     decided: dict[str, Any] = {
         "output_dir": str(folder),
         "max_staleness": spec.rollout.max_staleness,
@@ -175,6 +180,15 @@ def trl_arguments(spec: GymTrainingRunSpec, *, folder: Path, steps: int | None) 
     if steps is not None:
         decided["max_steps"] = steps
     return defaults | given | decided
+
+
+def _sharding(given: Any) -> Any:
+    """`fsdp_config` with our default: only rank 0 reads the weights, and sends each rank its share."""
+    if not isinstance(given, dict | None):  # the path of a file, which transformers reads
+        return given
+    given = given or {}
+    taken = {key.removeprefix("fsdp_") for key in given}  # transformers takes keys both ways
+    return given if LOADING in taken else {LOADING: True, **given}
 
 
 @dataclass(frozen=True)
