@@ -73,22 +73,6 @@ def test_each_rank_reads_a_model_with_buffers_in_its_checkpoint(tiny_model: Path
         assert sharding == {"cpu_ram_efficient_loading": False}, "accelerate can't send it"
 
 
-class Picky(Qwen3ForCausalLM):
-    """Looks at the data of a tensor when it is made, as drop-path schedules do."""
-
-    def __init__(self, config: Any) -> None:
-        super().__init__(config)
-        self.rate = torch.linspace(0, 1, 3)[1].item()
-
-
-def test_each_rank_reads_a_model_that_cannot_be_made_without_data(tiny_model: Path) -> None:
-    usual = Qwen3ForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
-    for here in (True, False):
-        model, sharding = load(Picky, tiny_model, here=here)
-        assert all(map(torch.equal, model.state_dict().values(), usual.state_dict().values()))
-        assert sharding == {"cpu_ram_efficient_loading": False}
-
-
 def test_each_rank_reads_a_quantized_model(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(tiny_model, tmp_path, dirs_exist_ok=True)
     config = json.loads((tmp_path / "config.json").read_text())

@@ -249,8 +249,8 @@ def models_read_once(sharding: dict[str, Any], *, here: bool) -> Iterator[None]:
     accelerate tells the parameters of an optimizer by their addresses. Buffers that a model computes are as usual.
 
     Some models are read on each rank. Those with buffers that checkpoints hold: accelerate 1.15 sends all of a state
-    dict as shards, which buffers have none of; so it is told not to send. Those whose code fails on the meta device. And
-    quantized ones, whose parameters are not those that the config makes; accelerate decides whether to send these.
+    dict as shards, which buffers have none of; so it is told not to send. And quantized ones, whose parameters are not
+    those that the config makes; accelerate itself decides whether to send these.
 
     Args:
         sharding: the arguments of accelerate's plugin, of which one is changed where each rank has to read.
@@ -259,19 +259,11 @@ def models_read_once(sharding: dict[str, Any], *, here: bool) -> Iterator[None]:
 
     def once(usual: Callable[..., Any]) -> Callable[..., Any]:
         def load(cls: Any, path: str, /, **arguments: Any) -> Any:
-            def everywhere(reason: str) -> Any:
-                log.warning("each process reads the weights: %s", reason)
+            made = _on_meta(cls, path, **arguments)
+            if kept := [name for name, _ in made.named_buffers() if name in made.state_dict()]:
+                log.warning("each process reads the weights: accelerate can't send buffers, such as %s", kept[0])
                 sharding["cpu_ram_efficient_loading"] = False
                 return usual(cls, path, **arguments)
-
-            try:
-                made = _on_meta(cls, path, **arguments)
-            except (
-                Exception
-            ) as error:  # of the model's code, which looks at its own tensors; or of what is refused anyway
-                return everywhere(f"the model can't be made without them: {type(error).__name__}: {error}")
-            if kept := [name for name, _ in made.named_buffers() if name in made.state_dict()]:
-                return everywhere(f"accelerate can't send buffers, such as {kept[0]}")
             if here or "quantization_config" in arguments or hasattr(made.config, "quantization_config"):
                 return usual(cls, path, **arguments)
             state = {name: _unwritten_zeros(parameter) for name, parameter in made.named_parameters()}

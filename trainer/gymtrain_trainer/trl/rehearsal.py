@@ -79,7 +79,12 @@ def rehearse(spec: GymTrainingRunSpec, model: Path) -> tuple[list[Finding], list
     Only for processes that don't train: attention stays replaced.
     """
     try:
-        with tempfile.TemporaryDirectory() as folder, _first_process(spec), internals.models_on_meta():
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            _environment_kept(),
+            _first_process(spec),
+            internals.models_on_meta(),
+        ):
             trainer = _build(spec, model, Path(folder))
             findings = _check_attention(trainer, spec)
     except Exception as error:
@@ -148,6 +153,18 @@ def _check_attention(trainer: AsyncGRPOTrainer, spec: GymTrainingRunSpec) -> lis
         "transformers' attention interface, so the samples that TRL packs into one row would see each other"
     )
     return [Finding(where=_MODEL, message=message)]
+
+
+@contextlib.contextmanager
+def _environment_kept() -> Iterator[None]:
+    """transformers and accelerate leave settings of FSDP in the environment, and take them for a later trainer's."""
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
 
 
 @contextlib.contextmanager
