@@ -188,7 +188,7 @@ def test_a_pod_and_a_volume_that_are_too_small_are_told_their_sizes(
     assert main(["--run", str(tmp_path / "a.yaml")]) == 1
     shown = capsys.readouterr().out
     assert "A trainer pod needs memory: 19Gi" in shown
-    assert "trainer.checkpoint.size: 150Gi" in shown
+    assert "trainer.checkpoint.size: 143Gi" in shown
 
 
 @pytest.mark.parametrize(

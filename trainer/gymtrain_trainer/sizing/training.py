@@ -230,12 +230,17 @@ def host(training: Training, room: int | None = None) -> Needs:
         training: what is trained.
         room: bytes of the pod's limit.
     """
-    loading = training.gpus * FULL * training.held
+    # Of a sharded model one process reads all of it, and sends the others their shares.
+    loading = (1 if training.sharded else training.gpus) * FULL * training.held
     # A checkpoint of a sharded model is put together on rank 0: the model, then the moments.
     saving = max(FULL * training.held, _MOMENTS * training.trained) if training.sharded else 0
     parts = (
         Part("processes", training.gpus * _PROCESS, "Python, torch and CUDA: 4 GiB each"),
-        Part("model", max(loading, saving), "each process loads all of it in float32, before it goes to the GPU"),
+        Part(
+            "model",
+            max(loading, saving),
+            "loaded in float32 before it goes to the GPU: once if sharded, else by each process",
+        ),
     )
     return Needs("node of rank 0", parts, room, {"loading": loading, "saving": saving})
 
@@ -250,10 +255,11 @@ def checkpoints(training: Training, room: int | None = None) -> Needs:
     # FSDP's checkpoint has the model twice: as transformers loads it, and as it resumes.
     model = FULL * training.trained * (2 if training.sharded else 1)
     one = model + _MOMENTS * training.trained
+    final = FULL if training.adapter is not None else HALF
     count = training.kept_checkpoints + 1
     parts = (
         Part("checkpoints", count * one, f"{count} x {one / GIB:.1f} GiB: the oldest goes when a new one is written"),
-        Part("final model", FULL * training.trained, "float32"),
+        Part("final model", final * training.trained, "the model's own type; an adapter is float32"),
     )
     return Needs("checkpoint volume", parts, room)
 
