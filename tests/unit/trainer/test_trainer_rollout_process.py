@@ -205,6 +205,9 @@ async def test_a_process_that_is_killed_ends_its_groups_and_says_what_may_be_lac
         for _ in range(2):  # nor does another one begin
             with pytest.raises(WorkerDiedError, match=r"SIGKILL.*memory"):
                 await made.process.run(made.task())
+        assert made.process._connection is not None
+        watched = asyncio.get_running_loop().remove_reader(made.process._connection.fileno())
+        assert not watched, "a closed socket is always readable: the loop would spin"
 
 
 async def test_an_error_that_should_not_be_ends_the_groups() -> None:

@@ -42,7 +42,7 @@ class Runner:
         self._connection = connection
         self._settings = settings
         self._numbering = SyncNumbers(settings.run, settings.attempt, settings.first_number)
-        self._outgoing: queue.SimpleQueue[ToTrainer | None] = queue.SimpleQueue()
+        self._outgoing: queue.SimpleQueue[ToTrainer] = queue.SimpleQueue()
         self._runner: GroupRunner | None = None
         self._groups: set[asyncio.Task[None]] = set()
         self._begun = 0
@@ -132,8 +132,8 @@ class Runner:
 
     def _write(self) -> None:
         try:
-            while (message := self._outgoing.get()) is not None:
-                self._connection.send(message)
+            while True:
+                self._connection.send(self._outgoing.get())
         except OSError:  # the trainer ended: so does this process
             return
 

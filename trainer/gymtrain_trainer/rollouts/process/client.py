@@ -54,6 +54,7 @@ class RolloutProcess:
         self._state = state
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._events: GroupEvents | None = None
         self._open: dict[int, asyncio.Future[Group]] = {}
         self._begun = 0  # groups
@@ -83,7 +84,7 @@ class RolloutProcess:
             self.launch()
         assert self._connection is not None
         loop, number = asyncio.get_running_loop(), self._connection.fileno()
-        self._events = events
+        self._loop, self._events = loop, events
         loop.add_reader(number, self._readable)
         try:
             yield self
@@ -137,17 +138,19 @@ class RolloutProcess:
             while self._error is None and self._connection.poll():
                 self._heard(self._connection.recv())
         except (EOFError, OSError):
+            if self._loop is not None:
+                self._loop.remove_reader(self._connection.fileno())  # a closed socket can always be read
             self._fail(self._how_it_ended())
 
     def _heard(self, message: ToTrainer) -> None:
         assert self._events is not None
         match message:
             case Ended(number, group):
-                if number in self._open and not self._open[number].done():
-                    self._open[number].set_result(group)
+                if (ended := self._waited_for(number)) is not None:
+                    ended.set_result(group)
             case Dropped(number, reason, why):
-                if number in self._open and not self._open[number].done():
-                    self._open[number].set_exception(GroupDroppedError(reason, why))
+                if (ended := self._waited_for(number)) is not None:
+                    ended.set_exception(GroupDroppedError(reason, why))
             case Running():
                 self._seen = message
                 self._events.rollouts_running(self.running)
@@ -161,6 +164,11 @@ class RolloutProcess:
                 self._fail(error)
             case _:
                 assert_never(message)
+
+    def _waited_for(self, number: int) -> asyncio.Future[Group] | None:
+        """The group's end, where somebody still waits for it."""
+        ended = self._open.get(number)
+        return ended if ended is not None and not ended.done() else None
 
     async def _look(self) -> None:
         try:
