@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from benchmarks.processes import ended_after
+
 _REPOSITORY = Path(__file__).resolve().parent.parent
 _READY_SECONDS = 60.0
 
@@ -40,15 +42,8 @@ def environment() -> dict[str, str]:
 def process(*arguments: str, **more: str) -> Iterator[subprocess.Popen[bytes]]:
     """`python -m arguments`, ended with the block."""
     running = subprocess.Popen([sys.executable, "-m", *arguments], env={**environment(), **more}, cwd=_REPOSITORY)
-    try:
+    with ended_after(running, 30):
         yield running
-    finally:
-        running.terminate()
-        try:
-            running.wait(30)
-        except subprocess.TimeoutExpired:
-            running.kill()
-            running.wait()
 
 
 @contextmanager

@@ -1,6 +1,9 @@
-"""Memory and CPU of processes, from /proc."""
+"""Processes of benchmarks: memory and CPU, from /proc, and their end."""
 
+import contextlib
 import os
+import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +26,19 @@ class Usage:
 
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(self.cpu + other.cpu, self.resident + other.resident)
+
+
+@contextlib.contextmanager
+def ended_after[T: (str, bytes)](running: subprocess.Popen[T], seconds: float = 10.0) -> Iterator[subprocess.Popen[T]]:
+    """Ends it with the block: asks, and kills it where it hasn't ended within `seconds`."""
+    try:
+        yield running
+    finally:
+        running.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            running.wait(seconds)
+        running.kill()
+        running.wait()
 
 
 def usage(pid: int) -> Usage:

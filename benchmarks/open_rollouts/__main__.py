@@ -96,14 +96,8 @@ def _process(module: str, *arguments: str) -> "Iterator[subprocess.Popen[str]]":
     command = [sys.executable, "-m", module, *arguments]
     pipe = subprocess.PIPE
     running = subprocess.Popen(command, env=environment(), stdin=pipe, stdout=pipe, text=True)
-    try:
+    with processes.ended_after(running):
         yield running
-    finally:
-        running.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            running.wait(10)
-        running.kill()
-        running.wait()
 
 
 def main() -> int:

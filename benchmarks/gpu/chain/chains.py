@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.gpu.chain.task import ANSWER_TOKENS, GENERATIONS, Slow, Tails, rows
+from benchmarks.processes import ended_after
 from dev.gpu.vllm_server import START_SECONDS, free_port, serving, wait_until_up
 from gymtrain_api.spec import CorrectionMode
 from gymtrain_api.wiring import GATEWAY_PORT, RunConfig
@@ -269,14 +270,8 @@ def _process(module: list[str], log: Path, environment: Mapping[str, str]) -> It
         command = [sys.executable, "-m", *module]
         everything = {**os.environ, **_ENVIRONMENT, **environment}
         process = subprocess.Popen(command, env=everything, stdout=output, stderr=subprocess.STDOUT)
-    try:
+    with ended_after(process):
         yield process
-    finally:
-        process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(10)
-        process.kill()
-        process.wait()
 
 
 def _wait(process: subprocess.Popen[bytes], end: float, log: Path) -> None:

@@ -62,24 +62,23 @@ def test_vllm_paused_and_left_alone(operator: Kubectl, kubectl: Kubectl) -> None
     _finish(kubectl, "paused")
 
 
-def test_the_trainer_killed_during_an_update(operator: Kubectl, kubectl: Kubectl) -> None:
-    _start(kubectl, "trainer", max_steps=200, save_steps=5)
-    eventually(lambda: step(kubectl, "trainer") >= 7, "there is a checkpoint", 4 * MINUTES)
-    kill_at(kubectl, "trainer", "updating", "trainer", "gymtrain_trainer")
-    _finish(kubectl, "trainer", attempts=2)
-    assert kubectl.get("gymtrainingrun", "trainer")["status"]["attempt"] == 2
-    steps = [line["step"] for line in trainer_events(kubectl, "trainer", "step")]
+def _goes_on_from_a_checkpoint(kubectl: Kubectl, name: str, moment: Moment, word: str) -> None:
+    """A process of the trainer's pod is killed: the second attempt goes on."""
+    _start(kubectl, name, max_steps=200, save_steps=5)
+    eventually(lambda: step(kubectl, name) >= 7, "there is a checkpoint", 4 * MINUTES)
+    kill_at(kubectl, name, moment, "trainer", word)
+    _finish(kubectl, name, attempts=2)
+    assert kubectl.get("gymtrainingrun", name)["status"]["attempt"] == 2
+    steps = [line["step"] for line in trainer_events(kubectl, name, "step")]
     assert steps.count(3) == 1, "the second attempt went on from a checkpoint"
+
+
+def test_the_trainer_killed_during_an_update(operator: Kubectl, kubectl: Kubectl) -> None:
+    _goes_on_from_a_checkpoint(kubectl, "trainer", "updating", "gymtrain_trainer")
 
 
 def test_the_rollouts_process_killed(operator: Kubectl, kubectl: Kubectl) -> None:
-    _start(kubectl, "rollouts", max_steps=200, save_steps=5)
-    eventually(lambda: step(kubectl, "rollouts") >= 7, "there is a checkpoint", 4 * MINUTES)
-    kill_at(kubectl, "rollouts", "generating", "trainer", "gymtrain_trainer.rollouts.process")
-    _finish(kubectl, "rollouts", attempts=2)
-    assert kubectl.get("gymtrainingrun", "rollouts")["status"]["attempt"] == 2
-    steps = [line["step"] for line in trainer_events(kubectl, "rollouts", "step")]
-    assert steps.count(3) == 1, "the second attempt went on from a checkpoint"
+    _goes_on_from_a_checkpoint(kubectl, "rollouts", "generating", "gymtrain_trainer.rollouts.process")
 
 
 def test_gateway_and_gym_servers_killed(operator: Kubectl, kubectl: Kubectl) -> None:
