@@ -9,7 +9,8 @@ PYTHON = $(shell dev/python.sh)
 RUN = $(UV) run --python "$(PYTHON)" --locked --extra operator --extra cli --group dev
 # NeMo Gym pins libraries that the rest can't live with, so its tests run in an environment of their own.
 RUN_GYM = UV_PROJECT_ENVIRONMENT=.venv-gym $(UV) run --python "$(PYTHON)" --locked --extra gym --extra gym-swe --group dev
-E2E = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m "e2e and not faults and not gpu_images"
+E2E = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m "e2e and not faults and not gpu_images and not gpu"
+GPUS = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m gpu
 GPU_IMAGES = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m gpu_images
 FAULTS = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m faults
 PYTEST_ARGS ?=
@@ -94,6 +95,10 @@ test-agent-sandbox: cluster-up images ## The same with agent-sandbox's controlle
 test-gpu-images: cluster-up ## Check the images for GPUs without a GPU: 8 GB; not part of `make test`
 	dev/run images inference-gpu trainer-gpu
 	$(GPU_IMAGES) tests/e2e/gpu_images --capture=no $(PYTEST_ARGS)
+
+.PHONY: test-gpus
+test-gpus: ## Runs on GPUs, on a cluster that has them (dev/README.md, GPUs); not part of `make test`
+	$(GPUS) tests/e2e/gpus $(PYTEST_ARGS)
 
 .PHONY: test-containerd-2
 test-containerd-2: ## All tests of sandboxes on containerd 2, with user namespaces and image volumes; ends the cluster before and after

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dev import go_checks
-from dev.cluster import extras
+from dev.cluster import containerd, extras, gpus
 from dev.cluster.addons import is_up, kubectl
 from dev.cluster.down import leftovers
 from dev.host import processes
@@ -17,7 +17,7 @@ from dev.images.dockerfiles import needed
 from dev.lock import exclusive
 from dev.providers import choose
 from dev.providers.local import Local
-from dev.report import DevError, say
+from dev.report import DevError, say, step
 from dev.settings import BUILD_DAEMON, DAEMONS, EXTRA_DAEMONS, Settings
 from dev.supply import binaries
 
@@ -56,6 +56,18 @@ def _addon(settings: Settings, arguments: argparse.Namespace) -> int:
         raise DevError("addons belong to the cluster that dev/ starts", fix="unset KUBECONFIG and CONTEXT")
     with exclusive(settings):
         (extras.remove if arguments.remove else extras.add)(settings, arguments.name)
+    return 0
+
+
+def _gpus(settings: Settings, arguments: argparse.Namespace) -> int:
+    with exclusive(settings):
+        gpus.add(settings, arguments.slices)
+    return 0
+
+
+def _load(settings: Settings, arguments: argparse.Namespace) -> int:
+    with exclusive(settings), step(f"loading {arguments.archive}"):
+        containerd.load_archive(settings, arguments.archive)
     return 0
 
 
@@ -109,6 +121,8 @@ _COMMANDS: dict[str, tuple[Callable[[Settings, argparse.Namespace], int], str]] 
     "cluster-down": (_cluster_down, "remove everything but the cache"),
     "images": (_images, "build images/NAME/Dockerfile into the cluster: all, or those named and what they need"),
     "addon": (_addon, "start agent-sandbox's controller or kwok beside the cluster, or remove it"),
+    "gpus": (_gpus, "give the node's NVIDIA GPUs to pods, by NVIDIA's device plugin"),
+    "load": (_load, "import images from an OCI archive into the cluster"),
     "kubeconfig": (_kubeconfig, "print the administrator's kubeconfig's path"),
     "status": (_status, "show the daemons and pods"),
     "leftovers": (_leftovers, "print what of the cluster is on the machine; nothing and status 0 when clean"),
@@ -137,6 +151,12 @@ def _parser() -> argparse.ArgumentParser:
                 metavar="EXAMPLE",
                 help="build the images that this example needs, too, while the rest of the cluster is made",
             )
+        if name == "gpus":
+            command.add_argument(
+                "--slices", type=int, default=1, help="let this many pods share each GPU in turns (%(default)s)"
+            )
+        if name == "load":
+            command.add_argument("archive", type=Path, metavar="ARCHIVE")
         if name == "addon":
             command.add_argument("name", choices=[extra.name for extra in extras.EXTRAS])
             command.add_argument("--remove", action="store_true", help="end it, and delete what it serves")

@@ -11,7 +11,6 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 NAME = "gymtrain"
 NODE_NAME = "gymtrain-dev"
 BRIDGE = "gymtrain0"
-CGROUP = "gymtrain-dev"
 
 # The node has an address of its own, on the bridge: the machine's may change, and certificates,
 # kubeconfigs and etcd all hold it. Outside the pod range, so that no policy mistakes it for a pod.
@@ -37,7 +36,8 @@ DAEMONS = (
 BUILD_DAEMON = "buildkitd"
 """Started when images are first built, so not part of a healthy cluster."""
 
-EXTRA_DAEMONS = ("agent-sandbox-controller", "kwok")
+GPU_DAEMON = "nvidia-device-plugin"
+EXTRA_DAEMONS = ("agent-sandbox-controller", "kwok", GPU_DAEMON)
 """Started by `dev/run addon` alone."""
 
 CONTAINERD_2_FEATURES = ("ImageVolume",)
@@ -50,13 +50,18 @@ def _directory(variable: str, default: str) -> Path:
     return Path(os.environ.get(variable) or default).expanduser().absolute()
 
 
+_STATE = ("GYMTRAIN_STATE", "/var/lib/gymtrain-dev")
+CGROUP = _directory(*_STATE).name
+"""Named as the state's folder: a second cluster of the machine, in a network of its own, has a group of its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The folders, from the environment."""
 
     cache: Path = field(default_factory=lambda: _directory("GYMTRAIN_CACHE", "~/.cache/gymtrain"))
     """Survives cluster-down: binaries, the Debian base, image layers, BuildKit's caches."""
-    state: Path = field(default_factory=lambda: _directory("GYMTRAIN_STATE", "/var/lib/gymtrain-dev"))
+    state: Path = field(default_factory=lambda: _directory(*_STATE))
     """One cluster's life: certificates, etcd, kubelet, logs, pid files. cluster-down removes it."""
     wants_containerd_2: bool = field(default_factory=lambda: os.environ.get("GYMTRAIN_CONTAINERD", "") == "2")
     """Start a new cluster with containerd 2 and its runc, from Go modules, instead of Debian's."""

@@ -175,6 +175,13 @@ def load_base(settings: Settings) -> None:
             ) from None
 
 
+def load_archive(settings: Settings, archive: Path) -> None:
+    """Import the images of an OCI archive, under the names that it has."""
+    if not archive.exists():
+        raise DevError(f"there is no {archive}")
+    ctr(settings, "images", "import", archive, deadline=600)
+
+
 def _marker(image: str, key: str) -> str:
     """A second name of an image, which tells what it was made from."""
     return f"{image}-{key}"

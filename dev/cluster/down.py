@@ -23,6 +23,8 @@ _CNI_RESULTS = Path("/var/lib/cni/results")
 _RUN = Path("/run/containerd")
 _SHIM_SOCKETS = _RUN / "s"
 _DEVICE_PLUGINS = Path("/var/lib/kubelet/device-plugins")
+_GPUS = Path("/var/run/cdi/k8s.device-plugin.nvidia.com-gpu.json")
+"""What NVIDIA's device plugin tells the container runtime of the GPUs."""
 
 
 def down(settings: Settings) -> None:
@@ -94,6 +96,8 @@ def _files(settings: Settings) -> Iterator[Path]:
         if str(settings.state) in result.read_text(errors="replace"):
             yield result
     yield from (path for path in _entries(_SHIM_SOCKETS) if path.is_socket() and _is_dead(path))
+    if _GPUS.exists() and str(settings.cache) in _GPUS.read_text(errors="replace"):
+        yield _GPUS
     yield from (path for path in _entries(_DEVICE_PLUGINS) if path.is_socket() and _is_dead(path))
 
 

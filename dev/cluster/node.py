@@ -104,13 +104,19 @@ def _kubelet(settings: Settings, programs: Mapping[str, Path], ports: Ports) -> 
 
 
 def _resolv_conf(settings: Settings) -> Path:
-    """The machine's resolver, for CoreDNS and host-network pods; without loopback addresses, which pods lack."""
+    """The machine's resolver, for CoreDNS and host-network pods."""
     managed = Path("/run/systemd/resolve/resolv.conf")
-    lines = (managed if managed.exists() else Path("/etc/resolv.conf")).read_text().splitlines()
-    servers = [line for line in lines if line.startswith("nameserver") and not line.split()[1].startswith("127.")]
+    machine = (managed if managed.exists() else Path("/etc/resolv.conf")).read_text()
     path = settings.state / "resolv.conf"
-    write(path, "\n".join([*(servers or ["nameserver 127.0.0.1"]), ""]))
+    write(path, "\n".join([*resolvers(machine), ""]))
     return path
+
+
+def resolvers(resolv_conf: str) -> list[str]:
+    """The machine's nameservers, without loopback addresses: there CoreDNS would ask itself, again and again, until it
+    answers nothing at all. Where there is no other, the node's own address, which says at once that nobody listens."""
+    lines = [line for line in resolv_conf.splitlines() if line.startswith("nameserver")]
+    return [line for line in lines if not line.split()[1].startswith(("127.", "::1"))] or [f"nameserver {NODE_IP}"]
 
 
 def _proxy(settings: Settings, programs: Mapping[str, Path], ports: Ports) -> Daemon:

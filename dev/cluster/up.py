@@ -42,7 +42,7 @@ def up(settings: Settings, build_images: Callable[[], None] | None = None) -> No
 
 
 def _mend_or_create(settings: Settings) -> None:
-    packages.ensure(settings)
+    _ensure_packages(settings)
     with ThreadPoolExecutor() as pool:  # debootstrap waits for the network, the compiler for the processors
         base = pool.submit(rootfs.ensure, settings)
         programs = binaries.ensure(settings)
@@ -56,7 +56,7 @@ def _mend_or_create(settings: Settings) -> None:
 
 def _create_beside(settings: Settings, build_images: Callable[[], None]) -> None:
     """A new cluster, and images built meanwhile: they need containerd and BuildKit, and no Kubernetes."""
-    packages.ensure(settings)
+    _ensure_packages(settings)
     with ThreadPoolExecutor() as pool:
         base = pool.submit(rootfs.ensure, settings)
         images: list[Future[None]] = []
@@ -77,6 +77,11 @@ def _create_beside(settings: Settings, build_images: Callable[[], None]) -> None
         _create(settings, programs)
         for build in images:
             build.result()
+
+
+def _ensure_packages(settings: Settings) -> None:
+    builds_runc = settings.wants_containerd_2 and bool(binaries.lacking(settings, CONTAINER_RUNTIME))
+    packages.ensure(settings, makes_base=not rootfs.archive(settings).exists(), builds_runc=builds_runc)
 
 
 def _ensure_runtime(settings: Settings) -> None:

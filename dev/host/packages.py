@@ -30,15 +30,22 @@ _TO_BUILD_RUNC = ("gcc", "libc6-dev", "libseccomp-dev", "pkg-config")
 _SECCOMP_HEADER = Path("/usr/include/seccomp.h")
 
 
-def ensure(settings: Settings) -> None:
-    """Install what is missing. Does nothing, and needs no network, when all programs are there."""
+def ensure(settings: Settings, *, makes_base: bool = True, builds_runc: bool = False) -> None:
+    """Install what is missing. Does nothing, and needs no network, when all programs are there.
+
+    `makes_base` and `builds_runc`: whether what these make isn't in the cache.
+    """
     if os.geteuid() != 0:
         raise DevError("the cluster needs root", fix="run as root, or set KUBECONFIG to a cluster that exists")
     search = environment(None)["PATH"]
     missing = {package for program, package in _PROGRAMS.items() if shutil.which(program, path=search) is None}
+    if not makes_base:
+        missing.discard("debootstrap")
+    if settings.wants_containerd_2:
+        missing -= {"containerd", "runc"}  # built from Go modules
     if not (CNI_PLUGINS / "bridge").exists():
         missing.add("containernetworking-plugins")
-    if settings.wants_containerd_2 and not _SECCOMP_HEADER.exists():
+    if builds_runc and not _SECCOMP_HEADER.exists():
         missing.update(_TO_BUILD_RUNC)
     if not missing:
         return

@@ -17,12 +17,14 @@ _NAMING = ("FROM", "ARG", "COPY", "RUN")
 _ARGUMENT = re.compile(r"ARG\s+(\w+)=")
 
 
+_RUNTIME_FOR_GPUS = {"gpu": {"EXTRA": "inference-gpu"}, "sm90": {"EXTRA": "inference-gpu", "ARCHITECTURES": "90"}}
 FOR_GPUS = {
-    "runtime": {"EXTRA": "inference-gpu"},
-    "inference": {"RUNTIME_IMAGE": f"{NAME}/runtime-gpu:dev"},
-    "trainer": {"RUNTIME_IMAGE": f"{NAME}/runtime-gpu:dev"},
+    "runtime": _RUNTIME_FOR_GPUS,
+    "inference": {kind: {"RUNTIME_IMAGE": f"{NAME}/runtime-{kind}:dev"} for kind in _RUNTIME_FOR_GPUS},
+    "trainer": {kind: {"RUNTIME_IMAGE": f"{NAME}/runtime-{kind}:dev"} for kind in _RUNTIME_FOR_GPUS},
 }
-"""Images that are built a second time, as NAME-gpu, with these build arguments: 8 GB, so by name only."""
+"""Images that are built again, as NAME-gpu for all GPUs and as NAME-sm90 for H100 and H200 alone, with these build
+arguments: 8 GB, so by name only."""
 
 # Read as text: `dev/run` has nothing but Python itself.
 _VALUES = REPOSITORY / "charts" / NAME / "values.yaml"
@@ -61,7 +63,8 @@ def discover(*folders: Path) -> list[Image]:
     """All images, each after those that its Dockerfile names. `folders` stand in for PLACES."""
     places = dict.fromkeys(folders, "") or PLACES
     found = [_read(path, prefix) for folder, prefix in places.items() for path in sorted(folder.glob("*/Dockerfile"))]
-    found += [_for_gpus(image) for image in found if not folders and image.name in FOR_GPUS]
+    if not folders:
+        found += [_for_gpus(image, kind) for image in found for kind in FOR_GPUS.get(image.name, ())]
     images = {image.name: image for image in found}
     for image in found:
         for missing in sorted(image.needs - images.keys()):
@@ -112,10 +115,10 @@ def _read(dockerfile: Path, prefix: str) -> Image:
     return Image(name, dockerfile, _needs(dockerfile, {}) - {name})
 
 
-def _for_gpus(image: Image) -> Image:
-    arguments = FOR_GPUS[image.name]
+def _for_gpus(image: Image, kind: str) -> Image:
+    arguments = FOR_GPUS[image.name][kind]
     needs = _needs(image.dockerfile, arguments)
-    return Image(f"{image.name}-gpu", image.dockerfile, needs, arguments, by_name_only=True)
+    return Image(f"{image.name}-{kind}", image.dockerfile, needs, arguments, by_name_only=True)
 
 
 def _needs(dockerfile: Path, arguments: Mapping[str, str]) -> frozenset[str]:

@@ -58,6 +58,11 @@ def ensure(
     return {name: folder / name for folder, name in files}
 
 
+def lacking(settings: Settings, names: Sequence[str]) -> list[str]:
+    """Those of the named sets that would have to be built."""
+    return [one.name for one in SETS if one.name in names and not _is_whole(_folder(settings, one))]
+
+
 def existing(settings: Settings, program: str) -> Path:
     """The stable path of a program that was built before."""
     return settings.programs / program
@@ -105,7 +110,7 @@ def _build(settings: Settings, go: Go, binaries: BinarySet, folder: Path) -> Non
             deadline=3600,
             what=f"building {', '.join(binaries.packages)}",
             fix="see the log; the Go module proxy must be reachable (`go env GOPROXY`)",
-            env=go.env | {"CGO_ENABLED": "1" if binaries.static_c else "0", "GOGC": "400"},
+            env=go.env | {"CGO_ENABLED": "1" if binaries.c_code else "0", "GOGC": "400"},
             cwd=binaries.folder,
         )
     # Go calls a program as its package, which is not always its own name.

@@ -59,15 +59,20 @@ def key() -> str:
     return hashlib.sha256(f"{_SUITE} {PACKAGES} {_RECIPE} {_SOURCES} {_SLIM} {_CLEAN}".encode()).hexdigest()[:12]
 
 
+def archive(settings: Settings) -> Path:
+    """The image archive's place in the cache."""
+    return settings.cache / "base" / f"debian-{_SUITE}-{key()}.oci.tar"
+
+
 def ensure(settings: Settings) -> Path:
     """The image archive, from the cache or made now."""
-    archive = settings.cache / "base" / f"debian-{_SUITE}-{key()}.oci.tar"
-    if archive.exists():
-        return archive
-    archive.parent.mkdir(parents=True, exist_ok=True)
+    made = archive(settings)
+    if made.exists():
+        return made
+    made.parent.mkdir(parents=True, exist_ok=True)
     # debootstrap mounts /proc inside: a folder left by a broken run is in the state, where cluster-down looks.
     root = settings.state / f"debootstrap-{os.getpid()}"
-    layer = archive.with_suffix(".layer")
+    layer = made.with_suffix(".layer")
     log = settings.cache / "logs" / "debootstrap.log"
     with step(f"making {BASE_IMAGE} with debootstrap"):
         try:
@@ -81,16 +86,16 @@ def ensure(settings: Settings) -> Path:
             )
             _slim(root)
             run(["tar", "--numeric-owner", "--sort=name", "-C", root, "-cf", layer, "."], deadline=120)
-            write_image(archive, BASE_IMAGE, layer, ImageConfig(command=("bash",)))
+            write_image(made, BASE_IMAGE, layer, ImageConfig(command=("bash",)))
         finally:
             layer.unlink(missing_ok=True)
             remove_tree(root)
             with suppress(OSError):  # so that nobody takes an empty folder for what an earlier cluster left
                 settings.state.rmdir()
-    for stale in archive.parent.glob("debian-*.oci.tar*"):
-        if stale != archive:
+    for stale in made.parent.glob("debian-*.oci.tar*"):
+        if stale != made:
             stale.unlink()
-    return archive
+    return made
 
 
 def _slim(root: Path) -> None:

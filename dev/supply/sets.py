@@ -36,8 +36,8 @@ class BinarySet:
     """Built only when asked for by name."""
     tags: str = ""
     """Build tags."""
-    static_c: bool = False
-    """With C code and the static C libraries of the machine."""
+    c_code: bool = False
+    """Compiled with the machine's C compiler and libraries."""
     apart: bool = False
     """Not linked into the folder for the PATH: there are others of the same names."""
 
@@ -60,6 +60,7 @@ IMAGE_BUILDER = "buildkit"
 _CLUSTER = "cluster"
 _CONTAINERD = "containerd"
 _PEERS = "peers"
+NVIDIA = "nvidia"
 SETS = (
     # First, so that images can be built while the rest is compiled.
     BinarySet(
@@ -111,8 +112,19 @@ SETS = (
         module=_CONTAINERD,
         lazy=True,
         tags="seccomp netgo osusergo",
-        static_c=True,
+        c_code=True,
         apart=True,
+    ),
+    BinarySet(
+        NVIDIA,
+        {
+            "nvidia-device-plugin": "github.com/NVIDIA/k8s-device-plugin/cmd/nvidia-device-plugin",
+            "nvidia-cdi-hook": "github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-cdi-hook",
+        },
+        # NVML's functions are found in the driver's library when they are first called, as in NVIDIA's own Makefiles.
+        ldflags="-s -w -extldflags '-Wl,--export-dynamic -Wl,--unresolved-symbols=ignore-in-object-files -Wl,-z,lazy'",
+        lazy=True,
+        c_code=True,
     ),
     BinarySet(
         "agent-sandbox",

@@ -7,7 +7,7 @@ from dev.cluster import extras
 from dev.host import processes
 from dev.host.processes import Daemon
 from dev.report import DevError
-from dev.settings import EXTRA_DAEMONS, Settings
+from dev.settings import EXTRA_DAEMONS, GPU_DAEMON, Settings
 from dev.supply import binaries
 
 
@@ -64,4 +64,4 @@ def test_an_addon_can_be_ended_beside_a_cluster_that_is_broken(
 
 
 def test_each_of_them_goes_with_the_cluster() -> None:
-    assert {one.program for one in extras.EXTRAS} == set(EXTRA_DAEMONS)
+    assert {GPU_DAEMON, *(one.program for one in extras.EXTRAS)} == set(EXTRA_DAEMONS)

@@ -1,0 +1,1 @@
+"""The development cluster in parts that travel to a GPU machine without a network."""

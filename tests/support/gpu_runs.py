@@ -1,0 +1,26 @@
+"""Runs for a cluster with GPUs, made from the quickstart."""
+
+from typing import Any
+
+from tests.support.faults import CHECKED
+from tests.support.runs import example
+
+
+def gpu_run(name: str, transport: str = "Auto", **trainer_config: Any) -> dict[str, Any]:
+    """The quickstart with vLLM on one GPU and the trainer on another, or on a share of the same.
+
+    vLLM's and torch's settings are those of a user who sets none: CUDA graphs and torch.compile are on. The trainer
+    recomputes what vLLM said of the samples, and the pods share a process namespace, so that a part can be killed.
+    """
+    run = example("quickstart.yaml", name)
+    spec = run["spec"]
+    spec["inference"].update(gpus=1, args=["--max-model-len=512", "--gpu-memory-utilization=0.3"])
+    spec["inference"]["template"] = {"spec": {"shareProcessNamespace": True}}
+    spec["trainer"].update(gpus=1)
+    spec["trainer"]["config"].update(trainer_config)
+    containers = [{"name": "trainer", "env": [CHECKED, {"name": "NCCL_DEBUG", "value": "INFO"}]}]
+    spec["trainer"]["template"] = {"spec": {"shareProcessNamespace": True, "containers": containers}}
+    spec["weightSync"] = {"transport": transport}
+    if transport == "LoRAFilesystem":
+        spec["model"]["lora"] = {"r": 8, "lora_alpha": 16, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}
+    return run
