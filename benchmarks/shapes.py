@@ -21,3 +21,21 @@ LLAMA_06B: dict[str, Any] = {  # LlamaConfig of Qwen3-0.6B's sizes; its heads ca
     "head_dim": 128,
     "tie_word_embeddings": True,
 }
+
+_QWEN3: dict[str, Any] = {"vocab_size": 151936, "num_key_value_heads": 8, "head_dim": 128}
+QWEN3_4B: dict[str, Any] = {  # Qwen3Config
+    **_QWEN3,
+    "hidden_size": 2560,
+    "intermediate_size": 9728,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "tie_word_embeddings": True,
+}
+QWEN3_14B: dict[str, Any] = {  # Qwen3Config
+    **_QWEN3,
+    "hidden_size": 5120,
+    "intermediate_size": 17408,
+    "num_hidden_layers": 40,
+    "num_attention_heads": 40,
+    "tie_word_embeddings": False,
+}
