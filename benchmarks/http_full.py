@@ -31,7 +31,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 from benchmarks.shapes import SMOLLM2_135M
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.wiring import RunConfig
-from gymtrain_trainer.serve import HttpServer
+from gymtrain_trainer.serve import HttpServer, sending_threads
 from gymtrain_trainer.weights import HTTPFull, SyncSettings, WeightStore, WeightSync, weight_routes
 
 _PORT, _OWN_PORT = 8117, 8118
@@ -144,9 +144,13 @@ def measure(size: str, syncs: int) -> dict[str, Any]:
         model.config.save_pretrained(root / "model")
         _build_tokenizer().save_pretrained(root / "model")
         store = WeightStore(root / "staged")
-        app = web.Application()
-        app.add_routes(weight_routes(store))
-        server = HttpServer(app, _OWN_PORT)
+
+        def app() -> web.Application:
+            made = web.Application()
+            made.add_routes(weight_routes(store))
+            return made
+
+        server = HttpServer(app, _OWN_PORT, sending_threads())
         server.start()
         settings = SyncSettings(
             run="bench",

@@ -3,7 +3,8 @@
     trainer                                            vLLM pod (backend `transports.PULL_BACKEND`)
     GET /weights/7/manifest  <───────────────────────  POST /update_weights {"update_info": PullUpdate, step "fetch"}
     GET /weights/7/00000.safetensors, by ranges  <───  fetch and verify every part as it is announced
-                                                       POST /update_weights {..., step "load"}: wait for all, then load
+    POST /weights/7/fetched/ID  <────────────────────  all is there, or can't be had
+                                                       POST /update_weights {..., step "load"}: load
 
 The manifest is a stream of JSON lines: `WeightHead`, a `WeightPart` as soon as it is written, `WeightEnd`. A pod can
 read it while the trainer still writes. Without its last line it is invalid. File names are relative to the manifest's
@@ -18,6 +19,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 MANIFEST_FILE = "manifest"
+FETCHED = "fetched"
+FETCH_HEADER = "Gymtrain-Fetch"  # of the pod's requests: PullUpdate.fetch_id
 
 
 class _Line(BaseModel):
@@ -61,3 +64,4 @@ class PullUpdate(BaseModel):
     version: str = Field(min_length=1)  # must be the manifest's
     timeout_seconds: float = Field(gt=0)  # deadline of the fetch
     step: Literal["fetch", "load"] = "load"  # fetch: begin, and answer at once; load: what was fetched, or fetch now
+    fetch_id: str = Field(default="", pattern=r"^[0-9a-f]*$")  # under which the pod says that it has fetched, if any

@@ -77,21 +77,28 @@ def http(work: Path, name: str = "httpfull", host: str = "127.0.0.1") -> Kind:
     def kind(port: int, model: Any) -> Iterator[Subject]:
         from aiohttp import web
 
-        from gymtrain_trainer.serve import HttpServer
+        from gymtrain_trainer.serve import HttpServer, sending_threads
         from gymtrain_trainer.weights import HTTPFull, WeightStore, WeightSync, weight_routes
 
         store, own_port = WeightStore(work), free_port()
-        app = web.Application()
-        app.add_routes(weight_routes(store))
-        HttpServer(app, own_port).start()
+
+        def app() -> web.Application:
+            made = web.Application()
+            made.add_routes(weight_routes(store))
+            return made
+
+        HttpServer(app, own_port, sending_threads()).start()
         transfer = WeightSync.over(_settings(port, own_port, host), HTTPFull(store, dtype="bfloat16"))
 
         def sync() -> dict[str, float]:
             phases = _protocol(transfer, model)()
             stats = transfer.stats
-            found = {"stage": stats.last_stage_seconds, "paused": stats.last_pause_seconds}
-            rest = phases["send"] - sum(found.values())  # until every pod holds all, and then the calls around a load
-            return {**found, "pull_and_calls": rest}
+            found = {
+                "stage": stats.last_stage_seconds,
+                "pull": stats.last_fetch_seconds,
+                "paused": stats.last_pause_seconds,
+            }
+            return {**found, "other": phases["send"] - sum(found.values())}
 
         with _ready(transfer):
             yield Subject(name, sync, lambda: small_model.change(model))

@@ -8,8 +8,8 @@ Needs torch, transformers, vLLM 0.25 or later, blake3, aiohttp and, for nccl, TR
 transport, as soon as it is measured, and one with an "error" where it fails or doesn't come to its end in time:
 
   seconds         of a sync, pause to resume, after one that sets things up
-  breakdown       medians of its phases. httpfull: stage (the trainer writes, pods fetch beside it), pull_and_calls
-                  (until the pods have all), paused (the longest of the pods), and of that wait (for files) and load
+  breakdown       medians of its phases. httpfull: stage (the trainer writes, pods fetch beside it), pull (until the
+                  last pod has all), paused (the longest of the pods), and of that wait (for files) and load
   parity_before   mean |difference| of log-probabilities between vLLM and this process, with other weights
   parity          the same, after the last sync
   ready_seconds   until vLLM was up; case_seconds: all of it

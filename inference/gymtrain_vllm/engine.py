@@ -46,6 +46,7 @@ class PullUpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
     version: str
     timeout_seconds: float = 600.0
     step: str = "load"
+    fetch_id: str = ""
 
 
 class PullEngine(WeightTransferEngine[PullInitInfo, PullUpdateInfo]):  # type: ignore[misc]
@@ -82,6 +83,8 @@ class PullEngine(WeightTransferEngine[PullInitInfo, PullUpdateInfo]):  # type: i
         except ValidationError as error:
             raise FetchError(f"bad update_info: {error}") from error
         self._free()
+        # On a CPU tensors are views of the files, and what vLLM keeps of them must not change.
+        self._background_fetch.reuses = self.device.type != "cpu"
         if update.step == "fetch":
             self._background_fetch.begin(update)
             return
@@ -92,7 +95,7 @@ class PullEngine(WeightTransferEngine[PullInitInfo, PullUpdateInfo]):  # type: i
             self._load(files)
         except Exception as error:
             ready.remove_note()
-            self._free()
+            discard(list(self._files))
             exit_soon(ExitCode.HALF_LOADED, _LAST_WORDS_SECONDS)  # a model of mixed weights must not answer anything
             what = str(error) or type(error).__name__
             raise LoadError(f"version {update.version} doesn't fit the model: {what}") from error
@@ -115,7 +118,7 @@ class PullEngine(WeightTransferEngine[PullInitInfo, PullUpdateInfo]):  # type: i
 
     def shutdown(self) -> None:
         """Ends a fetch that is under way."""
-        self._free()
+        discard(list(self._files))
         self._background_fetch.close()
 
     @staticmethod
@@ -125,7 +128,8 @@ class PullEngine(WeightTransferEngine[PullInitInfo, PullUpdateInfo]):  # type: i
 
     def _free(self) -> None:
         files, self._files = self._files, ()
-        discard(list(files))
+        if files:
+            self._background_fetch.done_with(list(files))
 
     def _load(self, files: list[Path]) -> None:
         expected = {name for name, _ in self.model.named_parameters()}

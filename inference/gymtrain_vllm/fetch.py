@@ -1,34 +1,31 @@
 """Fetching one version of the weights: everything is in files and verified before the first byte is loaded.
 
-    Download          HTTP to the trainer: its manifest line by line, and parts of files, verified while they come
+    Download          what comes from the trainer (`download`)
     fetch             one version's files, in a folder that all worker processes of the pod share: the first one
                       fetches, the others wait for it
     BackgroundFetch   a fetch in a thread of its own, while the server keeps generating
 
-What earlier versions had already is not fetched again (`file_cache`).
+What earlier versions had already is not fetched again (`file_cache`), and what they leave is written into
+(`spare_files`). The trainer is told when a fetch in the background has ended.
 """
 
 import contextlib
 import fcntl
 import hashlib
-import http.client
 import os
 import shutil
 import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from functools import partial
 from pathlib import Path
-from urllib.parse import urljoin, urlsplit
 
-from blake3 import blake3
-from pydantic import TypeAdapter, ValidationError
-
-from gymtrain_api.manifest import PullUpdate, WeightEnd, WeightHead, WeightPart
+from gymtrain_api.manifest import PullUpdate, WeightHead, WeightPart
+from gymtrain_api.spare_files import SpareFiles
 from gymtrain_vllm import file_cache
+from gymtrain_vllm.download import Download
 from gymtrain_vllm.errors import FetchError
 
 _STREAMS = 8  # parts at once
@@ -36,142 +33,7 @@ _PREFIX = "gymtrain-weights-"
 _LOCK = "lock"  # held by who writes in the folder
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - each fetch has a folder of its own in it
 
-_CHUNK = 1 << 20  # bytes: read, hashed and written while they are in the processor's cache
-_TRIES = 3  # of each part
-_STALL_SECONDS = 30.0  # without a byte
-_LINE_LIMIT = 1 << 16  # bytes
-_HEAD: TypeAdapter[WeightHead] = TypeAdapter(WeightHead)
-_LATER: TypeAdapter[WeightPart | WeightEnd] = TypeAdapter(WeightPart | WeightEnd)
-
-
-class Download:
-    """Requests of one fetch; each thread keeps a connection of its own.
-
-    No proxy: the trainer is in the cluster, whatever the environment says of the world outside.
-    """
-
-    def __init__(self, manifest_url: str, deadline: float, stop: threading.Event) -> None:
-        """
-        Args:
-            manifest_url: of the version.
-            deadline: by the monotonic clock.
-            stop: ends it early, with an error.
-        """
-        self._url = manifest_url
-        self._deadline = deadline
-        self._stop = stop
-        self._own = threading.local()
-
-    def manifest(self, version: str) -> Iterator[WeightHead | WeightPart]:
-        """The head, then each part as it is announced.
-
-        Raises:
-            FetchError: it is no manifest of `version`, or breaks off before its end.
-        """
-        with contextlib.closing(self._connect()) as connection:
-            response = self._ask(connection, self._url, {}, 200)
-            head = self._line(response, _HEAD)
-            if head.version != version:
-                raise FetchError(f"{self._url} holds version {head.version}, asked for {version}")
-            yield head
-            count = 0
-            while isinstance(line := self._line(response, _LATER), WeightPart):
-                count += 1
-                yield line
-            if line.parts != count:
-                raise FetchError(f"{self._url}: {count} parts came, its end says {line.parts}")
-
-    def part(self, part: WeightPart, file: int) -> None:
-        """Writes one part to its place in an open file.
-
-        Raises:
-            FetchError: not before the deadline, or damaged at every try.
-            OSError: the file can't be written.
-        """
-        for attempt in range(_TRIES):
-            if attempt:
-                time.sleep(attempt - 1)  # a connection that the trainer closed is opened again at once
-            try:
-                self._part(part, file)
-            except FetchError:
-                if attempt == _TRIES - 1 or self._stop.is_set() or time.monotonic() + attempt >= self._deadline:
-                    raise
-            else:
-                return
-
-    def _part(self, part: WeightPart, file: int) -> None:
-        url, own = urljoin(self._url, part.name), self._own
-        if not hasattr(own, "connection"):
-            own.connection, own.memory = self._connect(), memoryview(bytearray(_CHUNK))
-        try:
-            asked = {"Range": f"bytes={part.offset}-{part.offset + part.bytes - 1}"}
-            response = self._ask(own.connection, url, asked, 206)
-            received, digest = 0, blake3()
-            while received < part.bytes:
-                window = own.memory[: min(_CHUNK, part.bytes - received)]
-                count = self._step(url, partial(response.readinto, window))
-                if not count:
-                    break
-                digest.update(window[:count])
-                _write(file, window[:count], part.offset + received)
-                received += count
-            surplus = self._step(url, partial(response.readinto, own.memory[:1]))
-            if received + surplus != part.bytes:
-                raise FetchError(f"{url}: {received + surplus} bytes came, the manifest says {part.bytes}")
-            if digest.hexdigest() != part.blake3:
-                raise FetchError(f"{url}: blake3 is {digest.hexdigest()}, the manifest says {part.blake3}")
-        except BaseException:
-            own.connection.close()  # the next request opens it again
-            raise
-
-    def _connect(self) -> http.client.HTTPConnection:
-        parts = urlsplit(self._url)
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        left = self._deadline - time.monotonic()
-        return kind(parts.netloc, timeout=max(0.1, min(_STALL_SECONDS, left)))
-
-    def _ask(
-        self, connection: http.client.HTTPConnection, url: str, headers: dict[str, str], status: int
-    ) -> http.client.HTTPResponse:
-        parts = urlsplit(url)
-        target = parts.path + (f"?{parts.query}" if parts.query else "")
-
-        def ask() -> http.client.HTTPResponse:
-            connection.request("GET", target, headers=headers)
-            return connection.getresponse()
-
-        response = self._step(url, ask)
-        if response.status != status:
-            raise FetchError(f"{url}: HTTP status {response.status} {response.reason}, not {status}")
-        return response
-
-    def _line[T](self, response: http.client.HTTPResponse, kind: TypeAdapter[T]) -> T:
-        while True:
-            text = self._step(self._url, partial(response.readline, _LINE_LIMIT))
-            if not text:
-                raise FetchError(f"{self._url} breaks off: the trainer withdrew this version, or ended")
-            if not text.isspace():  # an empty line only says that the trainer is alive
-                break
-        try:
-            return kind.validate_json(text)
-        except ValidationError as error:
-            raise FetchError(f"{self._url} isn't a weight manifest: {error}") from error
-
-    def _step[T](self, url: str, step: Callable[[], T]) -> T:
-        if self._stop.is_set():
-            raise FetchError(f"{url}: given up for a later version")
-        if time.monotonic() > self._deadline:
-            raise FetchError(f"{url}: not finished before the deadline")
-        try:
-            return step()
-        except (OSError, http.client.HTTPException) as error:
-            raise FetchError(f"{url}: {error or type(error).__name__}") from error
-
-
-def _write(file: int, memory: memoryview, offset: int) -> None:
-    written = 0
-    while written < len(memory):
-        written += os.pwrite(file, memory[written:], offset + written)
+_TELL_SECONDS = 5.0
 
 
 def fetch(update: PullUpdate, base: Path | None = None, stop: threading.Event | None = None) -> list[Path]:
@@ -187,7 +49,7 @@ def fetch(update: PullUpdate, base: Path | None = None, stop: threading.Event | 
     """
     stop = stop or threading.Event()
     deadline = time.monotonic() + update.timeout_seconds
-    download = Download(update.manifest_url, deadline, stop)
+    download = Download(update.manifest_url, deadline, stop, update.fetch_id)
     lines = download.manifest(update.version)
     head = next(lines)
     assert isinstance(head, WeightHead)
@@ -195,7 +57,8 @@ def fetch(update: PullUpdate, base: Path | None = None, stop: threading.Event | 
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder / _LOCK, deadline, stop):
-            return _fetch_parts(download, lines, folder, file_cache.KeptFiles(update.version, base, spare=head.bytes))
+            kept = file_cache.KeptFiles(update.version, base, spare=head.bytes)
+            return _fetch_parts(download, lines, folder, kept, SpareFiles(folder.parent))
     except OSError as error:
         raise FetchError(f"cannot write weights to {folder}: {error}") from error
 
@@ -206,20 +69,28 @@ def discard(files: list[Path]) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def sweep(update: PullUpdate, base: Path | None = None) -> None:
-    """Removes the files of other versions, and those kept from other attempts.
+def sweep(update: PullUpdate, base: Path | None = None, *, reuse: bool = False) -> None:
+    """Removes the files of other versions, and those kept from other attempts; with `reuse`, the files of versions
+    become spare ones.
 
     The server's calls go to its workers one after the other: when one is told of a version, none reads an earlier one
     any more. A fetch that another worker was told to give up may not have ended yet: its folder stays until the next
     sweep, so that no other one is made under it.
     """
-    for place in [base] if base else [_SHARED_MEMORY, Path(tempfile.gettempdir())]:
+    for place in _places(base):
         for folder in place.glob(f"{_PREFIX}*"):
             if folder.name != _folder_name(update):
                 with contextlib.suppress(OSError), (folder / _LOCK).open("w") as lock:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    if reuse:
+                        SpareFiles(place).gather(folder)
                     shutil.rmtree(folder, ignore_errors=True)
     file_cache.sweep(base, but=update.version)
+
+
+def _places(base: Path | None) -> list[Path]:
+    """Where folders of versions may be."""
+    return [base] if base else [_SHARED_MEMORY, Path(tempfile.gettempdir())]
 
 
 def _folder_name(update: PullUpdate) -> str:
@@ -229,7 +100,8 @@ def _folder_name(update: PullUpdate) -> str:
 def _roomy_folder(size: int) -> Path:
     """Memory where twice the weights fit (a pod's /dev/shm is often 64 MiB), else the temporary folder."""
     try:
-        if shutil.disk_usage(_SHARED_MEMORY).free > 2 * size and os.access(_SHARED_MEMORY, os.W_OK):
+        free = shutil.disk_usage(_SHARED_MEMORY).free + SpareFiles(_SHARED_MEMORY).bytes
+        if free > 2 * size and os.access(_SHARED_MEMORY, os.W_OK):
             return _SHARED_MEMORY
     except OSError:
         pass
@@ -239,15 +111,16 @@ def _roomy_folder(size: int) -> Path:
 class _File:
     """A file of which parts come."""
 
-    def __init__(self, path: Path, size: int) -> None:
+    def __init__(self, path: Path, size: int, spare: SpareFiles) -> None:
         self._path = path
         self._unverified = path.with_name(f".{path.name}")
         self._lock = threading.Lock()
         self._missing = size
         self._offsets: set[int] = set()
         self.size = size
-        with self._unverified.open("wb") as file:
-            file.truncate(size)
+        if not spare.take(self._unverified, size):
+            with self._unverified.open("wb") as file:
+                file.truncate(size)
 
     @property
     def complete(self) -> bool:
@@ -265,7 +138,11 @@ class _File:
 
 
 def _fetch_parts(
-    download: Download, lines: Iterator[WeightHead | WeightPart], folder: Path, store: file_cache.KeptFiles
+    download: Download,
+    lines: Iterator[WeightHead | WeightPart],
+    folder: Path,
+    store: file_cache.KeptFiles,
+    spare: SpareFiles,
 ) -> list[Path]:
     names: set[str] = set()
     files: dict[str, _File] = {}  # that were not complete before
@@ -283,7 +160,7 @@ def _fetch_parts(
                 if part.name not in files:
                     if (folder / part.name).exists():
                         continue
-                    files[part.name] = _File(folder / part.name, part.size)
+                    files[part.name] = _File(folder / part.name, part.size, spare)
                 futures.append(pool.submit(files[part.name].fetch, download, part))
             for future in as_completed(futures):
                 future.result()
@@ -296,6 +173,7 @@ def _fetch_parts(
     for name, own in parts.items():
         store.keep(folder / name, own)
     store.forget_all_but(names)
+    spare.clear()
     return [folder / name for name in sorted(names)]
 
 
@@ -319,18 +197,21 @@ class BackgroundFetch:
 
     def __init__(self, base: Path | None = None) -> None:
         """`base`: folder to work in, as for `fetch`."""
+        self.reuses = False  # the memory of versions that were loaded: nothing may look at them any more
         self._base = base
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="weights-ahead")
         self._begun: PullUpdate | None = None
         self._stop = threading.Event()
         self._files: Future[list[Path]] | None = None
+        self._loaded: list[Path] = []  # whose folders may still be there
 
     def begin(self, update: PullUpdate) -> None:
         """Starts to fetch; what was begun before and not asked for is given up."""
         self.give_up()
-        sweep(update, self._base)  # here, not in the thread: later, another worker might be at a later version already
+        # Here, not in the thread: later, another worker might be at a later version already.
+        sweep(update, self._base, reuse=self.reuses)
         self._begun, self._stop = update, threading.Event()
-        self._files = self._pool.submit(fetch, update, self._base, self._stop)
+        self._files = self._pool.submit(self._fetch, update, self._stop)
 
     def files(self, update: PullUpdate) -> list[Path]:
         """The files of a version: those of the fetch that was begun, or fetched now.
@@ -349,6 +230,12 @@ class BackgroundFetch:
             self._stop.set()
             raise FetchError(f"{update.manifest_url}: not done in {update.timeout_seconds:.0f} s") from None
 
+    def done_with(self, files: list[Path]) -> None:
+        """A version is loaded, by all workers of the pod: frees its space, or leaves it for the next one."""
+        self._loaded = files
+        if not self.reuses:
+            discard(files)
+
     def give_up(self) -> None:
         """Ends a fetch that nobody asked for, and frees its space."""
         self._stop.set()
@@ -360,6 +247,16 @@ class BackgroundFetch:
         """No more fetches."""
         self.give_up()
         self._pool.shutdown(wait=False, cancel_futures=True)
+        discard(self._loaded)
+        for place in _places(self._base):
+            SpareFiles(place).clear()
+
+    def _fetch(self, update: PullUpdate, stop: threading.Event) -> list[Path]:
+        try:
+            return fetch(update, self._base, stop)
+        finally:
+            if update.fetch_id and not stop.is_set():
+                Download(update.manifest_url, time.monotonic() + _TELL_SECONDS, stop, update.fetch_id).tell_end()
 
 
 def _forget(files: Future[list[Path]]) -> None:

@@ -26,7 +26,7 @@ from gymtrain_trainer.errors import InterruptedBySignal
 from gymtrain_trainer.framework import RankZeroParts, TrainerParts, load_framework
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rank_zero import RankZero, make_rank_zero
-from gymtrain_trainer.serve import HttpServer, make_app
+from gymtrain_trainer.serve import HttpServer, make_app, sending_threads
 from gymtrain_trainer.servers import start_waiting
 from gymtrain_trainer.step_report import StepReport
 from gymtrain_trainer.stopping import StopSignal
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 def open_port(context: Context, board: ProgressBoard) -> tuple[HttpServer, WeightStore]:
     """Starts the HTTP server and the store that it serves weights from."""
     store = WeightStore(context.paths.scratch / "weights")
-    server = HttpServer(make_app(board, weight_routes(store)), context.port)
+    server = HttpServer(lambda: make_app(board, weight_routes(store)), context.port, sending_threads())
     server.start()
     return server, store
 

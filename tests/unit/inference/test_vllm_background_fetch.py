@@ -1,6 +1,7 @@
 """A fetch that begins before it is asked for."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -46,7 +47,7 @@ class Trainer:
 
 @pytest.fixture
 async def trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Trainer]:
-    monkeypatch.setattr("gymtrain_vllm.fetch.time.sleep", lambda _: None)
+    monkeypatch.setattr("gymtrain_vllm.download.time.sleep", lambda _: None)
     found = Trainer(tmp_path / "staged")
     app = web.Application()
     app.add_routes(weight_routes(found.store))
@@ -165,3 +166,52 @@ async def test_the_wait_has_a_deadline(trainer: Trainer, ahead: BackgroundFetch)
     with pytest.raises(FetchError, match="not done in"):
         await asyncio.to_thread(ahead.files, trainer.update(1, seconds=0.1))
     trainer.store.drop(1)
+
+
+@pytest.mark.parametrize("reuses", [True, False])
+async def test_a_version_is_written_into_the_memory_of_the_one_before_where_nothing_looks_at_it(
+    trainer: Trainer, ahead: BackgroundFetch, tmp_path: Path, reuses: bool
+) -> None:
+    ahead.reuses = reuses
+    trainer.finish(trainer.begin(1))
+    (first,) = files = await asyncio.to_thread(ahead.files, trainer.update(1))
+    with first.open("rb") as view:
+        ahead.done_with(files)
+        trainer.finish(trainer.begin(2))
+        (second,) = await asyncio.to_thread(ahead.files, trainer.update(2))
+        assert os.path.samestat(os.fstat(view.fileno()), second.stat()) is reuses
+    assert second.read_bytes() == CONTENT
+    assert not first.exists()
+
+
+async def test_the_end_gives_the_memory_back(trainer: Trainer, ahead: BackgroundFetch, tmp_path: Path) -> None:
+    ahead.reuses = True
+    trainer.finish(trainer.begin(1))
+    ahead.done_with(await asyncio.to_thread(ahead.files, trainer.update(1)))
+    ahead.close()
+    assert list((tmp_path / "pod").iterdir()) == []
+
+
+@pytest.mark.parametrize("content", [CONTENT, b"damaged"])
+async def test_the_trainer_is_told_when_there_is_nothing_to_wait_for(
+    trainer: Trainer, ahead: BackgroundFetch, content: bytes
+) -> None:
+    fetch, draft = trainer.store.fetches.begin(), trainer.begin(1)
+    ahead.begin(trainer.update(1).model_copy(update={"fetch_id": fetch.id}))
+    assert not await fetch.ends_within(0.05)
+    trainer.finish(draft, content)
+    assert await fetch.ends_within(5)
+
+
+async def test_a_fetch_that_is_under_way_is_heard_of(trainer: Trainer, ahead: BackgroundFetch) -> None:
+    fetch = trainer.store.fetches.begin()
+    silent = fetch.silent_seconds
+    while silent < 0.05:
+        await asyncio.sleep(0.01)
+        silent = fetch.silent_seconds
+    draft = trainer.begin(1)
+    ahead.begin(trainer.update(1).model_copy(update={"fetch_id": fetch.id}))
+    async with asyncio.timeout(5):
+        while fetch.silent_seconds >= silent:  # noqa: ASYNC110 - another thread hears it
+            await asyncio.sleep(0.001)
+    trainer.finish(draft)

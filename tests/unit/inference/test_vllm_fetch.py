@@ -78,7 +78,7 @@ class Source:
 
 @pytest.fixture
 async def source(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Source]:
-    monkeypatch.setattr("gymtrain_vllm.fetch.time.sleep", lambda _: None)
+    monkeypatch.setattr("gymtrain_vllm.download.time.sleep", lambda _: None)
     found = Source()
     app = web.Application()
     app.add_routes([web.get("/weights/1/{name}", found.answer)])

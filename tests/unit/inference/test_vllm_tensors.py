@@ -1,5 +1,6 @@
 """Reading safetensors files in one block."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 from safetensors.torch import save_file  # noqa: E402
 
-from gymtrain_vllm.tensors import read_tensors, read_whole  # noqa: E402
+from gymtrain_vllm import tensors as module  # noqa: E402
+from gymtrain_vllm.tensors import BlockReader, read_tensors  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -26,23 +28,32 @@ def tensors() -> dict[str, Any]:
     }
 
 
-def test_a_file_in_one_block_is_what_the_library_wrote(tmp_path: Path) -> None:
+def read_whole(file: Path) -> dict[str, Any]:
+    with ThreadPoolExecutor(3) as pool:
+        return BlockReader(pool, torch.device("cpu")).begin(file).tensors()
+
+
+@pytest.mark.parametrize("step", [1, 16, 1 << 20])
+def test_a_file_in_one_block_is_what_the_library_wrote(
+    tmp_path: Path, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_STEP", step)
     save_file(tensors(), tmp_path / "x.safetensors", metadata={"format": "pt"})
-    found = read_whole(tmp_path / "x.safetensors", torch.device("cpu"))
+    found = read_whole(tmp_path / "x.safetensors")
     assert found.keys() == tensors().keys()
     assert all(torch.equal(found[name], tensor) for name, tensor in tensors().items())
 
 
 def test_tensors_outlive_their_file(tmp_path: Path) -> None:
     save_file({"a": torch.ones(8)}, tmp_path / "x.safetensors")
-    found = read_whole(tmp_path / "x.safetensors", torch.device("cpu"))
+    found = read_whole(tmp_path / "x.safetensors")
     (tmp_path / "x.safetensors").unlink()
     assert float(found["a"].sum()) == 8.0
 
 
 def test_a_file_without_bytes_is_read(tmp_path: Path) -> None:
     save_file({"a": torch.zeros(0, 2)}, tmp_path / "x.safetensors")
-    assert read_whole(tmp_path / "x.safetensors", torch.device("cpu"))["a"].shape == (0, 2)
+    assert read_whole(tmp_path / "x.safetensors")["a"].shape == (0, 2)
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])

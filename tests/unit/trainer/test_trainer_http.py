@@ -1,7 +1,9 @@
 """The trainer's HTTP port."""
 
 import json
+import threading
 import urllib.request
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -60,18 +62,37 @@ async def test_a_number_that_is_not_known_yet_is_left_out(client: TestClient[Any
 
 
 def test_it_serves_from_a_thread_of_its_own(board: ProgressBoard, unused_tcp_port: int) -> None:
-    server = HttpServer(make_app(board), unused_tcp_port)
+    server = HttpServer(lambda: make_app(board), unused_tcp_port)
     server.start()
     with urllib.request.urlopen(f"http://127.0.0.1:{unused_tcp_port}/progress", timeout=5) as answer:
         assert json.load(answer)["phase"] == "starting"
     server.stop()
 
 
+def test_connections_are_shared_out_among_its_threads(unused_tcp_port: int) -> None:
+    async def thread(_: web.Request) -> web.Response:
+        return web.Response(text=str(threading.get_ident()))
+
+    def make() -> web.Application:
+        app = web.Application()
+        app.add_routes([web.get("/", thread)])
+        return app
+
+    server = HttpServer(make, unused_tcp_port, threads=3)
+    server.start()
+    answers = []
+    for _ in range(6):
+        with urllib.request.urlopen(f"http://127.0.0.1:{unused_tcp_port}", timeout=5) as answer:
+            answers.append(answer.read())
+    server.stop()
+    assert sorted(Counter(answers).values()) == [2, 2, 2]
+
+
 def test_a_port_that_is_taken_is_an_error_at_the_start(board: ProgressBoard, unused_tcp_port: int) -> None:
-    server = HttpServer(make_app(board), unused_tcp_port)
+    server = HttpServer(lambda: make_app(board), unused_tcp_port)
     server.start()
     with pytest.raises(TrainerError, match=f"cannot listen on port {unused_tcp_port}"):
-        HttpServer(make_app(board), unused_tcp_port).start()
+        HttpServer(lambda: make_app(board), unused_tcp_port).start()
     server.stop()
 
 

@@ -91,7 +91,7 @@ class VLLM:
         port = free_port()
         app = web.Application()
         app.add_routes([web.post("/v1/completions", self._complete)])
-        HttpServer(app, port).start()
+        HttpServer(lambda: app, port).start()
         self.url = f"http://127.0.0.1:{port}"
 
     async def _complete(self, request: web.Request) -> web.Response:

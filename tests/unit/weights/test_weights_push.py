@@ -3,13 +3,16 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
 
+from gymtrain_api.manifest import WeightPart
 from gymtrain_trainer.weights import HTTPFull
 from gymtrain_trainer.weights.errors import PodRefusedError, PodUnreachableError
-from gymtrain_trainer.weights.pods.client import VllmPod
+from gymtrain_trainer.weights.pods.client import PublishedVersion, VllmPod
+from gymtrain_vllm.download import Download
 from gymtrain_vllm.fetch import BackgroundFetch
 
 ADDRESS = "127.0.0.1"
@@ -125,3 +128,60 @@ async def test_a_pod_that_did_not_answer_in_time_loses_its_label(cluster: Any, m
     with pytest.raises(PodUnreachableError):
         await client_of(cluster).pull(cluster.stage(2), 0.1)
     assert (pod.version, pod.paused) == ("default", False)
+
+
+class HeldBack:
+    """Holds back the parts that a pod fetches."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.go_on = Event()
+        part_of = Download.part
+
+        def part(download: Download, part: WeightPart, file: int) -> None:
+            assert self.go_on.wait(5)
+            part_of(download, part, file)
+
+        monkeypatch.setattr(Download, "part", part)
+
+
+async def begun(cluster: Any) -> tuple[HTTPFull, PublishedVersion]:
+    version, carrier = cluster.stage(1), HTTPFull(cluster.store)
+    await carrier.begin(client_of(cluster), version, 5.0)
+    return carrier, version
+
+
+async def test_a_pod_goes_on_until_it_has_all_that_it_is_to_load(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pod, held = await cluster.start_pod(ADDRESS), HeldBack(monkeypatch)
+    carrier, version = await begun(cluster)
+    push = asyncio.create_task(carrier.push(client_of(cluster), version, 5.0))
+    await asyncio.sleep(0.1)
+    assert "/pause" not in pod.calls
+    held.go_on.set()
+    await push
+    assert pod.loaded_while_paused == [True]
+
+
+async def test_a_pod_that_is_not_heard_of_is_told_to_load_all_the_same(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gymtrain_trainer.weights.transports.http_full._LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("gymtrain_trainer.weights.transports.http_full._SILENT_SECONDS", 0.05)
+    monkeypatch.setattr(Download, "tell_end", lambda _: None)
+    pod = await cluster.start_pod(ADDRESS)
+    carrier, version = await begun(cluster)
+    async with asyncio.timeout(4):
+        await carrier.push(client_of(cluster), version, 5.0)
+    assert pod.loaded == ["demo:1:1"]
+
+
+async def test_a_pod_that_ends_while_it_fetches_is_not_waited_for(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gymtrain_trainer.weights.transports.http_full._LOOK_SECONDS", 0.01)
+    pod, held = await cluster.start_pod(ADDRESS), HeldBack(monkeypatch)
+    carrier, version = await begun(cluster)
+    pod.engine_died = True
+    async with asyncio.timeout(4):
+        with pytest.raises(PodUnreachableError):
+            await carrier.push(client_of(cluster), version, 60.0)
+    held.go_on.set()

@@ -146,3 +146,28 @@ async def test_a_version_that_is_withdrawn_ends_without_its_last_line(tmp_path: 
         rest = await answer.read()
     assert b"blake3" in rest
     assert b"parts" not in rest
+
+
+def test_a_version_is_written_into_the_files_of_the_one_before_the_last(tmp_path: Path) -> None:
+    store = WeightStore(tmp_path / "staged")
+    publish(store, 1)
+    found = store.find("1", "a.safetensors")
+    assert found is not None
+    first = found.stat().st_ino
+    publish(store, 2)
+    draft = store.begin(3, "demo:0:3")
+    assert draft.spare.take(draft.folder / "a.safetensors", 1)
+    assert (draft.folder / "a.safetensors").stat().st_ino == first
+
+
+async def test_a_pod_says_that_it_has_all_under_the_id_that_it_was_given(tmp_path: Path) -> None:
+    store = WeightStore(tmp_path / "staged")
+    fetch = store.fetches.begin()
+    async with client_of(store) as client:
+        assert (await client.post(f"/weights/1/fetched/{fetch.id}x")).status == 404
+        assert not await fetch.ends_within(0)
+        for _ in range(2):  # each worker says it
+            assert (await client.post(f"/weights/1/fetched/{fetch.id}")).status == 204
+        assert await fetch.ends_within(1)
+        store.fetches.forget(fetch)
+        assert (await client.post(f"/weights/1/fetched/{fetch.id}")).status == 404

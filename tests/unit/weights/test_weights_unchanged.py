@@ -16,7 +16,7 @@ from safetensors.torch import load_file  # noqa: E402
 from gymtrain_api.manifest import WeightPart  # noqa: E402
 from gymtrain_trainer.weights import HTTPFull, WeightStore, WeightSync, WeightSyncError  # noqa: E402
 from gymtrain_trainer.weights.store.staging import stage  # noqa: E402
-from gymtrain_vllm.fetch import Download  # noqa: E402
+from gymtrain_vllm.download import Download  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -82,6 +82,7 @@ class SyncStats:
     last_bytes: int = 0  # what a pod fetches that holds the version before
     last_seconds: float = 0.0  # of the whole sync
     last_stage_seconds: float = 0.0  # writing files; vLLM keeps generating meanwhile
+    last_fetch_seconds: float = 0.0  # until the last pod had what was written; it keeps generating meanwhile too
     last_pause_seconds: float = 0.0  # the longest pause of a pod
     last_parity: float | None = None  # mean |difference| of log-probabilities, when last checked
     retries: int = 0
@@ -94,7 +95,7 @@ class SyncStats:
         self.bytes_staged += delivered.bytes
         self.last_bytes = delivered.bytes
         self.last_seconds, self.last_stage_seconds = delivered.seconds, delivered.staged_seconds
-        self.last_pause_seconds = delivered.paused_seconds
+        self.last_fetch_seconds, self.last_pause_seconds = delivered.fetched_seconds, delivered.paused_seconds
         self.retries += delivered.retries
         if delivered.unreachable is not None:
             self.unreachable = sorted(pod.url for pod in delivered.unreachable)

@@ -161,10 +161,13 @@ class PodClient:
             if error.status != _NOT_FOUND:
                 raise
 
-    async def begin_pull(self, version: PublishedVersion, seconds: float) -> None:
-        """Lets the pod fetch what is still being written; it keeps generating until `pull`."""
+    async def begin_pull(self, version: PublishedVersion, seconds: float, fetch_id: str = "") -> None:
+        """Lets the pod fetch what is still being written; it keeps generating until `pull`.
+
+        `fetch_id`: under which it is to say that it has all.
+        """
         await self.open_update()
-        await self.update(_pull_update(version, seconds, "fetch"), seconds)
+        await self.update(_pull_update(version, seconds, "fetch", fetch_id), seconds)
 
     async def pull(self, version: PublishedVersion, seconds: float, *, begun: bool = False) -> float:
         """Brings `version` into the pod.
@@ -229,6 +232,10 @@ class PodClient:
             raise PodRefusedError(call, 200, f"the answer isn't JSON: {error}") from error
 
 
-def _pull_update(version: PublishedVersion, seconds: float, step: Literal["fetch", "load"]) -> dict[str, Any]:
-    update = PullUpdate(manifest_url=version.source, version=version.label, timeout_seconds=seconds, step=step)
+def _pull_update(
+    version: PublishedVersion, seconds: float, step: Literal["fetch", "load"], fetch_id: str = ""
+) -> dict[str, Any]:
+    update = PullUpdate(
+        manifest_url=version.source, version=version.label, timeout_seconds=seconds, step=step, fetch_id=fetch_id
+    )
     return update.model_dump()

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from blake3 import blake3
 
 from gymtrain_api.manifest import WeightPart
+from gymtrain_api.spare_files import SpareFiles
 from gymtrain_trainer.weights.store.layout import Layout, TensorSlice, dtype_of
 from gymtrain_trainer.weights.store.weight_store import Draft
 
@@ -75,12 +76,13 @@ def _bytes(tensor: torch.Tensor) -> memoryview:
 class ShardFile:
     """A file of known size, written and hashed in parts that threads share out among themselves."""
 
-    def __init__(self, path: Path, content: Sequence[memoryview]) -> None:
-        """Makes the file, empty.
+    def __init__(self, path: Path, content: Sequence[memoryview], spare: SpareFiles) -> None:
+        """Makes the file, with any bytes.
 
         Args:
             path: of the file.
             content: its bytes, in order.
+            spare: a file that may become this one.
 
         Raises:
             OSError: the disk is full or not writable.
@@ -89,8 +91,9 @@ class ShardFile:
         self._content = content
         self._ends = list(accumulate(len(piece) for piece in content))
         self.size = self._ends[-1]
-        with path.open("wb") as file:
-            file.truncate(self.size)
+        if not spare.take(path, self.size):
+            with path.open("wb") as file:
+                file.truncate(self.size)
 
     def write(self, offset: int, length: int) -> WeightPart:
         """Writes and hashes one range. Hashing and file writes release Python's lock.
@@ -158,7 +161,7 @@ class FileWriter:
             piece = TensorSlice(name, offset, tensor.nbytes, dtype_of(tensor), tuple(tensor.shape))
             self.slices[tensor_name] = piece
             offset += tensor.nbytes
-        file = ShardFile(self._draft.folder / name, content)
+        file = ShardFile(self._draft.folder / name, content, self._draft.spare)
         for begin in range(0, file.size, self._part_bytes):
             self._pending.append(self._pool.submit(self._part, file, begin, settled))
 
@@ -187,6 +190,7 @@ class FileWriter:
         """
         while self._pending:
             self._pending.popleft().result()
+        self._draft.spare.clear()
         return {name: tuple(parts) for name, parts in self._parts.items()}
 
     def _part(self, file: ShardFile, begin: int, settled: bool) -> None:

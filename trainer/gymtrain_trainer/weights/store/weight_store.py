@@ -3,13 +3,15 @@
     FOLDER/NUMBER/{00000.safetensors, ...}      the manifest of each is in memory
 
 A version can be asked for from its beginning: the manifest names a part only when it is written, and ends only when all
-are. One version is kept besides the one being written, so the folder needs twice the size of the weights.
+are. One version is kept besides the one being written, so the folder needs twice the size of the weights. The files of
+the one before these are written into again.
 
 | route | answer |
 |---|---|
 | GET /weights/held | `WeightsHeld`: the current version, and what each vLLM pod holds |
 | GET /weights/NUMBER/manifest | the lines of the manifest as they come, to the end of the version |
 | GET /weights/NUMBER/FILE | a staged file or a range of it, sent by the kernel (sendfile) |
+| POST /weights/NUMBER/fetched/ID | a pod has all of the version, or can't have it; ID is that of its fetch |
 """
 
 from __future__ import annotations
@@ -26,9 +28,11 @@ from pathlib import Path
 
 from aiohttp import web
 
-from gymtrain_api.manifest import MANIFEST_FILE, WeightEnd, WeightHead, WeightPart
+from gymtrain_api.manifest import FETCH_HEADER, FETCHED, MANIFEST_FILE, WeightEnd, WeightHead, WeightPart
+from gymtrain_api.spare_files import SpareFiles
 from gymtrain_api.wiring import WeightsHeld
 from gymtrain_trainer.weights.errors import StagingError
+from gymtrain_trainer.weights.store.fetches import Fetches
 from gymtrain_trainer.weights.store.layout import Layout
 
 _ALIVE_SECONDS = 5.0  # without a line: then an empty one, so that the reader can tell slow from gone
@@ -112,6 +116,7 @@ class Draft:
 
     folder: Path
     manifest: AnnouncedManifest
+    spare: SpareFiles
     before: Layout | None = None  # of the last complete version, whose files lie beside it
 
 
@@ -121,6 +126,7 @@ class WeightStore:
     def __init__(self, folder: Path) -> None:
         """Takes over `folder`, and empties it: files of an earlier process are removed."""
         self.held: Callable[[], WeightsHeld] = WeightsHeld  # the transport's answer, once there is one
+        self.fetches = Fetches()
         self._folder = folder
         self._manifests: dict[int, AnnouncedManifest] = {}
         shutil.rmtree(folder, ignore_errors=True)
@@ -138,6 +144,7 @@ class WeightStore:
         """
         complete = sorted(number for number, manifest in list(self._manifests.items()) if manifest.complete)
         for old in complete[:-1]:
+            SpareFiles(self._folder).gather(self._folder / str(old))
             self.drop(old)
         folder = self._folder / str(number)
         shutil.rmtree(folder, ignore_errors=True)
@@ -147,7 +154,7 @@ class WeightStore:
             raise StagingError(f"cannot make {folder}: {error}") from error
         before = self._manifests[complete[-1]].layout if complete else None
         manifest = self._manifests[number] = AnnouncedManifest(version, expected_bytes)
-        return Draft(folder, manifest, before)
+        return Draft(folder, manifest, SpareFiles(self._folder), before)
 
     def drop(self, number: int) -> None:
         """Forgets a version that no pod is to hold, complete or not."""
@@ -180,7 +187,13 @@ def weight_routes(store: WeightStore) -> list[web.AbstractRouteDef]:
     async def held(_: web.Request) -> web.Response:
         return web.json_response(text=store.held().model_dump_json())
 
+    def heard(request: web.Request) -> None:
+        fetch = store.fetches.find(request.headers.get(FETCH_HEADER, ""))
+        if fetch is not None:
+            fetch.heard()
+
     async def manifest(request: web.Request) -> web.StreamResponse:
+        heard(request)
         found = store.manifest(request.match_info["number"])
         if found is None:
             raise web.HTTPNotFound(text=f"no such weights: {request.path}\n")
@@ -192,13 +205,22 @@ def weight_routes(store: WeightStore) -> list[web.AbstractRouteDef]:
         return response
 
     async def weights(request: web.Request) -> web.StreamResponse:
+        heard(request)
         path = store.find(request.match_info["number"], request.match_info["name"])
         if path is None:
             raise web.HTTPNotFound(text=f"no such weights: {request.path}\n")
         return web.FileResponse(path)
 
+    async def fetched(request: web.Request) -> web.Response:
+        fetch = store.fetches.find(request.match_info["fetch_id"])
+        if fetch is None:
+            raise web.HTTPNotFound(text=f"no such fetch: {request.path}\n")
+        fetch.end()
+        return web.Response(status=204)
+
     return [
         web.get("/weights/held", held),
         web.get(f"/weights/{{number}}/{MANIFEST_FILE}", manifest),
         web.get("/weights/{number}/{name}", weights),
+        web.post(f"/weights/{{number}}/{FETCHED}/{{fetch_id}}", fetched),
     ]

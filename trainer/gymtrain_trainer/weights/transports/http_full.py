@@ -4,7 +4,8 @@
     pause                                (nothing yet: vLLM goes on while files are written)
     send: announce the version ────────► each pod, all at once ─────────────────► begin to fetch, keep generating
           write the files                (each part is announced when written)    fetch and verify part by part
-          all written ─────────────────► each pod, all at once ─────────────────► pause, load, label, resume
+          all written                    wait until a pod says that it has all
+                                         each pod by itself ────────────────────► pause, load, label, resume
     resume                               (done already)
 
 The first version is announced when it is written: how much room it needs is not known before. Where rollouts may be of
@@ -14,19 +15,27 @@ earlier versions, `send` returns when all is written, and the pods load while th
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gymtrain_api.transports import TransportName
 from gymtrain_trainer.weights.pods.client import PodClient, PublishedVersion, VllmPod
+from gymtrain_trainer.weights.store.fetches import Fetch
 from gymtrain_trainer.weights.store.staging import stage
 from gymtrain_trainer.weights.store.weight_store import Draft, WeightStore
 from gymtrain_trainer.weights.transports.transport import Delivered, Transport
 
 if TYPE_CHECKING:
     from gymtrain_trainer.weights.transports.transport import NamedTensors
+
+logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 1.0  # between looks at a pod that fetches
+_SILENT_SECONDS = 15.0  # without a request of such a pod: it may have restarted, and its answer to a load says more
 
 
 class HTTPFull(Transport):
@@ -45,7 +54,8 @@ class HTTPFull(Transport):
         self._store = store
         self._dtype = dtype
         self._last_bytes = 0  # of a version; 0 before the first
-        self._begun: dict[VllmPod, PublishedVersion] = {}  # what pods fetch already
+        self._begun: dict[VllmPod, tuple[PublishedVersion, Fetch]] = {}  # what pods fetch already
+        self._fetched_at = 0.0  # by the last pod of a sync
 
     def send(self, number: int, tensors: NamedTensors, delivered: Callable[[Delivered], None]) -> Future[None]:
         """Writes the weights, while pods fetch what is written; what is left then is under way.
@@ -89,14 +99,32 @@ class HTTPFull(Transport):
         Raises:
             PodError: it doesn't. `push` asks it for all.
         """
-        self._begun.pop(client.pod, None)
-        await client.begin_pull(version, seconds)
-        self._begun[client.pod] = version
+        self._forget(client.pod)
+        fetch = self._store.fetches.begin()
+        try:
+            await client.begin_pull(version, seconds, fetch.id)
+        except BaseException:
+            self._store.fetches.forget(fetch)
+            raise
+        self._begun[client.pod] = version, fetch
 
     async def push(self, client: PodClient, version: PublishedVersion, seconds: float) -> float:
-        """Lets the pod load what it fetched; fetch first, where it did not begin."""
-        begun = self._begun.pop(client.pod, None) == version
-        return await client.pull(version, seconds, begun=begun)
+        """Lets the pod load what it fetched, once it has all; fetch first, where it did not begin."""
+        started = time.monotonic()
+        begun, fetch = self._begun.get(client.pod, (None, None))
+        try:
+            if begun == version and fetch is not None:
+                await _until_fetched(client, fetch, started + seconds)
+                self._fetched_at = time.monotonic()
+        finally:
+            self._forget(client.pod)
+        left = max(1.0, started + seconds - time.monotonic())
+        return await client.pull(version, left, begun=begun == version)
+
+    def _forget(self, pod: VllmPod) -> None:
+        _, fetch = self._begun.pop(pod, (None, None))
+        if fetch is not None:
+            self._store.fetches.forget(fetch)
 
     async def _bring(
         self,
@@ -116,9 +144,25 @@ class HTTPFull(Transport):
                     begun[pod] = asyncio.create_task(self.begin(fleet.client(pod), version, seconds))
             try:
                 await written.wait()
-                staged = time.monotonic()
+                staged = self._fetched_at = time.monotonic()
                 outcome = await fleet.bring(version, seconds, begun)
             finally:
                 for call in begun.values():
                     call.cancel()
-            delivered(Delivered.by(outcome, draft.manifest.fresh_bytes, started, staged))
+                for pod in begun:
+                    self._forget(pod)
+            found = Delivered.by(outcome, draft.manifest.fresh_bytes, started, staged)
+            delivered(replace(found, fetched_seconds=self._fetched_at - staged))
+
+
+async def _until_fetched(client: PodClient, fetch: Fetch, deadline: float) -> None:
+    """Until the pod has all that it is to load, or can't be waited for any longer.
+
+    Raises:
+        PodUnreachableError: it is gone, or restarts.
+    """
+    while not await fetch.ends_within(_LOOK_SECONDS):
+        await client.health()
+        if fetch.silent_seconds > _SILENT_SECONDS or time.monotonic() > deadline:
+            logger.warning("%s has not said that it holds the weights: it is told to load them", client.pod.url)
+            return

@@ -38,6 +38,7 @@ class Delivered:
     bytes: int = 0  # what a pod fetches that holds the version before
     seconds: float = 0.0
     staged_seconds: float = 0.0  # of these, until the weights lay ready
+    fetched_seconds: float = 0.0  # from then until the last pod had them, and was paused
     paused_seconds: float = 0.0  # the longest pause of a pod
     retries: int = 0
     unreachable: Sequence[VllmPod] | None = None  # None: nobody looked
