@@ -55,14 +55,14 @@ def trl(port: int, model: Any) -> Iterator[Subject]:
         transfer.destroy()
 
 
-def nccl(name: str = "nccl", host: str = "127.0.0.1") -> Kind:
+def nccl(name: str = "nccl", host: str = "127.0.0.1", message_bytes: int = 256 << 20) -> Kind:
     """Our NCCL, which pauses pods as TRL's does (maxStaleness 0)."""
 
     @contextmanager
     def kind(port: int, model: Any) -> Iterator[Subject]:
         from gymtrain_trainer.weights import NCCL, WeightSync
 
-        transport = NCCL(lambda: iter(model.named_parameters()), dtype="bfloat16")
+        transport = NCCL(lambda: iter(model.named_parameters()), dtype="bfloat16", message_bytes=message_bytes)
         transfer = WeightSync.over(_settings(port, host=host), transport)
         with _ready(transfer):
             yield Subject(name, _protocol(transfer, model), lambda: small_model.change(model))

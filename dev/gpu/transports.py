@@ -76,6 +76,7 @@ class _Bench:
     syncs: int
     memory: float  # share of the GPU for vLLM
     targets: Sequence[str]
+    message_mib: Sequence[int]  # sizes of NCCL's messages to compare
     model: Any = None
     case: str = ""
     began: float = 0.0
@@ -170,6 +171,7 @@ def main() -> int:
     parser.add_argument("--one-gpu", action="store_true", help="this process uses vLLM's GPU: httpfull, lora, pods")
     parser.add_argument("--memory", type=float, default=0.4, help="share of the GPU's memory for vLLM")
     parser.add_argument("--all-linear", action="store_true", help="lora: all linear layers, not only q_proj and v_proj")
+    parser.add_argument("--message-mib", type=int, nargs="+", default=[256], help="nccl: sizes of messages to compare")
     parser.add_argument("--folder", type=Path, help="httpfull: where the trainer stages; /dev/shm otherwise")
     parser.add_argument("--seconds", type=float, default=460.0, help="the most that it takes")
     options = parser.parse_args()
@@ -178,7 +180,9 @@ def main() -> int:
     targets = small_model.ALL_LINEAR if options.all_linear else small_model.ATTENTION
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder, ExitStack() as stack:
         staged = stack.enter_context(tempfile.TemporaryDirectory(dir=options.folder)) if options.folder else folder
-        bench = _Bench(Path(folder), Path(staged), options.size, options.syncs, options.memory, targets)
+        bench = _Bench(
+            Path(folder), Path(staged), options.size, options.syncs, options.memory, targets, options.message_mib
+        )
         stop = threading.Timer(options.seconds, _out_of_time, [bench, options.seconds])
         stop.daemon = True
         stop.start()
@@ -199,11 +203,16 @@ def _nccl(bench: _Bench) -> None:
     """TRL's transport and ours take turns: each in two halves, so that neither gains from a warm server."""
     with serving(bench.folder, bench.log(), _NCCL, _DUMMY, memory=bench.memory) as port:
         bench.up()
-        ours, theirs = _Measured(bench, subjects.nccl(), port), _Measured(bench, subjects.trl, port)
-        for one in (theirs, ours, theirs, ours):
+        theirs = _Measured(bench, subjects.trl, port)
+        ours = [
+            _Measured(bench, subjects.nccl(f"nccl_{size}_mib", message_bytes=size << 20), port)
+            for size in bench.message_mib
+        ]
+        for one in 2 * [theirs, *ours]:
             one.run(max(1, bench.syncs // 2))
     bench.tell(theirs.results())
-    bench.tell({**ours.results(), "times_trl": round(ours.median / theirs.median, 3)})
+    for one in ours:
+        bench.tell({**one.results(), "times_trl": round(one.median / theirs.median, 3)})
 
 
 def _nccl_pods(bench: _Bench) -> None:

@@ -1,17 +1,20 @@
 """The trainer's HTTP port."""
 
+import asyncio
 import json
 import threading
 import urllib.request
 from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
+from unittest import mock
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from gymtrain_api.wiring import TrainerProgress
+from gymtrain_trainer import serve
 from gymtrain_trainer.errors import TrainerError
 from gymtrain_trainer.progress import InFlight, ProgressBoard
 from gymtrain_trainer.serve import HttpServer, make_app
@@ -127,3 +130,18 @@ async def test_metrics_say_why_groups_were_dropped_and_which_alarms_stand(
         "gymtrain_trainer_parity 0.001",
     ):
         assert line in text
+
+
+async def test_where_files_are_short_it_goes_on_to_accept_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "_AGAIN_SECONDS", 0.0)
+    answers: list[Any] = [OSError(24, "Too many open files"), ("connection", "address")]
+
+    async def accept(_: Any) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(loop, "sock_accept", accept)
+    assert await serve._connection(loop, mock.Mock()) == "connection"

@@ -1,5 +1,7 @@
 """Messages cut as vLLM's receiver cuts them."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -52,3 +54,46 @@ def test_buffers_are_used_in_turn() -> None:
     addresses: list[int] = []
     packer.send(iter(tensors().items()), lambda message: addresses.append(message.data_ptr()))
     assert len(set(addresses)) == 2
+
+
+class FakeStream:
+    """A stream of a GPU that isn't there: notes what waits for it, and what is queued in it."""
+
+    def __init__(self, name: str, log: list[str]) -> None:
+        self.name, self.device, self._log = name, torch.device("cpu"), log
+
+    def wait_stream(self, other: "FakeStream") -> None:
+        self._log.append(f"{self.name} waits for {other.name}")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_each_buffer_has_a_stream_of_its_own_between_what_comes_before_and_after(
+    monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """What changes the weights next must wait for all of them, and so must what asks whether the sync is done."""
+    log: list[str] = []
+    main, first, second = (FakeStream(name, log) for name in ("main", "first", "second"))
+    current = [main]
+
+    @contextmanager
+    def stream(own: FakeStream) -> Iterator[None]:
+        current.append(own)
+        yield
+        current.pop()
+
+    def broadcast(_: Any) -> None:
+        log.append(f"sent in {current[-1].name}")
+        if fails:
+            raise ValueError("NCCL")
+
+    packer = Packer(describe(iter(tensors().items()), None), torch.device("cpu"), 100)
+    packer.send(iter(tensors().items()), lambda _: None)
+    monkeypatch.setattr(packer, "_streams", [first, second])
+    monkeypatch.setattr("torch.cuda.current_stream", lambda _: main)
+    monkeypatch.setattr("torch.cuda.stream", stream)
+    with pytest.raises(ValueError, match="NCCL") if fails else nullcontext():
+        packer.send(iter(tensors().items()), broadcast)
+    before, after = log[:2], log[-2:]
+    assert before == ["first waits for main", "second waits for main"]
+    assert log[2:-2] == ["sent in first", "sent in second"][: 1 if fails else 2]
+    assert sorted(after) == ["main waits for first", "main waits for second"]

@@ -24,6 +24,7 @@ from gymtrain_api.weight_version import WeightVersion
 from gymtrain_trainer.weights.errors import PodRefusedError, StagingError
 from gymtrain_trainer.weights.pods.client import UNSYNCED, PodClient, PublishedVersion
 from gymtrain_trainer.weights.store.safetensors_files import write_file
+from gymtrain_trainer.weights.store.staging import on_host
 from gymtrain_trainer.weights.transports.transport import Delivered, Transport
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ class LoRAFilesystem(Transport):
             WeightSyncError: a pod refused.
         """
         started = time.monotonic()
-        found = [(name, tensor.detach().to("cpu").contiguous()) for name, tensor in tensors]
+        given = [(name, tensor.detach()) for name, tensor in tensors]
+        found = on_host(given) if given else []
         folder = self._saved or self._save(self.folder / self.fleet.settings.version(number), found)
         self._saved = None
         size = sum(path.stat().st_size for path in folder.iterdir())

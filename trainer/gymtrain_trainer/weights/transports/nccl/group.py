@@ -29,15 +29,12 @@ from gymtrain_trainer.weights.pods.client import PodClient, VllmPod
 from gymtrain_trainer.weights.pods.fleet import Fleet
 from gymtrain_trainer.weights.pods.probe import ServerReport, probe_servers
 from gymtrain_trainer.weights.transports.nccl import libnccl
-from gymtrain_trainer.weights.transports.nccl.packing import BUFFERS, MESSAGE_BYTES, TensorInfo
+from gymtrain_trainer.weights.transports.nccl.packing import BUFFERS, TensorInfo
 
 _POLL_SECONDS = 0.02
 # What both sides must agree on: with the handshake from 0.28 on, with each update before.
-_WIRE: dict[str, Any] = {
-    "packed": True,
-    "packed_buffer_size_bytes": MESSAGE_BYTES,
-    "packed_num_buffers": BUFFERS,
-}
+_WIRE: dict[str, Any] = {"packed": True, "packed_num_buffers": BUFFERS}
+_WIRE_SIZE = "packed_buffer_size_bytes"
 # What the workers read first, and vLLM's class of it: StatelessProcessGroup.broadcast_obj from rank 0.
 _KEY = "broadcast_from/0/0"
 _MODULE, _CLASS = "vllm.distributed.device_communicators.pynccl_wrapper", "ncclUniqueId"
@@ -51,6 +48,7 @@ class Member:
     report: ServerReport
     rank: int  # of its first worker
     workers: int
+    message_bytes: int  # above which a message is closed
 
     def update_info(self, tensors: Sequence[TensorInfo]) -> dict[str, Any]:
         """What it is told before tensors come."""
@@ -59,14 +57,18 @@ class Member:
             "dtype_names": [tensor.dtype for tensor in tensors],
             "shapes": [list(tensor.shape) for tensor in tensors],
         }
-        return info if release_at_least(self.report.offer, 0, 28) else info | _WIRE
+        return info if release_at_least(self.report.offer, 0, 28) else info | self._wire
 
     def init_info(self, direct: Rendezvous, store: Rendezvous, world_size: int) -> dict[str, Any]:
         """How it joins: by the id itself, or by the store where it is."""
         offer = self.report.offer
         way = direct if release_at_least(offer, 0, 32) else store
-        wire = _WIRE if release_at_least(offer, 0, 28) else {}
+        wire = self._wire if release_at_least(offer, 0, 28) else {}
         return {**way.init_info, "rank_offset": self.rank, "world_size": world_size, **wire}
+
+    @property
+    def _wire(self) -> dict[str, Any]:
+        return {**_WIRE, _WIRE_SIZE: self.message_bytes}
 
 
 @dataclass
@@ -98,7 +100,9 @@ class NcclGroup:
             raise WeightSyncError(str(error)) from error
 
 
-def connect(fleet: Fleet, pods: list[VllmPod], thread: EventLoopThread, seconds: float) -> NcclGroup:
+def connect(
+    fleet: Fleet, pods: list[VllmPod], thread: EventLoopThread, seconds: float, message_bytes: int
+) -> NcclGroup:
     """Makes a group of this process and `pods`, which leave any group that they were in.
 
     Raises:
@@ -109,7 +113,7 @@ def connect(fleet: Fleet, pods: list[VllmPod], thread: EventLoopThread, seconds:
     library = libnccl.load()
     deadline = time.monotonic() + seconds
     try:
-        members = thread.run(_prepare(fleet, pods))
+        members = thread.run(_prepare(fleet, pods, message_bytes))
     except PodError as error:
         raise WeightSyncError(f"NCCL: a vLLM pod can't join a group: {error}") from error
     world_size = 1 + sum(member.workers for member in members)
@@ -163,7 +167,7 @@ class _Join(threading.Thread):
             self.error = error
 
 
-async def _prepare(fleet: Fleet, pods: list[VllmPod]) -> list[Member]:
+async def _prepare(fleet: Fleet, pods: list[VllmPod], message_bytes: int) -> list[Member]:
     reports = {report.pod: report for report in await probe_servers(pods)}
     members: list[Member] = []
     rank = 1
@@ -173,7 +177,7 @@ async def _prepare(fleet: Fleet, pods: list[VllmPod]) -> list[Member]:
         client = fleet.client(pod)
         workers = await client.world_size()
         await _leave(client, reports[pod], workers)
-        members.append(Member(client, reports[pod], rank, workers))
+        members.append(Member(client, reports[pod], rank, workers, message_bytes))
         rank += workers
     return members
 

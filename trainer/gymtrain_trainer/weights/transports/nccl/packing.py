@@ -1,13 +1,15 @@
 """Packs a stream of tensors into few large messages, cut where vLLM's receiver cuts them.
 
 The receiver knows names, types and shapes beforehand: a message ends after the tensor that brings it above the agreed
-size. Casting and packing are one copy on the device.
+size. Casting and packing are one copy on the device. On a GPU each buffer has a stream of its own, so that a message is
+packed while the one before is on its way.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -74,20 +76,32 @@ class Packer:
         self._device = device
         self._messages = [(message, sum(tensor.size for tensor in message)) for message in messages(tensors, limit)]
         self._buffers: list[torch.Tensor] = []
+        self._streams: list[torch.cuda.Stream] = []  # of the buffers, on a GPU
         self._places: list[list[torch.Tensor]] = []  # of the tensors of each message
 
     def send(self, stream: Iterator[tuple[str, torch.Tensor]], broadcast: SendMessage) -> None:
-        """Hands each message to `broadcast` as soon as it is packed.
+        """Hands each message to `broadcast` as soon as it is packed, in the stream that it is packed in. What is queued
+        in the current stream later comes after all of them.
 
         Raises:
             WeightSyncError: the stream is not the described one.
         """
         if not self._buffers:
             self._make_buffers()
-        for number, (message, size) in enumerate(self._messages):
-            _copy(message, self._places[number], _values(message, stream))
-            broadcast(self._buffers[number % len(self._buffers)][:size])
+        with ExitStack() as joined:
+            for own in self._streams:
+                joined.enter_context(_beside(own))
+            for number, (message, size) in enumerate(self._messages):
+                turn = number % len(self._buffers)
+                with self._queued(turn):
+                    _copy(message, self._places[number], _values(message, stream))
+                    broadcast(self._buffers[turn][:size])
         _check_end(stream)
+
+    def _queued(self, turn: int) -> AbstractContextManager[object]:
+        import torch
+
+        return torch.cuda.stream(self._streams[turn]) if self._streams else nullcontext()
 
     def room(self) -> list[torch.Tensor]:
         """Memory for a `copy`: one buffer for each message.
@@ -118,6 +132,21 @@ class Packer:
         self._places = [
             _places(self._buffers[number % count], message) for number, (message, _) in enumerate(self._messages)
         ]
+        if torch.device(self._device).type == "cuda":
+            self._streams = [torch.cuda.Stream(self._device) for _ in range(count)]
+
+
+@contextmanager
+def _beside(own: torch.cuda.Stream) -> Iterator[None]:
+    """What is queued in `own` within comes after what the current stream has, and before what it gets later."""
+    import torch
+
+    current = torch.cuda.current_stream(own.device)
+    own.wait_stream(current)
+    try:
+        yield
+    finally:
+        current.wait_stream(own)
 
 
 def _values(message: Sequence[TensorInfo], stream: Iterator[tuple[str, torch.Tensor]]) -> list[torch.Tensor]:

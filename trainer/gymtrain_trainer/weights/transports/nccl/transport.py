@@ -33,7 +33,7 @@ from gymtrain_trainer.weights.pods.client import UNSYNCED, VllmPod
 from gymtrain_trainer.weights.pods.probe import wait_for_servers
 from gymtrain_trainer.weights.transports.nccl import group as nccl_group
 from gymtrain_trainer.weights.transports.nccl.broadcast import Broadcast
-from gymtrain_trainer.weights.transports.nccl.packing import Packer, SendMessage, describe
+from gymtrain_trainer.weights.transports.nccl.packing import MESSAGE_BYTES, Packer, SendMessage, describe
 from gymtrain_trainer.weights.transports.transport import Delivered, Transport
 
 if TYPE_CHECKING:
@@ -138,6 +138,7 @@ class NCCL(Transport):
         resendable: bool = True,
         max_staleness: int = 0,
         has_room: Callable[[int], bool] = gpu_has_room,
+        message_bytes: int = MESSAGE_BYTES,
     ) -> None:
         """
         Args:
@@ -146,9 +147,11 @@ class NCCL(Transport):
             resendable: False where `parameters` are not what `send` gets (a merged adapter).
             max_staleness: versions that rollouts may be behind; with 0 every sync is waited for.
             has_room: whether the GPU has room for so many bytes more; asked once, after the first optimizer step.
+            message_bytes: above which a message is closed. The pods need two of them free on each GPU.
         """
         self.overlaps = max_staleness > 0
         self._has_room = has_room
+        self._message_bytes = message_bytes
         self._copies: bool | None = None  # whether `send` makes a copy; None: not decided yet
         self._copying = False  # in this sync
         self._parameters = parameters
@@ -330,7 +333,7 @@ class NCCL(Transport):
         seconds = settings.timeout_seconds
         pods = sorted(held) or self.thread.run(wait_for_servers(settings, deadline_seconds=seconds))
         started = time.monotonic()
-        self._group = nccl_group.connect(self.fleet, pods, self.thread, seconds)
+        self._group = nccl_group.connect(self.fleet, pods, self.thread, seconds, self._message_bytes)
         logger.info("NCCL group with %d vLLM pods made in %.1f s", len(pods), time.monotonic() - started)
         return self._group
 
@@ -343,7 +346,8 @@ class NCCL(Transport):
         if self._packer is None:
             if self._group is None:
                 raise WeightSyncError("send without pause: there is no NCCL group")
-            self._packer = Packer(describe(self._parameters(), self._dtype), self._group.communicator.device)
+            described = describe(self._parameters(), self._dtype)
+            self._packer = Packer(described, self._group.communicator.device, self._message_bytes)
         return self._packer
 
     def _broadcast(self, write: Callable[[SendMessage], None], label: str) -> int:
