@@ -10,6 +10,8 @@ transport, as soon as it is measured, and one with an "error" where it fails or 
   seconds         of a sync, pause to resume, after one that sets things up
   breakdown       medians of its phases. httpfull: stage (the trainer writes, pods fetch beside it), pull (until the
                   last pod has all), paused (the longest of the pods), and of that wait (for files) and load
+  first, each     seconds of the syncs that set things up, and of each other one. httpfull: memory of old versions is
+                  written into again from the third sync on
   parity_before   mean |difference| of log-probabilities between vLLM and this process, with other weights
   parity          the same, after the last sync
   ready_seconds   until vLLM was up; case_seconds: all of it
@@ -111,6 +113,7 @@ class _Measured:
 
     def __post_init__(self) -> None:
         self.name = ""
+        self.first: list[float] = []  # of those that set things up
         self.seconds: list[float] = []
         self.phases: list[dict[str, float]] = []
         self.parity: dict[str, list[float]] = {}
@@ -127,8 +130,8 @@ class _Measured:
                     self.parity["parity_before"] = self._differences(subject)
                 started = time.monotonic()
                 phases = subject.sync()
+                (self.seconds if number else self.first).append(round(time.monotonic() - started, 4))
                 if number:
-                    self.seconds.append(round(time.monotonic() - started, 4))
                     self.phases.append(phases)
             self.parity["parity"] = self._differences(subject)
         return self
@@ -149,6 +152,8 @@ class _Measured:
             "syncs": len(self.seconds),
             "seconds": {"median": self.median, "fastest": min(self.seconds), "slowest": max(self.seconds)},
             "breakdown": breakdown,
+            "first": self.first,
+            "each": self.seconds,
             **self.parity,
         }
 

@@ -134,7 +134,8 @@ async def test_metrics_say_why_groups_were_dropped_and_which_alarms_stand(
 
 async def test_where_files_are_short_it_goes_on_to_accept_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve, "_AGAIN_SECONDS", 0.0)
-    answers: list[Any] = [OSError(24, "Too many open files"), ("connection", "address")]
+    connection = mock.Mock()
+    answers: list[Any] = [OSError(24, "Too many open files"), (connection, "address")]
 
     async def accept(_: Any) -> Any:
         answer = answers.pop(0)
@@ -144,4 +145,4 @@ async def test_where_files_are_short_it_goes_on_to_accept_connections(monkeypatc
 
     loop = asyncio.get_running_loop()
     monkeypatch.setattr(loop, "sock_accept", accept)
-    assert await serve._connection(loop, mock.Mock()) == "connection"
+    assert await serve._connection(loop, mock.Mock()) is connection
