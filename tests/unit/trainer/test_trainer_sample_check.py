@@ -19,7 +19,9 @@ class Weights:
 
     kept = (2, 3)
 
-    def watch(self, version: int, stream: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    def watch(
+        self, version: int, stream: Iterator[tuple[str, Any]], dtype: str | None = None
+    ) -> Iterator[tuple[str, Any]]:
         return stream
 
     def versions(self) -> list[int]:

@@ -390,6 +390,21 @@ def test_the_checker_tells_right_samples_from_ones_with_another_versions_label(
     assert total["wrong"] == len(made)
 
 
+def test_a_kept_version_is_what_vllm_gets_and_not_what_the_trainer_has() -> None:
+    """A step too small for bfloat16 leaves vLLM with the weights of the version before."""
+    kept = KeptWeights(2)
+    sent = {"moved": torch.tensor([1.0 + 1e-5, -0.5]), "count": torch.tensor([3])}
+
+    passed = dict(kept.watch(1, iter(sent.items()), "bfloat16"))
+
+    assert all(passed[name] is tensor for name, tensor in sent.items()), "the transport casts for itself"
+    assert kept.tensors(1)["moved"].tolist() == [1.0, -0.5]
+    assert kept.tensors(1)["count"].tolist() == [3.0]
+    for _ in kept.watch(2, iter(sent.items())):
+        pass
+    assert kept.tensors(2)["moved"].tolist() != [1.0, -0.5], "nothing casts it"
+
+
 def idle_trainer(tiny_model: Path, folder: Path, **parts: Any) -> Any:
     """A trainer that is made and not started. `parts`: of the run's spec."""
     from gymtrain_trainer.trl.settings import trl_arguments

@@ -156,7 +156,7 @@ def test_a_failed_sync_is_no_version(make: Make) -> None:
 def test_the_stream_may_be_watched_on_its_way(make: Make) -> None:
     seen: list[tuple[int, str]] = []
 
-    def watch(version: int, iterator: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    def watch(version: int, iterator: Iterator[tuple[str, Any]], dtype: str | None) -> Iterator[tuple[str, Any]]:
         for name, tensor in iterator:
             seen.append((version, name))
             yield name, tensor

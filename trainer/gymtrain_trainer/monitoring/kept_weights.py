@@ -1,7 +1,7 @@
 """The weights of the last versions, on the CPU, and the log-probabilities that each of them gives."""
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -16,13 +16,23 @@ class KeptWeights:
         self._model: Any = None
         self._loaded: int | None = None
 
-    def watch(self, version: int, stream: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-        """Passes the stream of one version on, and keeps a copy."""
+    def watch(
+        self, version: int, stream: Iterator[tuple[str, Any]], dtype: str | None = None
+    ) -> Iterator[tuple[str, Any]]:
+        """Passes the stream of one version on, and keeps a copy of what vLLM will have.
+
+        `dtype` is what floating-point tensors are cast to on their way. It matters: a step of 1e-5 moves few weights of
+        a bfloat16 checkpoint to their next value in bfloat16, so vLLM has nearly the weights of the version before.
+        """
         import torch
 
+        cast = getattr(torch, dtype) if dtype else None
         tensors = {}
         for name, tensor in stream:
-            tensors[name] = tensor.detach().to("cpu", torch.float32, copy=True)
+            value = tensor.detach()
+            if cast is not None and value.is_floating_point():
+                value = value.to(cast)
+            tensors[name] = value.to("cpu", torch.float32, copy=True)
             yield name, tensor
         self._versions[version] = tensors
         while len(self._versions) > self._keep:
@@ -31,6 +41,10 @@ class KeptWeights:
     def versions(self) -> list[int]:
         """What is kept, oldest first."""
         return list(self._versions)
+
+    def tensors(self, version: int) -> Mapping[str, Any]:
+        """The weights of a version that is kept, on the CPU, as float32."""
+        return self._versions[version]
 
     def log_probs(self, config: Any, version: int, ids: Sequence[int], temperature: float) -> list[float]:
         """Log-probability of each token after the first, given those before it.

@@ -57,8 +57,10 @@ def tolerance_of(spec: GymTrainingRunSpec) -> float:
 class Weights(Protocol):
     """The versions to check against; KeptWeights is one."""
 
-    def watch(self, version: int, stream: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-        """Sees a version on its way to vLLM."""
+    def watch(
+        self, version: int, stream: Iterator[tuple[str, Any]], dtype: str | None = None
+    ) -> Iterator[tuple[str, Any]]:
+        """Sees a version on its way to vLLM, where it will be of that type."""
         ...
 
     def versions(self) -> list[int]:

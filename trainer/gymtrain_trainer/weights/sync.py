@@ -58,7 +58,7 @@ logger = logging.getLogger(__name__)
 _BACKOFF_LIMIT_SECONDS = 30.0
 _LAST_SECONDS = 10.0
 
-type StreamWatch = Callable[[int, NamedTensors], NamedTensors]
+type StreamWatch = Callable[[int, NamedTensors, str | None], NamedTensors]
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class WeightSync:
             stop: ends waits.
             activity: of the main thread.
             observer: called for each event, from any thread.
-            watch: sees the stream of each of TRL's model versions on its way.
+            watch: sees the stream of each of TRL's model versions on its way, and is told what it will be cast to.
             find: the pods behind a name and port.
         """
         self.settings = settings
@@ -215,7 +215,10 @@ class WeightSync:
             WeightSyncError: a pod refused, in this sync or the last one.
         """
         self._number_file.reserve(self.numbers.given)
-        stream = self._stream_watch(self.numbers.model_versions + 1, iterator) if self._stream_watch else iterator
+        stream = iterator
+        if self._stream_watch is not None:
+            dtype = self._chosen.dtype if self._chosen is not None else None
+            stream = self._stream_watch(self.numbers.model_versions + 1, iterator, dtype)
         try:
             with self._waiting():
                 label = self._sync(stream)
