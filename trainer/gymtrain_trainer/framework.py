@@ -327,6 +327,8 @@ class TrainingSettings:
         temperature: of the sampling, and of the log-probabilities that are trained on.
         max_completion_tokens: that the policy may write in one call.
         seed: of the draw order.
+        checkpoint_kind: settings that a run must share with another one to resume from its checkpoints, in words; empty
+            where they aren't known.
     """
 
     group_size: int
@@ -338,6 +340,7 @@ class TrainingSettings:
     temperature: float
     max_completion_tokens: int
     seed: int
+    checkpoint_kind: str = ""
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ def _train(
 ) -> None:
     spec, framework = context.run.spec, load_framework()
     settings = framework.settings(spec, sum(file.rows for file in read_index(context.paths.data_index).train))
-    start = start_of(context, settings.max_steps)
+    start = start_of(context, settings)
     rank_zero: RankZero | None = None
     parts: RankZeroParts | None = None
     saves: Saves | None = None
@@ -74,7 +74,7 @@ def _train(
         place = starting_place(context, board, start, settings.seed)
         step = start.checkpoint.state.step if start.checkpoint else 0
         rank_zero = make_rank_zero(context, board, store, stop, servers, settings, place, step)
-        saves = Saves(context, board, settings.seed)
+        saves = Saves(context, board, settings.seed, settings.checkpoint_kind)
         parts = RankZeroParts(
             rank_zero.worker, rank_zero.weight_sync, rank_zero.weight_sync.settle, StepReport(rank_zero, saves)
         )

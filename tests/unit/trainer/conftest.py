@@ -1,5 +1,6 @@
 """What several tests of the trainer start from."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,13 @@ def tiny_model(tiny_models: Callable[..., Path]) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Makes one in a folder of its own, of a type, and with other settings than `tiny_model` has."""
+    """Makes one in a folder of its own, of a type, and of another kind or with other settings than `tiny_model` has."""
     import torch
+    import transformers
     from tokenizers import Tokenizer, models
-    from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+    from transformers import PreTrainedTokenizerFast
 
-    def make(dtype: str = "float32", **settings: Any) -> Path:
+    def make(dtype: str = "float32", kind: str = "Qwen3", **settings: Any) -> Path:
         folder = tmp_path_factory.mktemp("model")
         vocabulary = {f"t{number}": number for number in range(64)}
         PreTrainedTokenizerFast(
@@ -41,10 +43,21 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]
             "eos_token_id": 1,
             "pad_token_id": 2,
         }
-        Qwen3ForCausalLM(Qwen3Config(**config | settings)).to(getattr(torch, dtype)).save_pretrained(folder)
+        made = getattr(transformers, f"{kind}Config")(**config | settings)
+        getattr(transformers, f"{kind}ForCausalLM")(made).to(getattr(torch, dtype)).save_pretrained(folder)
         return folder
 
     return make
+
+
+@pytest.fixture
+def without_weights(tmp_path: Path) -> Callable[[Path], Path]:
+    """Copies a model's folder, but for its weights."""
+
+    def copy(model: Path) -> Path:
+        return Path(shutil.copytree(model, tmp_path / "bare", ignore=shutil.ignore_patterns("*.safetensors")))
+
+    return copy
 
 
 @pytest.fixture

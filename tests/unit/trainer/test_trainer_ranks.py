@@ -38,35 +38,46 @@ WAYS = [
 ]
 
 
-def train_ranks(
-    folder: Path, model: Path, spec: dict[str, Any], environment: dict[str, str] | None = None, **config: Any
-) -> Any:
-    """Runs both to their end; the exit codes and the last checkpoint."""
-    trainer = {"processesPerNode": 2, "gpus": GPUS} | spec.get("trainer", {})
-    spec = spec | {"trainer": trainer, "weightSync": PARITY}
-    made = make_context(folder, model, "http://127.0.0.1:9", spec, per_device_train_batch_size=4, **config)
+def run_ranks(module: str, *arguments: str, environment: dict[str, str] | None = None, processes: int = 2) -> list[int]:
+    """Runs processes of a module beside this one, with torchrun's environment, to their end; the exit codes."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     shared = os.environ | {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
-        "WORLD_SIZE": "2",
-        "LOCAL_WORLD_SIZE": "2",
+        "WORLD_SIZE": str(processes),
+        "LOCAL_WORLD_SIZE": str(processes),
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join(sys.path),  # pytest's own, by pyproject.toml
     }
     shared |= environment or {}
-    command = [sys.executable, "-m", "tests.unit.trainer.trainer_rank", str(folder)]
+    command = [sys.executable, "-m", f"tests.unit.trainer.{module}", *arguments]
     ranks = [
         subprocess.Popen(command, cwd=ROOT, env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
-        for rank in range(2)
+        for rank in range(processes)
     ]
     try:
-        codes = [rank.wait(SECONDS) for rank in ranks]
+        return [rank.wait(SECONDS) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
+
+
+def train_ranks(
+    folder: Path,
+    model: Path,
+    spec: dict[str, Any],
+    environment: dict[str, str] | None = None,
+    *,
+    processes: int = 2,
+    **config: Any,
+) -> Any:
+    """Trains with all; the exit codes and the last checkpoint."""
+    trainer = {"processesPerNode": processes, "gpus": GPUS} | spec.get("trainer", {})
+    spec = spec | {"trainer": trainer, "weightSync": PARITY}
+    made = make_context(folder, model, "http://127.0.0.1:9", spec, per_device_train_batch_size=4, **config)
+    codes = run_ranks("trainer_rank", str(folder), environment=environment, processes=processes)
     return codes, last_checkpoint(made.run_folder, made.run.uid)
 
 

@@ -1,5 +1,6 @@
 """Where a run begins when its folder, or another run's, holds checkpoints already."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from gymtrain_trainer.checkpoints.resume import check_resume, start_of
 from gymtrain_trainer.checkpoints.saving import data_of
 from gymtrain_trainer.context import Context, read_context
 from gymtrain_trainer.errors import ResumeError
-from gymtrain_trainer.framework import load_framework
+from gymtrain_trainer.framework import TrainingSettings, load_framework
 from gymtrain_trainer.progress import ProgressBoard
 from tests.unit.trainer.test_trainer_entry import context
 from tests.unit.trainer.trainer_data import question, write_dataset, write_index
@@ -21,7 +22,7 @@ from tests.unit.trainer.trainer_data import question, write_dataset, write_index
 EARLIER = "the-uid-of-an-earlier-run"
 
 
-def save(folder: Path, *steps: int, uid: str = EARLIER, data: str = "", **files: Any) -> None:
+def save(folder: Path, *steps: int, uid: str = EARLIER, data: str = "", kind: str = "", **files: Any) -> None:
     """Whole checkpoints, with further JSON files by name."""
     folder.mkdir(parents=True, exist_ok=True)
     for step in steps:
@@ -29,7 +30,7 @@ def save(folder: Path, *steps: int, uid: str = EARLIER, data: str = "", **files:
         checkpoint.mkdir(parents=True)
         for name, content in files.items():
             (checkpoint / f"{name}.json").write_text(json.dumps(content))
-        write_state(checkpoint, WorkerState(step=step, position=step * 4, attempt=1, uid=uid, data=data))
+        write_state(checkpoint, WorkerState(step=step, position=step * 4, attempt=1, uid=uid, data=data, kind=kind))
     if not (folder / ".gymtrain-run").exists():
         (folder / ".gymtrain-run").write_text(uid)
 
@@ -40,16 +41,16 @@ def made(tmp_path: Path, resume_from: str | None = None, **parts: Any) -> Contex
     return context(tmp_path, **parts)
 
 
-def seed_of(found: Context) -> int:
-    return load_framework().settings(found.run.spec, None).seed
+def settings_of(found: Context, steps: int | None = None) -> TrainingSettings:
+    return dataclasses.replace(load_framework().settings(found.run.spec, None), max_steps=steps)
 
 
 def begin(found: Context, steps: int | None = None) -> tuple[str, int, ProgressBoard]:
     """The checkpoint's path below the test's folder, the place in the data, and what was told."""
     board = ProgressBoard()
-    start = start_of(found, steps)
+    start = start_of(found, settings_of(found, steps))
     prepare_folder(found, board)
-    position = starting_place(found, board, start, seed_of(found)).first_open
+    position = starting_place(found, board, start, settings_of(found).seed).first_open
     root = found.paths.checkpoints.parent
     return (str(start.checkpoint.folder.relative_to(root)) if start.checkpoint else "", position, board)
 
@@ -140,7 +141,7 @@ def test_another_runs_folder_is_read_and_left_as_it_is(tmp_path: Path, resume_fr
 def test_the_place_in_the_data_goes_on_where_the_data_is_the_same(tmp_path: Path) -> None:
     found = made(tmp_path, "math")
     write_index(tmp_path / "data", write_dataset(tmp_path / "data", [question(number) for number in range(9)]))
-    save(found.run_folder, 10, data=data_of(found, seed_of(found)))
+    save(found.run_folder, 10, data=data_of(found, settings_of(found).seed))
     _, position, board = begin(found)
     assert position == 40
     assert "in the data at position 40" in board.snapshot().notices[0].message
@@ -194,7 +195,7 @@ def test_what_a_run_can_not_go_on_from_is_refused_with_what_is_there(
     (found.paths.model / "config.json").write_text(json.dumps(CONFIG | {k: v for k, v in more.items() if k in CONFIG}))
     steps = more.get("steps", 500)
     if where == "preflight":
-        (finding,) = check_resume(found.run, found.paths.resume, found.paths.model, steps)
+        (finding,) = check_resume(found.run, found.paths.resume, found.paths.model, settings_of(found, steps))
         assert finding.where == "spec.resumeFrom"
         assert words in finding.message
     else:
@@ -208,24 +209,46 @@ def test_what_a_run_can_not_go_on_from_is_refused_with_what_is_there(
 def test_preflight_has_nothing_against_a_checkpoint_that_fits(tmp_path: Path) -> None:
     found = made(tmp_path, "workplace")
     save(found.paths.resume / "workplace", 100, config=CONFIG)
-    assert check_resume(found.run, found.paths.resume, found.paths.model, None) == []
+    assert check_resume(found.run, found.paths.resume, found.paths.model, settings_of(found)) == []
     without = made(tmp_path)
-    assert check_resume(without.run, without.paths.resume, without.paths.model, None) == []
+    assert check_resume(without.run, without.paths.resume, without.paths.model, settings_of(without)) == []
+
+
+@pytest.mark.parametrize(
+    ("written", "config", "refused"),
+    [
+        ("without trainer.config.fsdp", {"fsdp": True}, True),
+        ("with trainer.config.fsdp and state_dict_type: FULL_STATE_DICT", {"fsdp": True}, True),
+        ("with trainer.config.fsdp and state_dict_type: SHARDED_STATE_DICT", {"fsdp": True}, False),
+        ("with trainer.config.fsdp and state_dict_type: SHARDED_STATE_DICT", {}, True),
+        ("without trainer.config.fsdp", {}, False),
+        ("", {"fsdp": True}, False),  # an earlier release didn't say
+    ],
+)
+def test_a_checkpoint_of_another_kind_is_refused(
+    tmp_path: Path, written: str, config: dict[str, Any], refused: bool
+) -> None:
+    found = made(tmp_path, "workplace", trainer={"checkpoint": {"claimName": "ck"}, "nodes": 2, "config": config})
+    save(found.paths.resume / "workplace", 100, kind=written)
+    findings = check_resume(found.run, found.paths.resume, found.paths.model, settings_of(found))
+    assert [written in finding.message and "this run reads" in finding.message for finding in findings] == (
+        [True] if refused else []
+    )
 
 
 def test_preflight_of_a_restored_run_that_has_gone_on_asks_no_more_for_where_it_began(tmp_path: Path) -> None:
     found = made(tmp_path, "math/checkpoint-100")  # TRL has deleted it since, as it keeps the newest
     restored = found.run.model_copy(update={"lineage": EARLIER})
     save(found.paths.resume / "math", 300)
-    assert check_resume(restored, found.paths.resume, found.paths.model, 300) == []
-    assert check_resume(found.run, found.paths.resume, found.paths.model, 300) != []
+    assert check_resume(restored, found.paths.resume, found.paths.model, settings_of(found, 300)) == []
+    assert check_resume(found.run, found.paths.resume, found.paths.model, settings_of(found, 300)) != []
 
 
 def _digest(folder: Path, rows: range = range(9), weight: int = 1, **config: Any) -> str:
     folder.mkdir()
     found = made(folder, trainer={"checkpoint": {"claimName": "ck"}, "config": config})
     write_index(folder / "data", write_dataset(folder / "data", [question(number) for number in rows], weight=weight))
-    return data_of(found, seed_of(found))
+    return data_of(found, settings_of(found).seed)
 
 
 def test_the_digest_of_the_data_is_that_of_its_rows_weights_and_seed(tmp_path: Path) -> None:

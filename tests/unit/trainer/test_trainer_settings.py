@@ -10,6 +10,9 @@ from gymtrain_trainer.errors import SettingsError
 from gymtrain_trainer.framework import TrainingSettings
 from gymtrain_trainer.trl.settings import Batch, max_steps, training_settings, trl_arguments
 
+READ_ONCE = {"cpu_ram_efficient_loading": True}
+SHARED_OUT = {"state_dict_type": "SHARDED_STATE_DICT"}
+
 
 def spec(config: dict[str, Any] | None = None, **parts: Any) -> GymTrainingRunSpec:
     trainer = {"config": config or {}} | parts.pop("trainer", {})
@@ -60,15 +63,41 @@ def test_a_gpu_run_keeps_trls_defaults() -> None:
 @pytest.mark.parametrize(
     ("sharding", "passed"),
     [
-        (None, {"cpu_ram_efficient_loading": True}),
-        ({"version": 2}, {"cpu_ram_efficient_loading": True, "version": 2}),
-        ({"cpu_ram_efficient_loading": False}, {"cpu_ram_efficient_loading": False}),
-        ({"fsdp_cpu_ram_efficient_loading": "false"}, {"fsdp_cpu_ram_efficient_loading": "false"}),
+        (None, READ_ONCE | SHARED_OUT),
+        ({"version": 2}, READ_ONCE | SHARED_OUT | {"version": 2}),
+        ({"cpu_ram_efficient_loading": False}, SHARED_OUT | {"cpu_ram_efficient_loading": False}),
+        ({"fsdp_cpu_ram_efficient_loading": "false"}, SHARED_OUT | {"fsdp_cpu_ram_efficient_loading": "false"}),
+        ({"fsdp_state_dict_type": "FULL_STATE_DICT"}, READ_ONCE | {"fsdp_state_dict_type": "FULL_STATE_DICT"}),
         ("/config/fsdp.json", "/config/fsdp.json"),
     ],
 )
-def test_one_process_reads_a_sharded_model_unless_the_run_says_otherwise(sharding: Any, passed: Any) -> None:
+def test_one_process_reads_a_sharded_model_and_each_saves_its_share_unless_the_run_says_otherwise(
+    sharding: Any, passed: Any
+) -> None:
     assert arguments(spec({"fsdp": True, "fsdp_config": sharding}))["fsdp_config"] == passed
+
+
+@pytest.mark.parametrize(
+    ("config", "trainer", "kind"),
+    [
+        ({}, {"nodes": 2}, "without trainer.config.fsdp"),
+        ({"fsdp": True}, {"nodes": 2}, "with trainer.config.fsdp and state_dict_type: SHARDED_STATE_DICT"),
+        ({"fsdp": True}, {"gpus": 1}, "with trainer.config.fsdp and state_dict_type: SHARDED_STATE_DICT"),
+        ({"fsdp": True}, {}, "without trainer.config.fsdp"),
+        (
+            {"fsdp": True, "fsdp_config": {"fsdp_state_dict_type": "FULL_STATE_DICT"}},
+            {"nodes": 2},
+            "with trainer.config.fsdp and state_dict_type: FULL_STATE_DICT",
+        ),
+        ({"fsdp": True, "fsdp_config": "/config/fsdp.json"}, {"nodes": 2}, ""),
+    ],
+)
+def test_a_checkpoint_is_of_a_kind(config: dict[str, Any], trainer: dict[str, Any], kind: str) -> None:
+    assert training_settings(spec(config, trainer=trainer | {"config": config}), None).checkpoint_kind == kind
+
+
+def test_checkpoints_of_the_model_alone_are_not_sharded_which_transformers_refuses() -> None:
+    assert arguments(spec({"fsdp": True, "save_only_model": True}))["fsdp_config"] == READ_ONCE
 
 
 def test_a_model_that_is_not_sharded_has_no_settings_of_sharding() -> None:
@@ -116,6 +145,7 @@ def test_the_rest_of_the_trainer_learns_what_the_config_means() -> None:
         temperature=0.7,
         max_completion_tokens=64,
         seed=7,
+        checkpoint_kind="without trainer.config.fsdp",
     )
 
 

@@ -3,9 +3,9 @@
 On the CPU, or on two GPUs where there are two.
 """
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,22 +15,12 @@ pytest.importorskip("trl")
 from safetensors.torch import load_file  # noqa: E402
 
 from tests.unit.trainer.test_trainer_export import check_exported  # noqa: E402
-from tests.unit.trainer.test_trainer_ranks import LORA, SAME, SHARDED, train_ranks  # noqa: E402
+from tests.unit.trainer.test_trainer_ranks import GPUS, LORA, SAME, SHARDED, train_ranks  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 RATE = 1e-4
 """Learning rate. AdamW's first step moves a weight by this at most, and weights are some 0.02."""
-
-
-@pytest.fixture
-def without_weights(tmp_path: Path) -> Callable[[Path], Path]:
-    """Copies a model's folder, but for its weights."""
-
-    def copy(model: Path) -> Path:
-        return Path(shutil.copytree(model, tmp_path / "bare", ignore=shutil.ignore_patterns("*.safetensors")))
-
-    return copy
 
 
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
@@ -86,7 +76,8 @@ def test_the_final_model_of_two_processes_has_the_type_that_it_came_in(
 
 
 def test_the_adapter_of_two_processes_is_exported_as_peft_writes_it(tmp_path: Path, tiny_model: Path) -> None:
-    codes, checkpoint = train_ranks(tmp_path, tiny_model, {"model": LORA}, **SHARDED)
+    sharding = SHARDED["fsdp_config"] | {"state_dict_type": "FULL_STATE_DICT"}  # so a checkpoint has peft's files
+    codes, checkpoint = train_ranks(tmp_path, tiny_model, {"model": LORA}, fsdp=True, fsdp_config=sharding)
     assert codes == [0, 0]
     folders = tmp_path / "checkpoints" / "model", checkpoint.folder
     exported, kept = (load_file(folder / "adapter_model.safetensors") for folder in folders)
@@ -94,3 +85,23 @@ def test_the_adapter_of_two_processes_is_exported_as_peft_writes_it(tmp_path: Pa
     assert all(torch.equal(exported[name], kept[name]) for name in kept)
     settings = [(folder / "adapter_config.json").read_text() for folder in folders]
     assert settings[0] == settings[1]
+
+
+@pytest.mark.parametrize(("spec", "config"), [({}, "config.json"), ({"model": LORA}, "adapter_config.json")])
+def test_a_checkpoint_has_the_share_of_each_process_once_and_another_number_resumes_from_it(
+    tmp_path: Path, tiny_model: Path, spec: dict[str, Any], config: str
+) -> None:
+    codes, checkpoint = train_ranks(tmp_path, tiny_model, spec, **SHARDED, max_steps=8, save_steps=8)
+    assert (codes, checkpoint.state.step) == ([0, 0], 8)
+    files = {str(file.relative_to(checkpoint.folder)) for file in checkpoint.folder.rglob("*") if file.is_file()}
+    shares = {f"{part}_0/__{rank}_0.distcp" for part in ("pytorch_model_fsdp", "optimizer") for rank in range(2)}
+    assert shares | {config, "tokenizer.json"} <= files
+    assert not [name for name in files if name.endswith((".safetensors", ".bin", "optimizer.pt"))]
+    before, saved = load_file(tiny_model / "model.safetensors"), load_file(tmp_path / "sent.safetensors")
+
+    processes = 2 if GPUS else 3
+    codes, checkpoint = train_ranks(tmp_path, tiny_model, spec, **SHARDED, max_steps=9, processes=processes)
+    assert (codes, checkpoint.state.step) == ([0] * processes, 9)
+    for name, weights in load_file(tmp_path / "sent.safetensors").items():
+        moved = (saved[name] - before[name]).abs().mean()
+        assert (weights - saved[name]).abs().mean() <= moved / 2, f"{name}: one step on is nearer than eight steps back"

@@ -54,7 +54,7 @@ def test_the_default_of_a_micro_batch_is_the_trainers() -> None:
 
 def test_a_token_budget_is_the_micro_batch() -> None:
     training = sized(trainer={"gpus": 1, "config": {"token_budget": 9000}}).training
-    assert (training.tokens, training.accumulates) == (9000, True)
+    assert training.tokens == 9000
 
 
 def test_without_a_limit_samples_are_as_long_as_the_context() -> None:
@@ -71,15 +71,6 @@ def test_what_the_config_sets_counts() -> None:
     training = sized(trainer={"gpus": 4, "processesPerNode": 4, "nodes": 2, "config": config}).training
     assert (training.sharded, training.checkpointing, training.kept_checkpoints) == (True, False, 5)
     assert training.processes == 8
-
-
-@pytest.mark.parametrize(
-    ("mode", "config", "several"),
-    [("Verify", {}, False), ("Agent", {}, True), ("Verify", {"gradient_accumulation_steps": 2}, True)],
-)
-def test_a_step_may_have_several_micro_batches(mode: str, config: dict[str, Any], several: bool) -> None:
-    sizing = sized(rollout={"mode": mode}, trainer={"gpus": 1, "config": config})
-    assert sizing.training.accumulates is several
 
 
 def test_an_adapter_is_read_by_pefts_names() -> None:
@@ -123,6 +114,10 @@ def test_the_memory_of_the_pod_is_compared(kind: str, size: str) -> None:
         ({"trainer": {"gpus": 1, "processesPerNode": 2}}, "processesPerNode is 2, with 1 GPUs"),
         ({"trainer": {"gpus": 1, "config": {"bf16": False}}}, "training in float32 isn't computed"),
         ({"trainer": {"gpus": 1, "config": {"fsdp_config": {"cpu_offload": True}}}}, "cpu_offload: True"),
+        (
+            {"trainer": {"gpus": 1, "config": {"fsdp_config": {"state_dict_type": "FULL_STATE_DICT"}}}},
+            "fsdp_config.state_dict_type: FULL_STATE_DICT isn't computed",
+        ),
         ({"model": {"lora": {"target_modules": ".*_proj"}}}, r"target_modules: \.\*_proj isn't computed"),
         ({"model": {"lora": {"modules_to_save": ["lm_head"]}}}, "modules_to_save isn't computed"),
         ({"inference": {"args": ["--gpu-memory-utilization=most"]}}, "is no number: most"),

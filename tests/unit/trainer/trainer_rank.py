@@ -52,25 +52,8 @@ def _terminate_when_idle(vllm: VLLM) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _shard_on_cpus() -> None:
-    """Lets accelerate shard a model on CPUs as on GPUs. torch can; accelerate 1.15 has CPUs on no list of its own."""
-    from accelerate.state import AcceleratorState, PartialState
-    from accelerate.utils import DistributedType
-
-    made = AcceleratorState.__init__
-
-    def init(self: AcceleratorState, *arguments: Any, fsdp_plugin: Any = None, **more: Any) -> None:
-        made(self, *arguments, fsdp_plugin=fsdp_plugin, **more)
-        if fsdp_plugin is not None and self.distributed_type == DistributedType.MULTI_CPU:
-            self.fsdp_plugin = fsdp_plugin
-            self.distributed_type = PartialState._shared_state["distributed_type"] = DistributedType.FSDP
-
-    AcceleratorState.__init__ = init
-
-
 def main() -> int:
     """Trains."""
-    _shard_on_cpus()
     folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
     made = read_context({"GYMTRAIN_RUN_CONFIG": str(folder / "run.json"), "GYMTRAIN_ROOT": str(folder)})
     if rank and (model := os.environ.get("MODEL_OF_OTHERS")):

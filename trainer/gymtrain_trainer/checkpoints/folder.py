@@ -36,6 +36,7 @@ class WorkerState(BaseModel):
     attempt: int  # that wrote it
     uid: str = ""  # of the run
     data: str = ""  # digest of what `position` is about; empty of an earlier release
+    kind: str = ""  # see TrainingSettings.checkpoint_kind; empty of an earlier release
 
     @property
     def place(self) -> Place:

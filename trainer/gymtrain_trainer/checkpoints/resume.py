@@ -17,6 +17,7 @@ from gymtrain_api.wiring import Finding, RunConfig
 from gymtrain_trainer.checkpoints.folder import Checkpoint, SetAside, last_checkpoint, whole_checkpoints
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.errors import ResumeError
+from gymtrain_trainer.framework import TrainingSettings
 
 _LISTED = 20  # names of a message
 _SHAPE = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
@@ -34,8 +35,8 @@ class Start:
     resumed: bool = False
 
 
-def start_of(context: Context, steps: int | None) -> Start:
-    """Where this process begins. `steps`: optimizer steps of the run; None if they aren't known.
+def start_of(context: Context, settings: TrainingSettings) -> Start:
+    """Where this process begins.
 
     Raises:
         ResumeError: spec.resumeFrom names no checkpoint that this run could resume from.
@@ -49,7 +50,7 @@ def start_of(context: Context, steps: int | None) -> Start:
         return Start(own)
     base = context.run_folder if source.run == context.run.name else context.paths.resume / source.run
     found = find(base, source, volume_of(spec, source))
-    if problem := misfit(found, spec, context.paths.model, steps):
+    if problem := misfit(found, spec, context.paths.model, settings):
         raise ResumeError(f"spec.resumeFrom: {problem}")
     return Start(found, resumed=True)
 
@@ -59,7 +60,7 @@ def resume_from(spec: GymTrainingRunSpec) -> ResumeFrom | None:
     return ResumeFrom.parse(spec.resume_from) if spec.resume_from else None
 
 
-def check_resume(run: RunConfig, runs: Path, model: Path, steps: int | None) -> list[Finding]:
+def check_resume(run: RunConfig, runs: Path, model: Path, settings: TrainingSettings) -> list[Finding]:
     """Preflight's look at spec.resumeFrom. `runs`: folders of checkpoints, by run."""
     spec = run.spec
     source = resume_from(spec)
@@ -68,7 +69,7 @@ def check_resume(run: RunConfig, runs: Path, model: Path, steps: int | None) -> 
     if last_checkpoint(runs / run.name, run.lineage or run.uid):
         return []  # it has gone on already (it was restored from a backup), and the other checkpoint may be gone
     try:
-        problem = misfit(find(runs / source.run, source, volume_of(spec, source)), spec, model, steps)
+        problem = misfit(find(runs / source.run, source, volume_of(spec, source)), spec, model, settings)
     except ResumeError as error:
         problem = str(error).removeprefix("spec.resumeFrom: ")
     return [Finding(where="spec.resumeFrom", message=problem)] if problem else []
@@ -93,9 +94,9 @@ def find(base: Path, source: ResumeFrom, volume: str) -> Checkpoint:
     raise ResumeError(f"spec.resumeFrom: no whole {name} in folder {source.folder} of {volume}; {what}")
 
 
-def misfit(checkpoint: Checkpoint, spec: GymTrainingRunSpec, model: Path, steps: int | None) -> str:
+def misfit(checkpoint: Checkpoint, spec: GymTrainingRunSpec, model: Path, settings: TrainingSettings) -> str:
     """Why the run can't continue from a checkpoint; empty if it can."""
-    name, step = checkpoint.folder.name, checkpoint.state.step
+    name, step, steps = checkpoint.folder.name, checkpoint.state.step, settings.max_steps
     if steps is not None and step >= steps:
         return (
             f"{name} is at step {step}, and the run ends at step {steps}: raise spec.trainer.config.max_steps, which "
@@ -105,6 +106,9 @@ def misfit(checkpoint: Checkpoint, spec: GymTrainingRunSpec, model: Path, steps:
     if adapter != (spec.model.lora is not None):
         holds, wants = ("an adapter", "all weights") if adapter else ("all weights", "an adapter")
         return f"{name} holds {holds}, and the run trains {wants}: use the earlier run's spec.model.lora"
+    kinds = checkpoint.state.kind, settings.checkpoint_kind
+    if all(kinds) and kinds[0] != kinds[1]:
+        return f"{name} was written {kinds[0]}, and this run reads what is written {kinds[1]}: use the earlier run's"
     ours, theirs = _config(model), _config(checkpoint.folder)
     other = [key for key in _SHAPE if key in ours and key in theirs and ours[key] != theirs[key]]
     if other:

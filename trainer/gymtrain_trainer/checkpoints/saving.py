@@ -49,11 +49,12 @@ class Saves:
     the attempt.
     """
 
-    def __init__(self, context: Context, board: ProgressBoard, seed: int) -> None:
-        """`seed`: of the draw order."""
+    def __init__(self, context: Context, board: ProgressBoard, seed: int, kind: str = "") -> None:
+        """`seed`: of the draw order; `kind`: `TrainingSettings.checkpoint_kind`."""
         self._context = context
         self._board = board
         self._seed = seed
+        self._kind = kind
         self._failed = False  # the last one
 
     def failed(self, step: int, error: Exception) -> None:
@@ -110,6 +111,7 @@ class Saves:
             attempt=self._context.attempt,
             uid=self._context.owner,
             data=data_of(self._context, self._seed),
+            kind=self._kind,
         )
         write_state(folder, state)
         log.info("checkpoint %s", folder)

@@ -21,18 +21,18 @@ def preflight(framework: Framework, environ: Mapping[str, str] = os.environ) -> 
     started = time.monotonic()
     run, paths = read_run_config(environ), read_paths(environ)
     spec, model = run.spec, paths.model
-    max_steps = framework.settings(spec, None).max_steps
+    settings = framework.settings(spec, None)
     context, misfits = served_context(model, spec)
     findings = check_model_folder(model, spec.model.source) + misfits
     findings += framework.check_settings(spec, context)
-    findings += check_resume(run, paths.resume, model, max_steps)
+    findings += check_resume(run, paths.resume, model, settings)
     warnings: list[Finding] = []
     if not findings:  # what is known to be wrong would only be said again, in a library's words
         findings, warnings = framework.rehearse(spec, model)
     return TrainerPreflight(
         findings=findings,
         warnings=warnings,
-        max_steps=max_steps,
+        max_steps=settings.max_steps,
         seconds=round(time.monotonic() - started, 3),
     )
 

@@ -46,7 +46,6 @@ def parser() -> argparse.ArgumentParser:
     train.add_argument("--tokens", type=_whole, help="of a micro-batch on one GPU (default: one longest sample)")
     train.add_argument("--fsdp", action="store_true", help="shard over all of them")
     train.add_argument("--no-gradient-checkpointing", action="store_true")
-    train.add_argument("--single-micro-batch", action="store_true", help="no step has several micro-batches")
     train.add_argument("--lora", type=_whole, metavar="RANK", help="train an adapter of all linear layers")
     train.add_argument("--transport", choices=("NCCL", "HTTPFull", "LoRAFilesystem"), default="NCCL")
     train.add_argument("--host-memory", type=_positive, metavar="GIB", help="of a trainer pod (default: not compared)")
@@ -102,7 +101,6 @@ def _sizing(options: argparse.Namespace) -> Sizing:
         checkpointing=not options.no_gradient_checkpointing,
         sharded=options.fsdp and options.nodes * options.gpus > 1,
         adapter=Adapter(options.lora) if options.lora else None,
-        accumulates=not options.single_micro_batch,
         transport=options.transport,
     )
     serving = Serving(

@@ -90,19 +90,13 @@ def _training_row(asked: Training) -> str:
         f"{asked.nodes} × {asked.gpus}" if asked.nodes > 1 else str(asked.gpus),
         "all" if asked.adapter is None else "adapter",
         f"{asked.tokens:,}",
-        "**no**" if found is None else _set(used),
+        "**no**" if found is None else "fsdp" if used.sharded else "–",
         f"{gpu(used).total / GIB:.0f}",
         f"{host(used).total / GIB:.0f}",
         f"{checkpoints(used).total / GIB:.0f}" if asked.adapter is None else f"{checkpoints(used).total / GIB:.1f}",
         f"measured: {measured.gib:.0f} ({measured.where})" if measured is not None else "computed",
     )
     return f"| {' | '.join(cells)} |"
-
-
-def _set(used: Training) -> str:
-    if not used.sharded:
-        return "–"
-    return "fsdp" if used.accumulates else "one micro-batch"
 
 
 def _measured(asked: Training) -> Measured | None:

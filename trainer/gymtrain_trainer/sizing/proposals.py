@@ -1,8 +1,8 @@
 """The smallest changes with which training fits, the cheapest first.
 
 Cheap is what costs nothing but time: first smaller micro-batches, of which a step then has more; gradient
-checkpointing, a third more computing; FSDP2, which sends weights around; steps of one micro-batch, which not every
-environment allows. An adapter trains something else, and more GPUs cost money. The first that is enough is proposed.
+checkpointing, a third more computing; FSDP2, which sends weights around. An adapter trains something else, and more
+GPUs cost money. The first that is enough is proposed.
 """
 
 from collections.abc import Iterator
@@ -56,17 +56,7 @@ def _settings(training: Training) -> Iterator[Training]:
     for sharded in sorted(shardings):
         for checkpointing in sorted({training.checkpointing, True}):
             for tokens in _micro_batches(training):
-                smaller = tokens < training.tokens
-                yield replace(
-                    training,
-                    sharded=sharded,
-                    checkpointing=checkpointing,
-                    tokens=tokens,
-                    accumulates=training.accumulates or smaller,
-                )
-    if True in shardings and training.accumulates and training.tokens == training.length:
-        # Between micro-batches, FSDP2 holds all gradients: in a step of one there is no such time.
-        yield replace(training, sharded=True, checkpointing=True, accumulates=False)
+                yield replace(training, sharded=sharded, checkpointing=checkpointing, tokens=tokens)
 
 
 def _micro_batches(training: Training) -> Iterator[int]:
@@ -101,11 +91,6 @@ def _changes(before: Training, after: Training) -> tuple[str, ...]:
         changes.append("trainer.config.gradient_checkpointing: true")
     if after.sharded and not before.sharded:
         changes.append("trainer.config.fsdp: true")
-    if before.accumulates and not after.accumulates:
-        changes.append(
-            f"one micro-batch a step: rollout.mode: Verify, without token_budget and gradient_accumulation_steps, "
-            f"per_device_train_batch_size: {after.tokens // after.length}"
-        )
     if after.adapter is not None and before.adapter is None:
         changes.append(f"model.lora: {{r: {after.adapter.rank}, target_modules: all-linear}}")
     if (after.nodes, after.gpus) != (before.nodes, before.gpus):

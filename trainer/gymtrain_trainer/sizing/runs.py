@@ -23,6 +23,8 @@ _PEFT_DEFAULT = ("q_proj", "v_proj")  # of the models whose shapes are known (pe
 _BATCH = 8
 _TOKEN_BUDGET = 0
 _SIZE = re.compile(SIZE_PATTERN)
+# Keys of fsdp_config that change what is computed, by the values of which it is.
+_SHARDING = {"cpu_offload": False, "reshard_after_forward": True, "state_dict_type": "SHARDED_STATE_DICT"}
 _KEPT = 2  # our default of save_total_limit
 
 
@@ -110,13 +112,10 @@ def _training(spec: GymTrainingRunSpec, shape: ModelShape, length: int, gpu_memo
         raise SettingsError("spec.trainer.config.bf16 is false: training in float32 isn't computed")
     sharding = config.get("fsdp_config") if isinstance(config.get("fsdp_config"), Mapping) else {}
     assert isinstance(sharding, Mapping)
-    for key, usual in (("cpu_offload", False), ("reshard_after_forward", True)):
-        if sharding.get(key, usual) is not usual:
+    for key, usual in _SHARDING.items():
+        if sharding.get(key, usual) != usual:
             raise SettingsError(f"spec.trainer.config.fsdp_config.{key}: {sharding[key]} isn't computed")
-    # A step may have several micro-batches, too, where turns of a rollout don't continue each other.
     budget = _whole(config.get("token_budget"), _TOKEN_BUDGET)
-    accumulation = _whole(config.get("gradient_accumulation_steps"), 1)
-    accumulates = accumulation > 1 or budget > 0 or spec.rollout.mode == "Agent"
     return Training(
         shape=shape,
         nodes=trainer.nodes,
@@ -127,7 +126,6 @@ def _training(spec: GymTrainingRunSpec, shape: ModelShape, length: int, gpu_memo
         checkpointing=bool(config.get("gradient_checkpointing", True) or sharding.get("activation_checkpointing")),
         sharded=bool(config.get("fsdp")) and trainer.nodes * trainer.processes_per_node > 1,
         adapter=_adapter(spec),
-        accumulates=accumulates,
         transport=planned(spec),
         kept_checkpoints=_whole(config.get("save_total_limit"), _KEPT),
     )

@@ -4,8 +4,8 @@ What TRL 1.16 does with its defaults, read in the sources of TRL, transformers 5
 
 - weights are float32. One GPU and DDP compute by autocast, which keeps a bf16 copy of trained weights until forward
   ends; FSDP2 gathers them in bf16, layer by layer;
-- gradients are float32; DDP sends them from buckets of the same size. With FSDP2 they are whole, in bf16, between the
-  micro-batches of a step, as they are exchanged after the last;
+- gradients are float32; DDP sends them from buckets of the same size. FSDP2 exchanges them after each micro-batch of a
+  step, so that each GPU keeps its share (trl/async_grpo.py);
 - AdamW has two moments in float32;
 - beside an adapter, frozen weights are float32, without gradients and moments;
 - log-probabilities are computed in tiles: no logits are kept.
@@ -64,7 +64,6 @@ class Training:
         tokens: of one micro-batch on one GPU, at most; shared prompts count once.
         checkpointing: of gradients.
         sharded: by FSDP2.
-        accumulates: a step may have several micro-batches.
         kept_checkpoints: save_total_limit.
     """
 
@@ -77,7 +76,6 @@ class Training:
     checkpointing: bool = True
     sharded: bool = False
     adapter: Adapter | None = None
-    accumulates: bool = True
     transport: TransportName = "NCCL"
     kept_checkpoints: int = 2
 
@@ -134,12 +132,17 @@ class Needs:
 def gpu(training: Training) -> Needs:
     """The training GPU that takes most: that of rank 0, from which weights are sent."""
     shares = training.processes if training.sharded else 1
+    buckets = training.processes > 1 and not training.sharded
     room = int(training.gpu_memory * GIB)
     phases = _phases(training)
     largest = max(phases, key=phases.__getitem__)
     parts = [
         Part("weights", FULL * training.held // shares, "float32"),
-        Part("gradients", _gradients(training, shares), _gradients_text(training)),
+        Part(
+            "gradients",
+            FULL * training.trained // shares * (2 if buckets else 1),
+            "float32, and DDP's buckets" if buckets else "float32",
+        ),
         Part("optimizer", _MOMENTS * training.trained // shares, "AdamW's two moments, float32"),
         Part("activations", _kept(training), "kept from forward to backward"),
         Part("working memory", phases[largest], f"most at: {largest}"),
@@ -151,19 +154,6 @@ def gpu(training: Training) -> Needs:
     reserve = _RESERVE + int(_RESERVE_SHARE * room)
     parts.append(Part("reserve", reserve, "CUDA, NCCL, fragmentation: 2 GiB and 5 % of the GPU"))
     return Needs("training GPU", tuple(parts), room, phases)
-
-
-def _gradients(training: Training, shares: int) -> int:
-    own = FULL * training.trained // shares
-    if not training.sharded:
-        return own * (2 if training.processes > 1 else 1)
-    return own + (HALF * training.trained if training.accumulates else 0)
-
-
-def _gradients_text(training: Training) -> str:
-    if not training.sharded:
-        return "float32, and DDP's buckets" if training.processes > 1 else "float32"
-    return "float32, and all in bf16 between micro-batches" if training.accumulates else "float32"
 
 
 def _gathered(training: Training) -> int:
@@ -232,8 +222,8 @@ def host(training: Training, room: int | None = None) -> Needs:
     """
     # Of a sharded model one process reads all of it, and sends the others their shares.
     loading = (1 if training.sharded else training.gpus) * FULL * training.held
-    # A checkpoint of a sharded model is put together on rank 0: the model, then the moments.
-    saving = max(FULL * training.held, _MOMENTS * training.trained) if training.sharded else 0
+    # Each process of a sharded model copies its share of a checkpoint there: of the model, and then of the moments.
+    saving = _MOMENTS * training.trained // training.nodes if training.sharded else 0
     parts = (
         Part("processes", training.gpus * _PROCESS, "Python, torch and CUDA: 4 GiB each"),
         Part(
@@ -252,9 +242,7 @@ def checkpoints(training: Training, room: int | None = None) -> Needs:
         training: what is trained.
         room: bytes of the volume.
     """
-    # FSDP's checkpoint has the model twice: as transformers loads it, and as it resumes.
-    model = FULL * training.trained * (2 if training.sharded else 1)
-    one = model + _MOMENTS * training.trained
+    one = (FULL + _MOMENTS) * training.trained
     final = FULL if training.adapter is not None else HALF
     count = training.kept_checkpoints + 1
     parts = (

@@ -6,6 +6,7 @@ What it changes of TRL's trainer, and nothing else:
 |---|---|---|
 | get_train_dataloader | samples from a queue, a micro-batch ahead | the groups of one step (batches.py) |
 | training_step | one micro-batch | the micro-batches of a step, of which there may be more where rollouts forked |
+| save_model | nothing of a checkpoint that is sharded | what says which model the checkpoint is of |
 | compute_loss | PPO's clip against the sampler | the same; with a correction, each token's gradient is scaled before |
 """
 
@@ -13,6 +14,7 @@ import contextlib
 from typing import Any
 
 import torch
+from accelerate.utils import is_peft_model
 from trl.experimental.async_grpo import AsyncGRPOTrainer
 
 from gymtrain_trainer.trl import internals
@@ -46,19 +48,39 @@ class GroupGRPOTrainer(AsyncGRPOTrainer):  # type: ignore[misc]  # TRL is not in
         return StepLoader(lambda: maker.step(self.model_version), lambda: self.state.global_step, processes)
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
-        """Forward and backward of all micro-batches of a step; ranks exchange gradients at the last."""
+        """Forward and backward of all micro-batches of a step.
+
+        DDP exchanges gradients at the last. FSDP does at each: what it has not exchanged it keeps whole, so that each
+        rank would hold the gradients of the whole model from the first micro-batch to the last.
+        """
         micro_batches = inputs["micro_batches"]
         self.current_gradient_accumulation_steps = len(micro_batches)
         total: torch.Tensor | None = None
         for number, micro_batch in enumerate(micro_batches, 1):
-            last = number == len(micro_batches)
-            with contextlib.nullcontext() if last else self.accelerator.no_sync(model):
+            exchanges = self.is_fsdp_enabled or number == len(micro_batches)
+            with contextlib.nullcontext() if exchanges else self.accelerator.no_sync(model):
                 loss = super().training_step(model, micro_batch, num_items_in_batch)
             total = loss if total is None else total + loss
         assert total is not None
         if self.trained is not None:
             self.trained.gather()
         return total
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """transformers': of a checkpoint, only where it isn't sharded; there it has config and tokenizer all the same.
+
+        Its weights are beside the optimizer's state then, by which training resumes.
+        """
+        super().save_model(output_dir, _internal_call)
+        folder = output_dir or self.args.output_dir
+        if not self.args.should_save or not self.is_fsdp_enabled:
+            return
+        if "SHARDED_STATE_DICT" not in str(self.accelerator.state.fsdp_plugin.state_dict_type):
+            return
+        model = self.accelerator.unwrap_model(self.model)
+        for config in model.peft_config.values() if is_peft_model(model) else [model.config]:
+            config.save_pretrained(folder)
+        self.processing_class.save_pretrained(folder)
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """TRL's loss of one row, by tokens whose gradients are corrected."""

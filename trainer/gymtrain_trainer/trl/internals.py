@@ -129,6 +129,18 @@ INTERNALS = (
         "a plugin that is made also with one process, before the model is loaded",
         on_instance=True,
     ),
+    Internal(
+        "accelerate.state:AcceleratorState.__init__",
+        "accelerate 1.15",
+        "replaced while the trainer is made on CPUs: CPUs are on no list of what accelerate shards, though torch does",
+        "a list that CPUs are on",
+    ),
+    Internal(
+        "accelerate.state:PartialState._shared_state",
+        "accelerate 1.15",
+        "where the kind of training is kept for those who ask later",
+        "the same",
+    ),
 )
 
 
@@ -325,3 +337,29 @@ def fsdp_arguments(config: Any) -> dict[str, Any] | None:
     """Arguments of accelerate's FSDP plugin for a trainer of this config; None without FSDP."""
     arguments: dict[str, Any] | None = config.fsdp_plugin_args
     return arguments
+
+
+# --- accelerate ---
+
+
+@contextlib.contextmanager
+def sharded_on_cpus() -> Iterator[None]:
+    """accelerate that is set up meanwhile shards a model on CPUs as on GPUs; by itself it would replicate it."""
+    from accelerate.state import AcceleratorState, PartialState
+    from accelerate.utils import DistributedType
+
+    made = AcceleratorState.__init__
+
+    def init(state: Any, *arguments: Any, fsdp_plugin: Any = None, **more: Any) -> None:
+        made(state, *arguments, fsdp_plugin=fsdp_plugin, **more)
+        if fsdp_plugin is not None and state.distributed_type == DistributedType.MULTI_CPU:
+            if state.mixed_precision != "no":
+                fsdp_plugin.set_mixed_precision(state.mixed_precision)
+            state.fsdp_plugin = fsdp_plugin
+            state.distributed_type = PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+
+    AcceleratorState.__init__ = init
+    try:
+        yield
+    finally:
+        AcceleratorState.__init__ = made

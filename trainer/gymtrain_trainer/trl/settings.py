@@ -54,6 +54,9 @@ LOSS_KEYS: dict[str, tuple[str, ...]] = {"scale_rewards": SCALES, "loss_type": L
 LOADING = "cpu_ram_efficient_loading"
 """Key of `fsdp_config`: whether one rank reads the weights for all."""
 
+SAVING = "state_dict_type"
+"""Key of `fsdp_config`: whether checkpoints are sharded."""
+
 # TRL's defaults
 _GENERATIONS = 8
 _BATCH = 8
@@ -115,7 +118,20 @@ def training_settings(spec: GymTrainingRunSpec, rows: int | None) -> TrainingSet
         temperature=temperature_of(spec.trainer.config),
         max_completion_tokens=max_completion_length(spec),
         seed=_whole(spec, "seed", _SEED, least=0),
+        checkpoint_kind=_checkpoint_kind(spec),
     )
+
+
+def _checkpoint_kind(spec: GymTrainingRunSpec) -> str:
+    config = spec.trainer.config
+    # On a CPU, a process that is alone doesn't shard.
+    if not config.get("fsdp") or (spec.trainer.gpus == 0 and Batch.of(spec).processes == 1):
+        return "without trainer.config.fsdp"
+    sharding = _sharding(config.get("fsdp_config"), only_model=bool(config.get("save_only_model")))
+    if not isinstance(sharding, dict):
+        return ""
+    found = sharding.get(SAVING, sharding.get(f"fsdp_{SAVING}", "FULL_STATE_DICT"))
+    return f"with trainer.config.fsdp and {SAVING}: {found}"
 
 
 def max_steps(spec: GymTrainingRunSpec, rows: int | None) -> int | None:
@@ -165,7 +181,7 @@ def trl_arguments(spec: GymTrainingRunSpec, *, folder: Path, steps: int | None) 
     ours = {*OWNED_KEYS, *LOSS_KEYS}
     given = {key: value for key, value in spec.trainer.config.items() if key not in ours}
     if given.get("fsdp"):
-        given["fsdp_config"] = _sharding(given.get("fsdp_config"))
+        given["fsdp_config"] = _sharding(given.get("fsdp_config"), only_model=bool(given.get("save_only_model")))
     decided: dict[str, Any] = {
         "output_dir": str(folder),
         "max_staleness": spec.rollout.max_staleness,
@@ -182,13 +198,19 @@ def trl_arguments(spec: GymTrainingRunSpec, *, folder: Path, steps: int | None) 
     return defaults | given | decided
 
 
-def _sharding(given: Any) -> Any:
-    """`fsdp_config` with our default: only rank 0 reads the weights, and sends each rank its share."""
+def _sharding(given: Any, *, only_model: bool) -> Any:
+    """`fsdp_config` with our defaults: only rank 0 reads the weights, and sends each rank its share; each rank writes
+    its share of a checkpoint.
+
+    Else rank 0 gathers each checkpoint in its memory, and writes the model twice. transformers refuses checkpoints of
+    the model alone (`only_model`) if they are sharded.
+    """
     if not isinstance(given, dict | None):  # the path of a file, which transformers reads
         return given
     given = given or {}
     taken = {key.removeprefix("fsdp_") for key in given}  # transformers takes keys both ways
-    return given if LOADING in taken else {LOADING: True, **given}
+    defaults = {LOADING: True} if only_model else {LOADING: True, SAVING: "SHARDED_STATE_DICT"}
+    return {key: value for key, value in defaults.items() if key not in taken} | given
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def build_trainer(
     """
     disable_progress_bar()  # a pod's log shows each redraw as text
     config = config_class(**arguments)
-    with internals.no_peak_flops_on_cpu(), _weights_of_this_rank(config):
+    with internals.no_peak_flops_on_cpu(), _sharded(config):
         trainer = GroupGRPOTrainer(
             model=str(model),
             args=config,
@@ -76,16 +76,20 @@ def build_trainer(
     return trainer
 
 
-def _weights_of_this_rank(config: AsyncGRPOConfig) -> contextlib.AbstractContextManager[None]:
-    """Around the loading of the model: where rank 0 reads for all, the others make room for their shares.
+@contextlib.contextmanager
+def _sharded(config: AsyncGRPOConfig) -> Iterator[None]:
+    """Around the loading of the model, where it will be sharded: rank 0 reads for all, and CPUs shard as GPUs do.
 
-    transformers has a way of its own, by the same setting. In 5.19 all ranks read, and then those other than 0 throw
-    away what they read and write zeros: as much memory as without it.
+    transformers has a way of its own to read once, by the same setting. In 5.19 all ranks read, and then those other
+    than 0 throw away what they read and write zeros: as much memory as without it.
     """
     sharding = internals.fsdp_arguments(config)
-    if sharding is None or not sharding[settings.LOADING]:
-        return contextlib.nullcontext()
-    return internals.models_read_once(sharding, here=config.process_index == 0)
+    with contextlib.ExitStack() as stack:
+        if sharding is not None and sharding[settings.LOADING]:
+            stack.enter_context(internals.models_read_once(sharding, here=config.process_index == 0))
+        if sharding is not None and config.use_cpu and config.world_size > 1:
+            stack.enter_context(internals.sharded_on_cpus())
+        yield
 
 
 def make_trainer(parts: TrainerParts) -> "TRLTrainer":
