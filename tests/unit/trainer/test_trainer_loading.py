@@ -11,9 +11,10 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
-from transformers import Glm4MoeConfig, Glm4MoeForCausalLM, PreTrainedModel, Qwen3ForCausalLM  # noqa: E402
+from transformers import Glm4MoeForCausalLM, PreTrainedModel, Qwen3ForCausalLM  # noqa: E402
 
 from gymtrain_trainer.trl import internals  # noqa: E402
+from tests.unit.trainer.test_trainer_experts import GLM  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -61,14 +62,11 @@ def test_another_rank_makes_room_without_taking_memory(tiny_model: Path, tmp_pat
     assert resident() - before < 64 << 20
 
 
-def test_each_rank_reads_a_model_with_buffers_in_its_checkpoint(tiny_model: Path, tmp_path: Path) -> None:
-    config = json.loads((tiny_model / "config.json").read_text())
-    experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "first_k_dense_replace": 1}
-    shared = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "head_dim")
-    usual = Glm4MoeForCausalLM(Glm4MoeConfig(**{key: config[key] for key in shared}, **experts))
-    usual.save_pretrained(tmp_path)
+def test_each_rank_reads_a_model_with_buffers_in_its_checkpoint(tiny_models: Callable[..., Path]) -> None:
+    folder = tiny_models(kind="Glm4Moe", **GLM)
+    usual = Glm4MoeForCausalLM.from_pretrained(folder, dtype=torch.float32)
     for here in (True, False):
-        model, sharding = load(Glm4MoeForCausalLM, tmp_path, here=here)
+        model, sharding = load(Glm4MoeForCausalLM, folder, here=here)
         assert all(map(torch.equal, model.state_dict().values(), usual.state_dict().values()))
         assert sharding == {"cpu_ram_efficient_loading": False}, "accelerate can't send it"
 

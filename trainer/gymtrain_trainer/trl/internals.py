@@ -30,6 +30,19 @@ INTERNALS = (
         "a setting that switches the MFU metrics off",
     ),
     Internal(
+        f"{_TRAINER}:compute_flops_per_token",
+        "TRL 1.16",
+        "replaced where it raises for the model that is trained, as for GLM-4 MoE: TRL calls it at each step's end",
+        "MFU metrics that are left out where the operations of a model aren't known",
+    ),
+    Internal(
+        f"{_TRAINER}:AsyncGRPOTrainer._peak_flops_per_device",
+        "TRL 1.16",
+        "set to None in that case, which leaves the MFU metrics out",
+        "the same",
+        on_instance=True,
+    ),
+    Internal(
         f"{_TRAINER}:AsyncGRPOTrainer._lora_sync",
         "TRL 1.16",
         "set: adapters are saved by all ranks together, which TRL chooses by itself only for a vLLM server of its own",
@@ -169,6 +182,18 @@ def no_peak_flops_on_cpu() -> Iterator[None]:
         yield
     finally:
         async_grpo_trainer.get_peak_flops_per_device = original
+
+
+def leave_out_unknown_mfu(trainer: Any) -> None:
+    """Without MFU metrics where TRL can't count what the model computes, in place of an error after the first step."""
+    from trl.experimental.async_grpo import async_grpo_trainer
+
+    try:
+        async_grpo_trainer.compute_flops_per_token(trainer.model.config.get_text_config(), 1)
+    except Exception as error:  # it reads a config by names that are not in all of them
+        log.warning("no MFU metrics: TRL can't count the operations of %s: %s", type(trainer.model).__name__, error)
+        trainer._peak_flops_per_device = None
+        async_grpo_trainer.compute_flops_per_token = lambda config, seq_len: 0
 
 
 def sync_adapter(trainer: Any) -> None:

@@ -69,6 +69,7 @@ def build_trainer(
             weight_transfer=weight_transfer,
             steps=steps,
         )
+    internals.leave_out_unknown_mfu(trainer)
     trainer.remove_callback(PrinterCallback)
     if config.use_cpu or importlib.util.find_spec("kernels") is None:
         # TRL registered its own under this name when it was made; the last registration counts.
