@@ -1,17 +1,28 @@
 """A Qwen3 of 0.1 M random parameters with a tokenizer of its own, for tests that need a model and no skill.
 
-    python build.py OUTPUT_FOLDER
+    python build.py OUTPUT_FOLDER [--experts]
+
+With --experts it is a Qwen3-MoE of 3.7 M: widths and counts of Qwen3-30B-A3B divided by ten, as far as they go.
 
 Everything is made on the spot and from fixed seeds: the same versions of the libraries give the same bytes.
-The embedding is tied to the output head on purpose: that is the case in which weight sync can go wrong silently.
+The dense one's embedding is tied to the output head on purpose: that is the case in which weight sync can go wrong
+silently.
 """
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    GenerationConfig,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 VOCABULARY = 512
 POSITIONS = 32768  # a coding agent's instructions alone are 6,000 of these short tokens
@@ -70,8 +81,34 @@ def build_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=None,
     )
+    return _made(Qwen3ForCausalLM, config)
+
+
+def build_mixture(tokenizer: PreTrainedTokenizerFast) -> Qwen3MoeForCausalLM:
+    """Five layers of width 192, with 12 experts each, of which a token sees two."""
+    config = Qwen3MoeConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=192,
+        moe_intermediate_size=96,
+        num_hidden_layers=5,
+        num_attention_heads=3,
+        num_key_value_heads=1,
+        head_dim=32,
+        num_experts=12,
+        num_experts_per_tok=2,
+        norm_topk_prob=True,
+        max_position_embeddings=POSITIONS,
+        tie_word_embeddings=False,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+    )
+    return _made(Qwen3MoeForCausalLM, config)
+
+
+def _made(kind: type[Any], config: Any) -> Any:
     torch.manual_seed(0)
-    model = Qwen3ForCausalLM(config)
+    model = kind(config)
     # The settings that Qwen's own models bring: a run samples with its own, so these must not count.
     model.generation_config = GenerationConfig(
         do_sample=True,
@@ -87,11 +124,11 @@ def build_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
 
 def main() -> None:
     """Writes model, tokenizer and configs."""
-    if len(sys.argv) != 2:
+    if len(sys.argv) < 2 or sys.argv[2:] not in ([], ["--experts"]):
         sys.exit(__doc__)
     target = Path(sys.argv[1])
     tokenizer = build_tokenizer()
-    build_model(tokenizer).save_pretrained(target)
+    (build_mixture if sys.argv[2:] else build_model)(tokenizer).save_pretrained(target)
     tokenizer.save_pretrained(target)
 
 

@@ -26,7 +26,7 @@ from gymtrain_vllm.errors import FetchError, LoadError
 from gymtrain_vllm.fetch import BackgroundFetch, discard
 from gymtrain_vllm.server_exit import ExitCode, exit_soon
 from gymtrain_vllm.tensors import read_tensors
-from gymtrain_vllm.vllm_internals import layerwise_reload, repack_output_head
+from gymtrain_vllm.vllm_internals import layerwise_reload, pack_for_cpu
 
 logger = logging.getLogger("vllm.gymtrain")  # below vLLM's own logger, so that its handlers print it
 
@@ -137,7 +137,7 @@ class PullEngine(WeightTransferEngine[PullInitInfo, PullUpdateInfo]):  # type: i
             with layerwise_reload(self.model, self.model_config):
                 loaded = self.model.load_weights(read_tensors(files, self.device))
             if self.device.type == "cpu":
-                repack_output_head(self.model)
+                pack_for_cpu(self.model)
         # The same test that vLLM makes after its own loading, with the same exception for quantized models.
         if loaded is not None and self.model_config.quantization is None and (missing := expected - set(loaded)):
             raise LoadError(f"no weights arrived for {', '.join(sorted(missing)[:5])} ({len(missing)} parameters)")

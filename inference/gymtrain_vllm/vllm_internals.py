@@ -141,6 +141,13 @@ INTERNALS = (
         "embedding owns no parameter, so a reload skips it, and its copy would stay the old one without any error",
         "a reload that packs tied layers, too",
     ),
+    Internal(
+        "vllm.model_executor.layers.fused_moe.fused_moe_method_base:FusedMoEMethodBase",
+        "vLLM 0.32.0, with `moe_kernel.fused_experts.process_weights_after_loading`",
+        "on CPUs vLLM packs experts when it loads them first, and not when it loads them again: it would compute with "
+        "weights in another order",
+        "a reload that packs experts, too",
+    ),
 )
 
 
@@ -318,10 +325,14 @@ def layerwise_reload(model: Any, model_config: Any) -> Iterator[None]:
         noisy.setLevel(level)
 
 
-def repack_output_head(model: Any) -> None:
-    """Renews the packed copy of a tied output head on a CPU."""
+def pack_for_cpu(model: Any) -> None:
+    """After a layerwise reload: packs again what a CPU computes with packed, and what the reload left as it came."""
+    from vllm.model_executor.layers.fused_moe.fused_moe_method_base import FusedMoEMethodBase
     from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
     for layer in model.modules():
+        method: Any = getattr(layer, "quant_method", None)
         if isinstance(layer, VocabParallelEmbedding) and hasattr(layer, "cpu_linear"):
-            layer.quant_method.process_weights_after_loading(layer)
+            method.process_weights_after_loading(layer)
+        if isinstance(method, FusedMoEMethodBase) and hasattr(method.moe_kernel, "fused_experts"):
+            method.moe_kernel.fused_experts.process_weights_after_loading(layer)

@@ -134,11 +134,20 @@ class Server:
 
 
 @contextmanager
-def serving_tiny_model(folder: Path, generation: dict[str, Any] | None = None, **spec: Any) -> Iterator[Server]:
-    """A server of run `demo`; `generation` adds to generation_config.json, `spec` replaces blocks of its spec."""
+def serving_tiny_model(
+    folder: Path, generation: dict[str, Any] | None = None, *, experts: bool = False, **spec: Any
+) -> Iterator[Server]:
+    """A server of run `demo`.
+
+    Args:
+        folder: of its files.
+        generation: adds to generation_config.json.
+        experts: a mixture of experts, not a dense model.
+        spec: replaces blocks of its spec.
+    """
     build = runpy.run_path(str(ROOT / "images" / "model-tiny" / "build.py"))
     tokenizer = build["build_tokenizer"]()
-    build["build_model"](tokenizer).save_pretrained(folder / "model")
+    build["build_mixture" if experts else "build_model"](tokenizer).save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")
     defaults = folder / "model" / "generation_config.json"
     defaults.write_text(json.dumps(json.loads(defaults.read_text()) | (generation or {})))

@@ -7,17 +7,11 @@ import asyncio
 import os
 import signal
 import socket
-import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
 
 import pytest
-from aiohttp import web
-
-from tests.support.fake_vllm import free_port, serving
 
 torch = pytest.importorskip("torch")
 if find_spec("vllm") is None:
@@ -25,48 +19,18 @@ if find_spec("vllm") is None:
 
 from gymtrain_api.manifest import WeightPart  # noqa: E402
 from gymtrain_trainer.weights import (  # noqa: E402
-    HTTPFull,
     ParityCheck,
-    ParityWatch,
-    SyncSettings,
     WeightParityError,
-    WeightStore,
-    WeightSync,
     WeightSyncError,
-    model_logprobs,
-    weight_routes,
 )
 from gymtrain_trainer.weights.store.weight_store import AnnouncedManifest  # noqa: E402
-from tests.support.real_vllm import Expected, Server, serving_tiny_model  # noqa: E402
+from tests.support.real_vllm import Server, serving_tiny_model  # noqa: E402
+from tests.unit.inference.vllm_trainer import Trainer, syncing  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
 SAME = 1e-4  # mean |difference| of log-probabilities; measured 1e-7
 LONG = list(range(3, 303))  # more than one block of vLLM's prefix cache
-
-
-@dataclass
-class Trainer:
-    """The trainer's half: a model, its weights behind HTTP, weight sync."""
-
-    model: Any
-    store: WeightStore
-    transfer: WeightSync
-    expected: Expected
-
-    def sync(self) -> None:
-        """As TRL does."""
-        self.transfer.pause()
-        self.transfer.send_weights(self.model.named_parameters())
-        self.transfer.resume()
-        if asked := self.transfer.to_compare():
-            self.transfer.compare(self.expected.log_probs(asked))
-
-    def change(self) -> None:
-        """Other weights, far from the ones before."""
-        with torch.no_grad():
-            for parameter in self.model.parameters():
-                parameter.add_(torch.randn_like(parameter) * 0.1)
 
 
 @pytest.fixture(scope="module")
@@ -77,42 +41,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def trainer(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trainer]:
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(server.folder / "model", dtype=torch.float32)
-    port = free_port()
-    store = WeightStore(tmp_path_factory.mktemp("trainer") / "staged")
-    settings = SyncSettings(
-        run="demo",
-        attempt=0,
-        pods_host="127.0.0.1",
-        weights_url=f"http://127.0.0.1:{port}/weights",
-        timeout_seconds=120,
-        pods_port=server.port,
-        repair_seconds=0.5,
-    )
-    expected = Expected(ParityCheck([[5, 6, 7], LONG], threshold=SAME), model_logprobs(model))
-    ready, end = threading.Event(), threading.Event()
-
-    async def serve() -> None:
-        app = web.Application()
-        app.add_routes(weight_routes(store))
-        async with serving(app, "127.0.0.1", port):
-            ready.set()
-            await asyncio.to_thread(end.wait)
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    ready.wait(10)
-    parity = ParityWatch(expected.check, dtype="float32")
-    transfer = WeightSync.over(settings, HTTPFull(store, dtype="float32"), parity=parity)
-    try:
-        transfer.init_weight_transfer()
-        yield Trainer(model, store, transfer, expected)
-    finally:
-        transfer.destroy()
-        end.set()
-        thread.join()
+    with syncing(server, tmp_path_factory.mktemp("trainer"), ParityCheck([[5, 6, 7], LONG], threshold=SAME)) as found:
+        yield found
 
 
 def test_before_the_first_sync_the_weights_are_random(server: Server, trainer: Trainer) -> None:
