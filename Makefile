@@ -9,9 +9,10 @@ PYTHON = $(shell dev/python.sh)
 RUN = $(UV) run --python "$(PYTHON)" --locked --extra operator --extra cli --group dev
 # NeMo Gym pins libraries that the rest can't live with, so its tests run in an environment of their own.
 RUN_GYM = UV_PROJECT_ENVIRONMENT=.venv-gym $(UV) run --python "$(PYTHON)" --locked --extra gym --extra gym-swe --group dev
-E2E = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m "e2e and not faults and not gpu_images and not gpu"
+E2E = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m "e2e and not faults and not large and not gpu_images and not gpu"
 GPUS = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m gpu
 GPU_IMAGES = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m gpu_images
+LARGE = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m large
 FAULTS = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m faults
 PYTEST_ARGS ?=
 # Side by side; a make of its own, not a part of the one that calls it.
@@ -90,6 +91,10 @@ test-agent-sandbox: cluster-up images ## The same with agent-sandbox's controlle
 	dev/run addon agent-sandbox
 	@GYMTRAIN_TEST_SANDBOX_BACKEND=AgentSandbox $(E2E) tests/e2e/sandboxes $(PYTEST_ARGS); \
 	result=$$?; dev/run addon agent-sandbox --remove; exit $$result
+
+.PHONY: test-large-models
+test-large-models: cluster-up images ## Train sharded models on CPUs, one on four nodes: five minutes; not part of `make test`
+	$(LARGE) tests/e2e/runs $(PYTEST_ARGS)
 
 .PHONY: test-gpu-images
 test-gpu-images: cluster-up ## Check the images for GPUs without a GPU: 8 GB; not part of `make test`
