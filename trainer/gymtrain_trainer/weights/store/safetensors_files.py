@@ -29,7 +29,7 @@ from gymtrain_trainer.weights.store.weight_store import Draft
 if TYPE_CHECKING:  # torch takes seconds to import, and only the trainer's process has it
     import torch
 
-_CHUNK = 1 << 20  # bytes: written, then hashed while they are in the processor's cache
+_CHUNK = 8 << 20  # bytes: written, then hashed. Of smaller ones the threads wait more for Python's lock than they gain
 _DTYPES = {
     "float32": "F32",
     "float16": "F16",
