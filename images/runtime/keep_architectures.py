@@ -3,8 +3,8 @@
     python keep_architectures.py FOLDER 90 [ARCHITECTURE ...]
 
 A library built with CUDA carries its kernels once for each architecture (90 is an H100's or H200's), and as PTX that a
-driver compiles for later ones. What isn't kept becomes zeros in place, so nothing else of the file moves: a layer of it
-compresses to a third. PTX goes too, where the same kernels are there as kept machine code.
+driver compiles for later ones. What isn't kept becomes zeros in place, so nothing else of the file moves: they compress
+to nothing in a layer. PTX goes too, where the same kernels are there as kept machine code.
 
 The layout of a fat binary, of which NVIDIA publishes none: in the ELF sections .nv_fatbin and __nv_relfatbin, a header
 (magic 0xba55ed50, its size and the content's), then entries of kind (1 PTX, 2 machine code), header's size, payload's
