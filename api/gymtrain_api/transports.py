@@ -11,11 +11,11 @@ routes whose flags are missing.
 | any | anything else | none: the run is refused, unless the spec says None |
 """
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, assert_never
 
+from gymtrain_api import vllm_releases
 from gymtrain_api.spec import GymTrainingRunSpec
 
 TransportName = Literal["NCCL", "LoRAFilesystem", "HTTPFull", "None"]
@@ -25,7 +25,7 @@ NCCL_BACKEND = "nccl"
 DEV_MODE = "VLLM_SERVER_DEV_MODE=1"
 LORA_MODE = "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"
 
-# Routes of vLLM's weight-transfer API that every backend needs; 0.25 has no /weight_info.
+# Routes of vLLM's weight-transfer API that every backend needs; /weight_info is there from 0.27 on.
 UPDATE_ROUTES = ("/init_weight_transfer_engine", "/start_weight_update", "/update_weights", "/finish_weight_update")
 NCCL_ROUTES = (*UPDATE_ROUTES, "/get_world_size", "/pause", "/resume")
 LORA_ROUTES = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/v1/models")
@@ -92,10 +92,10 @@ def read_offer(openapi: Mapping[str, Any] | None, server_info: Mapping[str, Any]
 
 
 def release_at_least(offer: ServerOffer, major: int, minor: int) -> bool:
-    """Whether the server's release is this one or later. If it does not say, /weight_info marks 0.28 and later."""
-    found = re.match(r"(\d+)\.(\d+)", offer.release or "")
-    if found:
-        return (int(found[1]), int(found[2])) >= (major, minor)
+    """Whether the server's release is this one or later. If it does not say, /weight_info is taken for 0.28: only 0.27
+    has it before."""
+    if found := vllm_releases.parse(offer.release):
+        return found >= (major, minor)
     return (major, minor) <= (0, 28) and "/weight_info" in offer.routes
 
 
@@ -188,7 +188,9 @@ def choose(
     lacks: list[str] = []
     for name in order:
         missing = [
-            f"server {number} {what}" for number, offer in enumerate(offers) for what in _CHECKS[name](offer, run)
+            f"server {number} {what}"
+            for number, offer in enumerate(offers)
+            for what in (*_too_old(offer), *_CHECKS[name](offer, run))
         ]
         missing += _LACKS[name](run)
         if not missing:
@@ -241,6 +243,11 @@ _CHECKS: dict[TransportName, Callable[[ServerOffer, _Run], Iterable[str]]] = {
     "NCCL": _nccl,
     "HTTPFull": _pull,
 }
+
+
+def _too_old(offer: ServerOffer) -> Iterable[str]:
+    if problem := vllm_releases.too_old(offer.release):
+        yield f"can't be used: {problem}"
 
 
 def _without_routes(offer: ServerOffer, routes: Iterable[str], setting: str) -> Iterable[str]:

@@ -1,6 +1,7 @@
 """From vLLM's answers to an OpenAI chat completion: pure.
 
-vLLM 0.25 writes sampled tokens as "token_id:N" where 0.32 writes numbers, and does not say what ended an answer.
+Before 0.32 vLLM writes sampled tokens as "token_id:N" where 0.32 writes numbers, and says neither what ended an answer
+nor which weights sampled it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,7 +47,9 @@ def read(response: Mapping[str, Any], request: Mapping[str, Any]) -> Generated:
         raise PodFailedError("garbled", f"the pod sent {len(content)} log-probabilities for {len(tokens)} tokens")
     stop = choice.get("stop_reason")
     if finish == "stop" and request.get("stop") and "stop_reason" not in choice:
-        raise MissingRouteError("this vLLM's /inference/v1/generate reports no stop_reason: leave `stop` out")
+        raise MissingRouteError(
+            "this vLLM's /inference/v1/generate reports no stop_reason: leave `stop` out, or use vLLM 0.32 or later"
+        )
     keep = bool(request.get("include_stop_str_in_output"))
     return Generated(
         response=response,

@@ -41,7 +41,7 @@ class PodFacts:
     answers: bool
     trouble: str = ""  # why it doesn't answer
     paused: bool = False
-    label: str | None = None  # None: this vLLM can't say it (before 0.26)
+    label: str | None = None  # None: this vLLM can't say it (before 0.27)
     models: tuple[str, ...] = ()
     max_model_len: int | None = None
 

@@ -131,7 +131,7 @@ def refusal(status: int, text: bytes, content_type: str, where: str) -> Exceptio
     if is_missing_route(status, text):
         return MissingRouteError(
             f"{where}: {status}: exact token ids need vLLM's render, generate and derender routes: start it with "
-            "--enable-scale-out (0.26 and later; 0.25 always serves them)"
+            "--enable-scale-out (0.30 and later; releases before always serve them)"
         )
     return RefusedError(status, text, content_type)
 

@@ -77,7 +77,7 @@ def build(spec: GymTrainingRunSpec, model: Path, port: int, seed: int = 0) -> li
         "--uvicorn-log-level=warning",  # a line per probe and rollout says nothing
     ]
     if server_knows("enable_scale_out"):
-        arguments.append("--enable-scale-out")  # /inference/v1/generate; older releases always have it
+        arguments.append("--enable-scale-out")  # /inference/v1/generate; always there before 0.30
     if not on_gpu:
         arguments.append("--enforce-eager")  # torch.compile takes minutes here, and a compiler in the image
     if spec.inference.gpus > 1 or any(map(_PARALLEL.match, spec.inference.args)):

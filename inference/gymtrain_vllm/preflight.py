@@ -13,10 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gymtrain_api import vllm_releases
 from gymtrain_api.runs import parse_run_config
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.wiring import PREFLIGHT_MARK, Finding, InferencePreflight
-from gymtrain_vllm import acceptance, arguments, environment, model_class_cache, options
+from gymtrain_vllm import acceptance, arguments, environment, model_class_cache, options, vllm_internals
 from gymtrain_vllm.errors import ArgumentsError
 
 
@@ -27,7 +28,7 @@ def preflight() -> InferencePreflight:
     """
     started = time.monotonic()
     spec = parse_run_config(environment.run_config().read_bytes()).spec
-    findings = _of_ours(spec)
+    findings = _of_release() or _of_ours(spec)
     asked = False
     if not findings:
         line = arguments.build(spec, environment.model(), environment.port())
@@ -38,6 +39,12 @@ def preflight() -> InferencePreflight:
             _prepare(arguments.variables(spec, os.environ, environment.scratch()))
             findings = acceptance.refusals(spec, line, has_model=model is not None)
     return InferencePreflight(findings=findings, asked_vllm=asked, seconds=round(time.monotonic() - started, 3))
+
+
+def _of_release() -> list[Finding]:
+    """A vLLM with which no argument would help."""
+    problem = vllm_releases.too_old(vllm_internals.release())
+    return [Finding(where="spec.inference.image", message=problem)] if problem else []
 
 
 def _of_ours(spec: GymTrainingRunSpec) -> list[Finding]:

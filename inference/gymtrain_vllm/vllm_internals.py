@@ -14,6 +14,7 @@ import argparse
 import hashlib
 import json
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ class Internal:
     Attributes:
         where: a module, `module:name`, or a pattern of files in vLLM's package.
         seen: the release in which it was looked at.
+        before: where older releases that we work with have it.
         why: what we use it for.
         instead: the public thing that would take its place.
     """
@@ -37,13 +39,15 @@ class Internal:
     seen: str
     why: str
     instead: str
+    before: str | None = None
 
 
 SERVER = "vllm.entrypoints.openai.api_server"
 MODEL_CLASS_NOTES = "modelinfos/*.json"  # below VLLM_CACHE_ROOT
 
 _CLI = "entrypoints/**/cli_args.py"
-_PARSER_SOURCES = ("_version.py", "engine/arg_utils.py", "utils/argparse_utils.py", _CLI)
+_VERSION = "_version.py"
+_PARSER_SOURCES = (_VERSION, "engine/arg_utils.py", "utils/argparse_utils.py", _CLI)
 _RELOAD = "vllm.model_executor.model_loader.reload"
 _RELOAD_LOGGER = f"{_RELOAD}.layerwise"
 
@@ -63,7 +67,7 @@ INTERNALS = (
         _CLI,
         "vLLM 0.32.0",
         "its text tells whether the server has a flag; one that it lacks ends it, and asking the parser takes 15 s",
-        "no vLLM before 0.26, which lacks --enable-scale-out",
+        "no vLLM before 0.30, which lacks --enable-scale-out",
     ),
     Internal(
         "engine/arg_utils.py",
@@ -79,21 +83,24 @@ INTERNALS = (
     ),
     Internal(
         "vllm.entrypoints.launchers.cli_args:make_arg_parser",
-        "vLLM 0.32.0; before, in entrypoints.openai.cli_args",
+        "vLLM 0.32.0",
         f"{_CHECKS_WHY}; and its options are noted when the image is built",
         _CHECKS_INSTEAD,
+        before="vllm.entrypoints.openai.cli_args:make_arg_parser",
     ),
     Internal(
         "vllm.entrypoints.launchers.cli_args:validate_parsed_serve_args",
-        "vLLM 0.32.0; before, in entrypoints.openai.cli_args",
+        "vLLM 0.32.0",
         _CHECKS_WHY,
         _CHECKS_INSTEAD,
+        before="vllm.entrypoints.openai.cli_args:validate_parsed_serve_args",
     ),
     Internal(
         "vllm.entrypoints.launchers.launcher:validate_api_server_args",
-        "vLLM 0.32.0; before, in entrypoints.openai.api_server",
+        "vLLM 0.32.0",
         _CHECKS_WHY,
         _CHECKS_INSTEAD,
+        before="vllm.entrypoints.openai.api_server:validate_api_server_args",
     ),
     Internal(
         "vllm.tool_parsers:ToolParserManager",
@@ -165,6 +172,17 @@ def server_knows(setting: str) -> bool:
     if package is None:
         return False
     return any(setting in path.read_text(errors="replace") for path in package.glob(_CLI))
+
+
+def release() -> str | None:
+    """This image's release of vLLM, told by the text of its `_version.py`; None if there is none."""
+    package = _package()
+    try:
+        text = (package / _VERSION).read_text() if package else ""
+    except OSError:
+        return None
+    found = re.search(r"^__version__ = .*?[\"']([^\"']+)[\"']", text, re.MULTILINE)
+    return found[1] if found else None
 
 
 def parser_digest() -> str | None:

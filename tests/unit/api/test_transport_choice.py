@@ -57,6 +57,9 @@ def test_auto_takes_the_first_that_every_server_offers(
         (NCCL, {"trainer_gpus": 0}, "spec.trainer.gpus is 0"),
         (NCCL, {"inference_gpus": 0}, "spec.inference.gpus is 0"),
         (ServerOffer(frozenset(), NCCL_BACKEND), {}, "lacks /init_weight_transfer_engine"),
+        (replace(PULL, release="0.24.0"), {}, "server 0 can't be used: vLLM 0.24.0 is too old: gymtrain needs 0.25"),
+        (replace(PULL, release="0.25.1+cpu"), {}, ""),
+        (replace(PULL, release="0.1.dev1+gabc"), {}, ""),
         (PULL, {}, ""),
     ],
 )

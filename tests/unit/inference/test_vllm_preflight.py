@@ -73,6 +73,30 @@ def test_vllm_is_asked_about_the_whole_command_line_where_the_notes_leave_a_doub
     assert not has_model
 
 
+@pytest.mark.parametrize(
+    ("text", "refused"),
+    [
+        ("__version__ = version = '0.24.0+cpu'", True),
+        ("__version__ = version = '0.25.0'", False),
+        ("__version__ = version = '0.1.dev1+gabc'", False),
+        ("# made by hand", False),
+    ],
+)
+def test_a_vllm_that_is_too_old_is_refused_before_it_is_asked(
+    pod: Pod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, refused: bool
+) -> None:
+    (tmp_path / "_version.py").write_text(f"{text}\n")
+    monkeypatch.setattr(vllm_internals, "_package", lambda: tmp_path)
+    verdict = pod.run("--max-model-lenn=512")
+    if not refused:
+        assert (verdict.findings, len(pod.asked)) == ([], 1)
+        return
+    (finding,) = verdict.findings
+    assert finding.where == "spec.inference.image"
+    assert "vLLM 0.24.0+cpu is too old: gymtrain needs 0.25 or later" in finding.message
+    assert not pod.asked
+
+
 def test_an_image_without_notes_asks_its_vllm(pod: Pod) -> None:
     pod.notes(None)
     assert pod.run().asked_vllm

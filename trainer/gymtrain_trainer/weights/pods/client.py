@@ -208,7 +208,7 @@ class PodClient:
 
     async def _disown(self) -> None:
         """Resumes a pod with unknown weights; without its label it gets no traffic."""
-        with contextlib.suppress(PodError):  # no such route before 0.28: there the label is our own note
+        with contextlib.suppress(PodError):  # no such route before 0.27: there the label is our own note
             await self.relabel(UNSYNCED)
         await self.resume_quietly()
 

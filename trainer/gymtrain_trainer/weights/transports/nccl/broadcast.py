@@ -98,7 +98,7 @@ class Broadcast:
             with contextlib.suppress(TimeoutError):  # a worker that waits in the broadcast answers nothing
                 async with asyncio.timeout(_DISOWN_SECONDS):
                     with contextlib.suppress(PodError):
-                        await client.relabel(UNSYNCED)  # no such route before 0.28: there the label is our own note
+                        await client.relabel(UNSYNCED)  # no such route before 0.27: there the label is our own note
                     with contextlib.suppress(PodError):
                         await client.finish_update()
                     await client.resume_quietly()
