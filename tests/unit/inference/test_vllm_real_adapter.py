@@ -13,6 +13,7 @@ if find_spec("vllm") is None:
     pytest.skip("needs vLLM", allow_module_level=True)
 
 from gymtrain_trainer.weights import LoRAFilesystem, ParityCheck, SyncSettings, WeightSync, model_logprobs  # noqa: E402
+from tests.support.real_gateway import TRAINED, asking  # noqa: E402
 from tests.support.real_vllm import Expected, Server, serving_tiny_model  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -93,6 +94,11 @@ def test_each_version_is_computed_with_under_its_own_label(server: Server, trans
     assert server.difference(second, "demo:0:1") > SAME
 
 
+async def test_the_gateway_asks_for_the_newest_version_and_names_it(server: Server, transport: WeightSync) -> None:
+    async with asking(server) as gateway:
+        assert gateway.entry(await gateway.chat(**TRAINED)).versions == [transport.current_version]
+
+
 def test_a_version_that_is_too_old_is_forgotten(server: Server, transport: WeightSync) -> None:
     sync_random_adapter(server, transport)
     with pytest.raises(Exception, match="404"):
@@ -102,9 +108,10 @@ def test_a_version_that_is_too_old_is_forgotten(server: Server, transport: Weigh
 def test_a_server_that_came_back_gets_the_current_adapter(server: Server, transport: WeightSync) -> None:
     expected = sync_random_adapter(server, transport)
     server.stop()
+    before = transport.stats.repairs
     server.start()
     deadline = time.monotonic() + 60
-    while transport.stats.repairs == 0 and time.monotonic() < deadline:
+    while transport.stats.repairs == before and time.monotonic() < deadline:
         time.sleep(0.1)
     assert transport.current_version is not None
     assert server.difference(expected, transport.current_version) < SAME

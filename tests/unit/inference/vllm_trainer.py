@@ -34,6 +34,7 @@ class Trainer:
     store: WeightStore
     transfer: WeightSync
     expected: Expected
+    url: str
 
     def sync(self) -> None:
         """As TRL does."""
@@ -77,10 +78,11 @@ def syncing(server: Server, folder: Path, check: ParityCheck) -> Iterator[Traine
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
     ready.wait(10)
-    transfer = WeightSync.over(settings, HTTPFull(store, dtype="float32"), parity=ParityWatch(check, dtype="float32"))
+    parity = ParityWatch(check, dtype="float32")
+    transfer = WeightSync.over(settings, HTTPFull(store, dtype="float32"), parity=parity, store=store)
     try:
         transfer.init_weight_transfer()
-        yield Trainer(model, store, transfer, Expected(check, model_logprobs(model)))
+        yield Trainer(model, store, transfer, Expected(check, model_logprobs(model)), f"http://127.0.0.1:{port}")
     finally:
         transfer.destroy()
         end.set()
