@@ -51,14 +51,16 @@ format: ## Format, and fix what lint can fix
 	dev/run go-format --write
 
 .PHONY: generate
-generate: ## Regenerate the CRD, the chart's copy of it, the reference and the tables of memory
+generate: ## Regenerate the CRD, the chart's copy of it, the reference, and the tables of memory and versions
 	PYTHONPATH=api $(RUN) python -m gymtrain_api.crd
 	PYTHONPATH=api:trainer $(RUN) python -m gymtrain_trainer.sizing.page
+	$(PYTHON) -m dev.versions page
 
 .PHONY: verify
 verify: ## Compare the generated files with what the types say
 	PYTHONPATH=api $(RUN) python -m gymtrain_api.crd --check
 	PYTHONPATH=api:trainer $(RUN) python -m gymtrain_trainer.sizing.page --check
+	$(PYTHON) -m dev.versions page --check
 
 .PHONY: test-unit
 test-unit: ## Unit tests: no cluster, seconds
@@ -116,6 +118,16 @@ test-containerd-2: ## All tests of sandboxes on containerd 2, with user namespac
 .PHONY: test-faults
 test-faults: cluster-up images ## Break every part while a run trains, and attack sandboxes: an hour; not part of `make test`
 	$(FAULTS) tests/e2e/faults tests/e2e/sandboxes $(PYTEST_ARGS)
+
+VERSIONS ?=
+VERSIONS_ARGS ?=
+.PHONY: test-versions
+test-versions: ## Try each vLLM release of docs/versions.md on this CPU: an hour, 6 GB; not part of `make test` (VERSIONS="0.25 0.32": some)
+	$(PYTHON) -m dev.versions run $(VERSIONS) $(VERSIONS_ARGS)
+
+.PHONY: lock-versions
+lock-versions: # Renew the lock file of test-versions, after a change of dev/versions/pyproject.toml
+	$(PYTHON) -m dev.versions lock
 
 ##@ the cluster
 .PHONY: cluster-up
