@@ -4,6 +4,6 @@ pyproject.toml, uv.lock   the releases, each with its torch, and every package o
 matrix.py                 reads the releases; which tests tell whether one works
 environment.py            one release's environment, in the cache
 checks.py                 runs the tests in it
-record.py                 what came out, as docs/recorded/versions.json keeps it
+    trials.py                 what came out, as docs/recorded/versions.json keeps it
 page.py                   the table of docs/versions.md
 """

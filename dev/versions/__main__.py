@@ -10,53 +10,53 @@ from collections.abc import Sequence
 
 from dev.report import DevError, say
 from dev.settings import Settings
-from dev.versions import checks, environment, page, record
+from dev.versions import checks, environment, page, trials
 from dev.versions.environment import Environments
 from dev.versions.matrix import CHECKS, Release, chosen
-from dev.versions.record import Outcome, Record
+from dev.versions.trials import Outcome, Trial
 
 
 def _run(names: Sequence[str], *, keep: bool) -> int:
     releases = chosen(names)
     environments = Environments(Settings())
     say(f"{len(releases)} releases of vLLM, some ten minutes each; logs are in {environments.logs}")
-    done = []
+    done: list[Trial] = []
+    failed: list[str] = []
     for number, release in enumerate(releases):
-        done.append(_try(environments, release))
-        record.save(done[-1])
-        page.write()
+        try:
+            done.append(_try(environments, release))
+        except DevError as error:  # it says nothing about the release, so nothing is written down
+            say(f"vLLM {release.vllm}: {error.render()}")
+            failed.append(release.vllm)
+        else:
+            trials.save(done[-1])
+            page.write()
         if not keep:
             environments.remove(release, but_wheels_of=next(iter(releases[number + 1 :]), None))
     for one in done:
-        print(
-            f"{one.vllm:8} torch {one.torch:8}",
-            *(f"{name}: {outcome}" for name, outcome in one.checks.items()),
-            sep="  ",
-        )
-    failed = [one.vllm for one in done if any(outcome.failed for outcome in one.checks.values())]
+        outcomes = (f"{name}: {outcome}" for name, outcome in one.checks.items())
+        print(f"{one.vllm:8} torch {one.torch:8}", *outcomes, sep="  ")
+        if any(outcome.failed for outcome in one.checks.values()):
+            failed.append(one.vllm)
     if failed:
         raise DevError(
-            f"gymtrain doesn't work with vLLM {', '.join(failed)}", fix=f"see the logs in {environments.logs}"
+            f"gymtrain doesn't work with vLLM {', '.join(failed)}, or couldn't be tried with it",
+            fix=f"see above, and the logs in {environments.logs}",
         )
     return 0
 
 
-def _try(environments: Environments, release: Release) -> Record:
+def _try(environments: Environments, release: Release) -> Trial:
+    """Raises DevError where there is no environment to try it in."""
+    environments.make(release)
     found: dict[str, Outcome] = {}
-    transformers = ""
-    try:
-        environments.make(release)
-        transformers = environments.packages(release).get("transformers", "")
-    except DevError as error:
-        say(f"vLLM {release.vllm}: {error.render()}")
-        found = {check.name: Outcome(failed=1, note=f"no environment: {error.what}") for check in CHECKS}
-    else:
-        for check in CHECKS:
-            found[check.name] = checks.run(environments, release, check)
-            outcome = found[check.name]
-            say(f"vLLM {release.vllm}: {check.name}: {outcome} in {outcome.seconds} s {outcome.note}".rstrip())
+    for check in CHECKS:
+        outcome = found[check.name] = checks.run(environments, release, check)
+        took = f" in {outcome.seconds} s" if check.tests else ""
+        say(f"vLLM {release.vllm}: {check.name}: {outcome}{took}{f' ({outcome.note})' if outcome.note else ''}")
+    transformers = environments.packages(release)["transformers"]
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    return Record(release.vllm, release.torch, transformers, record.machine(), today, found)
+    return Trial(release.vllm, release.torch, transformers, trials.machine(), today, found)
 
 
 def main() -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 from dev.settings import REPOSITORY
 from dev.versions.environment import Environments
 from dev.versions.matrix import Check, Release
-from dev.versions.record import Outcome
+from dev.versions.trials import Outcome
 
 _TEST_SECONDS = 900  # starting a server included
 _CHECK_SECONDS = 2400.0

@@ -9,18 +9,18 @@ from dev import files
 from dev.report import DevError
 from dev.settings import REPOSITORY
 from dev.versions.matrix import CHECKS
-from dev.versions.record import Record, load
+from dev.versions.trials import Trial, load
 
 PAGE = REPOSITORY / "docs" / "versions.md"
 
 
-def render(text: str, records: Sequence[Record]) -> str:
-    """The page with its tables as the records say.
+def render(text: str, trials: Sequence[Trial]) -> str:
+    """The page with its tables as the trials say.
 
     Raises:
         DevError: the text has no place for a table.
     """
-    tables: tuple[tuple[str, Callable[[], str]], ...] = (("cpu", lambda: _of_cpus(records)), ("checks", _of_checks))
+    tables: tuple[tuple[str, Callable[[], str]], ...] = (("cpu", lambda: _of_cpus(trials)), ("checks", _of_checks))
     for name, table in tables:
         begin, end = f"<!-- begin {name}: made by `make test-versions` -->", f"<!-- end {name} -->"
         before, found, rest = text.partition(begin)
@@ -37,20 +37,20 @@ def write() -> None:
 
 
 def check() -> None:
-    """Raises DevError where the page isn't as the records say."""
+    """Raises DevError where the page isn't as the trials say."""
     text = PAGE.read_text()
     if changes := "\n".join(difflib.unified_diff(text.splitlines(), render(text, load()).splitlines(), lineterm="")):
         raise DevError(f"{PAGE.relative_to(REPOSITORY)} is out of date:\n{changes}", fix="make generate")
 
 
-def _of_cpus(records: Sequence[Record]) -> str:
+def _of_cpus(trials: Sequence[Trial]) -> str:
     names = [check.name for check in CHECKS]
     head = ["vLLM", "torch", "transformers", *names, "date", "machine", "note"]
-    return _table(head, (_row(record, names) for record in records))
+    return _table(head, (_row(trial, names) for trial in trials))
 
 
-def _row(record: Record, names: Sequence[str]) -> list[str]:
-    outcomes = [record.checks.get(name) for name in names]
+def _row(trial: Trial, names: Sequence[str]) -> list[str]:
+    outcomes = [trial.checks.get(name) for name in names]
     notes = [
         f"{name}: {outcome.note}"
         for name, outcome in zip(names, outcomes, strict=True)
@@ -58,7 +58,7 @@ def _row(record: Record, names: Sequence[str]) -> list[str]:
     ]
     cells = ["not run" if outcome is None else str(outcome) for outcome in outcomes]
     return [
-        *(record.vllm, record.torch, record.transformers, *cells, record.date, record.machine),
+        *(trial.vllm, trial.torch, trial.transformers, *cells, trial.date, trial.machine),
         "; ".join(notes),
     ]
 

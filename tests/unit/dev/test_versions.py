@@ -9,7 +9,7 @@ from dev.report import DevError
 from dev.versions.checks import read
 from dev.versions.matrix import CHECKS, chosen, order, releases
 from dev.versions.page import render
-from dev.versions.record import Outcome, Record, load, save
+from dev.versions.trials import Outcome, Trial, load, save
 from gymtrain_api.vllm_releases import OLDEST
 
 ROOT = Path(__file__).parents[3]
@@ -19,8 +19,8 @@ PAGE = (
 )
 
 
-def record(vllm: str, **checks: Outcome) -> Record:
-    return Record(vllm, "2.13.0", "5.19.0", "CPU, 2 cores", "2026-11-23", checks)
+def trial(vllm: str, **checks: Outcome) -> Trial:
+    return Trial(vllm, "2.13.0", "5.19.0", "CPU, 2 cores", "2026-11-23", checks)
 
 
 def test_the_release_in_the_images_is_among_those_tried() -> None:
@@ -101,13 +101,13 @@ def test_tests_that_were_ended_have_failed_whatever_they_reported(tmp_path: Path
 
 def test_a_new_record_takes_the_place_of_its_releases_last_one(tmp_path: Path) -> None:
     file = tmp_path / "versions.json"
-    for found in (record("0.30.0"), record("0.9.0"), record("0.30.0", preflight=Outcome(passed=3))):
+    for found in (trial("0.30.0"), trial("0.9.0"), trial("0.30.0", preflight=Outcome(passed=3))):
         save(found, file)
-    assert load(file) == (record("0.9.0"), record("0.30.0", preflight=Outcome(passed=3)))
+    assert load(file) == (trial("0.9.0"), trial("0.30.0", preflight=Outcome(passed=3)))
 
 
 def test_the_page_says_what_failed_and_keeps_what_was_written_by_hand() -> None:
-    found = render(PAGE, [record("0.25.1", preflight=Outcome(passed=3), HTTPFull=Outcome(failed=1, note="no a|b"))])
+    found = render(PAGE, [trial("0.25.1", preflight=Outcome(passed=3), HTTPFull=Outcome(failed=1, note="no a|b"))])
     row = next(line for line in found.splitlines() if line.startswith("| 0.25.1"))
     assert "| 3 passed | 1 of 1 failed | not run |" in row
     assert row.endswith("HTTPFull: no a\\|b |")

@@ -1,4 +1,4 @@
-"""What was tried and how it went, kept in docs/recorded/versions.json: one record by release, the latest one."""
+"""What was tried and how it went, kept in docs/recorded/versions.json: one trial by release, the latest one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class Trial:
     """One release."""
 
     vllm: str
@@ -51,22 +51,22 @@ class Record:
     checks: dict[str, Outcome]
 
 
-def load(file: Path = FILE) -> tuple[Record, ...]:
-    """All records, oldest release first; none where there is no file."""
+def load(file: Path = FILE) -> tuple[Trial, ...]:
+    """All trials, oldest release first; none where there is no file."""
     if not file.exists():
         return ()
     found = [
-        Record(**(entry | {"checks": {name: Outcome(**outcome) for name, outcome in entry["checks"].items()}}))
+        Trial(**(entry | {"checks": {name: Outcome(**outcome) for name, outcome in entry["checks"].items()}}))
         for entry in json.loads(file.read_text())
     ]
-    return tuple(sorted(found, key=lambda record: order(record.vllm)))
+    return tuple(sorted(found, key=lambda trial: order(trial.vllm)))
 
 
-def save(record: Record, file: Path = FILE) -> None:
-    """Adds a record, in the place of the release's earlier one."""
-    others = [other for other in load(file) if other.vllm != record.vllm]
-    records = sorted([*others, record], key=lambda one: order(one.vllm))
-    files.write(file, json.dumps([asdict(one) for one in records], indent=1) + "\n")
+def save(trial: Trial, file: Path = FILE) -> None:
+    """Adds a trial, in the place of the release's earlier one."""
+    others = [other for other in load(file) if other.vllm != trial.vllm]
+    trials = sorted([*others, trial], key=lambda one: order(one.vllm))
+    files.write(file, json.dumps([asdict(one) for one in trials], indent=1) + "\n")
 
 
 def machine() -> str:
