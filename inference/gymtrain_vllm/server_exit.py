@@ -28,7 +28,8 @@ from typing import Any
 
 from gymtrain_vllm import ready
 
-_EVERY_SECONDS = 2.0
+_START_SECONDS = 0.2  # between two looks until the port is open: the engine may end in the next second
+_EVERY_SECONDS = 2.0  # after that
 _TIMES = 5  # in a row: vLLM may end by itself meanwhile, and say more
 _PATIENCE_SECONDS = 10.0  # with an answer
 
@@ -69,8 +70,9 @@ class Health(Enum):
     """What /health says."""
 
     WELL = "it is well"
-    GONE = "its engine is gone"
-    UNKNOWN = "it doesn't answer"  # it starts, or is busy: the probes of Kubernetes are for that
+    FAILED = "it says that its engine is gone"
+    CLOSED = "its port is closed"  # it starts, or waits for what is under way
+    UNKNOWN = "it doesn't answer"  # it is busy: the probes of Kubernetes are for that
 
 
 def watch_engine(port: int) -> None:
@@ -84,12 +86,12 @@ def watch(
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
     """Returns only where `end` does."""
-    was_well, gone = False, 0
+    has_started, gone = False, 0
     while gone < _TIMES:
-        pause(_EVERY_SECONDS)
+        pause(_EVERY_SECONDS if has_started else _START_SECONDS)
         health = ask()
-        was_well = was_well or health is Health.WELL
-        gone = gone + 1 if health is Health.GONE and was_well else 0
+        has_started = has_started or health is not Health.CLOSED  # vLLM opens its port once its engine runs
+        gone = gone + 1 if has_started and health in (Health.FAILED, Health.CLOSED) else 0
     print("gymtrain: vLLM's engine has ended but its server still runs: ending it", flush=True)
     end(ExitCode.ENGINE_GONE)
 
@@ -98,13 +100,13 @@ def ask(port: int) -> Health:
     """One question to the server in this process."""
     try:
         status, _ = ready.get("/health", port, _PATIENCE_SECONDS)
-    except ConnectionRefusedError:  # it has closed its port, and waits for what is under way
-        return Health.GONE
+    except ConnectionRefusedError:
+        return Health.CLOSED
     except OSError:
         return Health.UNKNOWN
     if status == 200:
         return Health.WELL
-    return Health.GONE if status >= 500 else Health.UNKNOWN
+    return Health.FAILED if status >= 500 else Health.UNKNOWN
 
 
 class EndsOutOfStep:
