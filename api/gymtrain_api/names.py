@@ -106,6 +106,11 @@ def model_volume(run: str) -> str:
     return f"{run}-model"
 
 
+def compile_cache_volume(run: str) -> str:
+    """PersistentVolumeClaim of what vLLM compiles."""
+    return f"{run}-compile-cache"
+
+
 def checkpoint_volume(run: str) -> str:
     """PersistentVolumeClaim of the checkpoints."""
     return f"{run}-checkpoints"

@@ -92,6 +92,11 @@ _COMBINATIONS = (
         field="processesPerNode",
     ),
     Rule(
+        at="spec.inference.compileCache",
+        rule="has(self.claimName) != has(self.size)",
+        message="set exactly one of claimName (an existing PersistentVolumeClaim) and size (a new volume for the run)",
+    ),
+    Rule(
         at="spec.trainer.checkpoint",
         rule="has(self.claimName) != has(self.size)",
         message="set exactly one of claimName (an existing PersistentVolumeClaim) and size (a new volume for the run)",
@@ -186,6 +191,7 @@ FIXED_AFTER_PREFLIGHT = (
     "inference.image",
     "inference.gpus",
     "inference.args",
+    "inference.compileCache",
     "trainer.image",
     "trainer.nodes",
     "trainer.processesPerNode",

@@ -14,6 +14,7 @@ Files in the pods (all are read-only except the scratch folders):
 | /gymtrain/checkpoints | trainer | checkpoints, TensorBoard files, rewards.csv, records, state of the worker |
 | /gymtrain/resume/RUN | trainer, preflight | checkpoints of the run that `spec.resumeFrom` names; read-only |
 | /gymtrain/checkpoints | vLLM, if it takes adapters from it | the same volume, read-only |
+| /gymtrain/compile-cache | vLLM, with `spec.inference.compileCache` | what vLLM servers compiled: one archive a model |
 | /etc/gymtrain/broker/token | broker, Gym servers, trainer | the bearer token of the sandbox broker |
 | /gymtrain/scratch | all pods | writable, empty at start; HOME, HF_HOME and TMPDIR are below it |
 
@@ -40,6 +41,7 @@ DATA_DIR = "/gymtrain/data"
 DATA_INDEX_FILE = "/gymtrain/data/index.json"
 CHECKPOINT_DIR = "/gymtrain/checkpoints"
 RESUME_DIR = "/gymtrain/resume"
+COMPILE_CACHE_DIR = "/gymtrain/compile-cache"
 SCRATCH_DIR = "/gymtrain/scratch"
 MODEL_IMAGE_DIR = "/models"  # KServe's modelcar layout
 TERMINATION_LOG = "/dev/termination-log"

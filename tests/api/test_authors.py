@@ -36,6 +36,7 @@ GUARDED: dict[str, Object] = {
     "spec.data.train configmap://rows/train.jsonl": {"data": {"train": [{"source": "configmap://rows/train.jsonl"}]}},
     "spec.inference.image": {"inference": {"image": "mine/vllm:1"}},
     "spec.inference.template": {"inference": {"template": {"spec": {"hostIPC": True}}}},
+    "spec.inference.compileCache.claimName": {"inference": {"compileCache": {"claimName": "theirs"}}},
     "spec.trainer.image": {"trainer": {"image": "mine/trainer:1"}},
     "spec.trainer.template": {"trainer": {"template": _POD}},
     "spec.trainer.checkpoint.claimName": {"trainer": {"checkpoint": {"claimName": "theirs"}}},

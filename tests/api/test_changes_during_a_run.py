@@ -42,6 +42,7 @@ REFUSED: dict[str, tuple[str, Any]] = {
     "rollout mode": ("rollout.mode", "Verify"),
     "inference GPUs": ("inference.gpus", 1),
     "inference args": ("inference.args", ["--max-model-len=1024"]),
+    "compile cache appears": ("inference.compileCache", {"claimName": "compiled"}),
     "trainer image": ("trainer.image", "other"),
     "nodes": ("trainer.nodes", 4),
     "processes": ("trainer.processesPerNode", 2),

@@ -75,6 +75,12 @@ def test_a_block_given_in_part_keeps_the_other_defaults(kubectl: Kubectl) -> Non
     }
 
 
+def test_a_compile_cache_is_on_one_node_unless_it_says_more(kubectl: Kubectl) -> None:
+    kubectl.apply(smallest_run(inference={"compileCache": {"size": "1Gi"}}))
+    cache = kubectl.get("gtr", "small")["spec"]["inference"]["compileCache"]
+    assert cache == {"size": "1Gi", "accessModes": ["ReadWriteOnce"]}
+
+
 def test_a_null_means_left_out(kubectl: Kubectl) -> None:
     kubectl.apply(smallest_run(serviceAccountName=None, backoffLimit=None, trainer={"checkpoint": None}))
     spec = kubectl.get("gtr", "small")["spec"]

@@ -82,6 +82,10 @@ RULE_CASES: dict[str, tuple[dict[str, Any], str]] = {
         "to the same number as gpus",
     ),
     "two checkpoint volumes": (_trainer(checkpoint={"claimName": "mine", "size": "1Gi"}), EXACTLY_ONE_VOLUME),
+    "two compile caches": (
+        smallest_run(inference={"compileCache": {"claimName": "mine", "size": "1Gi"}}),
+        EXACTLY_ONE_VOLUME.replace("trainer.checkpoint", "inference.compileCache"),
+    ),
     "no checkpoint volume": (_trainer(checkpoint={}), EXACTLY_ONE_VOLUME),
     "going on from nowhere": (
         smallest_run(resumeFrom="workplace"),

@@ -7,6 +7,31 @@ from pydantic import Field
 from gymtrain_api.spec.base import DECIMAL_PATTERN, SIZE_PATTERN, KubernetesObject, PodSettings, Spec, bytes_of
 
 
+class CompileCache(Spec):
+    """Where what vLLM compiles is kept, with exactly one of claimName and size."""
+
+    claim_name: str | None = Field(
+        None,
+        description="Existing PersistentVolumeClaim, which runs can share. vLLM's pods write to its folder "
+        "gymtrain-compile-cache, and load code from there: whoever can write to the claim can run code in them.",
+    )
+    size: str | None = Field(
+        None,
+        pattern=SIZE_PATTERN,
+        max_length=32,
+        description="Size of a new volume for the run, which is deleted with it (claim RUN-compile-cache).",
+    )
+    storage_class_name: str | None = Field(
+        None, description="StorageClass of the new volume. Defaults to the cluster's default."
+    )
+    access_modes: list[Literal["ReadWriteOnce", "ReadWriteMany"]] = Field(
+        default=["ReadWriteOnce"],
+        min_length=1,
+        max_length=2,
+        description="Access modes of the new volume. vLLM pods on more than one node need ReadWriteMany.",
+    )
+
+
 class Inference(PodSettings):
     """The vLLM servers."""
 
@@ -16,6 +41,11 @@ class Inference(PodSettings):
         default_factory=list,
         max_length=128,
         description="Additional arguments of vllm serve, such as --max-model-len=16384.",
+    )
+    compile_cache: CompileCache | None = Field(
+        None,
+        description="Volume for what vLLM compiles (torch.compile, Triton). A pod loads it at its start instead of "
+        "compiling the same again, and adds what is new once it serves. Without it, each new pod compiles.",
     )
 
 

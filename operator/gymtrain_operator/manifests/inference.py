@@ -6,7 +6,7 @@ from gymtrain_operator.manifests.context import RunContext
 from gymtrain_operator.manifests.objects import deployment, hash_input, service
 from gymtrain_operator.manifests.pod import container, pod_template, shared_memory
 from gymtrain_operator.manifests.sources import model_in_server_pods
-from gymtrain_operator.manifests.volumes import checkpoint_mount, checkpoint_volume, is_shared_with_vllm
+from gymtrain_operator.manifests.volumes import checkpoint_mount, checkpoint_volume, compile_cache, is_shared_with_vllm
 
 CONTAINER = "inference"
 _REQUESTS = {"cpu": "250m", "memory": "2Gi"}
@@ -31,6 +31,7 @@ def _deployment(run: RunContext) -> Object:
     if is_shared_with_vllm(run):
         mounts.append(checkpoint_mount(run, read_only=True))
         volumes.append(checkpoint_volume(run))
+    cache = compile_cache(run, volumes)
     health = {"httpGet": {"path": "/health", "port": wiring.INFERENCE_PORT}, "timeoutSeconds": 5}
     deadline = run.spec.startup_deadline_seconds
     server = container(
@@ -38,7 +39,7 @@ def _deployment(run: RunContext) -> Object:
         CONTAINER,
         run.inference_image,
         ["python", "-m", "gymtrain_vllm.serve"],
-        mounts=mounts,
+        mounts=[*mounts, *cache.mounts],
         requests=_REQUESTS,
         settings=inference,
         gpus=inference.gpus,
@@ -60,7 +61,7 @@ def _deployment(run: RunContext) -> Object:
         labels.Role.INFERENCE,
         containers=[server],
         init=model.fetch,
-        volumes=volumes,
+        volumes=[*volumes, *cache.volumes],
         grace_seconds=15,
         template=inference.template,
     )

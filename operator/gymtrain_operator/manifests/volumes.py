@@ -1,5 +1,5 @@
 """The volumes of a run: the PersistentVolumeClaims that are made for it, which of them outlive it (decision 18), and
-how the volume of the checkpoints gets into its pods: the trainer writes it, and vLLM reads adapters from it."""
+how they get into its pods: the trainer writes checkpoints; vLLM reads adapters there, and keeps what it compiles."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,10 +12,12 @@ from gymtrain_operator.manifests.context import RunContext
 from gymtrain_operator.manifests.objects import digest, metadata, stamped, unowned_metadata
 
 _KIND = "PersistentVolumeClaim"
+_CACHE_FOLDER = "gymtrain-compile-cache"  # on a claim of the user's
 
 
 def volume_claims(run: RunContext, *, in_use: bool) -> list[Object]:
-    """Builds the PersistentVolumeClaims for the model and for the checkpoints, where the spec asks for them.
+    """Builds the PersistentVolumeClaims for the model, for the checkpoints and for what vLLM compiles, where the spec
+    asks for them.
 
     `in_use`: a trainer writes to them, or is about to. Until then all of them go with the run: they are empty.
     """
@@ -29,6 +31,10 @@ def volume_claims(run: RunContext, *, in_use: bool) -> list[Object]:
         kept = in_use and checkpoint.retain == "Keep"
         meta = (unowned_metadata if kept else metadata)(run, names.checkpoint_volume(run.name))
         claims.append(_volume_claim(meta, checkpoint.size, checkpoint.access_modes, checkpoint.storage_class_name))
+    cache = run.spec.inference.compile_cache
+    if cache and cache.size:
+        meta = metadata(run, names.compile_cache_volume(run.name))
+        claims.append(_volume_claim(meta, cache.size, cache.access_modes, cache.storage_class_name))
     return claims
 
 
@@ -71,6 +77,28 @@ def checkpoint_mount(run: RunContext, *, read_only: bool = False) -> Object:
 
 
 @dataclass(frozen=True)
+class CacheMounts:
+    """Volumes of a pod, and mounts of its vLLM container, for `spec.inference.compileCache`."""
+
+    volumes: tuple[Object, ...] = ()
+    mounts: tuple[Object, ...] = ()
+
+
+def compile_cache(run: RunContext, volumes: Iterable[Object]) -> CacheMounts:
+    """Mounts the volume for what vLLM compiles. `volumes`: what the pod has anyway."""
+    cache = run.spec.inference.compile_cache
+    if cache is None:
+        return CacheMounts()
+    claim = cache.claim_name or names.compile_cache_volume(run.name)
+    known = _volume_of(claim, volumes)
+    volume: Object = {"name": "compile-cache", "persistentVolumeClaim": {"claimName": claim}}
+    mount: Object = {"name": known or "compile-cache", "mountPath": wiring.COMPILE_CACHE_DIR}
+    if cache.claim_name:  # nothing else that is on the claim is vLLM's to see
+        mount |= {"subPath": _CACHE_FOLDER}
+    return CacheMounts(() if known else (volume,), (mount,))
+
+
+@dataclass(frozen=True)
 class ResumeMounts:
     """Volumes of a pod, and read-only mounts of its trainer container, for `spec.resumeFrom`."""
 
@@ -99,9 +127,14 @@ def resume_in_preflight(run: RunContext, volumes: Iterable[Object]) -> ResumeMou
         return ResumeMounts()
     claim = checkpoint.claim_name or names.checkpoint_volume(source.run)
     path = wiring.RESUME_DIR if checkpoint.claim_name else f"{wiring.RESUME_DIR}/{source.run}"
-    known = next((v["name"] for v in volumes if (v.get("persistentVolumeClaim") or {}).get("claimName") == claim), None)
+    known = _volume_of(claim, volumes)
     mount = {"name": known or "resume", "mountPath": path, "readOnly": True}
     return ResumeMounts(() if known else (_read_only(claim),), (mount,))
+
+
+def _volume_of(claim: str, volumes: Iterable[Object]) -> str | None:
+    """Names the volume that is the claim: a pod that names a claim twice never starts with some drivers."""
+    return next((v["name"] for v in volumes if (v.get("persistentVolumeClaim") or {}).get("claimName") == claim), None)
 
 
 def _read_only(claim: str) -> Object:

@@ -243,6 +243,9 @@ def named_objects(spec: GymTrainingRunSpec, run: str) -> list[tuple[str, str, st
                 pass
             case _:
                 assert_never(source)
+    cache = spec.inference.compile_cache
+    if cache and cache.claim_name:
+        found.append(("PersistentVolumeClaim", cache.claim_name, "spec.inference.compileCache.claimName"))
     checkpoint = spec.trainer.checkpoint
     if checkpoint and checkpoint.claim_name:
         found.append(("PersistentVolumeClaim", checkpoint.claim_name, "spec.trainer.checkpoint.claimName"))
@@ -301,7 +304,19 @@ def _with_warnings(message: str, warnings: Iterable[Finding]) -> str:
 def _warnings_of(spec: GymTrainingRunSpec) -> list[Finding]:
     """Lists the warnings that the spec alone tells, in the order of its fields; the others are of the preflight pod's
     containers. They take part in no hash: the fields may change in a run."""
-    return [*_kept_model(spec), *_deleted_model(spec)]
+    return [*_cache_on_one_node(spec), *_kept_model(spec), *_deleted_model(spec)]
+
+
+def _cache_on_one_node(spec: GymTrainingRunSpec) -> list[Finding]:
+    cache, replicas = spec.inference.compile_cache, spec.inference.replicas
+    if cache is None or cache.size is None or replicas == 1 or "ReadWriteMany" in cache.access_modes:
+        return []
+    message = (
+        f"all {replicas} vLLM pods mount the volume, and ReadWriteOnce works on one node only: those on other nodes "
+        "don't start. Set accessModes: [ReadWriteMany] and a storageClassName that supports it, or keep the pods on "
+        "one node with a nodeSelector in spec.inference.template"
+    )
+    return [Finding(where="spec.inference.compileCache.accessModes", message=message)]
 
 
 def _kept_model(spec: GymTrainingRunSpec) -> list[Finding]:

@@ -26,7 +26,12 @@ CASES: dict[str, dict[str, Any]] = {
             "servers": {"math": {"replicas": 2, "resources": {"requests": {"cpu": "1"}}}},
         },
         "data": {"train": [{"source": "pvc://datasets/train.jsonl"}, {"source": "configmap://rows/more.jsonl"}]},
-        "inference": {"replicas": 2, "gpus": 1, "args": ["--max-model-len=16384"]},
+        "inference": {
+            "replicas": 2,
+            "gpus": 1,
+            "args": ["--max-model-len=16384"],
+            "compileCache": {"claimName": "kept"},
+        },
         "trainer": {
             "nodes": 4,
             "gpus": 8,

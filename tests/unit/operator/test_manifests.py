@@ -14,6 +14,8 @@ from gymtrain_operator.manifests.gym import gym_objects
 from gymtrain_operator.manifests.inference import inference_objects
 from gymtrain_operator.manifests.preflight import preflight_hash, preflight_pod
 from gymtrain_operator.manifests.trainer import trainer_job
+from gymtrain_operator.manifests.volumes import volume_claims
+from gymtrain_operator.reconcile.preflight import named_objects
 from tests.support.world import DEFAULTS, GYM_VERDICT, UID, World, spec
 
 GYM = GymServers(tuple(GYM_VERDICT.servers), dict(GYM_VERDICT.config))
@@ -236,6 +238,48 @@ def test_preflight_of_vllm_gets_what_its_template_needs_to_run_anywhere() -> Non
     assert [c["name"] for c in pod["containers"]] == ["gym", "trainer", "inference"]
     assert env[0] in pod["containers"][2]["env"]
     assert mounts[0] in pod["containers"][2]["volumeMounts"]
+
+
+def _compile_cache(**blocks: Any) -> tuple[dict[str, Any], list[Any]]:
+    """Where a vLLM pod has the volume for what it compiles, and the claims of the pod."""
+    pod = _by_name(inference_objects(context(**blocks)), "Deployment")["run-inference"]["spec"]["template"]["spec"]
+    (mount,) = [m for m in pod["containers"][0]["volumeMounts"] if m["mountPath"] == "/gymtrain/compile-cache"]
+    sources = [(v["name"], v["persistentVolumeClaim"]) for v in pod["volumes"] if "persistentVolumeClaim" in v]
+    claims = {name: source["claimName"] for name, source in sources}
+    return mount | {"name": claims[mount["name"]]}, sorted(claims.values())
+
+
+def test_what_vllm_compiles_is_kept_on_a_volume_of_the_run_that_goes_with_it() -> None:
+    blocks: dict[str, Any] = {"inference": {"compileCache": {"size": "2Gi", "storageClassName": "fast"}}}
+    mount, _ = _compile_cache(**blocks)
+    assert mount == {"name": "run-compile-cache", "mountPath": "/gymtrain/compile-cache"}
+    (claim,) = volume_claims(context(**blocks), in_use=True)
+    assert claim["metadata"]["name"] == "run-compile-cache"
+    assert claim["metadata"]["ownerReferences"]
+    assert claim["spec"]["storageClassName"] == "fast"
+    assert claim["spec"]["resources"]["requests"] == {"storage": "2Gi"}
+
+
+def test_runs_share_a_claim_for_what_vllm_compiles_and_see_nothing_else_on_it() -> None:
+    cache = {"compileCache": {"claimName": "team"}}
+    mount, _ = _compile_cache(inference=cache)
+    assert mount == {"name": "team", "mountPath": "/gymtrain/compile-cache", "subPath": "gymtrain-compile-cache"}
+    assert volume_claims(context(inference=cache), in_use=True) == []
+    named = named_objects(context(inference=cache).spec, "run")
+    assert named == [("PersistentVolumeClaim", "team", "spec.inference.compileCache.claimName")]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"model": {"source": "pvc://team/llama"}},
+        {"model": {"source": "hf://a/b", "lora": {"r": 8}}, "trainer": {"checkpoint": {"claimName": "team"}}},
+    ],
+)
+def test_a_claim_that_is_the_models_or_the_checkpoints_too_is_one_volume(more: dict[str, Any]) -> None:
+    mount, claims = _compile_cache(inference={"compileCache": {"claimName": "team"}}, **more)
+    assert mount["name"] == "team"
+    assert claims == ["team"]
 
 
 def test_volumes_of_two_templates_may_have_one_name() -> None:

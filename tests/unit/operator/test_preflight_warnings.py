@@ -59,6 +59,23 @@ def test_a_ttl_that_deletes_the_only_copy_of_the_model_is_told(
     assert ("warning: spec.ttlSecondsAfterFinished: deletes the run 3600 s after its end" in message) is warned
 
 
+@pytest.mark.parametrize(
+    ("replicas", "cache", "warned"),
+    [
+        (4, {"size": "5Gi"}, True),
+        (1, {"size": "5Gi"}, False),
+        (4, {"size": "5Gi", "accessModes": ["ReadWriteMany"]}, False),
+        (4, {"claimName": "compiled"}, False),  # nothing is known of it
+    ],
+)
+def test_several_servers_on_a_compile_cache_for_one_node_are_told(
+    replicas: int, cache: dict[str, Any], warned: bool
+) -> None:
+    _, _, message = told(passed(World(trainer=KEPT, inference={"replicas": replicas, "compileCache": cache})))
+    text = "warning: spec.inference.compileCache.accessModes: all"
+    assert (text in message) is warned
+
+
 def test_the_containers_warnings_are_told_with_their_places_and_outlive_the_pod() -> None:
     world = passed(
         World(trainer=KEPT),
