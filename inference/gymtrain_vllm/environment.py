@@ -3,7 +3,7 @@
 | variable | replaces |
 |---|---|
 | GYMTRAIN_RUN_CONFIG | /etc/gymtrain/run/run.json |
-| GYMTRAIN_ROOT | /gymtrain, above model and scratch |
+| GYMTRAIN_ROOT | /gymtrain, above model, scratch and compile-cache |
 | GYMTRAIN_INFERENCE_PORT | 8000 |
 """
 
@@ -30,6 +30,11 @@ def model() -> Path:
 def scratch() -> Path:
     """The writable folder."""
     return _below_root(wiring.SCRATCH_DIR)
+
+
+def compile_cache() -> Path:
+    """The volume for what vLLM compiles, where the run has one."""
+    return _below_root(wiring.COMPILE_CACHE_DIR)
 
 
 def port() -> int:

@@ -23,7 +23,7 @@ def main() -> None:
     from pathlib import Path
 
     from gymtrain_api.runs import parse_run_config
-    from gymtrain_vllm import arguments, environment, file_cache, model_class_cache, ready, server_exit
+    from gymtrain_vllm import arguments, compile_cache, environment, file_cache, model_class_cache, ready, server_exit
     from gymtrain_vllm.errors import ArgumentsError
     from gymtrain_vllm.vllm_internals import SERVER
 
@@ -35,6 +35,10 @@ def main() -> None:
         os.environ.update(arguments.variables(run.spec, os.environ, environment.scratch()))
     except ArgumentsError as error:
         sys.exit(f"gymtrain: {error}")
+    if run.spec.inference.compile_cache:
+        cache = compile_cache.of_server(environment.compile_cache(), argv, environment.model(), os.environ)
+        cache.load()
+        compile_cache.keep_in_background(cache, environment.port())
     for name in ("HOME", "TMPDIR", "VLLM_CACHE_ROOT"):
         Path(os.environ[name]).mkdir(parents=True, exist_ok=True)
     ready.remove_note()
