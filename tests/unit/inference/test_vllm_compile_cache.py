@@ -29,17 +29,18 @@ class Pods:
         self.number += 1
         scratch = self.root / f"pod-{self.number}"
         scratch.mkdir()
-        key = self.key(*arguments).archive
-        names = {"vllm": "vllm-cache", "inductor": "inductor", "triton": "triton"}
-        return CompileCache(key, {name: scratch / folder for name, folder in names.items()}), scratch
+        folders = self.key(*arguments, root=str(scratch)).folders
+        return CompileCache(self.key(*arguments).archive, folders), scratch
 
-    def key(self, *arguments: str, root: str = "/gymtrain/scratch") -> CompileCache:
+    def key(self, *arguments: str, root: str = "/gymtrain/scratch", flags: str = "avx2 sse") -> CompileCache:
+        cpu_info = self.root / "cpuinfo"
+        cpu_info.write_text(f"processor\t: 0\ncpu MHz\t\t: {self.number}\nflags\t\t: {flags}\n")
         environment = {
             "VLLM_CACHE_ROOT": f"{root}/vllm-cache",
             "TORCHINDUCTOR_CACHE_DIR": f"{root}/inductor",
             "TRITON_CACHE_DIR": f"{root}/triton",
         }
-        return of_server(self.volume, arguments, self.root / "model", environment)
+        return of_server(self.volume, arguments, self.root / "model", environment, cpu_info)
 
     def compile(self, scratch: Path, name: str = GRAPH, content: str = "compiled") -> None:
         file = scratch / name
@@ -74,7 +75,10 @@ def test_a_new_pod_has_what_the_first_one_compiled(pods: Pods) -> None:
     second.load()
     assert (scratch / GRAPH).read_text() == "compiled"
     assert os.access(scratch / "triton" / "a" / "kernel.so", os.X_OK)
-    assert sorted(path.name for path in scratch.iterdir()) == ["triton", "vllm-cache"]  # nothing is left of loading
+    assert sorted(path.name for path in scratch.iterdir()) == ["triton", "vllm-cache"]
+    assert [path.name for path in (scratch / "vllm-cache").iterdir()] == [
+        "torch_compile_cache"
+    ]  # nothing is left of loading
 
 
 def test_what_is_new_joins_what_was_loaded(pods: Pods) -> None:
@@ -204,6 +208,21 @@ def test_servers_share_an_archive_if_they_differ_in_seed_and_port_alone(pods: Po
     assert one != pods.key("--seed=1", "--port=8000", "--dtype=float32", root="/elsewhere").archive
     (pods.root / "model" / "config.json").write_text('{"hidden_size": 8}')
     assert one != pods.key("--seed=1", "--port=8000", "--dtype=float32").archive
+
+
+def test_servers_share_an_archive_only_on_processors_with_the_same_instructions(pods: Pods) -> None:
+    assert pods.key().archive == pods.key(flags="sse avx2").archive
+    assert pods.key().archive != pods.key(flags="avx2 avx512f sse").archive
+
+
+def test_what_vllm_notes_about_its_own_node_stays_there(pods: Pods) -> None:
+    cache, scratch = pods.start()
+    pods.compile(scratch)
+    pods.compile(scratch, "vllm-cache/gpu_p2p_access_cache_for_0,1.json", '{"0->1": true}')
+    cache.keep()
+    other, scratch = pods.start()
+    other.load()
+    assert [path.name for path in (scratch / "vllm-cache").iterdir()] == ["torch_compile_cache"]
 
 
 def test_another_release_has_an_archive_of_its_own(pods: Pods, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,7 @@ def test_the_compile_cache_of_the_run_is_loaded_before_the_server_starts(environ
     (root / "notes").mkdir()
     (root / "notes" / "note").write_text("compiled")
     with tarfile.open(root / "compile-cache" / name, "w") as archive:
-        archive.add(root / "notes" / "note", "vllm/torch_compile_cache/note")
+        archive.add(root / "notes" / "note", "graphs/note")
     shutil.rmtree(root / "scratch")
     (root / "scratch").mkdir()
     assert f"loaded {root}/compile-cache/{name}" in printed(environment)
