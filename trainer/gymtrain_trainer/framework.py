@@ -187,6 +187,12 @@ class Rollouts(Protocol):
 class WeightTransfer(Protocol):
     """The way of the weights to vLLM, as a framework's trainer uses it: on rank 0, from the main thread."""
 
+    @property
+    def sent_dtype(self) -> str | None:
+        """What the transport casts floating-point tensors to, such as bfloat16; None if it doesn't. Known after
+        `init_weight_transfer`. A framework may cast before."""
+        ...
+
     def init_weight_transfer(self) -> None:
         """Finds the servers; once, before the first sync."""
         ...

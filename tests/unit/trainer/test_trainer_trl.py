@@ -261,6 +261,8 @@ class Rollouts:
 class Transfer:
     """Drains the weights, as every rank has to."""
 
+    sent_dtype = None
+
     def __init__(self, kept: KeptWeights | None = None) -> None:
         self.names: list[list[str]] = []
         self._kept = kept

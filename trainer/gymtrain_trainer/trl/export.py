@@ -16,12 +16,13 @@ anew by this release of transformers, an older one could misread them. Only the 
 
 import json
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
+
+from gymtrain_trainer.trl.gathering import gathered
 
 _TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _TYPE_KEYS = ("dtype", "torch_dtype")  # in config.json; the second one of releases before transformers 5
@@ -80,28 +81,31 @@ def _gathered(
 ) -> dict[str, torch.Tensor]:
     """The state dict in host memory, on rank 0; empty on the others. A collective where the model is sharded.
 
-    One tensor after the other is cast, then gathered: of what a rank has of it, to what rank 0 keeps.
+    Cast first, then gathered: of what a rank has of a tensor, to what rank 0 keeps.
 
     Args:
         dtype: of the parameters; None leaves them. Buffers are left, as loaders keep what a model has in float32.
         only: by id(), the tensors that are wanted; None wants all.
     """
     buffers = {id(buffer) for buffer in model.buffers()}
-    done: dict[int, torch.Tensor] = {}  # by id(): tied ones stay tied
-    weights: dict[str, torch.Tensor] = {}
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        if only is not None and id(tensor) not in only:
-            continue
-        if id(tensor) not in done:
-            part = tensor.detach()
-            if dtype is not None and part.is_floating_point() and id(tensor) not in buffers:
-                part = part.to(dtype)
-            if isinstance(part, DTensor):
-                part = part.to(accelerator.device).full_tensor()  # the share may lie on the CPU, where NCCL can't be
-            done[id(tensor)] = part.cpu() if accelerator.is_main_process else part.new_empty(0)
+    first: dict[int, str] = {}  # name by id(): tied ones stay tied
+    names: dict[str, str] = {}  # of the first of those that are tied
+
+    def parts() -> Iterator[tuple[str, torch.Tensor]]:
+        for name, tensor in model.state_dict(keep_vars=True).items():
+            if only is not None and id(tensor) not in only:
+                continue
+            names[name] = first.setdefault(id(tensor), name)
+            if names[name] == name:
+                part = tensor.detach()
+                cast = dtype is not None and part.is_floating_point() and id(tensor) not in buffers
+                yield name, part.to(dtype) if cast else part
+
+    whole: dict[str, torch.Tensor] = {}
+    for name, tensor in gathered(parts(), accelerator.device):
         if accelerator.is_main_process:
-            weights[name] = done[id(tensor)]
-    return weights
+            whole[name] = tensor.cpu()
+    return {name: whole[kept] for name, kept in names.items()} if accelerator.is_main_process else {}
 
 
 def _typed(config: dict[str, Any], dtype: str) -> dict[str, Any]:

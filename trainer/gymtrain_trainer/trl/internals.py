@@ -24,6 +24,13 @@ INTERNALS = (
         "a method of the trainer that names what it will send",
     ),
     Internal(
+        f"{_TRAINER}:AsyncGRPOTrainer._streaming_iter",
+        "TRL 1.16",
+        "replaced: it gathers each tensor of a sharded model by itself, in float32",
+        "an argument of the constructor that makes the stream of weights",
+        on_instance=True,
+    ),
+    Internal(
         f"{_TRAINER}:get_peak_flops_per_device",
         "TRL 1.16",
         "replaced on a CPU while the trainer is made: it asks CUDA for the device's name, whatever the device",
@@ -167,6 +174,11 @@ def sent_parameters(trainer: Any) -> Iterator[tuple[str, Any]]:
     model = trainer.accelerator.unwrap_model(trainer.model)
     found: Iterator[tuple[str, Any]] = async_grpo_trainer._iter_vllm_named_params(model)
     return found
+
+
+def stream_weights(trainer: Any, stream: Callable[[], Iterator[tuple[str, Any]]]) -> None:
+    """Lets `stream` make what a weight transfer is sent, on all ranks, in place of TRL's own way to gather it."""
+    trainer._streaming_iter = stream
 
 
 @contextlib.contextmanager

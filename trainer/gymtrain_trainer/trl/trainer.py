@@ -12,10 +12,13 @@ import contextlib
 import importlib.util
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow
+import torch
+from accelerate.utils import broadcast_object_list
 from datasets import Dataset
 from peft import LoraConfig
 from transformers import AttentionInterface, PrinterCallback, TrainerCallback
@@ -28,6 +31,7 @@ from gymtrain_trainer.trl.adapter import agree_on_adapter
 from gymtrain_trainer.trl.async_grpo import GroupGRPOTrainer
 from gymtrain_trainer.trl.attention import TREE_ATTENTION, TreeAttention
 from gymtrain_trainer.trl.export import export_adapter, export_model, export_type
+from gymtrain_trainer.trl.gathering import gathered
 from gymtrain_trainer.trl.parity import ParityCallback
 from gymtrain_trainer.trl.refusals import refusals_named
 from gymtrain_trainer.trl.steps import StepTeller, StopCallback, agree_among_ranks, steps_of
@@ -70,6 +74,7 @@ def build_trainer(
             steps=steps,
         )
     internals.leave_out_unknown_mfu(trainer)
+    internals.stream_weights(trainer, partial(_sent_weights, trainer))
     trainer.remove_callback(PrinterCallback)
     if config.use_cpu or importlib.util.find_spec("kernels") is None:
         # TRL registered its own under this name when it was made; the last registration counts.
@@ -91,6 +96,14 @@ def _sharded(config: AsyncGRPOConfig) -> Iterator[None]:
         if sharding is not None and config.use_cpu and config.world_size > 1:
             stack.enter_context(internals.sharded_on_cpus())
         yield
+
+
+def _sent_weights(trainer: AsyncGRPOTrainer) -> Iterator[tuple[str, Any]]:
+    """What a weight sync sends. A collective where the model is sharded: in the type that the transport sends."""
+    known = trainer.weight_transfer.sent_dtype if trainer.accelerator.is_main_process else None
+    dtype = broadcast_object_list([known], from_process=0)[0]
+    cast = getattr(torch, dtype) if dtype is not None else None
+    yield from gathered(internals.sent_parameters(trainer), trainer.accelerator.device, cast)
 
 
 def make_trainer(parts: TrainerParts) -> "TRLTrainer":

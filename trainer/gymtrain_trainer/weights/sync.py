@@ -217,8 +217,7 @@ class WeightSync:
         self._number_file.reserve(self.numbers.given)
         stream = iterator
         if self._stream_watch is not None:
-            dtype = self._chosen.dtype if self._chosen is not None else None
-            stream = self._stream_watch(self.numbers.model_versions + 1, iterator, dtype)
+            stream = self._stream_watch(self.numbers.model_versions + 1, iterator, self.sent_dtype)
         try:
             with self._waiting():
                 label = self._sync(stream)
@@ -293,6 +292,11 @@ class WeightSync:
     def name(self) -> str:
         """Of the transport; empty before it is settled."""
         return self._chosen.transport.name if self._chosen is not None else ""
+
+    @property
+    def sent_dtype(self) -> str | None:
+        """What floating-point tensors are cast to: the type that vLLM holds; None before the transport is settled."""
+        return self._chosen.dtype if self._chosen is not None else None
 
     @property
     def current_version(self) -> str | None:
