@@ -104,6 +104,7 @@ class StepReport:
 
     def on_save(self, steps: Steps) -> None:
         """A checkpoint was written, or tried."""
+        self._rank_zero.recorder.settle()
         self._saves.complete(steps.done, self._rank_zero.worker)
 
     def on_save_error(self, steps: Steps, error: Exception) -> None:

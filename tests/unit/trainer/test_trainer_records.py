@@ -438,6 +438,37 @@ def test_the_end_waits_for_the_last_steps_and_not_for_ever(
     never.set()
 
 
+def test_a_checkpoint_finds_the_samples_of_its_steps_written(
+    make: Callable[..., Recorder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = SampleFiles.write
+
+    def slowly(self: SampleFiles, samples: StepSamples) -> int:
+        time.sleep(0.1)
+        return write(self, samples)
+
+    monkeypatch.setattr(SampleFiles, "write", slowly)
+    recorder = make(records())
+    for step in (1, 2):
+        recorder.step(step, [used()], ())
+    recorder.settle()
+    assert names_of(tmp_path / "records") == ["step-00000001.jsonl", "step-00000002.jsonl"]
+    recorder.end()
+
+
+def test_a_checkpoint_does_not_wait_for_ever_for_a_volume(
+    make: Callable[..., Recorder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never = threading.Event()
+    monkeypatch.setattr(recorder_module, "_END_SECONDS", 0.05)
+    monkeypatch.setattr(SampleFiles, "write", lambda self, samples: never.wait(20))
+    recorder = make(records())
+    recorder.step(1, [used()], ())
+    recorder.settle()
+    recorder.end()
+    never.set()
+
+
 def test_a_recorder_that_never_began_ends() -> None:
     Recorder(Path("unused"), records(), ProgressBoard(), label).end()
 

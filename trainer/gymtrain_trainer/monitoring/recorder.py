@@ -53,6 +53,7 @@ class Recorder:
         self._files = SampleFiles(folder / FOLDER, settings)
         self._changed = threading.Condition()
         self._waiting: deque[StepSamples] = deque()
+        self._writing = False
         self._ending = False
         self._telling = threading.Lock()
         self._failing: dict[str, str] = {}  # why, by what can't be written
@@ -96,6 +97,12 @@ class Recorder:
             self._late_rows = []
             self._tell("rewards.csv", None)
 
+    def settle(self) -> None:
+        """Waits some seconds for what isn't written yet: a checkpoint begins to count, and no attempt makes its steps
+        again."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._waiting and not self._writing, _END_SECONDS)
+
     def end(self) -> None:
         """Waits some seconds for what isn't written yet."""
         with self._changed:
@@ -127,22 +134,28 @@ class Recorder:
                 self._changed.wait_for(lambda: self._waiting or self._ending)
                 if not self._waiting:
                     return
-                samples = self._waiting.popleft()
-            try:
-                removed = self._files.write(samples)
-            except Exception as error:  # whatever it is, it is not worth a run
-                log.exception("samples of step %d are not recorded", samples.step)
-                self._board.tally(RECORDED_STEPS, "failed")
-                self._tell("the samples of a step", error)
-                continue
-            self._board.tally(RECORDED_STEPS, "written")
-            self._tell("the samples of a step", None)
-            if removed:
-                self._board.tally(RECORDED_STEPS, "removed", by=removed)
-                self._tell_incomplete(
-                    "the oldest steps' samples are removed: all files together reach spec.trainer.records.maxSize, "
-                    f"{self._settings.max_size}"
-                )
+                samples, self._writing = self._waiting.popleft(), True
+            self._write_step(samples)
+            with self._changed:
+                self._writing = False
+                self._changed.notify_all()
+
+    def _write_step(self, samples: StepSamples) -> None:
+        try:
+            removed = self._files.write(samples)
+        except Exception as error:  # whatever it is, it is not worth a run
+            log.exception("samples of step %d are not recorded", samples.step)
+            self._board.tally(RECORDED_STEPS, "failed")
+            self._tell("the samples of a step", error)
+            return
+        self._board.tally(RECORDED_STEPS, "written")
+        self._tell("the samples of a step", None)
+        if removed:
+            self._board.tally(RECORDED_STEPS, "removed", by=removed)
+            self._tell_incomplete(
+                "the oldest steps' samples are removed: all files together reach spec.trainer.records.maxSize, "
+                f"{self._settings.max_size}"
+            )
 
     # --- what the user reads: the same words at each step, as each change is news ---
 
