@@ -9,7 +9,7 @@ from tests.support.runs import tiny_run
 MINUTES = 60
 CHECKED = {"name": "GYMTRAIN_CHECK_SAMPLES", "value": "1"}
 
-type Moment = Literal["updating", "generating", "idle"]  # of a vLLM server
+type Moment = Literal["updating", "generating", "idle", "any"]  # of a vLLM server
 
 # Runs in a container whose pod shares one process namespace: waits for a moment of a vLLM pod, then kills the first
 # process whose command line holds a word.
@@ -21,6 +21,8 @@ def ask(path):
     return urllib.request.urlopen(url + path, timeout=2).read()
 
 def found():
+    if moment == "any":
+        return moment
     try:
         paused = json.loads(ask("/is_paused"))["is_paused"]
         if paused or moment == "updating":
@@ -82,7 +84,7 @@ def kill_pod(kubectl: Kubectl, run: str, **labels: str) -> None:
 
 def kill_at(kubectl: Kubectl, run: str, moment: Moment, role: str, word: str) -> None:
     """SIGKILLs the process in a pod of `role` whose command line holds `word` at such a moment of vLLM."""
-    vllm = f"http://{pod_of(kubectl, run, role='inference')['status']['podIP']}:8000"
+    vllm = f"http://{pod_of(kubectl, run, role='inference')['status']['podIP']}:8000" if moment != "any" else ""
     name = pod_of(kubectl, run, role=role)["metadata"]["name"]
     command = ("exec", name, "-c", role, "--", "python", "-S", "-c", _KILL_AT, vllm, moment, word, "120")
     try:
