@@ -50,12 +50,14 @@ class ReasonRow:
     Attributes:
         event: type of the event that a new reason posts; None if every run gets this reason, which is no news.
         meaning: text for the reference page.
+        fix: what to do about it, for the page docs/reference/troubleshooting.md; empty where nothing is to be done.
         state: state of the run while Progressing has this reason.
         mendable: whether a run that failed for this reason before anything ran starts again when its spec changes.
     """
 
     event: EventType | None
     meaning: str
+    fix: str = ""
     state: Literal["Starting", "Training", "Retrying"] = "Starting"
     mendable: bool = False
 
@@ -129,14 +131,26 @@ REASONS: Mapping[Reason, ReasonRow] = {
     Reason.PREFLIGHT_PASSED: ReasonRow(
         "Normal", "All checks passed. The message lists warnings about what the run may cost."
     ),
-    Reason.PREFLIGHT_WARNED: ReasonRow("Warning", "Event only: preflight passed with warnings."),
+    Reason.PREFLIGHT_WARNED: ReasonRow(
+        "Warning",
+        "Event only: preflight passed with warnings.",
+        fix="Nothing has to be done. If a warning matters to you, change the spec: what preflight checks can change "
+        "until preflight has passed; after that, apply the run under a new name.",
+    ),
     Reason.PREFLIGHT_FAILED: ReasonRow(
-        "Warning", "A check found a mistake. The message names the file, line or key.", mendable=True
+        "Warning",
+        "A check found a mistake. The message names the file, line or key.",
+        mendable=True,
+        fix="Change what the message names, and apply the run again: preflight runs anew by itself.",
     ),
     Reason.PREFLIGHT_ERROR: ReasonRow(
         "Warning",
         "The check itself failed: its image can't be pulled, it crashed, or it exceeded its deadline.",
         mendable=True,
+        fix="The message quotes the pod. An image that can't be pulled: correct its name, or the pull secret of "
+        "spec.serviceAccountName. A crash or the deadline: `kubectl logs -l "
+        "gymtrain.dev/run=RUN,gymtrain.dev/role=preflight --all-containers`. Then apply the run with any change "
+        "to its spec, which starts preflight anew.",
     ),
     Reason.INVALID_SPEC: ReasonRow(
         "Warning",
@@ -145,6 +159,8 @@ REASONS: Mapping[Reason, ReasonRow] = {
         "it was stored before the CRD became stricter, or by a later release. If preflight has passed, such a spec "
         "doesn't end the run: its pods stay as they are and continue.",
         mendable=True,
+        fix="Change the field that the message names. After an upgrade or a rollback of the operator: install the "
+        "CRD of the same release (`kubectl apply -f crds/`).",
     ),
     # GymReady, InferenceReady
     Reason.WAITING_FOR_PREFLIGHT: ReasonRow(None, "The run waits for preflight."),
@@ -155,12 +171,19 @@ REASONS: Mapping[Reason, ReasonRow] = {
         "Pods that were ready are not ready any more. On Progressing: the API server refuses an object for now (a "
         "quota or an admission policy; for a later attempt, any refusal). The message quotes it, and the operator "
         "retries after 10 to 60 seconds.",
+        fix="The message names the pod, or quotes the refusal. `kubectl describe pod` says why it isn't ready; the "
+        "run continues by itself once it is. For a quota or an admission policy: make room, or have the policy "
+        "allow what it denies.",
     ),
     # WeightSyncReady
     Reason.WAITING_FOR_INFERENCE: ReasonRow(None, "The run waits for the vLLM servers to answer."),
     Reason.TRANSPORT_CHOSEN: ReasonRow("Normal", "The message says which transport was chosen, and why."),
     Reason.TRANSPORT_UNAVAILABLE: ReasonRow(
-        "Warning", "No transport works with these servers. The message names what is missing."
+        "Warning",
+        "No transport works with these servers. The message names what is missing.",
+        fix="Set spec.weightSync.transport to Auto, or give the vLLM servers what the message names: NCCL needs "
+        "GPUs on both sides, LoRAFilesystem needs spec.model.lora and a checkpoint volume that all pods mount, "
+        "HTTPFull needs this release's image with vLLM 0.25 or later.",
     ),
     # Progressing
     Reason.WAITING_FOR_SERVERS: ReasonRow(None, "The trainer waits for the Gym and vLLM servers."),
@@ -172,20 +195,33 @@ REASONS: Mapping[Reason, ReasonRow] = {
         "For some seconds, the API server has answered with errors (5xx, 429, 409, no right), so the operator can't "
         "continue this run. The message quotes the last error and says since when. The operator retries, and running "
         "pods continue.",
+        fix="Look at the API server: it is down, overloaded, or has taken rights from the operator (`kubectl auth "
+        "can-i --list --as=system:serviceaccount:NAMESPACE:gymtrain-operator`). Nothing is lost meanwhile.",
     ),
     Reason.ROLLOUTS_FAILING: ReasonRow(
-        "Warning", "Rollouts fail. The attempt fails after spec.rollout.stallTimeoutSeconds.", state="Training"
+        "Warning",
+        "Rollouts fail. The attempt fails after spec.rollout.stallTimeoutSeconds.",
+        state="Training",
+        fix="The message quotes the last error and names its server: look at that server's log. If rollouts are "
+        "only slow, raise spec.rollout.timeoutSeconds; if they fail by chance, spec.rollout.maxAttempts; what a "
+        "failure counts as is spec.rollout.onFailure.",
     ),
     Reason.RETRYING: ReasonRow(
         "Warning",
         "An attempt failed or lost a node. The next one starts from the last checkpoint. The message says when, or "
         "what to do about the node.",
         state="Retrying",
+        fix="Nothing has to be done while attempts are left (spec.backoffLimit). The message has the last lines of "
+        "the attempt that failed. If it waits for a pod on a node that is gone, delete that node, or the pod "
+        "with `--force`.",
     ),
     Reason.WAITING_FOR_CAPACITY: ReasonRow(
         "Warning",
         "The run has trained before, but now no node has room for one of its pods, or a quota or a queue holds it "
         "back. The run waits. The message quotes the scheduler.",
+        fix="Make room on a node, raise the quota, or wait: the run waits without a limit. `kubectl get pods -l "
+        "gymtrain.dev/run=RUN` shows which pods wait; node selectors and tolerations are in their block's "
+        "template.",
     ),
     Reason.FINISHED: ReasonRow(None, "The run has ended. See Complete and Failed."),
     # Only events
@@ -193,6 +229,8 @@ REASONS: Mapping[Reason, ReasonRow] = {
         "Warning",
         "Event only: the checkpoint folder held an earlier run's checkpoints, which were moved to previous-N. The "
         "message names the folder, and the spec.resumeFrom that resumes from them.",
+        fix="If you meant to go on from them, delete the run, and apply it with the spec.resumeFrom that the "
+        "message gives. Otherwise delete the folder when you no longer need it.",
     ),
     Reason.RESUMED_FROM_CHECKPOINT: ReasonRow(
         "Normal", "Event only: the step and the data position at which spec.resumeFrom resumed the run."
@@ -204,31 +242,62 @@ REASONS: Mapping[Reason, ReasonRow] = {
         "Warning",
         "Event only: the records of some steps are missing. spec.trainer.records.maxSize is reached, so the oldest are "
         "removed, or the volume takes them more slowly than steps come.",
+        fix="Raise spec.trainer.records.maxSize, record less (samples: Sampled), or take Parquet instead of JSONL.",
     ),
     # Healthy: what the trainer measures about its own samples and pace
     Reason.NO_ALARM: ReasonRow("Normal", "No alarm is active."),
     Reason.KL_HIGH: ReasonRow(
-        "Warning", "The KL divergence between trainer and vLLM is far above what stale weights explain."
+        "Warning",
+        "The KL divergence between trainer and vLLM is far above what stale weights explain.",
+        fix="Most often the learning rate is too high, or samples are old: lower learning_rate or "
+        "spec.rollout.maxStaleness, or set spec.rollout.correction. If the message names samples that a grammar "
+        "restricted (tool_choice, JSON schemas), their log-probabilities count only the allowed tokens: leave "
+        "the grammar out for the policy's calls.",
     ),
-    Reason.RATIO_OFF: ReasonRow("Warning", "On fresh samples, the probability ratio of trainer and vLLM is not 1."),
-    Reason.PARITY_OFF: ReasonRow("Warning", "Recomputed log-probabilities drift towards the parity threshold."),
+    Reason.RATIO_OFF: ReasonRow(
+        "Warning",
+        "On fresh samples, the probability ratio of trainer and vLLM is not 1.",
+        fix="Trainer and vLLM compute different probabilities with the same weights. Compare the data types "
+        "(spec.model.dtype, trainer.config.dtype), leave out quantization and logits processors in "
+        "spec.inference.args, and set top_k, top_p, min_p and penalties nowhere.",
+    ),
+    Reason.PARITY_OFF: ReasonRow(
+        "Warning",
+        "Recomputed log-probabilities drift towards the parity threshold.",
+        fix="As for RatioOff. If the difference is what your data type gives (bfloat16 in a deep model), raise "
+        "spec.weightSync.parityThreshold.",
+    ),
     Reason.STALLED: ReasonRow(
-        "Warning", "No step for many times the usual time. The message says where the time goes."
+        "Warning",
+        "No step for many times the usual time. The message says where the time goes.",
+        fix="The message says what the trainer waits for. Rollouts: see the logs of the agent and the gateway, and "
+        "spec.rollout.timeoutSeconds. A weight sync: see the vLLM pods, and spec.weightSync.timeoutSeconds. "
+        "Training: see the trainer's log and the node.",
     ),
     Reason.CHECKPOINT_FAILED: ReasonRow(
-        "Warning", "A checkpoint could not be written. Training continues, and the next one is tried."
+        "Warning",
+        "A checkpoint could not be written. Training continues, and the next one is tried.",
+        fix="Make room on the checkpoint volume, or set save_total_limit. Until a checkpoint can be written, a "
+        "failing attempt falls back to the last one.",
     ),
     Reason.RECORDS_FAILED: ReasonRow(
-        "Warning", "The records of a step could not be written. Training continues, and the next step's are tried."
+        "Warning",
+        "The records of a step could not be written. Training continues, and the next step's are tried.",
+        fix="Make room on the checkpoint volume, or lower spec.trainer.records.maxSize.",
     ),
     Reason.ENVIRONMENT_FAILING: ReasonRow(
         "Warning",
         "Every rollout group of an agent fails. The message names the agent and its error. Other agents continue.",
+        fix="The message has the innermost error and the server that raised it: mend the environment, or leave its "
+        "dataset out. For failures that the policy causes, choose what they count as: "
+        "spec.rollout.onFailure.environment.",
     ),
     Reason.NO_LEDGER_ENTRY: ReasonRow(
         "Warning",
         "Rows are given up, because no gateway pod knows which weights sampled their model calls. The message says "
         "what to set.",
+        fix="Do what the message says: keep more calls in the gateway, or let the agents call the run's policy "
+        "model and no other.",
     ),
     # Suspended
     Reason.SUSPENDED: ReasonRow("Normal", "spec.suspend is true."),
@@ -237,13 +306,30 @@ REASONS: Mapping[Reason, ReasonRow] = {
     # Complete, Failed
     Reason.TRAINING_COMPLETED: ReasonRow("Normal", "Training reached its last step."),
     Reason.RUNNING: ReasonRow(None, "The run hasn't ended."),
-    Reason.BACKOFF_LIMIT_EXCEEDED: ReasonRow("Warning", "The first attempt and spec.backoffLimit more have failed."),
-    Reason.TRAINER_REFUSED: ReasonRow(
-        "Warning", "The trainer reported that retrying can't help. The message says why."
+    Reason.BACKOFF_LIMIT_EXCEEDED: ReasonRow(
+        "Warning",
+        "The first attempt and spec.backoffLimit more have failed.",
+        fix="The message has the last lines of the last attempt; `kubectl logs job/RUN-trainer-N` has the others. "
+        "Mend the cause, and apply a run with spec.resumeFrom: RUN to go on from its last checkpoint.",
     ),
-    Reason.DEADLINE_EXCEEDED: ReasonRow("Warning", "spec.activeDeadlineSeconds has passed."),
+    Reason.TRAINER_REFUSED: ReasonRow(
+        "Warning",
+        "The trainer reported that retrying can't help. The message says why.",
+        fix="Change what the message names, and apply a run with another name; spec.resumeFrom continues from the "
+        "checkpoints of this one.",
+    ),
+    Reason.DEADLINE_EXCEEDED: ReasonRow(
+        "Warning",
+        "spec.activeDeadlineSeconds has passed.",
+        fix="To go on from the last checkpoint, apply a run with spec.resumeFrom: RUN and a longer "
+        "spec.activeDeadlineSeconds.",
+    ),
     Reason.STARTUP_DEADLINE_EXCEEDED: ReasonRow(
-        "Warning", "The servers weren't ready within spec.startupDeadlineSeconds."
+        "Warning",
+        "The servers weren't ready within spec.startupDeadlineSeconds.",
+        fix="The message names the pods that weren't ready. Slow images or large models: raise "
+        "spec.startupDeadlineSeconds, fetch the model once (spec.model.storage), keep what vLLM compiles "
+        "(spec.inference.compileCache). No room: see WaitingForCapacity.",
     ),
 }
 

@@ -124,3 +124,8 @@ def test_the_state_of_a_run_under_way_follows_from_the_reason(reason: Reason) ->
 def test_a_reason_of_another_release_is_news_and_no_more() -> None:
     row = reason_row("OfAnotherRelease")
     assert (row.event, row.state, row.mendable) == ("Normal", "Starting", False)
+
+
+def test_each_reason_that_is_bad_news_says_what_to_do() -> None:
+    bad = {reason for reason, row in REASONS.items() if row.event == "Warning"}
+    assert bad == {reason for reason, row in REASONS.items() if row.fix}
