@@ -5,6 +5,7 @@ import json
 import queue
 from contextlib import AsyncExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -102,7 +103,7 @@ async def test_an_adapter_that_trl_saved_is_loaded_under_the_versions_label(tiny
 
 
 def test_merged_weights_are_sent_under_the_names_that_were_announced(tiny_model: Path, tmp_path: Path) -> None:
-    trainer = make(tiny_model, tmp_path, object())
+    trainer = make(tiny_model, tmp_path, SimpleNamespace(sent_dtype=None))
     announced = [(name, tuple(tensor.shape)) for name, tensor in sent_parameters(trainer)]
     assert announced == [(name, tuple(tensor.shape)) for name, tensor in trainer._streaming_iter()]
     assert not any("lora" in name or "base_layer" in name for name, _ in announced)
