@@ -51,16 +51,18 @@ format: ## Format, and fix what lint can fix
 	dev/run go-format --write
 
 .PHONY: generate
-generate: ## Regenerate the CRD, the chart's copy of it, the reference, and the tables of memory and versions
+generate: ## Regenerate the CRD, the chart's copy of it, the reference, and the tables of memory, versions and environments
 	PYTHONPATH=api $(RUN) python -m gymtrain_api.crd
 	PYTHONPATH=api:trainer $(RUN) python -m gymtrain_trainer.sizing.page
 	$(PYTHON) -m dev.versions page
+	$(PYTHON) -m tests.environments page
 
 .PHONY: verify
 verify: ## Compare the generated files with what the types say
 	PYTHONPATH=api $(RUN) python -m gymtrain_api.crd --check
 	PYTHONPATH=api:trainer $(RUN) python -m gymtrain_trainer.sizing.page --check
 	$(PYTHON) -m dev.versions page --check
+	$(PYTHON) -m tests.environments page --check
 
 .PHONY: test-unit
 test-unit: ## Unit tests: no cluster, seconds
@@ -118,6 +120,11 @@ test-containerd-2: ## All tests of sandboxes on containerd 2, with user namespac
 .PHONY: test-faults
 test-faults: cluster-up images ## Break every part while a run trains, and attack sandboxes: an hour; not part of `make test`
 	$(FAULTS) tests/e2e/faults tests/e2e/sandboxes $(PYTEST_ARGS)
+
+ENVIRONMENTS ?=
+.PHONY: test-environments
+test-environments: ## Start each of NeMo Gym's environments, play its example rows, and renew docs/environments.md: an hour; not part of `make test` (ENVIRONMENTS="mcqa": some)
+	PYTHONPATH=api:trainer:gym:. $(RUN_GYM) python -m tests.environments run $(ENVIRONMENTS)
 
 VERSIONS ?=
 VERSIONS_ARGS ?=

@@ -51,7 +51,7 @@ from tests.exactness.gym.processes import (
 from tests.exactness.gym.report import Result, forks, problems, table
 from tests.exactness.gym.rollouts import Player
 from tests.exactness.gym.rows import ENVIRONMENTS, Rows, read
-from tests.unit.gym.gym_cluster import GymCluster
+from tests.support.gym_cluster import GymCluster
 
 TEMPLATES = {one.name: one for one in (Template("hermes", thinks=False), Template("qwen3", thinks=True))}
 _FORGETTING_SHARE = 5  # of its conversations one in so many: each transition is the same fork

@@ -19,8 +19,8 @@ from typing import Any
 import aiohttp
 
 from gymtrain_api.wiring import RunConfig
+from tests.support.gym_cluster import GymCluster, free_port, model_server, resources_server, simple_agent
 from tests.support.specs import smallest_run
-from tests.unit.gym.gym_cluster import GymCluster, free_port, model_server, resources_server, simple_agent
 
 ROOT = Path(__file__).resolve().parents[3]
 TEMPLATES = ROOT / "tests" / "exactness" / "templates"

@@ -16,7 +16,7 @@ from gymtrain_api.spec import ReasoningGymTask
 from gymtrain_gym.datasets import generated
 from gymtrain_gym.server import workspace
 from tests.support.fake_policy import Message
-from tests.unit.gym.gym_cluster import GymCluster, PolicyCluster, resources_server, simple_agent
+from tests.support.gym_cluster import GymCluster, PolicyCluster, resources_server, simple_agent
 
 pytestmark = [pytest.mark.gym, pytest.mark.asyncio(loop_scope="module")]
 

@@ -18,7 +18,7 @@ from gymtrain_trainer.rollouts.http import HttpSource
 from gymtrain_trainer.rollouts.source import RolloutLimits, Sampling
 from gymtrain_trainer.rollouts.verify import VerifySource
 from tests.support.fake_policy import Message
-from tests.unit.gym.gym_cluster import PolicyCluster, resources_server, simple_agent
+from tests.support.gym_cluster import PolicyCluster, resources_server, simple_agent
 
 pytestmark = [pytest.mark.gym, pytest.mark.asyncio(loop_scope="module")]
 

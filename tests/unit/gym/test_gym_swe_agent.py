@@ -17,8 +17,8 @@ from gymtrain_trainer.errors import AnswerError
 from gymtrain_trainer.rollouts.answer import parse_answer
 from tests.support.fake_policy import FakePolicy, Reply
 from tests.support.fake_sandboxes import Ended, FakeSandboxes, in_folder
+from tests.support.gym_cluster import GymCluster, model_server
 from tests.support.scripted_policy import Play, Script, bash
-from tests.unit.gym.gym_cluster import GymCluster, model_server
 
 pytestmark = [pytest.mark.gym, pytest.mark.asyncio(loop_scope="module")]
 

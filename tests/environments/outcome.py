@@ -1,0 +1,70 @@
+"""What came out for an environment, and how a failure is told apart."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+type Verdict = Literal["runs", "needs packages", "needs keys", "needs network", "fails"]
+
+VERDICTS: tuple[Verdict, ...] = ("runs", "needs packages", "needs keys", "needs network", "fails")
+NOTE_LENGTH = 300
+
+_NETWORK = re.compile(
+    r"Name or service not known|Temporary failure in name resolution|Network is unreachable|ConnectError"
+    r"|Cannot connect to host (?!127\.0\.0\.1)|getaddrinfo failed|Max retries exceeded|LocalEntryNotFoundError"
+    r"|couldn't connect to '?https?://|offline mode|Failed to resolve|ProxyError|Connection error",
+    re.IGNORECASE,
+)
+_PACKAGES = re.compile(r"needs the Python packages ([^;]+?), which")
+_MODULE = re.compile(r"No module named '([\w.]+)'")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one environment.
+
+    Attributes:
+        name: its folder.
+        config: that was tried; empty where there is none.
+        verdict: see VERDICTS.
+        keys: settings without a value, which got placeholders, or the policy's address where they name a model.
+        packages: Python packages that the image lacks.
+        rows: example rows that were answered with a reward, and all that were played.
+        tools: it offers tools.
+        model_calls: of the policy, in all rows.
+        note: why it doesn't run.
+        others: config files that were not tried.
+    """
+
+    name: str
+    config: str
+    verdict: Verdict
+    keys: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+    rows: tuple[int, int] = (0, 0)
+    tools: bool = False
+    model_calls: int = 0
+    note: str = ""
+    others: tuple[str, ...] = field(default=())
+
+
+def missing_packages(texts: Iterable[str]) -> tuple[str, ...]:
+    """Named in preflight's findings, or in the log of a server that could not import them."""
+    found: dict[str, None] = {}
+    for text in texts:
+        for names in _PACKAGES.findall(text):
+            found.update(dict.fromkeys(name.strip() for name in names.split(",")))
+        found.update(dict.fromkeys(name.partition(".")[0] for name in _MODULE.findall(text)))
+    return tuple(found)
+
+
+def wants_network(text: str) -> bool:
+    """Whether an error is that something outside this machine wasn't reached."""
+    return _NETWORK.search(text) is not None
+
+
+def note(text: str) -> str:
+    """One short line of an error."""
+    line = " ".join(text.split())
+    return line if len(line) <= NOTE_LENGTH else f"{line[: NOTE_LENGTH - 2]} …"
