@@ -82,8 +82,17 @@ _COMBINATIONS = (
     ),
     Rule(
         at="spec.data.train[]",
-        rule="has(self.source) != has(self.reasoningGym)",
-        message="set exactly one of source (a JSONL file) and reasoningGym (a generated dataset)",
+        rule="[has(self.source), has(self.reasoningGym), has(self.fromGym)].filter(x, x).size() == 1",
+        message="set exactly one of source (a JSONL file), reasoningGym (a generated dataset) and fromGym (the "
+        "datasets that the Gym config lists)",
+    ),
+    Rule(
+        at="spec.data.train[]",
+        rule="!has(self.agent) || !has(self.fromGym)",
+        message="with fromGym, the agent that lists a dataset gets its rows: remove agent, or choose with "
+        "fromGym.agents",
+        field="agent",
+        reason="FieldValueForbidden",
     ),
     Rule(
         at="spec.trainer",

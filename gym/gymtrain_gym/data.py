@@ -7,27 +7,41 @@ import sys
 import time
 from pathlib import Path
 
+import yaml
+from omegaconf import DictConfig, OmegaConf
 from pydantic import ValidationError
 
 from gymtrain_api.runs import parse_run_config
-from gymtrain_api.wiring import RUN_CONFIG_FILE, RunConfig
+from gymtrain_api.wiring import GYM_CONFIG_FILE, RUN_CONFIG_FILE, RunConfig
 from gymtrain_gym.config.findings import Findings
 from gymtrain_gym.datasets import preparation
+from gymtrain_gym.datasets.listed import Listed, listed_datasets
 from gymtrain_gym.datasets.preparation import Folders
 from gymtrain_gym.datasets.rows import AgentDirectory
 
 EX_CONFIG = 78
 
 
-def prepare(run: RunConfig, folders: Folders) -> Findings:
+def prepare(run: RunConfig, folders: Folders, gym_config: Path = Path(GYM_CONFIG_FILE)) -> Findings:
     """Writes the data folder. Preflight has checked each request, so only what the index needs is read here."""
     findings = Findings()
-    index = preparation.prepare(run.spec.data, _agents(run), folders, findings, schema=None, sample=False)
+    agents, listed = _agents(run), _listed(run, gym_config)
+    index = preparation.prepare(run.spec.data, agents, listed, folders, findings, schema=None, sample=False)
     if not findings:
         preparation.write_index(index, folders)
         for file in index.train:
             print(f"{file.file}: {file.rows} rows, agents {file.agents}", flush=True)
     return findings
+
+
+def _listed(run: RunConfig, gym_config: Path) -> list[Listed]:
+    """What the Gym config lists, read only where a dataset depends on it."""
+    datasets = run.spec.data.train
+    if not any(d.from_gym or (not d.agent and (d.source or "").startswith("gym://")) for d in datasets):
+        return []
+    config = OmegaConf.create(yaml.safe_load(gym_config.read_bytes()))
+    assert isinstance(config, DictConfig)
+    return listed_datasets(config)
 
 
 def _agents(run: RunConfig) -> AgentDirectory:
@@ -44,7 +58,11 @@ def _agents(run: RunConfig) -> AgentDirectory:
     return AgentDirectory.of(servers.describe(config, run.spec.gym, said_before))
 
 
-def main(run_file: Path = Path(RUN_CONFIG_FILE), folders: Folders | None = None) -> int:
+def main(
+    run_file: Path = Path(RUN_CONFIG_FILE),
+    folders: Folders | None = None,
+    gym_config: Path = Path(GYM_CONFIG_FILE),
+) -> int:
     """Reads run.json and prepares its datasets."""
     started = time.monotonic()
     try:
@@ -52,7 +70,11 @@ def main(run_file: Path = Path(RUN_CONFIG_FILE), folders: Folders | None = None)
     except (OSError, ValidationError) as error:
         print(f"gymtrain: {run_file} can't be used: {error}", file=sys.stderr, flush=True)
         return EX_CONFIG
-    findings = prepare(run, folders or Folders())
+    try:
+        findings = prepare(run, folders or Folders(), gym_config)
+    except (OSError, yaml.YAMLError) as error:
+        print(f"gymtrain: {gym_config} can't be used: {error}", file=sys.stderr, flush=True)
+        return EX_CONFIG
     for finding in findings.items:
         print(f"gymtrain: {finding.where}: {finding.message}", file=sys.stderr, flush=True)
     if not findings:

@@ -18,6 +18,7 @@ from gymtrain_api.wiring import DATA_DIR, PREFLIGHT_MARK, RUN_CONFIG_FILE, DataI
 from gymtrain_gym.config import resolve, servers
 from gymtrain_gym.config.findings import Findings
 from gymtrain_gym.datasets import preparation
+from gymtrain_gym.datasets.listed import listed_datasets
 from gymtrain_gym.datasets.preparation import Folders
 from gymtrain_gym.datasets.rows import AgentDirectory, Policy, responses_schema
 
@@ -43,6 +44,7 @@ def check(run: RunConfig, folders: Folders) -> GymPreflight:
             index = preparation.prepare(
                 run.spec.data,
                 AgentDirectory.of(infos),
+                listed_datasets(config),
                 folders,
                 findings,
                 responses_schema(),

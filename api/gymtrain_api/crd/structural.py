@@ -156,6 +156,7 @@ class _Converter:
         ]
 
     def _add_default(self, default: Any, out: Schema, path: str) -> None:
+        default = _without_none(default)
         if not self._defaults or default is None or default in ([], {}):
             return
         if isinstance(default, Mapping):
@@ -169,6 +170,17 @@ class _Converter:
             out["default"] = default
         else:
             raise SchemaError(f"{path}: no form is agreed for the default {default!r}")
+
+
+def _without_none(value: Any) -> Any:
+    """`value` without the fields that are not set."""
+    match value:
+        case Mapping():
+            return {key: _without_none(inner) for key, inner in value.items() if inner is not None}
+        case list():
+            return [_without_none(item) for item in value]
+        case _:
+            return value
 
 
 def _filled(schema: Schema) -> dict[str, Any]:

@@ -35,8 +35,22 @@ class ReasoningGymTask(Spec):
     )
 
 
+type DatasetType = Literal["train", "validation", "example", "benchmark"]  # NeMo Gym's
+
+
+class FromGym(Spec):
+    """The datasets that agents of the resolved Gym config list."""
+
+    types: list[DatasetType] | None = Field(
+        None, min_length=1, max_length=4, description="Types of the datasets. Default: [train]."
+    )
+    agents: list[str] | None = Field(
+        None, min_length=1, max_length=64, description="Agent servers whose datasets are used. Default: all."
+    )
+
+
 class Dataset(Spec):
-    """One dataset, with exactly one of source and reasoningGym."""
+    """One dataset, with exactly one of source, reasoningGym and fromGym. fromGym may be several files."""
 
     source: str | None = Field(
         None,
@@ -45,15 +59,32 @@ class Dataset(Spec):
         description="JSONL file: pvc://CLAIM/PATH, configmap://NAME/KEY, or gym://PATH in the Gym image.",
     )
     reasoning_gym: ReasoningGymTask | None = Field(None, description="Dataset that reasoning_gym generates.")
-    weight: int = Field(1, ge=1, le=1000, description="How often this dataset is drawn from, relative to the others.")
+    from_gym: FromGym | None = Field(
+        None,
+        description="Datasets that the Gym config lists (its agents' `datasets`). Their rows without agent_ref go to "
+        "the agent that lists them.",
+    )
+    weight: int = Field(
+        1,
+        ge=1,
+        le=1000,
+        description="How often this dataset is drawn from, relative to the others. With fromGym, each file has this "
+        "weight, times its num_repeats.",
+    )
     agent: str | None = Field(
         None,
         min_length=1,
-        description="Agent server for rows without agent_ref. Optional if the config has one agent.",
+        description="Agent server for rows without agent_ref. Optional if the config has one agent, or if one agent "
+        "lists this file.",
     )
 
 
 class Data(Spec):
     """The datasets of the run."""
 
-    train: list[Dataset] = Field(min_length=1, max_length=64, description="Datasets to train on.")
+    train: list[Dataset] = Field(
+        default_factory=lambda: [Dataset.model_validate({"fromGym": {}})],
+        min_length=1,
+        max_length=64,
+        description="Datasets to train on. Default: the train datasets that the Gym config lists.",
+    )

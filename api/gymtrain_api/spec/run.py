@@ -19,7 +19,7 @@ class GymTrainingRunSpec(Spec):
     )
     model: Model = Field(description="The policy model to train.")
     gym: Gym = Field(description="The NeMo Gym servers.")
-    data: Data = Field(description="The datasets.")
+    data: Data = Field(default_factory=Data, description="The datasets.")
     inference: Inference = Field(default_factory=Inference, description="The vLLM servers.")
     trainer: Trainer = Field(default_factory=Trainer, description="The training Job.")
     rollout: Rollout = Field(default_factory=Rollout, description="How rollouts are collected.")

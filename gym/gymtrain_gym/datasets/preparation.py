@@ -6,21 +6,24 @@
 | configmap:// | copied: an edit of the ConfigMap would shift the rows under the index |
 | gym:// | copied: the trainer's main container has another image |
 | reasoningGym | generated |
+
+`fromGym` stands for gym:// files; `listed` says which.
 """
 
 import os
 import shutil
 import struct
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gymtrain_api.sources import ConfigMapKey, GymPath, VolumeClaim, parse_data_source
-from gymtrain_api.spec import Data, Dataset
+from gymtrain_api.spec import Data
 from gymtrain_api.wiring import DATA_DIR, SOURCES_DIR, DataFile, DataIndex
 from gymtrain_gym.config.findings import Findings, nearest
 from gymtrain_gym.datasets import generated
+from gymtrain_gym.datasets.listed import Entry, Listed, entries
 from gymtrain_gym.datasets.rows import AgentDirectory, Policy, RowReader, Schema, warn_of_policy
 from gymtrain_gym.errors import DatasetError
 from gymtrain_gym.server import workspace
@@ -29,6 +32,7 @@ CHECKED_GENERATED_ROWS = 64
 MAX_ROW_BYTES = 64 * 2**20
 MAX_PROBLEMS = 20
 BUFFER_BYTES = 2**20
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ class FileIndex:
 def prepare(
     data: Data,
     agents: AgentDirectory,
+    listed: Sequence[Listed],
     folders: Folders,
     findings: Findings,
     schema: Schema | None,
@@ -68,6 +73,7 @@ def prepare(
     Args:
         data: spec.data.
         agents: the agents that rows can name.
+        listed: the datasets that the Gym config lists.
         folders: where to read and write.
         findings: what is wrong is added here.
         schema: check of each row's request; None trusts the rows (preflight has seen them).
@@ -76,13 +82,13 @@ def prepare(
     """
     folders.data.mkdir(parents=True, exist_ok=True)
     files = []
-    for number, dataset in enumerate(data.train):
-        where = f"spec.data.train[{number}]"
+    for entry in entries(data.train, "spec.data.train", "train", listed, findings):
         try:
-            files.append(_prepare_one(number, dataset, agents, folders, findings, schema, sample, policy))
+            files.append(_prepare_one(entry, agents, folders, findings, schema, sample, policy))
         except DatasetError as error:
+            dataset = entry.dataset
             place = "reasoningGym" if dataset.reasoning_gym else "source"
-            findings.add(f"{where}.{place}", f"{dataset.source}: {error}" if dataset.source else str(error))
+            findings.add(f"{entry.where}.{place}", f"{dataset.source}: {error}" if dataset.source else str(error))
     return DataIndex(train=files)
 
 
@@ -98,7 +104,8 @@ def write_index(index: DataIndex, folders: Folders) -> Path:
 def index_rows(file: Path, offsets_file: Path, agent_of: Callable[[bytes, int], str]) -> FileIndex:
     """Writes the byte offsets of all rows and the end of the file to `offsets_file`, in one pass with constant memory.
 
-    Empty lines are no rows. A row reaches from its offset to the next one. The offsets appear complete or not at all.
+    Empty lines are no rows, and a byte order mark is part of none. A row reaches from its offset to the next one. The
+    offsets appear complete or not at all.
 
     Args:
         file: the JSONL file.
@@ -118,6 +125,9 @@ def index_rows(file: Path, offsets_file: Path, agent_of: Callable[[bytes, int], 
                 number += 1
                 if number == 1:
                     _check_format(line)
+                    if line.startswith(BYTE_ORDER_MARK):  # Windows programs put it before UTF-8; no row begins with it
+                        line = line[len(BYTE_ORDER_MARK) :]
+                        position = len(BYTE_ORDER_MARK)
                 if len(line) > MAX_ROW_BYTES:
                     raise DatasetError(f"line {number} is longer than {MAX_ROW_BYTES >> 20} MiB: is this JSONL?")
                 if not line.isspace():
@@ -138,8 +148,7 @@ def index_rows(file: Path, offsets_file: Path, agent_of: Callable[[bytes, int], 
 
 
 def _prepare_one(
-    number: int,
-    dataset: Dataset,
+    entry: Entry,
     agents: AgentDirectory,
     folders: Folders,
     findings: Findings,
@@ -147,8 +156,8 @@ def _prepare_one(
     sample: bool,
     policy: Policy | None,
 ) -> DataFile:
-    where = f"spec.data.train[{number}]"
-    copy = folders.data / f"train-{number}.jsonl"
+    where, dataset = entry.where, entry.dataset
+    copy = folders.data / f"{entry.stem}.jsonl"
     default = agents.default(dataset.agent, dataset.reasoning_gym is not None)
     if dataset.agent is not None and dataset.agent not in agents.names:
         findings.add(
@@ -171,10 +180,10 @@ def _prepare_one(
         generated.write(task, copy, CHECKED_GENERATED_ROWS if sample else None)
         file = copy
     elif dataset.source is not None:
-        file = _locate(dataset.source, number, copy, folders)
+        file = _locate(dataset.source, entry.number, copy, folders)
     else:
         raise DatasetError("a dataset needs source or reasoningGym")
-    offsets = folders.data / f"train-{number}.offsets"
+    offsets = folders.data / f"{entry.stem}.offsets"
     reader = RowReader(set(agents.names), default or (_any(agents) if task else None), schema)
     found = index_rows(file, offsets, reader.agent_of)
     for line, message in found.problems:
@@ -241,6 +250,8 @@ def _check_format(first: bytes) -> None:
         raise DatasetError("is gzip-compressed: unpack it first")
     if first.startswith(b"PAR1"):
         raise DatasetError("is a Parquet file: convert it to JSONL, one JSON object per line")
+    if first.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in first[:64]:
+        raise DatasetError("is UTF-16 or binary: convert it to UTF-8, for example with iconv -f UTF-16 -t UTF-8")
     if first.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
         raise DatasetError("is a JSON list: write it as JSONL, one JSON object per line")
 

@@ -106,6 +106,7 @@ class RowReader:
         try:
             row = orjson.loads(line)
         except orjson.JSONDecodeError as error:
+            _check_encoding(line)
             raise DatasetError(f"invalid JSON at column {error.colno}: {error.msg}") from error
         if not isinstance(row, dict):
             raise DatasetError("a row must be a JSON object")
@@ -151,6 +152,23 @@ class RowReader:
         if name not in self._agents:
             raise DatasetError(f"agent_ref names no agent of the Gym config, {name!r}: {nearest(name, self._agents)}")
         return name
+
+
+def _check_encoding(line: bytes) -> None:
+    """Finds why a line is no JSON where its bytes are the reason: the parser's own message doesn't say it.
+
+    Raises:
+        DatasetError: it isn't UTF-8, or begins like a file.
+    """
+    if line.startswith(b"\xef\xbb\xbf"):
+        raise DatasetError("begins with a byte order mark, as if files had been joined: remove it")
+    try:
+        line.decode()
+    except UnicodeDecodeError as error:
+        raise DatasetError(
+            f"isn't UTF-8: byte 0x{line[error.start]:02x} at column {error.start + 1}. Convert the file, for example "
+            "with iconv -f WINDOWS-1252 -t UTF-8"
+        ) from error
 
 
 def _parts(messages: Any) -> Iterator[Any]:

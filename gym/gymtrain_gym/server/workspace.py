@@ -59,12 +59,13 @@ def enter(folder: Path) -> None:
 
 
 def server_folder(relative: Path, entrypoint: str, search: list[Path]) -> Path:
-    """The folder of a server's code.
+    """The folder of a server's code. A folder of the same name that an image adds for data alone doesn't hide it.
 
     Raises:
         ConfigFileError: no folder of that name, or no entrypoint in it.
     """
-    folder = find(relative, search)
+    folder = next((root / relative for root in search if (root / relative / entrypoint).is_file()), None)
+    folder = folder or find(relative, search)
     places = " and ".join(str(root) for root in search)
     if folder is None:
         raise ConfigFileError(f"no server code in {relative}: looked in {places}")

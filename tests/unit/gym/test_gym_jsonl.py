@@ -1,5 +1,6 @@
 """Indexing JSONL files."""
 
+import json
 import struct
 import tracemalloc
 from itertools import pairwise
@@ -42,6 +43,22 @@ def test_empty_lines_are_no_rows(file: Path) -> None:
     assert [row.strip() for row in rows] == [b"1", b"2"]
 
 
+def test_byte_order_mark_is_part_of_no_row(file: Path) -> None:
+    found, rows = index(file, b'\xef\xbb\xbf{"a":1}\n{"b":22}\n')
+    assert rows == [b'{"a":1}\n', b'{"b":22}\n']
+    assert found.rows == 2
+
+
+def test_byte_order_mark_alone_is_no_row(file: Path) -> None:
+    assert index(file, b"\xef\xbb\xbf\r\n1\r\n")[1] == [b"1\r\n"]
+
+
+def test_lines_may_end_as_on_windows(file: Path) -> None:
+    found, rows = index(file, b'{"a":1}\r\n\r\n{"b":22}\r\n')
+    assert found.rows == 2
+    assert [json.loads(row) for row in rows] == [{"a": 1}, {"b": 22}]
+
+
 def test_rows_are_counted_by_agent(file: Path) -> None:
     assert index(file, b"1\n2\n")[0].agents == {"agent": 2}
 
@@ -65,6 +82,9 @@ def test_problems_carry_line_numbers_and_are_limited(file: Path) -> None:
         (b"[\n{}]", "is a JSON list"),
         (b"\x1f\x8b\x08", "is gzip-compressed"),
         (b"PAR1xx", "is a Parquet file"),
+        (b"\xef\xbb\xbf[\n{}]", "is a JSON list"),
+        ('{"a":1}\n'.encode("utf-16"), "is UTF-16"),
+        ('{"a":1}\n'.encode("utf-16-le"), "is UTF-16"),
     ],
 )
 def test_file_that_is_no_jsonl_is_named(file: Path, content: bytes, message: str) -> None:

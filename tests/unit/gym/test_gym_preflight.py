@@ -185,8 +185,9 @@ def test_unknown_agent_of_a_dataset_is_said_once(make_run: MakeRun, folders: Fol
 
 
 def test_rows_need_an_agent_where_there_are_several(make_run: MakeRun, folders: Folders) -> None:
-    found = problems(make_run([{"source": f"gym://{EXAMPLE}"}], [REASONING_GYM, WORKPLACE]), folders)
-    assert found[0].startswith(f"gym://{EXAMPLE}:1: names no agent")
+    put(folders, 0, "rows.jsonl", ROW)
+    found = problems(make_run([{"source": "pvc://claim/rows.jsonl"}], [REASONING_GYM, WORKPLACE]), folders)
+    assert found[0].startswith("pvc://claim/rows.jsonl:1: names no agent")
 
 
 def test_generated_rows_find_the_agent_that_can_score_them(make_run: MakeRun, folders: Folders) -> None:

@@ -41,6 +41,8 @@ def test_messages_tools_and_extra_fields_are_fine() -> None:
     [
         (b"{nope", "invalid JSON at column 2"),
         (b"[1]", "a row must be a JSON object"),
+        (b'{"a": "M\xfcller"}', "isn't UTF-8: byte 0xfc at column 9. Convert the file"),
+        (b'\xef\xbb\xbf{"a": 1}', "begins with a byte order mark"),
         ({"response_create_params": {}}, "the nearest is 'response_create_params' among the row's keys"),
         (
             row(agent_ref={"name": "mail_agnet"}),

@@ -1,0 +1,158 @@
+"""The datasets that the Gym config itself lists, under `datasets` of its agents, and what they make of spec.data.
+
+`fromGym` stands for such datasets: each becomes a dataset of its own, with the file that the config names and the agent
+that lists it. The same list says which agent the rows of a `gym://` file are for.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from gymtrain_api.sources import GymPath, parse_data_source
+from gymtrain_api.spec import Dataset, DatasetType, FromGym
+from gymtrain_gym.config.findings import Findings, nearest
+from gymtrain_gym.server import workspace
+
+_AGENTS = "responses_api_agents"
+_MAX_WEIGHT = 1000  # of spec.data: the draw order holds a list of so many places a dataset
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One entry of an agent's `datasets`."""
+
+    agent: str
+    key: str  # config key, such as my_agent.responses_api_agents.simple_agent.datasets[0]
+    type: str
+    path: str  # as the config has it
+    repeats: int = 1
+    hub: str = ""  # where upstream would download it, for messages: ORG/NAME on the Hugging Face hub
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One file to prepare."""
+
+    where: str  # field of the spec
+    number: int  # place in the spec, by which volumes are mounted
+    stem: str  # of the names of its own files
+    dataset: Dataset  # without fromGym
+
+
+def listed_datasets(config: DictConfig) -> list[Listed]:
+    """All datasets that the agents of a resolved config list, by agent: a run that resumes counts on their order."""
+    return [entry for name in sorted(map(str, config)) for entry in _of_server(name, config[name])]
+
+
+def _of_server(name: str, server: Any) -> Iterator[Listed]:
+    if not isinstance(server, DictConfig) or not isinstance(server.get(_AGENTS), DictConfig):
+        return
+    for implementation, settings in server[_AGENTS].items():
+        datasets: Any = settings.get("datasets") if isinstance(settings, DictConfig) else None
+        for place in range(len(datasets or [])):
+            key = f"{name}.{_AGENTS}.{implementation}.datasets[{place}]"
+            try:
+                dataset: Any = OmegaConf.to_container(datasets[place], resolve=True)
+            except OmegaConfBaseException:  # a variable that only servers have; nothing that a path needs
+                continue
+            hub = dataset.get("huggingface_identifier") or dataset.get("source") or {}
+            yield Listed(
+                name,
+                key,
+                str(dataset.get("type")),
+                str(dataset.get("jsonl_fpath")),
+                int(dataset.get("num_repeats") or 1),
+                str(hub.get("repo_id") or ""),
+            )
+
+
+def entries(
+    datasets: Sequence[Dataset],
+    field: str,
+    default_type: DatasetType,
+    listed: Sequence[Listed],
+    findings: Findings,
+) -> list[Entry]:
+    """What the datasets of one list of the spec are, file by file.
+
+    Args:
+        datasets: the list.
+        field: the list's field, such as spec.data.train.
+        default_type: what `fromGym` means where it names no types.
+        listed: what the Gym config lists.
+        findings: what `fromGym` can't find is added here.
+    """
+    found = []
+    use = field.rpartition(".")[2]
+    for number, dataset in enumerate(datasets):
+        where, stem = f"{field}[{number}]", f"{use}-{number}"
+        if dataset.from_gym is None:
+            found.append(Entry(where, number, stem, _with_agent(dataset, listed)))
+            continue
+        chosen = _chosen(dataset.from_gym, f"{where}.fromGym", default_type, listed, findings)
+        for place, one in enumerate(chosen):
+            if made := _as_dataset(one, dataset.weight, findings):
+                found.append(Entry(where, number, f"{stem}-{place}", made))
+    return found
+
+
+def _chosen(
+    choice: FromGym, where: str, default_type: DatasetType, listed: Sequence[Listed], findings: Findings
+) -> list[Listed]:
+    types = set(choice.types or [default_type])
+    agents = {one.agent for one in listed}
+    for agent in choice.agents or []:
+        if agent not in agents:
+            hint = nearest(agent, agents)
+            findings.add(f"{where}.agents", f"names no agent of the Gym config that lists datasets, {agent!r}: {hint}")
+    of_agents = [one for one in listed if choice.agents is None or one.agent in choice.agents]
+    chosen = [one for one in of_agents if one.type in types]
+    if not chosen and (choice.agents is None or agents.intersection(choice.agents)):
+        there = ", ".join(sorted({f"{one.type} ({one.agent})" for one in of_agents})) or "none"
+        findings.add(
+            where,
+            f"the Gym config lists no datasets of type {' or '.join(sorted(types))}; it lists {there}. Set types, or "
+            "name a source in spec.data",
+        )
+    return chosen
+
+
+def _as_dataset(one: Listed, weight: int, findings: Findings) -> Dataset | None:
+    """The listed dataset as the spec would have it; None, with a finding, where its file isn't in the image."""
+    roots = workspace.roots()
+    path = Path(one.path)
+    found = workspace.find(path, roots)  # an absolute path stays what it is
+    inside = found and next((root for root in roots if found.resolve().is_relative_to(root.resolve())), None)
+    where = f"config key {one.key}.jsonl_fpath"
+    if found is None:
+        hub = f"It is hf://{one.hub} on the Hugging Face hub. " if one.hub else ""
+        findings.add(
+            where,
+            f"the Gym image has no {one.path}, the {one.type} dataset of {one.agent}. {hub}Add the file to the image, "
+            "or name another source in spec.data; for a first try, fromGym: {types: [example]} uses the few rows "
+            "that NeMo Gym ships",
+        )
+    elif inside is None:
+        findings.add(where, f"{one.path} leads out of {' and '.join(map(str, roots))}")
+    elif weight * one.repeats > _MAX_WEIGHT:
+        findings.add(
+            f"config key {one.key}.num_repeats",
+            f"{one.repeats} times weight {weight} is more than {_MAX_WEIGHT}: lower either",
+        )
+    else:
+        relative = found.relative_to(next(root for root in roots if found.is_relative_to(root)))
+        return Dataset(source=f"gym://{relative}", agent=one.agent, weight=weight * one.repeats)
+    return None
+
+
+def _with_agent(dataset: Dataset, listed: Sequence[Listed]) -> Dataset:
+    """The dataset with the agent that lists its file, where it names none and one agent does."""
+    source = parse_data_source(dataset.source) if dataset.source and dataset.agent is None else None
+    if not isinstance(source, GymPath):
+        return dataset
+    agents = {one.agent for one in listed if Path(one.path) == Path(source.path)}
+    return dataset.model_copy(update={"agent": agents.pop()}) if len(agents) == 1 else dataset
