@@ -106,6 +106,11 @@ def model_volume(run: str) -> str:
     return f"{run}-model"
 
 
+def data_volume(run: str) -> str:
+    """PersistentVolumeClaim of the datasets that were fetched."""
+    return f"{run}-data"
+
+
 def compile_cache_volume(run: str) -> str:
     """PersistentVolumeClaim of what vLLM compiles."""
     return f"{run}-compile-cache"

@@ -11,7 +11,7 @@ from typing import Literal
 
 from gymtrain_api.names import MAX_RUN_NAME
 from gymtrain_api.resume import RESUME_PATTERN
-from gymtrain_api.sources import DATA_SOURCE_PATTERN, MODEL_SOURCE_PATTERN
+from gymtrain_api.sources import DATA_SOURCE_PATTERN, MODEL_SOURCE_PATTERN, REMOTE_PATTERN
 from gymtrain_api.spec import CIDR_PATTERN, DECIMAL_PATTERN, IMAGE_PATTERN, SIZE_PATTERN
 from gymtrain_api.spec.training import Checkpoint
 
@@ -20,8 +20,9 @@ from gymtrain_api.spec.training import Checkpoint
 PATTERN_MESSAGES = {
     MODEL_SOURCE_PATTERN: "must be hf://ORG/NAME (Hugging Face hub), pvc://CLAIM/PATH (a PersistentVolumeClaim), or "
     "oci://IMAGE (an image with the model in /models)",
-    DATA_SOURCE_PATTERN: "must be pvc://CLAIM/PATH (a PersistentVolumeClaim), configmap://NAME/KEY (a ConfigMap), or "
-    "gym://PATH (a file in the Gym image)",
+    DATA_SOURCE_PATTERN: "must be pvc://CLAIM/PATH (a PersistentVolumeClaim), configmap://NAME/KEY (a ConfigMap), "
+    "gym://PATH (a file in the Gym image), volume://PATH (in the volume of this dataset), "
+    "hf://ORG/NAME[@REVISION]/FILE (Hugging Face hub), s3://BUCKET/KEY, gs://BUCKET/OBJECT, or az://CONTAINER/BLOB",
     DECIMAL_PATTERN: "must be a decimal number such as 0.05, written in quotes",
     SIZE_PATTERN: "must be a size such as 20Gi or 500Mi",
     CIDR_PATTERN: "must be an address range such as 10.0.0.0/8 or 0.0.0.0/0",
@@ -93,6 +94,74 @@ _COMBINATIONS = (
         "fromGym.agents",
         field="agent",
         reason="FieldValueForbidden",
+    ),
+    Rule(
+        at="spec.data.train[]",
+        rule=f"!has(self.secret) || (has(self.source) && self.source.matches('{REMOTE_PATTERN}'))",
+        message="secret has the credentials of an hf://, s3://, gs:// or az:// source: remove it, or use such a source",
+        field="secret",
+        reason="FieldValueForbidden",
+    ),
+    Rule(
+        at="spec.data.train[]",
+        rule="has(self.volume) == (has(self.source) && self.source.startsWith('volume://'))",
+        message="a volume:// source is a path in this dataset's volume: set both source: volume://PATH and volume, or "
+        "neither",
+        field="volume",
+    ),
+    Rule(
+        at="spec.data",
+        rule=f"has(self.storage) || !self.train.exists(d, has(d.source) && d.source.matches('{REMOTE_PATTERN}'))",
+        message="hf://, s3://, gs:// and az:// sources are fetched to a volume: set data.storage",
+        field="storage",
+        reason="FieldValueRequired",
+    ),
+    Rule(
+        at="spec.data",
+        rule="has(self.storage) || !has(self.prepare)",
+        message="prepare writes to a volume: set data.storage",
+        field="storage",
+        reason="FieldValueRequired",
+    ),
+    Rule(
+        at="spec.data",
+        rule="!has(self.prepare) || self.train.all(d, !has(d.fromGym) || !has(d.fromGym.agents))",
+        message="prepare makes one file of all agents' rows, so fromGym can't choose agents: remove agents, or prepare",
+        field="train",
+    ),
+    Rule(
+        at="spec.data.prepare",
+        rule="!self.shouldDownload || has(self.tokenSecret)",
+        message="NeMo Gym downloads only with a token, even what is public: set tokenSecret",
+        field="tokenSecret",
+        reason="FieldValueRequired",
+    ),
+    Rule(
+        at="spec.data.prepare",
+        rule="self.dataSource != 'gitlab' || has(self.gitlabURI)",
+        message="dataSource gitlab needs the registry's URL: set gitlabURI",
+        field="gitlabURI",
+        reason="FieldValueRequired",
+    ),
+    Rule(
+        at="spec.data.prepare",
+        rule="self.mode != 'example_validation' || !self.shouldDownload",
+        message="NeMo Gym downloads nothing in mode example_validation: remove shouldDownload",
+        field="shouldDownload",
+        reason="FieldValueForbidden",
+    ),
+    Rule(
+        at="spec.data.storage",
+        rule="has(self.claimName) != has(self.size)",
+        message="set exactly one of claimName (an existing PersistentVolumeClaim) and size (a new volume for the run)",
+    ),
+    Rule(
+        at="spec",
+        rule="self.trainer.nodes == 1 || !has(self.data.storage) || !has(self.data.storage.size) || "
+        "'ReadWriteMany' in self.data.storage.accessModes",
+        message="with more than one node, all trainer pods read the volume: set accessModes: [ReadWriteMany] and a "
+        "storageClassName that supports it",
+        field="data.storage.accessModes",
     ),
     Rule(
         at="spec.trainer",

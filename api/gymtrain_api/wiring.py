@@ -10,6 +10,7 @@ Files in the pods (all are read-only except the scratch folders):
 | /etc/gymtrain/gym/config.yaml | Gym servers | the resolved Gym config, with Service names as hosts |
 | /gymtrain/model | vLLM, trainer, preflight | the policy model (a Hugging Face folder) |
 | /gymtrain/sources/N | trainer, preflight | dataset N of the spec, if it is on a volume or in a ConfigMap |
+| /gymtrain/fetched | trainer, preflight | what `spec.data.storage` keeps: datasets that were fetched, and `prepared` |
 | /gymtrain/data | trainer, preflight | `DataIndex` in index.json, and the files that it names |
 | /gymtrain/checkpoints | trainer | checkpoints, TensorBoard files, rewards.csv, records, state of the worker |
 | /gymtrain/resume/RUN | trainer, preflight | checkpoints of the run that `spec.resumeFrom` names; read-only |
@@ -33,10 +34,12 @@ RUN_CONFIG_DIR = "/etc/gymtrain/run"
 RUN_CONFIG_FILE = "/etc/gymtrain/run/run.json"
 GYM_CONFIG_DIR = "/etc/gymtrain/gym"
 GYM_CONFIG_FILE = "/etc/gymtrain/gym/config.yaml"
+ENV_DATA_TOKEN = "GYMTRAIN_DATA_TOKEN"  # noqa: S105 - a name: of the variable with spec.data.prepare.tokenSecret
 BROKER_TOKEN_DIR = "/etc/gymtrain/broker"  # noqa: S105 - a path
 BROKER_TOKEN_FILE = "/etc/gymtrain/broker/token"  # noqa: S105 - a path
 MODEL_DIR = "/gymtrain/model"
 SOURCES_DIR = "/gymtrain/sources"
+FETCHED_DIR = "/gymtrain/fetched"
 DATA_DIR = "/gymtrain/data"
 DATA_INDEX_FILE = "/gymtrain/data/index.json"
 CHECKPOINT_DIR = "/gymtrain/checkpoints"

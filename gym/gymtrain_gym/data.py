@@ -37,7 +37,10 @@ def prepare(run: RunConfig, folders: Folders, gym_config: Path = Path(GYM_CONFIG
 def _listed(run: RunConfig, gym_config: Path) -> list[Listed]:
     """What the Gym config lists, read only where a dataset depends on it."""
     datasets = run.spec.data.train
-    if not any(d.from_gym or (not d.agent and (d.source or "").startswith("gym://")) for d in datasets):
+    if not any(
+        (d.from_gym and not run.spec.data.prepare) or (not d.agent and (d.source or "").startswith(("gym://", "hf://")))
+        for d in datasets
+    ):
         return []
     config = OmegaConf.create(yaml.safe_load(gym_config.read_bytes()))
     assert isinstance(config, DictConfig)

@@ -4,6 +4,7 @@ GymImageError
 ├── ConfigFileError    the config file or the environment of a server pod is wrong
 ├── ServerStartError   the server could not be started
 ├── DatasetError       a dataset can't be made or read
+├── FetchError         a dataset can't be fetched now
 └── SandboxError       of the sandbox provider: gymtrain_gym.sandbox.errors
 """
 
@@ -22,3 +23,7 @@ class ServerStartError(GymImageError):
 
 class DatasetError(GymImageError):
     """A dataset can't be made or read; the text says what was expected."""
+
+
+class FetchError(GymImageError):
+    """A dataset can't be fetched for a reason that may pass, or that another volume removes."""

@@ -34,6 +34,24 @@ GUARDED: dict[str, Object] = {
     "spec.gym.env KEY": {"gym": {"env": [{"name": "PLAIN", "value": "1"}, _FROM_SECRET]}},
     "spec.data.train pvc://datasets/train.jsonl": {"data": {"train": [{"source": "pvc://datasets/train.jsonl"}]}},
     "spec.data.train configmap://rows/train.jsonl": {"data": {"train": [{"source": "configmap://rows/train.jsonl"}]}},
+    "spec.data.train volume://train.jsonl": {
+        "data": {"train": [{"source": "volume://train.jsonl", "volume": {"nfs": {"server": "files", "path": "/"}}}]}
+    },
+    "spec.data.train s3://rows/train.jsonl": {
+        "data": {
+            "train": [{"source": "s3://rows/train.jsonl", "secret": {"name": "keys"}}],
+            "storage": {"size": "1Gi"},
+        }
+    },
+    "spec.data.prepare.tokenSecret": {
+        "data": {
+            "prepare": {"shouldDownload": True, "tokenSecret": {"name": "hub", "key": "token"}},
+            "storage": {"size": "1Gi"},
+        }
+    },
+    "spec.data.storage.claimName": {
+        "data": {"train": [{"source": "s3://rows/train.jsonl"}], "storage": {"claimName": "theirs"}}
+    },
     "spec.inference.image": {"inference": {"image": "mine/vllm:1"}},
     "spec.inference.template": {"inference": {"template": {"spec": {"hostIPC": True}}}},
     "spec.inference.compileCache.claimName": {"inference": {"compileCache": {"claimName": "theirs"}}},
@@ -46,7 +64,7 @@ GUARDED: dict[str, Object] = {
     "spec.sandboxes": {"sandboxes": {}},
 }
 # Fields that carry an image, a pod's settings, or the name of something that only a pod can reach.
-_TELLING = re.compile(r"image|template|secret|service_account|claim|resume|^env$|^source$|^sandboxes$")
+_TELLING = re.compile(r"image|template|secret|service_account|claim|resume|^env$|^source$|^volume$|^sandboxes$")
 
 
 def _policy() -> list[Object]:

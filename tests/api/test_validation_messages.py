@@ -28,7 +28,8 @@ NAME = (
     "contain only a-z, 0-9 and '-', because Services and pods are named after it"
 )
 EXACTLY_ONE_SOURCE = (
-    'Invalid value: "object": set exactly one of source (a JSONL file) and reasoningGym (a generated dataset)'
+    'Invalid value: "object": set exactly one of source (a JSONL file), reasoningGym (a generated dataset) and fromGym '
+    "(the datasets that the Gym config lists)"
 )
 EXACTLY_ONE_VOLUME = (
     'spec.trainer.checkpoint: Invalid value: "object": set exactly one of claimName (an existing '
@@ -66,7 +67,75 @@ RULE_CASES: dict[str, tuple[dict[str, Any], str]] = {
     "data source": (
         _data({"source": "/data/train.jsonl"}),
         'spec.data.train[0].source: Invalid value: "string": /data/train.jsonl must be pvc://CLAIM/PATH '
-        "(a PersistentVolumeClaim), configmap://NAME/KEY (a ConfigMap), or gym://PATH (a file in the Gym image)",
+        "(a PersistentVolumeClaim), configmap://NAME/KEY (a ConfigMap), gym://PATH (a file in the Gym image), "
+        "volume://PATH (in the volume of this dataset), hf://ORG/NAME[@REVISION]/FILE (Hugging Face hub), "
+        "s3://BUCKET/KEY, gs://BUCKET/OBJECT, or az://CONTAINER/BLOB",
+    ),
+    "agent beside fromGym": (
+        _data({"fromGym": {}, "agent": "a"}),
+        "spec.data.train[0].agent: Forbidden: with fromGym, the agent that lists a dataset gets its rows: remove "
+        "agent, or choose with fromGym.agents",
+    ),
+    "secret of a source that is not fetched": (
+        _data({"source": "gym://x.jsonl", "secret": {"name": "keys"}}),
+        "spec.data.train[0].secret: Forbidden: secret has the credentials of an hf://, s3://, gs:// or az:// source: "
+        "remove it, or use such a source",
+    ),
+    "volume:// without its volume": (
+        _data({"source": "volume://x.jsonl"}),
+        'spec.data.train[0].volume: Invalid value: "object": a volume:// source is a path in this dataset\'s volume: '
+        "set both source: volume://PATH and volume, or neither",
+    ),
+    "nowhere to prepare": (
+        smallest_run(data={"prepare": {}}),
+        "spec.data.storage: Required value: prepare writes to a volume: set data.storage",
+    ),
+    "agents of prepared data": (
+        smallest_run(
+            data={"prepare": {}, "storage": {"size": "1Gi"}, "train": [{"fromGym": {"agents": ["a"]}}]},
+        ),
+        "spec.data.train: Invalid value: \"object\": prepare makes one file of all agents' rows, so fromGym can't "
+        "choose agents: remove agents, or prepare",
+    ),
+    "download without a token": (
+        smallest_run(data={"prepare": {"shouldDownload": True}, "storage": {"size": "1Gi"}}),
+        "spec.data.prepare.tokenSecret: Required value: NeMo Gym downloads only with a token, even what is public: set "
+        "tokenSecret",
+    ),
+    "GitLab without its URL": (
+        smallest_run(data={"prepare": {"dataSource": "gitlab"}, "storage": {"size": "1Gi"}}),
+        "spec.data.prepare.gitlabURI: Required value: dataSource gitlab needs the registry's URL: set gitlabURI",
+    ),
+    "download of examples": (
+        smallest_run(
+            data={
+                "prepare": {
+                    "mode": "example_validation",
+                    "shouldDownload": True,
+                    "tokenSecret": {"name": "hub", "key": "token"},
+                },
+                "storage": {"size": "1Gi"},
+            }
+        ),
+        "spec.data.prepare.shouldDownload: Forbidden: NeMo Gym downloads nothing in mode example_validation: remove "
+        "shouldDownload",
+    ),
+    "nowhere to fetch to": (
+        _data({"source": "s3://rows/train.jsonl"}),
+        "spec.data.storage: Required value: hf://, s3://, gs:// and az:// sources are fetched to a volume: set "
+        "data.storage",
+    ),
+    "two volumes to fetch to": (
+        smallest_run(data={"train": [{"fromGym": {}}], "storage": {"size": "1Gi", "claimName": "mine"}}),
+        'spec.data.storage: Invalid value: "object": set exactly one of claimName (an existing PersistentVolumeClaim) '
+        "and size (a new volume for the run)",
+    ),
+    "several nodes read a volume of one": (
+        smallest_run(
+            data={"train": [{"source": "s3://rows/train.jsonl"}], "storage": {"size": "1Gi"}}, trainer={"nodes": 2}
+        ),
+        'spec.data.storage.accessModes: Invalid value: "object": with more than one node, all trainer pods read the '
+        "volume: set accessModes: [ReadWriteMany] and a storageClassName that supports it",
     ),
     "no data source": (
         _data({"source": "gym://x.jsonl"}, {"weight": 2}),

@@ -6,7 +6,7 @@ Only implemented fields are here.
 """
 
 from gymtrain_api.spec.base import CIDR_PATTERN, DECIMAL_PATTERN, IMAGE_PATTERN, SIZE_PATTERN, PodSettings
-from gymtrain_api.spec.data import Data, Dataset, DatasetType, FromGym, PromptMessage, ReasoningGymTask
+from gymtrain_api.spec.data import Data, Dataset, DatasetType, FromGym, Prepare, PromptMessage, ReasoningGymTask
 from gymtrain_api.spec.gym import Gym, GymServer
 from gymtrain_api.spec.run import GymTrainingRunSpec
 from gymtrain_api.spec.sandboxes import ImageRewrite, Sandboxes
@@ -29,6 +29,7 @@ __all__ = [
     "ImageRewrite",
     "OnFailure",
     "PodSettings",
+    "Prepare",
     "PromptMessage",
     "ReasoningGymTask",
     "Records",

@@ -36,6 +36,12 @@ class SecretKeyRef(Spec):
     key: str = Field(min_length=1, description="Key in the Secret.")
 
 
+class SecretRef(Spec):
+    """A Secret in the run's namespace."""
+
+    name: str = Field(min_length=1, description="Name of the Secret.")
+
+
 class PodSettings(Spec):
     """Settings that every block that makes pods accepts."""
 

@@ -1,7 +1,7 @@
 """The datasets that the Gym config itself lists, under `datasets` of its agents, and what they make of spec.data.
 
 `fromGym` stands for such datasets: each becomes a dataset of its own, with the file that the config names and the agent
-that lists it. The same list says which agent the rows of a `gym://` file are for.
+that lists it. The same list says which agent the rows of a `gym://` or `hf://` file are for.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from gymtrain_api.sources import GymPath, parse_data_source
+from gymtrain_api.sources import GymPath, HubDataset, parse_data_source
 from gymtrain_api.spec import Dataset, DatasetType, FromGym
 from gymtrain_gym.config.findings import Findings, nearest
 from gymtrain_gym.server import workspace
@@ -30,7 +30,8 @@ class Listed:
     type: str
     path: str  # as the config has it
     repeats: int = 1
-    hub: str = ""  # where upstream would download it, for messages: ORG/NAME on the Hugging Face hub
+    hub: str = ""  # where upstream would download it: ORG/NAME on the Hugging Face hub
+    hub_file: str = ""  # which file there; without one, the split of its type
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ class Entry:
     where: str  # field of the spec
     number: int  # place in the spec, by which volumes are mounted
     stem: str  # of the names of its own files
-    dataset: Dataset  # without fromGym
+    dataset: Dataset
+    prepared: Path | None = None  # file that upstream's preparation made for `fromGym`
 
 
 def listed_datasets(config: DictConfig) -> list[Listed]:
@@ -67,6 +69,7 @@ def _of_server(name: str, server: Any) -> Iterator[Listed]:
                 str(dataset.get("jsonl_fpath")),
                 int(dataset.get("num_repeats") or 1),
                 str(hub.get("repo_id") or ""),
+                str(hub.get("artifact_fpath") or ""),
             )
 
 
@@ -76,6 +79,7 @@ def entries(
     default_type: DatasetType,
     listed: Sequence[Listed],
     findings: Findings,
+    prepared: Path | None = None,
 ) -> list[Entry]:
     """What the datasets of one list of the spec are, file by file.
 
@@ -85,6 +89,7 @@ def entries(
         default_type: what `fromGym` means where it names no types.
         listed: what the Gym config lists.
         findings: what `fromGym` can't find is added here.
+        prepared: folder with what upstream's preparation made, where the spec asks for it.
     """
     found = []
     use = field.rpartition(".")[2]
@@ -92,6 +97,15 @@ def entries(
         where, stem = f"{field}[{number}]", f"{use}-{number}"
         if dataset.from_gym is None:
             found.append(Entry(where, number, stem, _with_agent(dataset, listed)))
+            continue
+        if prepared is not None:
+            for kind in sorted(set(dataset.from_gym.types or [default_type])):
+                file = prepared / f"{kind}.jsonl"
+                if file.exists():
+                    found.append(Entry(where, number, f"{stem}-{kind}", dataset, file))
+                    continue
+                there = nearest(kind, {file.stem for file in prepared.glob("*.jsonl")})
+                findings.add(f"{where}.fromGym", f"data.prepare made no {kind} dataset: {there}. See its mode")
             continue
         chosen = _chosen(dataset.from_gym, f"{where}.fromGym", default_type, listed, findings)
         for place, one in enumerate(chosen):
@@ -132,9 +146,9 @@ def _as_dataset(one: Listed, weight: int, findings: Findings) -> Dataset | None:
         hub = f"It is hf://{one.hub} on the Hugging Face hub. " if one.hub else ""
         findings.add(
             where,
-            f"the Gym image has no {one.path}, the {one.type} dataset of {one.agent}. {hub}Add the file to the image, "
-            "or name another source in spec.data; for a first try, fromGym: {types: [example]} uses the few rows "
-            "that NeMo Gym ships",
+            f"the Gym image has no {one.path}, the {one.type} dataset of {one.agent}. {hub}Let spec.data.prepare "
+            "download it (shouldDownload: true), add the file to the image, or name another source in spec.data; for a "
+            "first try, fromGym: {types: [example]} uses the few rows that NeMo Gym ships",
         )
     elif inside is None:
         findings.add(where, f"{one.path} leads out of {' and '.join(map(str, roots))}")
@@ -152,7 +166,11 @@ def _as_dataset(one: Listed, weight: int, findings: Findings) -> Dataset | None:
 def _with_agent(dataset: Dataset, listed: Sequence[Listed]) -> Dataset:
     """The dataset with the agent that lists its file, where it names none and one agent does."""
     source = parse_data_source(dataset.source) if dataset.source and dataset.agent is None else None
-    if not isinstance(source, GymPath):
-        return dataset
-    agents = {one.agent for one in listed if Path(one.path) == Path(source.path)}
+    match source:
+        case GymPath(path):
+            agents = {one.agent for one in listed if Path(one.path) == Path(path)}
+        case HubDataset(repo_id=repo, path=path):
+            agents = {one.agent for one in listed if (one.hub, one.hub_file or one.type) == (repo, path)}
+        case _:
+            return dataset
     return dataset.model_copy(update={"agent": agents.pop()}) if len(agents) == 1 else dataset

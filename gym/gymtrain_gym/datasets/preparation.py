@@ -3,11 +3,13 @@
 | source | where its rows end up |
 |---|---|
 | pvc:// | stay where they are, /gymtrain/sources/N/PATH |
+| volume:// | likewise |
+| hf://, s3://, gs://, az:// | stay where they were fetched to, /gymtrain/fetched |
 | configmap:// | copied: an edit of the ConfigMap would shift the rows under the index |
 | gym:// | copied: the trainer's main container has another image |
 | reasoningGym | generated |
 
-`fromGym` stands for gym:// files; `listed` says which.
+`fromGym` stands for gym:// files, or for one that `gymtrain_gym.prepare` made; `listed` says which.
 """
 
 import os
@@ -18,9 +20,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gymtrain_api.sources import ConfigMapKey, GymPath, VolumeClaim, parse_data_source
-from gymtrain_api.spec import Data
-from gymtrain_api.wiring import DATA_DIR, SOURCES_DIR, DataFile, DataIndex
+from gymtrain_api.sources import (
+    ConfigMapKey,
+    GymPath,
+    HubDataset,
+    StoredObject,
+    VolumeClaim,
+    VolumePath,
+    parse_data_source,
+)
+from gymtrain_api.spec import Data, DatasetType
+from gymtrain_api.wiring import DATA_DIR, FETCHED_DIR, SOURCES_DIR, DataFile, DataIndex
 from gymtrain_gym.config.findings import Findings, nearest
 from gymtrain_gym.datasets import generated
 from gymtrain_gym.datasets.listed import Entry, Listed, entries
@@ -32,15 +42,17 @@ CHECKED_GENERATED_ROWS = 64
 MAX_ROW_BYTES = 64 * 2**20
 MAX_PROBLEMS = 20
 BUFFER_BYTES = 2**20
+PREPARED = "prepared"  # folder of the volume for what is fetched
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True)
 class Folders:
-    """Where sources are mounted and where the result goes."""
+    """Where sources are mounted, where others were fetched to, and where the result goes."""
 
     sources: Path = Path(SOURCES_DIR)
     data: Path = Path(DATA_DIR)
+    fetched: Path = Path(FETCHED_DIR)
 
 
 @dataclass
@@ -82,12 +94,14 @@ def prepare(
     """
     folders.data.mkdir(parents=True, exist_ok=True)
     files = []
-    for entry in entries(data.train, "spec.data.train", "train", listed, findings):
+    prepared = folders.fetched / PREPARED if data.prepare else None
+    default_type: DatasetType = "example" if data.prepare and data.prepare.mode == "example_validation" else "train"
+    for entry in entries(data.train, "spec.data.train", default_type, listed, findings, prepared):
         try:
             files.append(_prepare_one(entry, agents, folders, findings, schema, sample, policy))
         except DatasetError as error:
             dataset = entry.dataset
-            place = "reasoningGym" if dataset.reasoning_gym else "source"
+            place = "reasoningGym" if dataset.reasoning_gym else "source" if dataset.source else "fromGym"
             findings.add(f"{entry.where}.{place}", f"{dataset.source}: {error}" if dataset.source else str(error))
     return DataIndex(train=files)
 
@@ -179,20 +193,23 @@ def _prepare_one(
             generated.check_scoring(task)
         generated.write(task, copy, CHECKED_GENERATED_ROWS if sample else None)
         file = copy
+    elif entry.prepared is not None:
+        file = entry.prepared
     elif dataset.source is not None:
-        file = _locate(dataset.source, entry.number, copy, folders)
+        file = _locate(dataset.source, entry, copy, folders)
     else:
         raise DatasetError("a dataset needs source or reasoningGym")
+    label = dataset.source or (f"data.prepare:{entry.prepared.name}" if entry.prepared else where)
     offsets = folders.data / f"{entry.stem}.offsets"
     reader = RowReader(set(agents.names), default or (_any(agents) if task else None), schema)
     found = index_rows(file, offsets, reader.agent_of)
     for line, message in found.problems:
-        findings.add(f"{dataset.source or where}:{line}", message)
+        findings.add(f"{label}:{line}", message)
     if found.problem_count > len(found.problems):
         rest = found.problem_count - len(found.problems)
-        findings.add(dataset.source or where, f"{rest} more of {found.rows} rows can't be used")
+        findings.add(label, f"{rest} more of {found.rows} rows can't be used")
     if policy is not None:
-        warn_of_policy(policy, reader.facts, dataset.source or where, findings)
+        warn_of_policy(policy, reader.facts, label, findings)
     rows = task.size if task else found.rows
     counts = {default: rows} if task and default else dict(found.agents)
     return DataFile(
@@ -205,7 +222,7 @@ def _prepare_one(
     )
 
 
-def _locate(source: str, number: int, copy: Path, folders: Folders) -> Path:
+def _locate(source: str, entry: Entry, copy: Path, folders: Folders) -> Path:
     """The dataset's file, copied where it must be."""
     match parse_data_source(source):
         case GymPath(path):
@@ -216,13 +233,18 @@ def _locate(source: str, number: int, copy: Path, folders: Folders) -> Path:
                     str(file.relative_to(root)) for root in roots for file in (root / path).parent.glob("*.jsonl")
                 }
                 raise DatasetError(f"the Gym image has no such file: {nearest(path, beside)}")
-        case VolumeClaim(_, path):
-            mounted = folders.sources / str(number)
+        case HubDataset() | StoredObject():
+            found = folders.fetched / f"{entry.stem}.jsonl"
+            if not found.exists():
+                raise DatasetError("was not fetched: see the log of preflight's fetch-data container")
+            return found
+        case VolumeClaim(path=path) | VolumePath(path):
+            mounted = folders.sources / str(entry.number)
             found = _inside(mounted, path, "the volume")
             if not found.is_dir():
                 return found
         case ConfigMapKey(_, key):
-            found = _inside(folders.sources / str(number), key, "the ConfigMap")
+            found = _inside(folders.sources / str(entry.number), key, "the ConfigMap")
     if found.is_dir():
         inside = sorted(file.name for file in found.glob("*.jsonl"))
         raise DatasetError(f"is a folder: name one file, {nearest('', inside)}")

@@ -10,8 +10,16 @@ from gymtrain_operator.kinds import Object
 from gymtrain_operator.manifests.context import RunContext
 from gymtrain_operator.manifests.objects import digest, metadata, stamped
 from gymtrain_operator.manifests.pod import container, pod_template
-from gymtrain_operator.manifests.sources import INDEX_MOUNT, INDEX_VOLUME, dataset_mounts, model_in_preflight, token_env
-from gymtrain_operator.manifests.volumes import resume_in_preflight
+from gymtrain_operator.manifests.sources import (
+    INDEX_MOUNT,
+    INDEX_VOLUME,
+    data_fetch,
+    data_prepare,
+    dataset_mounts,
+    model_in_preflight,
+    token_env,
+)
+from gymtrain_operator.manifests.volumes import data_storage, resume_in_preflight
 
 GYM_CONTAINER = "gym"
 TRAINER_CONTAINER = "trainer"
@@ -48,13 +56,15 @@ def preflight_pod(run: RunContext) -> Object:
     model = model_in_preflight(run)
     sources = dataset_mounts(run)
     volumes = [model.volume, INDEX_VOLUME, *sources.volumes]
+    fetched = data_storage(run, volumes)
+    volumes += fetched.volumes
     resume = resume_in_preflight(run, volumes)
     gym = container(
         run,
         GYM_CONTAINER,
         run.gym_image,
         ["python", "-m", "gymtrain_gym.preflight"],
-        mounts=[INDEX_MOUNT, *sources.mounts],
+        mounts=[INDEX_MOUNT, *fetched.read, *sources.mounts],
         env=run.spec.gym.env,
         requests={"cpu": "50m", "memory": "256Mi"},
     )
@@ -81,7 +91,7 @@ def preflight_pod(run: RunContext) -> Object:
         run,
         labels.Role.PREFLIGHT,
         containers=[gym, trainer, inference],
-        init=model.fetch,
+        init=[*model.fetch, *data_fetch(run, fetched.write), *data_prepare(run, fetched.write)],
         volumes=[*volumes, *resume.volumes],
         template=_cpu_template(run),
         restartPolicy="Never",

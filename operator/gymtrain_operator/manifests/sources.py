@@ -7,6 +7,7 @@ that the source names (a key, for a ConfigMap). The whole volume is mounted, not
 for a file that isn't there the kubelet would make a folder of that name instead of an error.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -14,10 +15,13 @@ from gymtrain_api import names, wiring
 from gymtrain_api.sources import (
     ConfigMapKey,
     GymPath,
+    HubDataset,
     HuggingFace,
     ModelImage,
     ModelSource,
+    StoredObject,
     VolumeClaim,
+    VolumePath,
     parse_data_source,
     parse_model_source,
 )
@@ -127,23 +131,53 @@ def dataset_mounts(run: RunContext) -> DatasetMounts:
                 key, volume = f"pvc/{claim}", {"persistentVolumeClaim": {"claimName": claim}}
             case ConfigMapKey(name=name):
                 key, volume = f"configmap/{name}", {"configMap": {"name": name}}
-            case GymPath() | None:  # in the Gym image, or made by a generator
-                continue
+            case VolumePath():
+                key, volume = f"volume/{number}", dict(dataset.volume or {})
+            case GymPath() | HubDataset() | StoredObject() | None:
+                continue  # in the Gym image, on the volume for what is fetched, or made by a generator
             case _:
                 assert_never(source)
-        found = volumes.setdefault(key, {"name": f"source-{len(volumes)}", **volume})
+        found = volumes.setdefault(key, volume | {"name": f"source-{len(volumes)}"})
         mounts.append({"name": found["name"], "mountPath": f"{wiring.SOURCES_DIR}/{number}", "readOnly": True})
     return DatasetMounts(tuple(volumes.values()), tuple(mounts))
 
 
-def data_init(run: RunContext, gym_config_mount: Object) -> Object:
+def data_fetch(run: RunContext, mounts: Sequence[Object]) -> list[Object]:
+    """Builds the init containers of the preflight pod that fetch datasets to the volume: one for each Secret, since
+    what opens one source is not for the others. `mounts` has the volume."""
+    by_secret: dict[str, list[int]] = {}
+    for number, dataset in enumerate(run.spec.data.train):
+        if dataset.source and isinstance(parse_data_source(dataset.source), HubDataset | StoredObject):
+            by_secret.setdefault(dataset.secret.name if dataset.secret else "", []).append(number)
+    fetching = []
+    for secret, numbers in by_secret.items():
+        command = ["python", "-m", "gymtrain_gym.fetch", *(f"train-{number}" for number in numbers)]
+        name, requests = f"fetch-data-{numbers[0]}", {"cpu": "50m", "memory": "256Mi"}
+        made = container(run, name, run.gym_image, command, mounts=mounts, requests=requests)
+        fetching.append(made | {"envFrom": [{"secretRef": {"name": secret}}]} if secret else made)
+    return fetching
+
+
+def data_prepare(run: RunContext, mounts: Sequence[Object]) -> list[Object]:
+    """Builds the init container of the preflight pod that runs NeMo Gym's data preparation, if the run has one."""
+    prepare = run.spec.data.prepare
+    if prepare is None:
+        return []
+    secret = prepare.token_secret
+    token = [secret_env(wiring.ENV_DATA_TOKEN, secret.name, secret.key)] if secret else []
+    command = ["python", "-m", "gymtrain_gym.prepare"]
+    env, requests = [*run.spec.gym.env, *token], {"cpu": "50m", "memory": "512Mi"}
+    return [container(run, "prepare-data", run.gym_image, command, mounts=mounts, env=env, requests=requests)]
+
+
+def data_init(run: RunContext, gym_config_mount: Object, fetched: Sequence[Object]) -> Object:
     """Builds the init container of trainer pods that prepares and indexes the datasets."""
     return container(
         run,
         "data",
         run.gym_image,
         ["python", "-m", "gymtrain_gym.data"],
-        mounts=[INDEX_MOUNT, gym_config_mount, *dataset_mounts(run).mounts],
+        mounts=[INDEX_MOUNT, gym_config_mount, *fetched, *dataset_mounts(run).mounts],
         env=run.spec.gym.env,
         requests={"cpu": "50m", "memory": "128Mi"},
     )

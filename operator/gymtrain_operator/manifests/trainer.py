@@ -15,7 +15,7 @@ from gymtrain_operator.manifests.sources import (
     model_in_server_pods,
     token_env,
 )
-from gymtrain_operator.manifests.volumes import checkpoint_mount, checkpoint_volume, resume_in_trainer
+from gymtrain_operator.manifests.volumes import checkpoint_mount, checkpoint_volume, data_storage, resume_in_trainer
 
 CONTAINER = "trainer"
 _REQUESTS = {"cpu": "250m", "memory": "2Gi"}
@@ -40,6 +40,7 @@ def trainer_job(run: RunContext, attempt: int) -> Object:
     sources = dataset_mounts(run)
     resume = resume_in_trainer(run)
     shm_volume, shm_mount = shared_memory()
+    fetched = data_storage(run, [model.volume, checkpoint_volume(run), *resume.volumes, *sources.volumes])
     main = container(
         run,
         CONTAINER,
@@ -53,6 +54,7 @@ def trainer_job(run: RunContext, attempt: int) -> Object:
             *resume.mounts,
             shm_mount,
             *token_mount(run),
+            *fetched.read,
             *sources.mounts,  # of a dataset on a volume only the index is made; its rows are read where they are
         ],
         env=[
@@ -74,7 +76,7 @@ def trainer_job(run: RunContext, attempt: int) -> Object:
         run,
         labels.Role.TRAINER,
         containers=[main],
-        init=[*model.fetch, data_init(run, GYM_CONFIG_MOUNT)],
+        init=[*model.fetch, data_init(run, GYM_CONFIG_MOUNT, fetched.read)],
         volumes=[
             model.volume,
             INDEX_VOLUME,
@@ -83,6 +85,7 @@ def trainer_job(run: RunContext, attempt: int) -> Object:
             *resume.volumes,
             shm_volume,
             *token_volume(run),
+            *fetched.volumes,
             *sources.volumes,
         ],
         pod_labels=attempt_label,

@@ -13,11 +13,12 @@ from gymtrain_operator.manifests.objects import digest, metadata, stamped, unown
 
 _KIND = "PersistentVolumeClaim"
 _CACHE_FOLDER = "gymtrain-compile-cache"  # on a claim of the user's
+_DATA_FOLDER = "gymtrain-data"  # likewise
 
 
 def volume_claims(run: RunContext, *, in_use: bool) -> list[Object]:
-    """Builds the PersistentVolumeClaims for the model, for the checkpoints and for what vLLM compiles, where the spec
-    asks for them.
+    """Builds the PersistentVolumeClaims for the model, for datasets, for the checkpoints and for what vLLM compiles,
+    where the spec asks for them.
 
     `in_use`: a trainer writes to them, or is about to. Until then all of them go with the run: they are empty.
     """
@@ -26,6 +27,10 @@ def volume_claims(run: RunContext, *, in_use: bool) -> list[Object]:
     if storage:
         meta = metadata(run, names.model_volume(run.name))
         claims.append(_volume_claim(meta, storage.size, storage.access_modes, storage.storage_class_name))
+    data = run.spec.data.storage
+    if data and data.size:
+        meta = metadata(run, names.data_volume(run.name))
+        claims.append(_volume_claim(meta, data.size, data.access_modes, data.storage_class_name))
     checkpoint = run.spec.trainer.checkpoint
     if checkpoint and checkpoint.size:
         kept = in_use and checkpoint.retain == "Keep"
@@ -96,6 +101,29 @@ def compile_cache(run: RunContext, volumes: Iterable[Object]) -> CacheMounts:
     if cache.claim_name:  # nothing else that is on the claim is vLLM's to see
         mount |= {"subPath": _CACHE_FOLDER}
     return CacheMounts(() if known else (volume,), (mount,))
+
+
+@dataclass(frozen=True)
+class DataMounts:
+    """Volumes of a pod, and mounts of the containers that read or fill them, for `spec.data.storage`."""
+
+    volumes: tuple[Object, ...] = ()
+    read: tuple[Object, ...] = ()
+    write: tuple[Object, ...] = ()
+
+
+def data_storage(run: RunContext, volumes: Iterable[Object]) -> DataMounts:
+    """Mounts the volume for datasets that are fetched. `volumes`: what the pod has anyway."""
+    storage = run.spec.data.storage
+    if storage is None:
+        return DataMounts()
+    claim = storage.claim_name or names.data_volume(run.name)
+    known = _volume_of(claim, volumes)
+    volume: Object = {"name": "fetched", "persistentVolumeClaim": {"claimName": claim}}
+    mount: Object = {"name": known or "fetched", "mountPath": wiring.FETCHED_DIR}
+    if storage.claim_name:  # runs may share it; each has a folder of its own
+        mount |= {"subPath": f"{_DATA_FOLDER}/{run.name}"}
+    return DataMounts(() if known else (volume,), (mount | {"readOnly": True},), (mount,))
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,12 @@ from gymtrain_api.resume import ResumeFrom
 from gymtrain_api.sources import (
     ConfigMapKey,
     GymPath,
+    HubDataset,
     HuggingFace,
     ModelImage,
+    StoredObject,
     VolumeClaim,
+    VolumePath,
     parse_data_source,
     parse_model_source,
 )
@@ -239,10 +242,13 @@ def named_objects(spec: GymTrainingRunSpec, run: str) -> list[tuple[str, str, st
                 found.append(("PersistentVolumeClaim", claim, field))
             case ConfigMapKey(name=name):
                 found.append(("ConfigMap", name, field))
-            case GymPath() | None:
+            case GymPath() | VolumePath() | HubDataset() | StoredObject() | None:
                 pass
             case _:
                 assert_never(source)
+    data = spec.data.storage
+    if data and data.claim_name:
+        found.append(("PersistentVolumeClaim", data.claim_name, "spec.data.storage.claimName"))
     cache = spec.inference.compile_cache
     if cache and cache.claim_name:
         found.append(("PersistentVolumeClaim", cache.claim_name, "spec.inference.compileCache.claimName"))

@@ -47,7 +47,9 @@ KINDS: dict[str, list[Callable[[str], Named]]] = {
     ],
     "Job": [_jobs],
     "ConfigMap": [_one(names.run_config, names.gym_config)],
-    "PersistentVolumeClaim": [_one(names.model_volume, names.checkpoint_volume, names.compile_cache_volume)],
+    "PersistentVolumeClaim": [
+        _one(names.model_volume, names.checkpoint_volume, names.compile_cache_volume, names.data_volume)
+    ],
     "NetworkPolicy": [
         _one(
             names.network_policy,

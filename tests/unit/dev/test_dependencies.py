@@ -48,6 +48,7 @@ RUNS_WITH: dict[str, list[tuple[str, ...]]] = {
     "benchmarks/packing.py": [("trainer", "dev")],
     "benchmarks/http_full.py": [("trainer", "inference", "test")],
     "tests": [DEVELOPMENT],
+    "tests/data_sources": [("gym", "gym-swe", "dev", "data-sources")],
     "tests/e2e/gpu_images": [("trainer", "inference-gpu", "dev")],
     "tests/unit/gateway/test_gateway_sampling_real.py": [("trainer", "inference", "dev")],
     "tests/unit/gym": [("gym", "gym-swe", "dev")],
