@@ -285,6 +285,11 @@ REASONS: Mapping[Reason, ReasonRow] = {
         "The records of a step could not be written. Training continues, and the next step's are tried.",
         fix="Make room on the checkpoint volume, or lower spec.trainer.records.maxSize.",
     ),
+    Reason.REPORTER_FAILED: ReasonRow(
+        "Warning",
+        "An experiment tracker of trainer.config.report_to takes no reports. The message names it and its error. "
+        "Training continues; after some failures, the tracker is switched off for the rest of the attempt.",
+    ),
     Reason.ENVIRONMENT_FAILING: ReasonRow(
         "Warning",
         "Every rollout group of an agent fails. The message names the agent and its error. Other agents continue.",

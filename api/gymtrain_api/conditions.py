@@ -61,6 +61,7 @@ class Reason(StrEnum):
     STALLED = "Stalled"
     CHECKPOINT_FAILED = "CheckpointFailed"
     RECORDS_FAILED = "RecordsFailed"
+    REPORTER_FAILED = "ReporterFailed"
     ENVIRONMENT_FAILING = "EnvironmentFailing"
     NO_LEDGER_ENTRY = "NoLedgerEntry"
     # Suspended

@@ -275,6 +275,7 @@ FIXED_AFTER_PREFLIGHT = (
     "trainer.processesPerNode",
     "trainer.gpus",
     "trainer.config",
+    "trainer.env",
     "trainer.checkpoint",
     "trainer.records",
     "rollout",

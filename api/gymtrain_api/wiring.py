@@ -196,6 +196,7 @@ type AlarmReason = Literal[
     "Stalled",
     "CheckpointFailed",
     "RecordsFailed",
+    "ReporterFailed",
     "EnvironmentFailing",
     "NoLedgerEntry",
 ]

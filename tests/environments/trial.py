@@ -32,7 +32,7 @@ from tests.environments.policy import AnyPolicy
 from tests.support.gym_cluster import GymCluster, model_server
 
 ROWS = 5
-START_SECONDS = 120.0
+START_SECONDS = 300.0
 ROW_SECONDS = 60.0
 PASSES = 12  # of the resolver: each names one more value that it lacks
 

@@ -270,6 +270,19 @@ class TrainedSample:
     ratio: float | None
 
 
+@dataclass(frozen=True)
+class ShownRollout:
+    """A rollout for people to read. Texts are cut to a bounded length."""
+
+    agent: str
+    reward: float
+    prompt: str
+    completion: str
+    tokens: int
+    turns: int
+    model_version: int
+
+
 class StepCallbacks(Protocol):
     """What a framework's trainer calls at its steps: on rank 0, from the main thread."""
 
@@ -288,6 +301,18 @@ class StepCallbacks(Protocol):
 
     def on_measures(self, steps: Steps, measures: StepMeasures) -> None:
         """After the weight sync, where the user's settings want a report of this step."""
+        ...
+
+    def series(self) -> Mapping[str, float]:
+        """After `on_measures`: numbers of that report for experiment trackers, by names that stay."""
+        ...
+
+    def shown(self) -> Sequence[ShownRollout]:
+        """After `on_measures`: some rollouts for experiment trackers; each is given once."""
+        ...
+
+    def on_reporter(self, name: str, failing: str | None) -> None:
+        """An experiment tracker doesn't take reports, and why; None: it does again. From any thread; never raises."""
         ...
 
     def on_save(self, steps: Steps) -> None:

@@ -2,13 +2,15 @@
 
 import logging
 import statistics
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gymtrain_trainer.checkpoints.saving import Saves
-from gymtrain_trainer.framework import StepMeasures, Steps, TrainedSample
+from gymtrain_trainer.framework import ShownRollout, StepMeasures, Steps, TrainedSample
 from gymtrain_trainer.monitoring.record import StepRecord, step_line, step_record
+from gymtrain_trainer.monitoring.series import series_of
 from gymtrain_trainer.monitoring.step_alarms import Numbers
 from gymtrain_trainer.rank_zero import RankZero
 from gymtrain_trainer.rollouts.buffer import UsedGroup
@@ -16,6 +18,8 @@ from gymtrain_trainer.rollouts.buffer import UsedGroup
 log = logging.getLogger(__name__)
 
 _TOLD = ("rollout_wait_s", "weight_sync_s", "kl", "ratio")  # in the line of a step
+_SHOWN = 4  # rollouts of a report
+_SHOWN_LENGTH = 4000  # characters of a text
 
 
 class StepReport:
@@ -30,6 +34,10 @@ class StepReport:
         self._step_ended = time.monotonic()
         self._first_step = 0
         self._first = True  # report of this process
+        self._series: Mapping[str, float] = {}
+        self._shown_until = 0.0  # time of the last rollout that was shown
+        self._telling = threading.Lock()
+        self._failing_reporters: dict[str, str] = {}
 
     def on_begin(self, steps: Steps) -> None:
         """Before the first weight sync."""
@@ -72,6 +80,9 @@ class StepReport:
         first, self._first, self._step_ended = self._first, False, now
         self._rank_zero.recorder.report(record)
         numbers = measures.known()
+        self._series = series_of(
+            record, used, numbers=numbers, dropped=self._rank_zero.worker.dropped, lost=self._board.lost()
+        )
         constrained = [sample.constrained for one in used for sample in one.group.samples]
         told = {name: numbers[name] for name in _TOLD if name in numbers}
         print(step_line(record, used, self._rank_zero.numbering.label, told), flush=True)
@@ -102,6 +113,41 @@ class StepReport:
             numbers.get("weight_sync_s", 0.0),
         )
 
+    def series(self) -> Mapping[str, float]:
+        """Of the last report; a report without a step has none."""
+        series, self._series = self._series, {}
+        return series
+
+    def shown(self) -> Sequence[ShownRollout]:
+        """The newest rollouts that came since the last report."""
+        new = [sample for sample in self._board.samples(_SHOWN) if sample["time"] > self._shown_until]
+        if new:
+            self._shown_until = max(sample["time"] for sample in new)
+        return [
+            ShownRollout(
+                agent=sample["agent"],
+                reward=sample["reward"],
+                prompt=_cut(sample["prompt"]),
+                completion=_cut(sample["completion"]),
+                tokens=sample["tokens"],
+                turns=sample["turns"],
+                model_version=sample["model_version"],
+            )
+            for sample in new
+        ]
+
+    def on_reporter(self, name: str, failing: str | None) -> None:
+        """Raises the alarm, and ends it once all trackers take reports."""
+        with self._telling:
+            self._failing_reporters.pop(name, None)
+            if failing is not None:
+                self._failing_reporters[name] = failing
+            if not self._failing_reporters:
+                self._board.clear_alarm("ReporterFailed")
+                return
+            told = "; ".join(f"{one} {why}" for one, why in sorted(self._failing_reporters.items()))
+            self._board.set_alarm("ReporterFailed", f"{told}. Training continues, and rewards.csv has its curve")
+
     def on_save(self, steps: Steps) -> None:
         """A checkpoint was written, or tried."""
         self._rank_zero.recorder.settle()
@@ -122,3 +168,7 @@ class StepReport:
                 self._board.set_alarm(reason, message)
         if first and ratio is not None and kl is not None:
             log.info("the first step's probability ratio is %.4f and its KL %.2g (1 and 0 are exact)", ratio, kl)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN_LENGTH else f"{text[: _SHOWN_LENGTH // 2]} [...] {text[-_SHOWN_LENGTH // 2 :]}"

@@ -123,6 +123,11 @@ class Trainer(PodSettings):
         description="Settings of TRL's AsyncGRPOConfig, under TRL's own names, such as learning_rate, max_steps, "
         "num_generations, per_device_train_batch_size, max_completion_length, save_steps. Preflight checks them.",
     )
+    env: list[KubernetesObject] = Field(
+        default_factory=list,
+        description="Environment of the trainer's container (EnvVar; secrets by valueFrom.secretKeyRef), such as keys "
+        "of the experiment trackers in config.report_to: WANDB_API_KEY, MLFLOW_TRACKING_URI, HF_TOKEN.",
+    )
     checkpoint: Checkpoint | None = Field(
         None,
         description="Volume for the checkpoints. Without it, they stay in the pod, and a new attempt starts from step "

@@ -17,7 +17,7 @@ from gymtrain_operator.manifests.sources import (
     data_prepare,
     dataset_mounts,
     model_in_preflight,
-    token_env,
+    trainer_env,
 )
 from gymtrain_operator.manifests.volumes import data_storage, resume_in_preflight
 
@@ -74,7 +74,7 @@ def preflight_pod(run: RunContext) -> Object:
         run.trainer_image,
         ["python", "-m", "gymtrain_trainer.preflight"],
         mounts=[model.mount, *resume.mounts],
-        env=token_env(run),
+        env=trainer_env(run),
         requests={"cpu": "50m", "memory": "512Mi"},
     )
     inference = container(

@@ -13,7 +13,7 @@ from gymtrain_operator.manifests.sources import (
     data_init,
     dataset_mounts,
     model_in_server_pods,
-    token_env,
+    trainer_env,
 )
 from gymtrain_operator.manifests.volumes import checkpoint_mount, checkpoint_volume, data_storage, resume_in_trainer
 
@@ -61,7 +61,7 @@ def trainer_job(run: RunContext, attempt: int) -> Object:
             {"name": wiring.ENV_ATTEMPT, "value": str(attempt)},
             {"name": wiring.ENV_NODES, "value": str(trainer.nodes)},
             *client_env(run),  # it tells the broker which tasks come next
-            *token_env(run),
+            *trainer_env(run),
         ],
         requests=_REQUESTS,
         settings=trainer,

@@ -62,6 +62,7 @@ PARTS = ("kube", "operator", "cli", "gateway", "broker", "gym", "inference", "tr
 # Modules of a distribution, where it has another name or several.
 MODULES = {
     "mini-swe-agent": {"minisweagent"},
+    "mlflow-skinny": {"mlflow"},
     "nemo-gym": {"nemo_gym", "resources_servers", "responses_api_agents", "responses_api_models"},
     "pydantic": {"pydantic", "pydantic_core"},
     "pytest-xdist": {"xdist"},

@@ -12,6 +12,7 @@ from gymtrain_api.wiring import Finding
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.framework import ContextLength, Framework, Launch, Trainer, TrainerParts, TrainingSettings
 from gymtrain_trainer.launch import torchrun_arguments
+from gymtrain_trainer.trl.reporter_settings import check_reporters
 from gymtrain_trainer.trl.settings import training_settings
 
 
@@ -46,7 +47,8 @@ class TRL:
         from gymtrain_trainer.trl.config_checks import check_config, check_lengths
         from gymtrain_trainer.trl.lora_checks import check_lora
 
-        return [*check_lengths(spec, context), *check_config(spec), *check_lora(spec)]
+        reporters = check_reporters(spec, os.environ, Path.home())
+        return [*check_lengths(spec, context), *check_config(spec), *reporters, *check_lora(spec)]
 
     def rehearse(self, spec: GymTrainingRunSpec, model: Path) -> tuple[list[Finding], list[Finding]]:
         """Makes the trainer on torch's meta device."""

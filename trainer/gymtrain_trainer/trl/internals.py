@@ -117,6 +117,13 @@ INTERNALS = (
         "an argument for the attention of the trainer",
     ),
     Internal(
+        "transformers.integrations.integration_utils:MLflowCallback._async_log",
+        "transformers 5.19",
+        "set to False: numbers that MLflow sends in threads of its own get lost without an error",
+        "a setting of the callback",
+        on_instance=True,
+    ),
+    Internal(
         "transformers.integrations.flash_attention:get_target_dtype",
         "transformers 5.19",
         "the type in which an attention computes under autocast, as TRL's own attention gets it",
@@ -263,6 +270,11 @@ def forgive_saves(trainer: Any, on_error: Callable[[Exception], None]) -> None:
 
 
 # --- transformers ---
+
+
+def log_to_mlflow_at_once(callback: Any) -> None:
+    """Has transformers' MLflowCallback wait until a report has arrived."""
+    callback._async_log = False
 
 
 def target_dtype(query: Any, module: Any) -> Any:

@@ -14,6 +14,7 @@ from gymtrain_trainer.errors import SettingsError
 from gymtrain_trainer.framework import TrainingSettings
 from gymtrain_trainer.trl.advantages import LOSSES, SCALES, LossSettings
 from gymtrain_trainer.trl.correction import Correction
+from gymtrain_trainer.trl.reporter_settings import PROJECT
 
 # Keys that other fields of the run set, by what to use instead.
 OWNED_KEYS = {
@@ -156,10 +157,12 @@ def max_completion_length(spec: GymTrainingRunSpec) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else _COMPLETION_TOKENS
 
 
-def trl_arguments(spec: GymTrainingRunSpec, *, folder: Path, steps: int | None) -> dict[str, Any]:
+def trl_arguments(
+    spec: GymTrainingRunSpec, *, folder: Path, steps: int | None, run_name: str | None = None
+) -> dict[str, Any]:
     """Keyword arguments for AsyncGRPOConfig: our defaults, then the user's settings, then what the run decides.
 
-    `folder`: the run's own below the checkpoint volume; `steps`: from `max_steps()`.
+    `folder`: the run's own below the checkpoint volume; `steps`: from `max_steps()`; `run_name`: for trackers.
     """
     on_cpu = spec.trainer.gpus == 0
     defaults: dict[str, Any] = {
@@ -167,6 +170,8 @@ def trl_arguments(spec: GymTrainingRunSpec, *, folder: Path, steps: int | None) 
         # With a token budget, TRL's own default, the samples of a step depend on their length.
         "token_budget": 0,
         "report_to": ["tensorboard"],
+        "run_name": run_name,
+        "project": PROJECT,
         "disable_tqdm": True,
         "save_strategy": "steps" if spec.trainer.checkpoint else "no",
         "save_total_limit": 2,

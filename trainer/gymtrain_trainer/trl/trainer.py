@@ -34,6 +34,8 @@ from gymtrain_trainer.trl.export import export_adapter, export_model, export_typ
 from gymtrain_trainer.trl.gathering import gathered
 from gymtrain_trainer.trl.parity import ParityCallback
 from gymtrain_trainer.trl.refusals import refusals_named
+from gymtrain_trainer.trl.reporter_settings import environment, run_facts, run_label
+from gymtrain_trainer.trl.reporters import Reporters, take_reporters
 from gymtrain_trainer.trl.steps import StepTeller, StopCallback, agree_among_ranks, steps_of
 from gymtrain_trainer.trl.worker import TRLWorker
 from gymtrain_trainer.weights import Transport
@@ -114,7 +116,7 @@ def make_trainer(parts: TrainerParts) -> "TRLTrainer":
     """
     context, rank_zero = parts.context, parts.rank_zero
     spec = context.run.spec
-    os.environ["TENSORBOARD_LOGGING_DIR"] = str(context.run_folder / "tensorboard")  # transformers has no other way
+    os.environ |= environment(context, os.environ)
     teller: StepTeller | None = None
     worker: TRLWorker | None = None
     if rank_zero is not None:
@@ -122,7 +124,9 @@ def make_trainer(parts: TrainerParts) -> "TRLTrainer":
         worker = TRLWorker(rank_zero.rollouts)
     with refusals_named(spec):
         trainer = build_trainer(
-            settings.trl_arguments(spec, folder=context.run_folder, steps=parts.settings.max_steps),
+            settings.trl_arguments(
+                spec, folder=context.run_folder, steps=parts.settings.max_steps, run_name=run_label(context)
+            ),
             context.paths.model,
             lora=settings.lora_arguments(spec),
             callbacks=[teller] if teller is not None else [],
@@ -130,6 +134,11 @@ def make_trainer(parts: TrainerParts) -> "TRLTrainer":
             weight_transfer=rank_zero.transfer if rank_zero is not None else ELSEWHERE,
             steps=settings.StepSettings.of(spec),
         )
+    reporters: Reporters | None = None
+    taken = take_reporters(trainer)
+    if rank_zero is not None and taken:
+        reporters = Reporters(taken, rank_zero.callbacks, parts.stop, run_facts(context), context.run_folder)
+        trainer.add_callback(reporters)
     if teller is not None:
         teller.trained = trainer.trained
     # Behind TRL's own callbacks, which sync: a signal that comes while weights are synced ends this step, not the next.
@@ -143,6 +152,7 @@ def make_trainer(parts: TrainerParts) -> "TRLTrainer":
         source=context.paths.model,
         dtype=spec.model.dtype,
         trains_adapter=spec.model.lora is not None,
+        reporters=reporters,
         settle_transport=rank_zero.settle_transport if rank_zero is not None else None,
     )
 
@@ -158,6 +168,7 @@ class TRLTrainer:
         dtype: str,
         trains_adapter: bool,
         settle_transport: Callable[[], Transport] | None,
+        reporters: Reporters | None = None,
     ) -> None:
         """
         Args:
@@ -166,11 +177,13 @@ class TRLTrainer:
             dtype: `spec.model.dtype`.
             trains_adapter: it trains an adapter, not all weights.
             settle_transport: on rank 0 only.
+            reporters: on rank 0 only, where the run has any.
         """
         self._trainer = trainer
         self._source = source
         self._dtype = dtype
         self._trains_adapter = trains_adapter
+        self._reporters = reporters
         self._settle_transport = settle_transport
 
     @property
@@ -192,7 +205,12 @@ class TRLTrainer:
         """Trains to the end."""
         if self._trains_adapter:
             agree_on_adapter(self._trainer, self._settle_transport)
-        self._trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint is not None else None)
+        try:
+            self._trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint is not None else None)
+        except BaseException:
+            if self._reporters is not None:
+                self._reporters.end(self._trainer.args, self._trainer.state, self._trainer.control, failed=True)
+            raise
 
     def save_checkpoint(self) -> None:
         """Writes a checkpoint of the last step."""

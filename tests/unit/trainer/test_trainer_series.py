@@ -1,0 +1,43 @@
+"""The numbers that trackers get of a report, by names that stay."""
+
+import pytest
+
+from gymtrain_trainer.errors import DropReason
+from gymtrain_trainer.framework import SampleGroup, TrainingSample
+from gymtrain_trainer.monitoring.record import step_record
+from gymtrain_trainer.monitoring.series import series_of
+from gymtrain_trainer.progress import Loss
+from gymtrain_trainer.rollouts.buffer import UsedGroup
+
+
+def group(agent: str, rewards: tuple[float, ...], version: int, *, truncated: bool = False) -> UsedGroup:
+    samples = tuple(
+        TrainingSample([1, 2], [0, 1], [0.0, -1.0], (version,), 0, number, agent, reward, truncated=truncated)
+        for number, reward in enumerate(rewards)
+    )
+    return UsedGroup(SampleGroup(0, agent, rewards, samples), 5)
+
+
+def test_each_environment_has_series_of_its_own() -> None:
+    used = [group("math", (0.0, 1.0), 5), group("math", (1.0, 1.0), 4), group("code", (0.0, 0.0), 3, truncated=True)]
+    found = series_of(
+        step_record(7, used, 2.0, now=1.0),
+        used,
+        numbers={"weight_sync_s": 0.5, "loss": 1.0},
+        dropped={DropReason.EQUAL_REWARDS: 3},
+        lost={Loss("code", "timeout", True): 2, Loss("code", "environment", False): 1},
+    )
+    assert found["gymtrain/reward"] == 0.5
+    assert found["gymtrain/reward/math"] == 0.75
+    assert found["gymtrain/reward/code"] == 0.0
+    assert found["gymtrain/rollouts/math"] == 4
+    assert found["gymtrain/truncated/code"] == 1.0
+    assert found["gymtrain/truncated/math"] == 0.0
+    assert found["gymtrain/staleness"] == 1.0
+    assert found["gymtrain/staleness_max"] == 2.0
+    assert found["gymtrain/weight_sync_seconds"] == 0.5
+    assert found["gymtrain/tokens_per_second"] == pytest.approx(3.0)
+    assert found["gymtrain/dropped/equal_rewards"] == 3
+    assert found["gymtrain/lost_rollouts/code"] == 3
+    assert "gymtrain/loss" not in found, "TRL's own numbers have names of TRL's"
+    assert all(isinstance(value, float) for value in found.values())

@@ -1,0 +1,64 @@
+"""What experiment trackers get of each report beside the framework's own numbers. Pure.
+
+Names are promises: docs/reporters.md has the table.
+"""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from gymtrain_trainer.errors import DropReason
+from gymtrain_trainer.monitoring.record import StepRecord
+from gymtrain_trainer.progress import Loss
+from gymtrain_trainer.rollouts.buffer import UsedGroup
+
+PREFIX = "gymtrain/"
+
+_SECONDS = {"rollout_wait_s": "rollout_wait_seconds", "weight_sync_s": "weight_sync_seconds"}
+
+
+def series_of(
+    record: StepRecord,
+    used: Sequence[UsedGroup],
+    *,
+    numbers: Mapping[str, float],
+    dropped: Mapping[DropReason, int],
+    lost: Mapping[Loss, int],
+) -> dict[str, float]:
+    """The values of a report.
+
+    Args:
+        record: of its steps.
+        used: groups that these used.
+        numbers: what the framework measured.
+        dropped: groups so far, by reason.
+        lost: rollouts so far that failed for good.
+    """
+    found: dict[str, float] = {
+        "reward": record.reward,
+        "reward_std": record.reward_std,
+        "groups": float(record.groups),
+        "staleness": record.staleness,
+        "staleness_max": float(max(age for one in used for age in one.staleness)),
+        "tokens": float(record.tokens),
+        "tokens_per_second": record.tokens_per_second,
+        "step_seconds": record.seconds,
+    }
+    found |= {ours: numbers[theirs] for theirs, ours in _SECONDS.items() if theirs in numbers}
+    found |= {f"dropped/{reason}": float(count) for reason, count in dropped.items()}
+    by_agent: dict[str, list[UsedGroup]] = defaultdict(list)
+    for one in used:
+        by_agent[one.group.agent].append(one)
+    for agent, groups in by_agent.items():
+        samples = [sample for one in groups for sample in one.group.samples]
+        found |= {
+            f"reward/{agent}": statistics.fmean(reward for one in groups for reward in one.group.rewards),
+            f"reward_std/{agent}": statistics.fmean(one.group.reward_deviation for one in groups),
+            f"rollouts/{agent}": float(sum(len(one.group.rewards) for one in groups)),
+            f"truncated/{agent}": statistics.fmean(sample.truncated for sample in samples),
+        }
+    lost_by_agent: dict[str, float] = defaultdict(float)
+    for loss, count in lost.items():
+        lost_by_agent[loss.environment] += count
+    found |= {f"lost_rollouts/{agent}": count for agent, count in lost_by_agent.items()}
+    return {PREFIX + name: value for name, value in found.items()}
