@@ -13,6 +13,7 @@ import logging
 import os
 import time
 from concurrent.futures import Future
+from pathlib import Path
 
 from gymtrain_api import wiring
 from gymtrain_trainer.checkpoints.begin import prepare_folder, starting_place
@@ -24,6 +25,7 @@ from gymtrain_trainer.context import Context
 from gymtrain_trainer.data.rows import read_index
 from gymtrain_trainer.errors import InterruptedBySignal
 from gymtrain_trainer.framework import RankZeroParts, TrainerParts, load_framework
+from gymtrain_trainer.monitoring.model_card import CARD, model_card
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rank_zero import RankZero, make_rank_zero
 from gymtrain_trainer.serve import HttpServer, make_app, sending_threads
@@ -101,10 +103,20 @@ def _train(
     if spec.trainer.checkpoint and not stop.requested:
         with drafted_model(context.run_folder, leads=board is not None) as draft:
             trainer.save_model(draft)
+            if board is not None:
+                _describe(context, draft)
         log.info("final model in %s", model_folder(context.run_folder))
     # A rank that ended now would leave others in the collectives of a sharded model's saving.
     trainer.wait_for_everyone()
     stop.check()
+
+
+def _describe(context: Context, draft: Path) -> None:
+    """Writes the model's card, which is not worth the model."""
+    try:
+        (draft / CARD).write_text(model_card(context))
+    except Exception:
+        log.exception("the final model has no card")
 
 
 def leads() -> bool:

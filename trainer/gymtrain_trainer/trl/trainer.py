@@ -26,6 +26,7 @@ from transformers.utils.logging import disable_progress_bar
 from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
 
 from gymtrain_trainer.framework import TrainerParts
+from gymtrain_trainer.monitoring.run_facts import run_facts
 from gymtrain_trainer.trl import internals, settings
 from gymtrain_trainer.trl.adapter import agree_on_adapter
 from gymtrain_trainer.trl.async_grpo import GroupGRPOTrainer
@@ -34,7 +35,7 @@ from gymtrain_trainer.trl.export import export_adapter, export_model, export_typ
 from gymtrain_trainer.trl.gathering import gathered
 from gymtrain_trainer.trl.parity import ParityCallback
 from gymtrain_trainer.trl.refusals import refusals_named
-from gymtrain_trainer.trl.reporter_settings import environment, run_facts, run_label
+from gymtrain_trainer.trl.reporter_settings import environment, run_label
 from gymtrain_trainer.trl.reporters import Reporters, take_reporters
 from gymtrain_trainer.trl.steps import StepTeller, StopCallback, agree_among_ranks, steps_of
 from gymtrain_trainer.trl.worker import TRLWorker
