@@ -289,6 +289,9 @@ REASONS: Mapping[Reason, ReasonRow] = {
         "Warning",
         "An experiment tracker of trainer.config.report_to takes no reports. The message names it and its error. "
         "Training continues; after some failures, the tracker is switched off for the rest of the attempt.",
+        fix="Mend what the message quotes: a key (spec.trainer.env), the network (an egress rule or a proxy), or the "
+        "tracker's server. Reports come again with the next attempt: suspend the run and resume it. "
+        "What was missed stands in rewards.csv and in TensorBoard's files.",
     ),
     Reason.ENVIRONMENT_FAILING: ReasonRow(
         "Warning",
