@@ -52,14 +52,14 @@ def main(folder: Path) -> None:
     """Gathers them whole, and as bfloat16."""
     dist.init_process_group("gloo")
     made, collectives = tensors(), 0
-    collective = dist.all_gather_into_tensor
+    collective = dist.all_gather_single
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         nonlocal collectives
         collectives += 1
         return collective(*args, **kwargs)
 
-    dist.all_gather_into_tensor = counted
+    dist.all_gather_single = counted
     wrong = []
     for dtype in (None, torch.bfloat16):
         found = list(gathered(made.items(), torch.device("cpu"), dtype, BUCKET_BYTES))

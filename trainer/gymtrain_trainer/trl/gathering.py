@@ -103,7 +103,7 @@ def _whole(bucket: list[_Share], where: tuple[Any, torch.dtype] | None, device: 
         mine[at : at + share.part.numel()].copy_(share.part.reshape(-1))
         at += share.slot
     parts = torch.empty(dist.get_world_size(group) * mine.numel(), dtype=dtype, device=device)
-    dist.all_gather_into_tensor(parts, mine, group=group)
+    dist.all_gather_single(parts, mine, group=group)
     parts, at = parts.view(-1, mine.numel()), 0
     del mine
     for share in bucket:
