@@ -44,6 +44,8 @@ class LedgerEntry(BaseModel):
     allowed tokens."""
     replaced: tuple[str, ...] = ()
     """Sampling settings that the call requested, and that the run's settings replaced."""
+    temperatures: tuple[float, ...] = ()
+    """At which it was sampled, several where equal calls were; empty where the run has one temperature for all."""
 
 
 class LedgerQuestion(BaseModel):

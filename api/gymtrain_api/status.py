@@ -46,6 +46,14 @@ class Progress(Status):
     max_steps: int | None = Field(None, description="Optimizer steps to do.")
     reward: str | None = Field(None, description="Mean reward of the last step (decimal).")
     tokens_per_second: str | None = Field(None, description="Completion tokens per second (decimal).")
+    validation_reward: str | None = Field(
+        None, description="Mean reward of the last evaluation on data.validation (decimal)."
+    )
+    validation_step: int | None = Field(None, description="Step whose weights that evaluation is of.")
+    best_validation_reward: str | None = Field(
+        None, description="Highest mean reward of all evaluations so far (decimal)."
+    )
+    best_step: int | None = Field(None, description="Step of that evaluation; 0 is the model before training.")
     rollouts: int | None = Field(None, description="Rollouts completed in this attempt.")
     failed_rollouts: int | None = Field(None, description="Rollout tries that failed in this attempt.")
     lost_rollouts: list[LostRollouts] | None = Field(

@@ -50,6 +50,41 @@ class Rule:
     reason: Literal["FieldValueInvalid", "FieldValueForbidden", "FieldValueRequired"] = "FieldValueInvalid"
 
 
+def _of_datasets(at: str) -> tuple[Rule, ...]:
+    """The rules of one dataset of a list of `spec.data`."""
+    return (
+        Rule(
+            at=at,
+            rule="[has(self.source), has(self.reasoningGym), has(self.fromGym)].filter(x, x).size() == 1",
+            message="set exactly one of source (a JSONL file), reasoningGym (a generated dataset) and fromGym (the "
+            "datasets that the Gym config lists)",
+        ),
+        Rule(
+            at=at,
+            rule="!has(self.agent) || !has(self.fromGym)",
+            message="with fromGym, the agent that lists a dataset gets its rows: remove agent, or choose with "
+            "fromGym.agents",
+            field="agent",
+            reason="FieldValueForbidden",
+        ),
+        Rule(
+            at=at,
+            rule=f"!has(self.secret) || (has(self.source) && self.source.matches('{REMOTE_PATTERN}'))",
+            message="secret has the credentials of an hf://, s3://, gs:// or az:// source: remove it, or use such a "
+            "source",
+            field="secret",
+            reason="FieldValueForbidden",
+        ),
+        Rule(
+            at=at,
+            rule="has(self.volume) == (has(self.source) && self.source.startsWith('volume://'))",
+            message="a volume:// source is a path in this dataset's volume: set both source: volume://PATH and volume, "
+            "or neither",
+            field="volume",
+        ),
+    )
+
+
 _COMBINATIONS = (
     Rule(
         at="",
@@ -81,37 +116,13 @@ _COMBINATIONS = (
         field="storage",
         reason="FieldValueForbidden",
     ),
-    Rule(
-        at="spec.data.train[]",
-        rule="[has(self.source), has(self.reasoningGym), has(self.fromGym)].filter(x, x).size() == 1",
-        message="set exactly one of source (a JSONL file), reasoningGym (a generated dataset) and fromGym (the "
-        "datasets that the Gym config lists)",
-    ),
-    Rule(
-        at="spec.data.train[]",
-        rule="!has(self.agent) || !has(self.fromGym)",
-        message="with fromGym, the agent that lists a dataset gets its rows: remove agent, or choose with "
-        "fromGym.agents",
-        field="agent",
-        reason="FieldValueForbidden",
-    ),
-    Rule(
-        at="spec.data.train[]",
-        rule=f"!has(self.secret) || (has(self.source) && self.source.matches('{REMOTE_PATTERN}'))",
-        message="secret has the credentials of an hf://, s3://, gs:// or az:// source: remove it, or use such a source",
-        field="secret",
-        reason="FieldValueForbidden",
-    ),
-    Rule(
-        at="spec.data.train[]",
-        rule="has(self.volume) == (has(self.source) && self.source.startsWith('volume://'))",
-        message="a volume:// source is a path in this dataset's volume: set both source: volume://PATH and volume, or "
-        "neither",
-        field="volume",
-    ),
+    *_of_datasets("spec.data.train[]"),
+    *_of_datasets("spec.data.validation[]"),
     Rule(
         at="spec.data",
-        rule=f"has(self.storage) || !self.train.exists(d, has(d.source) && d.source.matches('{REMOTE_PATTERN}'))",
+        rule="has(self.storage) || "
+        f"!(self.train.exists(d, has(d.source) && d.source.matches('{REMOTE_PATTERN}')) || (has(self.validation) && "
+        f"self.validation.exists(d, has(d.source) && d.source.matches('{REMOTE_PATTERN}'))))",
         message="hf://, s3://, gs:// and az:// sources are fetched to a volume: set data.storage",
         field="storage",
         reason="FieldValueRequired",
@@ -125,7 +136,8 @@ _COMBINATIONS = (
     ),
     Rule(
         at="spec.data",
-        rule="!has(self.prepare) || self.train.all(d, !has(d.fromGym) || !has(d.fromGym.agents))",
+        rule="!has(self.prepare) || (self.train.all(d, !has(d.fromGym) || !has(d.fromGym.agents)) && "
+        "(!has(self.validation) || self.validation.all(d, !has(d.fromGym) || !has(d.fromGym.agents))))",
         message="prepare makes one file of all agents' rows, so fromGym can't choose agents: remove agents, or prepare",
         field="train",
     ),
@@ -162,6 +174,13 @@ _COMBINATIONS = (
         message="with more than one node, all trainer pods read the volume: set accessModes: [ReadWriteMany] and a "
         "storageClassName that supports it",
         field="data.storage.accessModes",
+    ),
+    Rule(
+        at="spec",
+        rule="!has(self.evaluation) || has(self.data.validation)",
+        message="evaluation needs datasets to evaluate on: set data.validation, or remove evaluation",
+        field="data.validation",
+        reason="FieldValueRequired",
     ),
     Rule(
         at="spec.trainer",
@@ -279,6 +298,7 @@ FIXED_AFTER_PREFLIGHT = (
     "trainer.checkpoint",
     "trainer.records",
     "rollout",
+    "evaluation",
     "gateway.image",
     "weightSync",
     "serviceAccountName",

@@ -9,10 +9,11 @@ Files in the pods (all are read-only except the scratch folders):
 | /etc/gymtrain/run/run.json | all pods | `RunConfig` |
 | /etc/gymtrain/gym/config.yaml | Gym servers | the resolved Gym config, with Service names as hosts |
 | /gymtrain/model | vLLM, trainer, preflight | the policy model (a Hugging Face folder) |
-| /gymtrain/sources/N | trainer, preflight | dataset N of the spec, if it is on a volume or in a ConfigMap |
+| /gymtrain/sources/N | trainer, preflight | dataset N of data.train, if it is on a volume or in a ConfigMap |
+| /gymtrain/sources/validation-N | trainer, preflight | the same of data.validation |
 | /gymtrain/fetched | trainer, preflight | what `spec.data.storage` keeps: datasets that were fetched, and `prepared` |
 | /gymtrain/data | trainer, preflight | `DataIndex` in index.json, and the files that it names |
-| /gymtrain/checkpoints | trainer | checkpoints, TensorBoard files, rewards.csv, records, state of the worker |
+| /gymtrain/checkpoints | trainer | checkpoints, TensorBoard files, rewards.csv and more records, state of the worker |
 | /gymtrain/resume/RUN | trainer, preflight | checkpoints of the run that `spec.resumeFrom` names; read-only |
 | /gymtrain/checkpoints | vLLM, if it takes adapters from it | the same volume, read-only |
 | /gymtrain/compile-cache | vLLM, with `spec.inference.compileCache` | what vLLM servers compiled: one archive a model |
@@ -82,6 +83,13 @@ POLICY_MODEL_SERVER = "policy_model"
 SERVED_MODEL_NAME = "policy"  # the model's name in vLLM, and policy_model_name in the Gym config
 
 PREFLIGHT_MARK = "GYMTRAIN-PREFLIGHT "
+
+
+def source_folder(place: str) -> str:
+    """Folder below SOURCES_DIR of the dataset at a place of spec.data: N for train[N], validation-N for
+    validation[N]."""
+    name, _, number = place.rstrip("]").partition("[")
+    return number if name == "train" else f"{name}-{number}"
 
 
 class ExitCode(IntEnum):
@@ -156,6 +164,7 @@ class DataIndex(Document):
     """`index.json` of the data folder."""
 
     train: list[DataFile] = Field(default_factory=list)
+    validation: list[DataFile] = Field(default_factory=list)  # their weight counts nowhere
 
 
 class GymPreflight(Document):
@@ -242,6 +251,10 @@ class TrainerProgress(Document):
     max_steps: int | None = None
     reward: float | None = None  # mean reward of the last step's samples
     tokens_per_second: float | None = None
+    validation_reward: float | None = None  # mean of the last evaluation that has one
+    validation_step: int | None = None  # its step
+    best_validation_reward: float | None = None
+    best_step: int | None = None
     rollouts: int = 0
     failed_rollouts: int = 0  # tries
     lost_rollouts: list[LostRollouts] = Field(default_factory=list)  # the most first; bounded, see status.Progress

@@ -92,7 +92,7 @@ class Gateway:
         self._prompts = UsedPrompts(PROMPT_TOKENS)
         self._dispatcher = Dispatcher(pods, settings.max_in_flight)
         calls = Calls(pods, self._dispatcher, self.metrics)
-        sampling = Sampling(settings.temperature, self.metrics)
+        sampling = Sampling(settings.temperature, self.metrics, settings.evaluation_temperature)
         self._chat = Chat(calls, pods, upstream, self.ledger, self._prompts, self.metrics, sampling)
         self._passthrough = Passthrough(calls, pods, upstream, self._chat, self.ledger, sampling)
         self.metrics.watch(pods, self._dispatcher, self.ledger, self._prompts)

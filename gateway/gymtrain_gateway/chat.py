@@ -97,6 +97,7 @@ class Chat:
             finish_reason=generated.finish_reason,
             constrained=self._sampling.constrained(sampled, grammar_of(prompt.request["sampling_params"])),
             replaced=sampled.replaced,
+            temperatures=sampled.temperatures,
         )
         self._note(body, prompt, generated, entry)
         return ChatAnswer(answer, entry, prompt.fork.reason if prompt.fork else "")

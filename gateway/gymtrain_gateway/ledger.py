@@ -93,7 +93,15 @@ class Ledger:
 
     def _shared(self, entry: LedgerEntry) -> _Noted:
         tick = int(self._clock() / self._limits.seconds * _TICKS)
-        kind = (*entry.versions, entry.history, entry.finish_reason, entry.constrained, entry.replaced, tick)
+        kind = (
+            *entry.versions,
+            entry.history,
+            entry.finish_reason,
+            entry.constrained,
+            entry.replaced,
+            entry.temperatures,
+            tick,
+        )
         noted = self._kinds.get(kind)
         if noted is None:
             noted = _Noted(entry, tick)
@@ -120,5 +128,12 @@ def _merged(old: LedgerEntry | None, new: LedgerEntry) -> LedgerEntry:
     versions = [*earlier, *new.versions][-_VERSIONS_KEPT:]
     constrained = old.constrained or new.constrained
     replaced = tuple(dict.fromkeys([*old.replaced, *new.replaced]))
-    update = {"versions": versions, "history": history, "constrained": constrained, "replaced": replaced}
+    temperatures = tuple(dict.fromkeys([*old.temperatures, *new.temperatures]))
+    update = {
+        "versions": versions,
+        "history": history,
+        "constrained": constrained,
+        "replaced": replaced,
+        "temperatures": temperatures,
+    }
     return new.model_copy(update=update)

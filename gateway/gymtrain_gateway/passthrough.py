@@ -121,6 +121,7 @@ class Passthrough:
                     finish_reason=choice.get("finish_reason"),
                     constrained=constrained,
                     replaced=sampled.replaced,
+                    temperatures=sampled.temperatures,
                 )
                 self._ledger.note(prompt, output, entry)
 

@@ -4,6 +4,9 @@ A call whose tokens can be trained on (its answer carries them) is sampled as th
 way: agents, model servers and rows of a dataset have settings of their own (NeMo Gym's rows carry `temperature`,
 `top_p` and `metadata.extra_body`), and a request that leaves a setting out gets the server's default for it. Any other
 call, such as that of a judge with a model server of its own, is sampled as it asks.
+
+Where evaluations have a temperature of their own, their calls ask for it by a mark (gymtrain_api.sampling.marked), and
+the ledger has the temperature of each call: the trainer uses none of the other kind.
 """
 
 import logging
@@ -11,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gymtrain_api.sampling import in_full
+from gymtrain_api.sampling import in_full, is_marked
 from gymtrain_gateway.history import has_past_turns
 from gymtrain_gateway.metrics import Metrics
 
@@ -41,13 +44,16 @@ class Sampled:
     body: dict[str, Any]
     trained: bool = False  # its answer carries its tokens: without them nobody can train on it
     replaced: tuple[str, ...] = ()  # settings that the call asked for and didn't get
+    temperatures: tuple[float, ...] = ()  # that it is sampled at, for the ledger
 
 
 class Sampling:
     """What the run samples from."""
 
-    def __init__(self, temperature: float, metrics: Metrics) -> None:
-        self._wanted = in_full(temperature)
+    def __init__(self, temperature: float, metrics: Metrics, evaluation: float | None = None) -> None:
+        """`evaluation`: the temperature of evaluations, where it is another."""
+        self._temperature = temperature
+        self._evaluation = evaluation
         self._metrics = metrics
         self._told: set[str] = set()
 
@@ -55,10 +61,14 @@ class Sampling:
         """The request, with the run's sampling where its tokens can be trained on."""
         if not (body.get("logprobs") or body.get("return_token_ids") or has_past_turns(body.get("messages"))):
             return Sampled(body)
+        evaluates = self._evaluation is not None and is_marked(body.get("temperature"), self._evaluation)
+        temperature = self._evaluation if evaluates and self._evaluation is not None else self._temperature
+        wanted = in_full(temperature)
+        asked_for = body | {"temperature": temperature} if evaluates else body
         replaced = [
             name
-            for name, value in self._wanted.items()
-            if body.get(name) is not None and body[name] not in (value, *_ALSO_NEUTRAL.get(name, ()))
+            for name, value in wanted.items()
+            if asked_for.get(name) is not None and asked_for[name] not in (value, *_ALSO_NEUTRAL.get(name, ()))
         ]
         replaced += [name for name, idle in _DROPPED.items() if body.get(name) is not None and body[name] not in idle]
         for name in replaced:
@@ -68,7 +78,8 @@ class Sampling:
             asked = ", ".join(f"{name} {str(body[name])[:40]}" for name in replaced)
             logger.warning("a call asks for %s: the run's own sampling is used, because training depends on it", asked)
         kept = {name: value for name, value in body.items() if name not in _DROPPED}
-        return Sampled(kept | self._wanted, trained=True, replaced=tuple(replaced))
+        temperatures = () if self._evaluation is None else (temperature,)
+        return Sampled(kept | wanted, trained=True, replaced=tuple(replaced), temperatures=temperatures)
 
     def constrained(self, sampled: Sampled, grammar: str) -> bool:
         """Whether the tokens of an answer that can be trained on were held to `grammar`, which is counted."""

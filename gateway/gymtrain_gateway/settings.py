@@ -6,7 +6,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from gymtrain_api.runs import parse_run_config
-from gymtrain_api.sampling import temperature_of
+from gymtrain_api.sampling import evaluation_temperature, temperature_of
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.transports import may_send_adapters, syncs_weights
 from gymtrain_api.wiring import RunConfig
@@ -40,6 +40,7 @@ class Settings:
     rollouts: int  # that the trainer keeps open at once
     temperature: float  # at which the policy is sampled
     ledger: LedgerLimits
+    evaluation_temperature: float | None = None  # that evaluations are sampled at, where it is another
 
 
 def from_run(run: RunConfig) -> Settings:
@@ -60,10 +61,17 @@ def from_run(run: RunConfig) -> Settings:
         timeout_seconds=spec.gateway.timeout_seconds,
         # The gateway pods know nothing of each other, so each has its share of what a vLLM pod may have.
         max_in_flight=-(-spec.gateway.max_in_flight // spec.gateway.replicas),
-        rollouts=spec.rollout.max_concurrent,
+        rollouts=_rollouts_at_once(spec),
         temperature=temperature_of(spec.trainer.config),
+        evaluation_temperature=evaluation_temperature(spec),
         ledger=ledger_limits(spec),
     )
+
+
+def _rollouts_at_once(spec: GymTrainingRunSpec) -> int:
+    """That the trainer keeps open, for training and for an evaluation beside it."""
+    evaluation, training = spec.evaluates, spec.rollout.max_concurrent
+    return training + (evaluation.max_concurrent or training if evaluation is not None else 0)
 
 
 def ledger_limits(spec: GymTrainingRunSpec) -> LedgerLimits:
@@ -77,7 +85,7 @@ def ledger_limits(spec: GymTrainingRunSpec) -> LedgerLimits:
     generations = generations if isinstance(generations, int) else _TRL_GENERATIONS
     waits = -(-generations // rollout.max_concurrent)  # a group is begun whole, where a slot is free
     return LedgerLimits(
-        calls=max(LEDGER_CALLS, LEDGER_CALLS_PER_ROLLOUT * rollout.max_concurrent),
+        calls=max(LEDGER_CALLS, LEDGER_CALLS_PER_ROLLOUT * _rollouts_at_once(spec)),
         seconds=rollout.max_attempts * ((1 + waits) * one_try + _PAUSE_SECONDS) + _QUESTION_SECONDS,
     )
 

@@ -29,7 +29,7 @@ def prepare(run: RunConfig, folders: Folders, gym_config: Path = Path(GYM_CONFIG
     index = preparation.prepare(run.spec.data, agents, listed, folders, findings, schema=None, sample=False)
     if not findings:
         preparation.write_index(index, folders)
-        for file in index.train:
+        for file in (*index.train, *index.validation):
             print(f"{file.file}: {file.rows} rows, agents {file.agents}", flush=True)
     return findings
 
@@ -50,7 +50,7 @@ def _listed(run: RunConfig, gym_config: Path) -> list[Listed]:
 def _agents(run: RunConfig) -> AgentDirectory:
     """The agents of the run. Only where a generated dataset leaves its agent open, the Gym config has to tell."""
     names = frozenset(run.agents) | frozenset(run.verifiers)  # in mode Verify no agent has a URL
-    if len(names) == 1 or (names and all(d.agent or not d.reasoning_gym for d in run.spec.data.train)):
+    if len(names) == 1 or (names and all(d.agent or not d.reasoning_gym for _, d in run.spec.data.placed())):
         return AgentDirectory(names, reasoning_gym=names)
     from gymtrain_gym.config import resolve, servers
 

@@ -43,6 +43,15 @@ GUARDED: dict[str, Object] = {
             "storage": {"size": "1Gi"},
         }
     },
+    "spec.data.validation pvc://datasets/held-out.jsonl": {
+        "data": {"validation": [{"source": "pvc://datasets/held-out.jsonl"}]}
+    },
+    "spec.data.validation s3://rows/held-out.jsonl": {
+        "data": {
+            "validation": [{"source": "s3://rows/held-out.jsonl", "secret": {"name": "keys"}}],
+            "storage": {"size": "1Gi"},
+        }
+    },
     "spec.data.prepare.tokenSecret": {
         "data": {
             "prepare": {"shouldDownload": True, "tokenSecret": {"name": "hub", "key": "token"}},
@@ -56,6 +65,7 @@ GUARDED: dict[str, Object] = {
     "spec.inference.template": {"inference": {"template": {"spec": {"hostIPC": True}}}},
     "spec.inference.compileCache.claimName": {"inference": {"compileCache": {"claimName": "theirs"}}},
     "spec.trainer.image": {"trainer": {"image": "mine/trainer:1"}},
+    "spec.trainer.env KEY": {"trainer": {"env": [{"name": "PLAIN", "value": "1"}, _FROM_SECRET]}},
     "spec.trainer.template": {"trainer": {"template": _POD}},
     "spec.trainer.checkpoint.claimName": {"trainer": {"checkpoint": {"claimName": "theirs"}}},
     "spec.gateway.image": {"gateway": {"image": "mine/gateway:1"}},

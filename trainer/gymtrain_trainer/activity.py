@@ -12,6 +12,7 @@ class Doing(StrEnum):
 
     ROLLOUTS = "waiting for rollouts"
     SYNC = "in weight sync"
+    EVALUATION = "waiting for an evaluation"
     STEP = "in the training step"  # and all else: saving, logging
 
 

@@ -113,6 +113,7 @@ class DropReason(StrEnum):
     STALE = "stale"  # sampled by weights that the gateway should not have let through: drawn again
     FOREIGN_WEIGHTS = "foreign_weights"  # sampled from other weights than this attempt's: drawn again
     NO_LEDGER_ENTRY = "no_ledger_entry"  # no gateway pod knows which weights sampled it: drawn again
+    OTHER_TEMPERATURE = "other_temperature"  # sampled at that of evaluations: drawn again
     EQUAL_REWARDS = "equal_rewards"  # no advantage, and rollout.dynamicSampling: another row is drawn
     TOO_LONG = "too_long"  # a sample has more tokens than trainer.config.token_budget: another row is drawn
 

@@ -299,6 +299,11 @@ class StepCallbacks(Protocol):
         checkpoint. `trained`: all samples of the step, where `spec.trainer.records.on`; nobody reads it elsewhere."""
         ...
 
+    def on_synced(self, steps: Steps) -> None:
+        """After the weight sync of a step, or after the step where it has none, before its checkpoint; and after the
+        sync before the first step, once the rollouts have started."""
+        ...
+
     def on_measures(self, steps: Steps, measures: StepMeasures) -> None:
         """After the weight sync, where the user's settings want a report of this step."""
         ...

@@ -42,6 +42,7 @@ class ProgressBoard:
         self._samples: deque[dict[str, Any]] = deque(maxlen=KEPT_SAMPLES)
         self._numbers: dict[str, float] = {}
         self._tallies: Counter[tuple[str, str]] = Counter()
+        self._evaluation: dict[str, dict[str, float]] = {}
         self._lost: Counter[Loss] = Counter()
         self.in_flight: Callable[[], InFlight] = InFlight  # the rollout worker puts its own here
 
@@ -130,6 +131,16 @@ class ProgressBoard:
         """The last step's numbers by name."""
         with self._lock:
             return dict(self._numbers)
+
+    def set_evaluation(self, numbers: dict[str, dict[str, float]]) -> None:
+        """Replaces the last evaluation's numbers by environment, which /metrics shows."""
+        with self._lock:
+            self._evaluation = dict(numbers)
+
+    def evaluation(self) -> dict[str, dict[str, float]]:
+        """The last evaluation's numbers by environment and name."""
+        with self._lock:
+            return dict(self._evaluation)
 
 
 def write_termination_message(progress: TrainerProgress, path: Path) -> None:

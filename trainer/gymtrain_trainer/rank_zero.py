@@ -11,13 +11,15 @@ from gymtrain_trainer.activity import Activity, Doing
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.data.order import Place
 from gymtrain_trainer.data.rows import Tasks
+from gymtrain_trainer.evaluation.best import BestCheckpoint
+from gymtrain_trainer.evaluation.evaluations import Evaluations
 from gymtrain_trainer.framework import Trainer, TrainingSettings
 from gymtrain_trainer.monitoring.recorder import Recorder
 from gymtrain_trainer.monitoring.sample_check import SampleChecker, share_to_check, tolerance_of
 from gymtrain_trainer.monitoring.step_alarms import SampleAlarms
 from gymtrain_trainer.monitoring.watchdog import Watchdog
 from gymtrain_trainer.progress import ProgressBoard
-from gymtrain_trainer.rollouts.build import make_worker, read_tasks
+from gymtrain_trainer.rollouts.build import evaluation_settings, make_worker, read_tasks, read_validation
 from gymtrain_trainer.rollouts.worker import RolloutWorker
 from gymtrain_trainer.stopping import StopSignal
 from gymtrain_trainer.weight_sync_setup import fill_prompts, make_weight_sync, parity_check
@@ -64,6 +66,7 @@ class RankZero:
     prompts: list[list[int]]  # of the parity check; filled once there is a tokenizer
     servers: Future[None]
     recorder: Recorder
+    evaluations: Evaluations | None = None
 
     def __post_init__(self) -> None:
         self.board.in_flight = self.worker.in_flight
@@ -129,6 +132,13 @@ def make_rank_zero(
         with activity.doing(Doing.ROLLOUTS), stop.waiting():
             yield
 
+    recorder = Recorder(
+        context.run_folder,
+        spec.trainer.records,
+        board,
+        weight_sync.numbers.label,
+        evaluates=spec.evaluates is not None,
+    )
     worker.buffer.while_waiting = while_waiting
     if checker is not None:
         worker.buffer.on_taken = checker.take
@@ -144,12 +154,49 @@ def make_rank_zero(
             activity,
             before_first_step=float(spec.rollout.timeout_seconds),
             unsynced_pods=lambda: weight_sync.stats.unreachable,
+            evaluates=lambda: worker.evaluates,
         ),
         alarms=SampleAlarms(settings.sync_every_steps),
         checker=checker,
         prompts=parity.prompts,
         servers=servers,
-        recorder=Recorder(context.run_folder, spec.trainer.records, board, weight_sync.numbers.label),
+        recorder=recorder,
+        evaluations=_evaluations(context, board, settings, worker, weight_sync, recorder, stop, activity),
+    )
+
+
+def _evaluations(
+    context: Context,
+    board: ProgressBoard,
+    settings: TrainingSettings,
+    worker: RolloutWorker,
+    weight_sync: WeightSync,
+    recorder: Recorder,
+    stop: StopSignal,
+    activity: Activity,
+) -> Evaluations | None:
+    spec = context.run.spec
+    evaluation, of_each = spec.evaluates, evaluation_settings(spec)
+    if evaluation is None or of_each is None:
+        return None
+
+    def meanwhile() -> None:
+        if weight_sync.wants_resend:
+            weight_sync.resend()
+
+    return Evaluations(
+        evaluation,
+        of_each,
+        read_validation(context, evaluation.max_tasks),
+        sync_every=settings.sync_every_steps,
+        worker=worker,
+        numbering=weight_sync.numbers,
+        recorder=recorder,
+        board=board,
+        stop=stop,
+        activity=activity,
+        best=BestCheckpoint(context.run_folder) if evaluation.keep_best and spec.trainer.checkpoint else None,
+        meanwhile=meanwhile,
     )
 
 

@@ -51,6 +51,8 @@ class StepReport:
             step=steps.done,
             max_steps=steps.total,
         )
+        if self._rank_zero.evaluations is not None:
+            self._rank_zero.evaluations.begin(steps)
         self._rank_zero.watchdog.begin()
 
     def on_step_begin(self) -> None:
@@ -69,6 +71,13 @@ class StepReport:
         if steps.done == self._first_step + 1:
             fields["first_step_at"] = time.time()
         self._board.update(**fields)
+        if self._rank_zero.evaluations is not None:
+            self._rank_zero.evaluations.step_ended(steps)
+
+    def on_synced(self, steps: Steps) -> None:
+        """After the weight sync."""
+        if self._rank_zero.evaluations is not None:
+            self._rank_zero.evaluations.synced(steps)
 
     def on_measures(self, steps: Steps, measures: StepMeasures) -> None:
         """After the weight sync."""
@@ -152,6 +161,8 @@ class StepReport:
         """A checkpoint was written, or tried."""
         self._rank_zero.recorder.settle()
         self._saves.complete(steps.done, self._rank_zero.worker)
+        if self._rank_zero.evaluations is not None:
+            self._rank_zero.evaluations.saved()
 
     def on_save_error(self, steps: Steps, error: Exception) -> None:
         """A checkpoint could not be written."""

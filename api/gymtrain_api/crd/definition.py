@@ -77,6 +77,7 @@ _COLUMNS = [
     _column("Step", ".status.progress.step", "Optimizer steps done.", "integer"),
     _column("Max", ".status.progress.maxSteps", "Optimizer steps to do.", "integer"),
     _column("Reward", ".status.progress.reward", "Mean reward of the last step."),
+    _column("Validation", ".status.progress.validationReward", "Mean reward of the last evaluation."),
     _column("Transport", ".status.weightSync.transport", "How weights reach vLLM."),
     _column("Age", ".metadata.creationTimestamp", "Time since the run was created.", "date"),
     _column("Attempt", ".status.attempt", "Current attempt, from 1.", "integer", wide=True),

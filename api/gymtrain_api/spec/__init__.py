@@ -6,7 +6,17 @@ Only implemented fields are here.
 """
 
 from gymtrain_api.spec.base import CIDR_PATTERN, DECIMAL_PATTERN, IMAGE_PATTERN, SIZE_PATTERN, PodSettings
-from gymtrain_api.spec.data import Data, Dataset, DatasetType, FromGym, Prepare, PromptMessage, ReasoningGymTask
+from gymtrain_api.spec.data import (
+    Data,
+    Dataset,
+    DatasetType,
+    FromGym,
+    Prepare,
+    PromptMessage,
+    ReasoningGymTask,
+    ValidationDataset,
+)
+from gymtrain_api.spec.evaluation import Evaluation
 from gymtrain_api.spec.gym import Gym, GymServer
 from gymtrain_api.spec.run import GymTrainingRunSpec
 from gymtrain_api.spec.sandboxes import ImageRewrite, Sandboxes
@@ -21,6 +31,7 @@ __all__ = [
     "Data",
     "Dataset",
     "DatasetType",
+    "Evaluation",
     "FailureAction",
     "FromGym",
     "Gym",
@@ -34,4 +45,5 @@ __all__ = [
     "ReasoningGymTask",
     "Records",
     "Sandboxes",
+    "ValidationDataset",
 ]

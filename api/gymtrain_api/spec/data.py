@@ -1,5 +1,6 @@
 """`spec.data`: the datasets."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
@@ -45,14 +46,15 @@ class FromGym(Spec):
         None,
         min_length=1,
         max_length=4,
-        description="Types of the datasets. Default: [train], or with data.prepare.mode example_validation [example].",
+        description="Types of the datasets. Default: [train] in data.train and [validation] in data.validation, or "
+        "with data.prepare.mode example_validation [example] in both.",
     )
     agents: list[str] | None = Field(
         None, min_length=1, max_length=64, description="Agent servers whose datasets are used. Default: all."
     )
 
 
-class Dataset(Spec):
+class ValidationDataset(Spec):
     """One dataset, with exactly one of source, reasoningGym and fromGym. fromGym may be several files."""
 
     source: str | None = Field(
@@ -81,13 +83,6 @@ class Dataset(Spec):
         None,
         description="Datasets that the Gym config lists (its agents' `datasets`). Their rows without agent_ref go to "
         "the agent that lists them.",
-    )
-    weight: int = Field(
-        1,
-        ge=1,
-        le=1000,
-        description="How often this dataset is drawn from, relative to the others. With fromGym, each file has this "
-        "weight, times its num_repeats.",
     )
     agent: str | None = Field(
         None,
@@ -147,6 +142,12 @@ class Prepare(Spec):
     )
 
 
+class Dataset(ValidationDataset):
+    """One dataset to train on."""
+
+    weight: int = Field(1, ge=1, le=1000, description="How often this dataset is drawn from, relative to the others.")
+
+
 class Data(Spec):
     """The datasets of the run."""
 
@@ -155,15 +156,24 @@ class Data(Spec):
         description="Runs NeMo Gym's data preparation before preflight checks the data. fromGym then stands for what "
         "it has made of each type, which stays on data.storage.",
     )
-
     storage: DataStorage | None = Field(
         None,
         description="Volume that hf://, s3://, gs:// and az:// sources are fetched to before preflight checks them.",
     )
-
     train: list[Dataset] = Field(
         default_factory=lambda: [Dataset.model_validate({"fromGym": {}})],
         min_length=1,
         max_length=64,
         description="Datasets to train on. Default: the train datasets that the Gym config lists.",
     )
+    validation: list[ValidationDataset] | None = Field(
+        None,
+        min_length=1,
+        max_length=64,
+        description="Datasets that the policy is evaluated on and never trained on, as evaluation says.",
+    )
+
+    def placed(self) -> list[tuple[str, ValidationDataset]]:
+        """All datasets, each with its place below `spec.data`, such as train[0]."""
+        sets: dict[str, Sequence[ValidationDataset]] = {"train": self.train, "validation": self.validation or ()}
+        return [(f"{name}[{number}]", one) for name, found in sets.items() for number, one in enumerate(found)]

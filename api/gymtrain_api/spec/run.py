@@ -5,6 +5,7 @@ from pydantic import Field
 from gymtrain_api.resume import RESUME_PATTERN
 from gymtrain_api.spec.base import Spec
 from gymtrain_api.spec.data import Data
+from gymtrain_api.spec.evaluation import Evaluation
 from gymtrain_api.spec.gym import Gym
 from gymtrain_api.spec.model import Model
 from gymtrain_api.spec.sandboxes import Sandboxes
@@ -23,6 +24,9 @@ class GymTrainingRunSpec(Spec):
     inference: Inference = Field(default_factory=Inference, description="The vLLM servers.")
     trainer: Trainer = Field(default_factory=Trainer, description="The training Job.")
     rollout: Rollout = Field(default_factory=Rollout, description="How rollouts are collected.")
+    evaluation: Evaluation | None = Field(
+        None, description="When and how the policy is evaluated on data.validation. Defaults apply without the block."
+    )
     gateway: Gateway = Field(default_factory=Gateway, description="The gateway in front of vLLM.")
     weight_sync: WeightSync = Field(default_factory=WeightSync, description="How weights reach vLLM.")
     sandboxes: Sandboxes | None = Field(
@@ -57,3 +61,8 @@ class GymTrainingRunSpec(Spec):
     ttl_seconds_after_finished: int | None = Field(
         None, ge=0, description="Time after its end until the run is deleted, with everything that it owns."
     )
+
+    @property
+    def evaluates(self) -> Evaluation | None:
+        """How the run is evaluated; None where it isn't."""
+        return (self.evaluation or Evaluation()) if self.data.validation else None

@@ -57,7 +57,7 @@ def check_mode_verify(config: Any, servers: list[GymServerInfo], index: DataInde
         findings: what is wrong is added here.
     """
     agents = {server.name: server for server in servers if server.kind == "agent"}
-    for name in sorted({name for file in index.train for name in file.agents} & agents.keys()):
+    for name in sorted({name for file in (*index.train, *index.validation) for name in file.agents} & agents.keys()):
         settings = config[name]["responses_api_agents"][agents[name].implementation]
         for key, kind in _VERIFY_CALLS.items():
             _check_reference(name, key, kind, settings.get(key), servers, findings)

@@ -13,7 +13,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from gymtrain_api.sources import GymPath, HubDataset, parse_data_source
-from gymtrain_api.spec import Dataset, DatasetType, FromGym
+from gymtrain_api.spec import Dataset, DatasetType, FromGym, ValidationDataset
+from gymtrain_api.wiring import source_folder
 from gymtrain_gym.config.findings import Findings, nearest
 from gymtrain_gym.server import workspace
 
@@ -39,9 +40,9 @@ class Entry:
     """One file to prepare."""
 
     where: str  # field of the spec
-    number: int  # place in the spec, by which volumes are mounted
+    folder: str  # below the folder of sources, where its volume is mounted
     stem: str  # of the names of its own files
-    dataset: Dataset
+    dataset: ValidationDataset
     prepared: Path | None = None  # file that upstream's preparation made for `fromGym`
 
 
@@ -74,7 +75,7 @@ def _of_server(name: str, server: Any) -> Iterator[Listed]:
 
 
 def entries(
-    datasets: Sequence[Dataset],
+    datasets: Sequence[ValidationDataset],
     field: str,
     default_type: DatasetType,
     listed: Sequence[Listed],
@@ -94,23 +95,23 @@ def entries(
     found = []
     use = field.rpartition(".")[2]
     for number, dataset in enumerate(datasets):
-        where, stem = f"{field}[{number}]", f"{use}-{number}"
+        where, stem, folder = f"{field}[{number}]", f"{use}-{number}", source_folder(f"{use}[{number}]")
         if dataset.from_gym is None:
-            found.append(Entry(where, number, stem, _with_agent(dataset, listed)))
+            found.append(Entry(where, folder, stem, _with_agent(dataset, listed)))
             continue
         if prepared is not None:
             for kind in sorted(set(dataset.from_gym.types or [default_type])):
                 file = prepared / f"{kind}.jsonl"
                 if file.exists():
-                    found.append(Entry(where, number, f"{stem}-{kind}", dataset, file))
+                    found.append(Entry(where, folder, f"{stem}-{kind}", dataset, file))
                     continue
                 there = nearest(kind, {file.stem for file in prepared.glob("*.jsonl")})
                 findings.add(f"{where}.fromGym", f"data.prepare made no {kind} dataset: {there}. See its mode")
             continue
         chosen = _chosen(dataset.from_gym, f"{where}.fromGym", default_type, listed, findings)
         for place, one in enumerate(chosen):
-            if made := _as_dataset(one, dataset.weight, findings):
-                found.append(Entry(where, number, f"{stem}-{place}", made))
+            if made := _as_dataset(one, dataset, findings):
+                found.append(Entry(where, folder, f"{stem}-{place}", made))
     return found
 
 
@@ -135,7 +136,7 @@ def _chosen(
     return chosen
 
 
-def _as_dataset(one: Listed, weight: int, findings: Findings) -> Dataset | None:
+def _as_dataset(one: Listed, wanted: ValidationDataset, findings: Findings) -> ValidationDataset | None:
     """The listed dataset as the spec would have it; None, with a finding, where its file isn't in the image."""
     roots = workspace.roots()
     path = Path(one.path)
@@ -152,18 +153,21 @@ def _as_dataset(one: Listed, weight: int, findings: Findings) -> Dataset | None:
         )
     elif inside is None:
         findings.add(where, f"{one.path} leads out of {' and '.join(map(str, roots))}")
-    elif weight * one.repeats > _MAX_WEIGHT:
+    elif isinstance(wanted, Dataset) and wanted.weight * one.repeats > _MAX_WEIGHT:
         findings.add(
             f"config key {one.key}.num_repeats",
-            f"{one.repeats} times weight {weight} is more than {_MAX_WEIGHT}: lower either",
+            f"{one.repeats} times weight {wanted.weight} is more than {_MAX_WEIGHT}: lower either",
         )
     else:
         relative = found.relative_to(next(root for root in roots if found.is_relative_to(root)))
-        return Dataset(source=f"gym://{relative}", agent=one.agent, weight=weight * one.repeats)
+        source = f"gym://{relative}"
+        if isinstance(wanted, Dataset):
+            return Dataset(source=source, agent=one.agent, weight=wanted.weight * one.repeats)
+        return ValidationDataset(source=source, agent=one.agent)
     return None
 
 
-def _with_agent(dataset: Dataset, listed: Sequence[Listed]) -> Dataset:
+def _with_agent[D: ValidationDataset](dataset: D, listed: Sequence[Listed]) -> D:
     """The dataset with the agent that lists its file, where it names none and one agent does."""
     source = parse_data_source(dataset.source) if dataset.source and dataset.agent is None else None
     match source:

@@ -16,9 +16,10 @@ import os
 import shutil
 import struct
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from gymtrain_api.sources import (
     ConfigMapKey,
@@ -29,7 +30,7 @@ from gymtrain_api.sources import (
     VolumePath,
     parse_data_source,
 )
-from gymtrain_api.spec import Data, DatasetType
+from gymtrain_api.spec import Data, Dataset, ValidationDataset
 from gymtrain_api.wiring import DATA_DIR, FETCHED_DIR, SOURCES_DIR, DataFile, DataIndex
 from gymtrain_gym.config.findings import Findings, nearest
 from gymtrain_gym.datasets import generated
@@ -93,17 +94,21 @@ def prepare(
         policy: what the rows are compared with, for warnings; None gives none.
     """
     folders.data.mkdir(parents=True, exist_ok=True)
-    files = []
+    examples = data.prepare is not None and data.prepare.mode == "example_validation"
     prepared = folders.fetched / PREPARED if data.prepare else None
-    default_type: DatasetType = "example" if data.prepare and data.prepare.mode == "example_validation" else "train"
-    for entry in entries(data.train, "spec.data.train", default_type, listed, findings, prepared):
-        try:
-            files.append(_prepare_one(entry, agents, folders, findings, schema, sample, policy))
-        except DatasetError as error:
-            dataset = entry.dataset
-            place = "reasoningGym" if dataset.reasoning_gym else "source" if dataset.source else "fromGym"
-            findings.add(f"{entry.where}.{place}", f"{dataset.source}: {error}" if dataset.source else str(error))
-    return DataIndex(train=files)
+
+    def files(datasets: Sequence[ValidationDataset], use: Literal["train", "validation"]) -> Iterator[DataFile]:
+        for entry in entries(datasets, f"spec.data.{use}", "example" if examples else use, listed, findings, prepared):
+            try:
+                yield _prepare_one(entry, agents, folders, findings, schema, sample, policy)
+            except DatasetError as error:
+                dataset = entry.dataset
+                place = "reasoningGym" if dataset.reasoning_gym else "source" if dataset.source else "fromGym"
+                findings.add(f"{entry.where}.{place}", f"{dataset.source}: {error}" if dataset.source else str(error))
+
+    return DataIndex(
+        train=list(files(data.train, "train")), validation=list(files(data.validation or (), "validation"))
+    )
 
 
 def write_index(index: DataIndex, folders: Folders) -> Path:
@@ -216,7 +221,7 @@ def _prepare_one(
         file=str(file),
         offsets_file=str(offsets),
         rows=rows,
-        weight=dataset.weight,
+        weight=dataset.weight if isinstance(dataset, Dataset) else 1,
         default_agent=default,
         agents=counts,
     )
@@ -239,12 +244,12 @@ def _locate(source: str, entry: Entry, copy: Path, folders: Folders) -> Path:
                 raise DatasetError("was not fetched: see the log of preflight's fetch-data container")
             return found
         case VolumeClaim(path=path) | VolumePath(path):
-            mounted = folders.sources / str(entry.number)
+            mounted = folders.sources / entry.folder
             found = _inside(mounted, path, "the volume")
             if not found.is_dir():
                 return found
         case ConfigMapKey(_, key):
-            found = _inside(folders.sources / str(entry.number), key, "the ConfigMap")
+            found = _inside(folders.sources / entry.folder, key, "the ConfigMap")
     if found.is_dir():
         inside = sorted(file.name for file in found.glob("*.jsonl"))
         raise DatasetError(f"is a folder: name one file, {nearest('', inside)}")

@@ -2,9 +2,10 @@
 
 The model is mounted at one path in every pod; where its volume isn't filled already an init container fetches it.
 
-Dataset N of `spec.data.train` is mounted as a folder, /gymtrain/sources/N; the file in it has the path
-that the source names (a key, for a ConfigMap). The whole volume is mounted, not the file by subPath:
-for a file that isn't there the kubelet would make a folder of that name instead of an error.
+Dataset N of `spec.data.train` is mounted as a folder, /gymtrain/sources/N, and one of `spec.data.validation` as
+/gymtrain/sources/validation-N; the file in it has the path that the source names (a key, for a ConfigMap). The whole
+volume is mounted, not the file by subPath: for a file that isn't there the kubelet would make a folder of that name
+instead of an error.
 """
 
 from collections.abc import Sequence
@@ -132,7 +133,7 @@ def dataset_mounts(run: RunContext) -> DatasetMounts:
     a pod that names a claim twice never starts with some drivers."""
     volumes: dict[str, Object] = {}
     mounts: list[Object] = []
-    for number, dataset in enumerate(run.spec.data.train):
+    for place, dataset in run.spec.data.placed():
         source = parse_data_source(dataset.source) if dataset.source else None
         match source:
             case VolumeClaim(claim=claim):
@@ -140,27 +141,34 @@ def dataset_mounts(run: RunContext) -> DatasetMounts:
             case ConfigMapKey(name=name):
                 key, volume = f"configmap/{name}", {"configMap": {"name": name}}
             case VolumePath():
-                key, volume = f"volume/{number}", dict(dataset.volume or {})
+                key, volume = f"volume/{place}", dict(dataset.volume or {})
             case GymPath() | HubDataset() | StoredObject() | None:
                 continue  # in the Gym image, on the volume for what is fetched, or made by a generator
             case _:
                 assert_never(source)
         found = volumes.setdefault(key, volume | {"name": f"source-{len(volumes)}"})
-        mounts.append({"name": found["name"], "mountPath": f"{wiring.SOURCES_DIR}/{number}", "readOnly": True})
+        mounts.append(
+            {
+                "name": found["name"],
+                "mountPath": f"{wiring.SOURCES_DIR}/{wiring.source_folder(place)}",
+                "readOnly": True,
+            }
+        )
     return DatasetMounts(tuple(volumes.values()), tuple(mounts))
 
 
 def data_fetch(run: RunContext, mounts: Sequence[Object]) -> list[Object]:
     """Builds the init containers of the preflight pod that fetch datasets to the volume: one for each Secret, since
     what opens one source is not for the others. `mounts` has the volume."""
-    by_secret: dict[str, list[int]] = {}
-    for number, dataset in enumerate(run.spec.data.train):
+    by_secret: dict[str, list[str]] = {}
+    for place, dataset in run.spec.data.placed():
         if dataset.source and isinstance(parse_data_source(dataset.source), HubDataset | StoredObject):
-            by_secret.setdefault(dataset.secret.name if dataset.secret else "", []).append(number)
+            by_secret.setdefault(dataset.secret.name if dataset.secret else "", []).append(place)
     fetching = []
-    for secret, numbers in by_secret.items():
-        command = ["python", "-m", "gymtrain_gym.fetch", *(f"train-{number}" for number in numbers)]
-        name, requests = f"fetch-data-{numbers[0]}", {"cpu": "50m", "memory": "256Mi"}
+    for secret, places in by_secret.items():
+        datasets = [place.rstrip("]").replace("[", "-") for place in places]
+        command = ["python", "-m", "gymtrain_gym.fetch", *datasets]
+        name, requests = f"fetch-data-{wiring.source_folder(places[0])}", {"cpu": "50m", "memory": "256Mi"}
         made = container(run, name, run.gym_image, command, mounts=mounts, requests=requests)
         fetching.append(made | {"envFrom": [{"secretRef": {"name": secret}}]} if secret else made)
     return fetching

@@ -125,6 +125,8 @@ def _for_pod(
 def _passed(run: RunContext, verdict: Verdict, ignored: tuple[str, ...] = ()) -> PreflightStep:
     rows = sum(file.rows for file in verdict.gym.data.train)
     message = f"{len(verdict.gym.servers)} Gym servers, {rows} rows of training data"
+    if verdict.gym.data.validation:
+        message += f", {sum(file.rows for file in verdict.gym.data.validation)} of validation data"
     if ignored:
         message += f". {', '.join(ignored)} changed after the check and is ignored: restore it, or apply a new run"
     warnings = [*_warnings_of(run.spec), *verdict.gym.warnings, *verdict.trainer.warnings]
@@ -234,9 +236,9 @@ def named_objects(spec: GymTrainingRunSpec, run: str) -> list[tuple[str, str, st
             pass
         case _:
             assert_never(model)
-    for number, dataset in enumerate(spec.data.train):
+    for place, dataset in spec.data.placed():
         source = parse_data_source(dataset.source) if dataset.source else None
-        field = f"spec.data.train[{number}].source"
+        field = f"spec.data.{place}.source"
         match source:
             case VolumeClaim(claim=claim):
                 found.append(("PersistentVolumeClaim", claim, field))

@@ -32,7 +32,7 @@ def shown_progress(report: TrainerProgress | None, before: Progress | None, now:
     last = to_seconds(before.last_update_time) if before else None
     if (
         before
-        and before.step == report.step
+        and (before.step, before.validation_step) == (report.step, report.validation_step)
         and last is not None
         and now - last < QUIET_SECONDS
         and report.phase not in {"complete", "failed"}
@@ -43,6 +43,12 @@ def shown_progress(report: TrainerProgress | None, before: Progress | None, now:
         max_steps=report.max_steps,
         reward=None if report.reward is None else f"{report.reward:.4f}",
         tokens_per_second=None if report.tokens_per_second is None else f"{report.tokens_per_second:.1f}",
+        validation_reward=None if report.validation_reward is None else f"{report.validation_reward:.4f}",
+        validation_step=report.validation_step,
+        best_validation_reward=None
+        if report.best_validation_reward is None
+        else f"{report.best_validation_reward:.4f}",
+        best_step=report.best_step,
         rollouts=report.rollouts,
         failed_rollouts=report.failed_rollouts,
         lost_rollouts=_lost_rollouts(report) or None,

@@ -1,10 +1,12 @@
 """The run's sampling in place of what calls ask for, and what holds answers to a grammar."""
 
+import json
 from typing import Any
 
 import pytest
 
 from gymtrain_api.ledger import LedgerEntry, LedgerQuestion, token_digest
+from gymtrain_api.sampling import evaluation_temperature, is_marked, marked
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.wiring import RunConfig
 from gymtrain_gateway.settings import from_run
@@ -156,3 +158,42 @@ def test_the_temperature_is_the_trainers(config: dict[str, Any], temperature: fl
         name="r", namespace="n", spec=spec, inference_url="", inference_pods_host="", trainer_host="trainer"
     )
     assert from_run(run).temperature == temperature
+
+
+async def test_a_call_for_an_evaluation_is_sampled_at_its_temperature_and_both_are_in_the_ledger(start: Start) -> None:
+    pod = FakeVLLM()
+    bench = await start(pod, evaluation_temperature=0.0)
+    asked = [marked(0.0), 0.9, 0.0, None]
+    entries = []
+    for number, temperature in enumerate(asked):
+        body = request(logprobs=True, messages=[{"role": "user", "content": f"q{number}"}], temperature=temperature)
+        _, document, _ = await bench.post(CHAT, body)
+        entries.append(entry_of(bench, document["choices"][0]["message"]))
+    sampled = [request["temperature"] for request in pod.rendered]
+    assert sampled == [0.0, 0.9, 0.9, 0.9], "a round number of an agent's own is no mark"
+    assert [entry.temperatures for entry in entries] == [(0.0,), (0.9,), (0.9,), (0.9,)]
+    assert [entry.replaced for entry in entries] == [(), (), ("temperature",), ()]
+
+
+async def test_with_one_temperature_the_ledger_says_nothing_of_it_and_a_mark_is_replaced(start: Start) -> None:
+    pod = FakeVLLM()
+    bench = await start(pod)
+    _, document, _ = await bench.post(CHAT, request(logprobs=True, temperature=marked(0.0)))
+    assert pod.rendered[0]["temperature"] == 0.9
+    assert entry_of(bench, document["choices"][0]["message"]).temperatures == ()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.01, 0.6, 1.0, 2.0])
+def test_a_mark_is_known_after_json_and_no_number_that_people_write(temperature: float) -> None:
+    assert is_marked(json.loads(json.dumps(marked(temperature))), temperature)
+    assert 0 <= marked(temperature) <= 2
+    assert not any(is_marked(number / 1000, temperature) for number in range(2001))
+
+
+def test_the_temperature_of_evaluations_comes_from_the_run() -> None:
+    def of(**evaluation: Any) -> float | None:
+        data = {"train": [{"source": "pvc://a/b"}], "validation": [{"source": "pvc://a/c"}]}
+        run = smallest_run(data=data, evaluation=evaluation, trainer={"config": {"temperature": 0.8}})
+        return evaluation_temperature(GymTrainingRunSpec.model_validate(run["spec"]))
+
+    assert (of(), of(temperature="0"), of(temperature="0.8"), of(temperature="1")) == (None, 0.0, None, 1.0)

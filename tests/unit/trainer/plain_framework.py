@@ -71,6 +71,7 @@ class PlainTrainer:
         try:
             self._sync()
             self._zero.rollouts.start()
+            self._zero.callbacks.on_synced(Steps(self.step, total))
             while self.step < total and not self._parts.stop.requested:
                 self._step(total)
         finally:
@@ -88,6 +89,7 @@ class PlainTrainer:
         steps = Steps(self.step, total)
         callbacks.on_step_end(steps, [made for group in groups for made in self._made_of(group)])
         self._sync()
+        callbacks.on_synced(steps)
         callbacks.on_measures(steps, StepMeasures(loss=0.5, kl=0.0, ratio=1.0))
         if self._parts.context.run.spec.trainer.checkpoint:
             try:

@@ -46,13 +46,17 @@ def process(
         on_pause: Callable[[int], None] | None = None,
         rollout: dict[str, Any] | None = None,
         resume_from: str | None = None,
+        evaluation: dict[str, Any] | None = None,
         **config: Any,
     ) -> tuple[VLLM, ProgressBoard, Context]:
         vllm = VLLM(tiny_model)
         vllm.stale_from = stale_from
         vllm.on_pause = on_pause or vllm.on_pause
         served.agent.behaviour = vllm.answer
-        spec = {"rollout": rollout or {}, "resumeFrom": resume_from}
+        spec: dict[str, Any] = {"rollout": rollout or {}, "resumeFrom": resume_from}
+        if evaluation is not None:
+            task = {"reasoningGym": {"task": "chain_sum", "size": 4}}
+            spec |= {"data": {"train": [task], "validation": [task]}, "evaluation": evaluation}
         made = make_context(tmp_path, tiny_model, served.agent.url, spec, **config)
         board = run_process(made, vllm, stop or StopSignal(), monkeypatch.setattr)
         assert board is not None
@@ -205,3 +209,42 @@ def _ends_at(folder: Path, step: int) -> None:
     assert checkpoint is not None
     assert (checkpoint.state.step, checkpoint.state.position) == (step, step)
     assert len((made.run_folder / "rewards.csv").read_text().splitlines()) == 1 + step
+
+
+def evaluated(made: Context) -> list[tuple[int, str]]:
+    """Steps and weight versions, by evaluations.csv."""
+    rows = csv.DictReader((made.run_folder / "evaluations.csv").read_text().splitlines())
+    return [(int(row["step"]), row["version"]) for row in rows if row["environment"] == "(all)"]
+
+
+def test_evaluations_of_trls_trainer_save_their_steps_and_reach_its_log(process: Callable[..., Any]) -> None:
+    vllm, board, made = process(evaluation={"everySteps": 2}, max_steps=4, save_steps=100, save_total_limit=1)
+    assert evaluated(made) == [(0, vllm.labels[0]), (2, vllm.labels[2]), (4, vllm.labels[4])]
+    assert json.loads((made.run_folder / "best" / "trainer_state.json").read_text())["global_step"] in (2, 4)
+    assert [path.name for path in made.run_folder.glob("checkpoint-*")] == ["checkpoint-4"]
+    state = json.loads((made.run_folder / "checkpoint-4" / "trainer_state.json").read_text())
+    assert [entry["eval/step"] for entry in state["log_history"] if "eval/reward" in entry][:2] == [0.0, 2.0]
+    assert board.snapshot().validation_step == 4
+
+
+def test_a_run_that_went_on_at_its_end_makes_the_evaluation_that_was_cut_off(process: Callable[..., Any]) -> None:
+    _, _, made = process(evaluation={"everySteps": 0}, max_steps=2)
+    file = made.run_folder / "evaluations.csv"
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(line for line in lines if not line.startswith("2,")))
+    process(evaluation={"everySteps": 0}, max_steps=2)
+    assert [step for step, _ in evaluated(made)] == [0, 2]
+
+
+def test_with_fewer_syncs_than_steps_an_evaluation_is_over_before_the_next_checkpoint(
+    process: Callable[..., Any],
+) -> None:
+    vllm, _, made = process(
+        evaluation={"everySteps": 2, "atStart": False},
+        max_steps=4,
+        save_steps=1,
+        save_total_limit=1,
+        weight_sync_steps=2,
+    )
+    assert evaluated(made) == [(2, vllm.labels[1]), (4, vllm.labels[2])]
+    assert (made.run_folder / "best" / "gymtrain.json").exists()

@@ -22,6 +22,7 @@ from gymtrain_trainer.rollouts import alarms as alarms_module
 from gymtrain_trainer.rollouts import http as http_module
 from gymtrain_trainer.rollouts import worker as worker_module
 from gymtrain_trainer.rollouts.client import AgentSource
+from gymtrain_trainer.rollouts.evaluate import Evaluated
 from gymtrain_trainer.rollouts.group import Group, GroupEvents, GroupRules, GroupRunner
 from gymtrain_trainer.rollouts.guard import WeightGuard
 from gymtrain_trainer.rollouts.origins import Rollout
@@ -449,6 +450,9 @@ async def test_a_group_that_is_drawn_again_at_once_is_not_taken_for_the_one_befo
             if len(self.drawn) > 1:
                 await go_on.wait()
             raise GroupDroppedError(DropReason.FOREIGN_WEIGHTS, "lost")
+
+        async def evaluate(self, task: Task, version: int) -> Evaluated:
+            raise NotImplementedError
 
     worker, runner = make_worker(start_position=7), Runner()
     worker._start_group(runner)

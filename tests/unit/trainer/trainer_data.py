@@ -39,10 +39,10 @@ def write_dataset(
     )
 
 
-def write_index(folder: Path, *files: DataFile) -> Path:
+def write_index(folder: Path, *files: DataFile, validation: Sequence[DataFile] = ()) -> Path:
     """Writes index.json."""
     path = folder / "index.json"
-    path.write_text(DataIndex(train=list(files)).model_dump_json())
+    path.write_text(DataIndex(train=list(files), validation=list(validation)).model_dump_json())
     return path
 
 

@@ -32,6 +32,9 @@ CONFIG = {
 }
 
 
+_VALIDATION_ROWS = 4  # of each dataset; the first one's numbers begin at 1000, the second one's at 1010
+
+
 class Pods(Protocol):
     """What the transport brings weights to."""
 
@@ -163,7 +166,13 @@ def make_context(folder: Path, model: Path, agent_url: str, spec: dict[str, Any]
     if not made.paths.model.exists():
         made.paths.model.symlink_to(model)
     data = made.paths.data_index.parent
-    write_index(data, write_dataset(data, [question(number) for number in range(40)]))
+    validation = [
+        write_dataset(
+            data, [question(number) for number in range(start, start + _VALIDATION_ROWS)], name=f"validation-{n}"
+        )
+        for n, start in enumerate(range(1000, 1000 + 10 * len(made.run.spec.data.validation or ()), 10))
+    ]
+    write_index(data, write_dataset(data, [question(number) for number in range(40)]), validation=validation)
     run = made.run.model_copy(update={"agents": {"adder": agent_url}})
     return Context(run, made.paths, made.attempt, made.nodes, made.node_rank, made.port)
 

@@ -84,3 +84,17 @@ class DrawOrder:
         epoch, index = divmod(drawn, self._rows[dataset])
         row = permuted(index, self._rows[dataset], f"{self._seed}/{dataset}/{epoch}")
         return Draw(dataset, row, epoch)
+
+
+def in_proportion(rows: Sequence[int], most: int | None) -> list[int]:
+    """How many of the first rows of each dataset to take, `most` in all: in proportion to their sizes, by largest
+    remainders; of equal ones the earlier dataset's."""
+    total = sum(rows)
+    if most is None or most >= total:
+        return list(rows)
+    shares = [divmod(most * count, total) for count in rows]
+    taken = [whole for whole, _ in shares]
+    left = sorted(range(len(rows)), key=lambda number: (-shares[number][1], number))
+    for number in left[: most - sum(taken)]:
+        taken[number] += 1
+    return taken

@@ -1,10 +1,12 @@
 """Rows of the indexed datasets by position: read from disk one at a time, with the agent that each goes to."""
 
+import bisect
 import hashlib
+import itertools
 import json
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from gymtrain_api.wiring import DataFile, DataIndex
-from gymtrain_trainer.data.order import DrawOrder
+from gymtrain_trainer.data.order import DrawOrder, in_proportion
 from gymtrain_trainer.errors import DataError
 
 _OFFSET = struct.Struct("<2Q")
@@ -28,16 +30,18 @@ def read_index(path: Path) -> DataIndex:
         index = DataIndex.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
         raise DataError(f"cannot read the data index {path}: {error}") from error
-    files = [
-        file.model_copy(
-            update={"file": str(path.parent / file.file), "offsets_file": str(path.parent / file.offsets_file)}
-        )
-        for file in index.train
-    ]
-    empty = [file.file for file in files if file.rows < 1]
-    if empty or not files:
-        raise DataError(f"no rows to train on in {', '.join(empty) or path}")
-    return DataIndex(train=files)
+    absolute = DataIndex(
+        train=[_absolute(file, path.parent) for file in index.train],
+        validation=[_absolute(file, path.parent) for file in index.validation],
+    )
+    empty = [file.file for file in (*absolute.train, *absolute.validation) if file.rows < 1]
+    if empty or not absolute.train:
+        raise DataError(f"no rows in {', '.join(empty) or path}")
+    return absolute
+
+
+def _absolute(file: DataFile, folder: Path) -> DataFile:
+    return file.model_copy(update={"file": str(folder / file.file), "offsets_file": str(folder / file.offsets_file)})
 
 
 def data_digest(index: DataIndex, seed: int) -> str:
@@ -99,9 +103,9 @@ class RowFile:
 
 @dataclass(frozen=True)
 class Task:
-    """What one rollout group works on."""
+    """What one rollout group works on, or the rollouts of an evaluation."""
 
-    position: int  # in the draw order
+    position: int  # in the draw order, or its number in the evaluation
     agent: str  # agent server's name
     url: str  # of the agent, without a path
     row: dict[str, Any]  # the dataset's row as it is
@@ -116,11 +120,8 @@ class Tasks:
         Raises:
             DataError: a file is unreadable, or rows name an agent that the run doesn't have.
         """
-        unknown = {name for file in index.train for name in (*file.agents, file.default_agent) if name} - set(agents)
-        if unknown:
-            raise DataError(f"the data names agents {sorted(unknown)}, the run has {sorted(agents)}")
         self._infos = index.train
-        self._files = [RowFile(file) for file in index.train]
+        self._files = _opened(index.train, agents)
         self._agents = dict(agents)
         self._order = DrawOrder([f.rows for f in index.train], [f.weight for f in index.train], seed)
 
@@ -136,15 +137,60 @@ class Tasks:
             DataError: the row is unreadable or names no agent.
         """
         draw = self._order.at(position)
-        info, row = self._infos[draw.dataset], self._files[draw.dataset].row(draw.row)
-        reference = row.get("agent_ref")
-        agent = reference.get("name") if isinstance(reference, dict) else None
-        agent = agent or info.default_agent
-        if agent not in self._agents:
-            raise DataError(f"{info.file}: row {draw.row} goes to agent {agent!r}, the run has {sorted(self._agents)}")
-        return Task(position, agent, self._agents[agent], row)
+        return _task(position, self._infos[draw.dataset], self._files[draw.dataset], draw.row, self._agents)
 
     def close(self) -> None:
         """Closes the files."""
         for file in self._files:
             file.close()
+
+
+class ValidationTasks:
+    """The tasks of an evaluation, by number from 0: the first rows of each dataset, always the same."""
+
+    def __init__(self, index: DataIndex, agents: Mapping[str, str], most: int | None = None) -> None:
+        """`agents`: URL by agent server; `most`: tasks in all.
+
+        Raises:
+            DataError: a file is unreadable, or rows name an agent that the run doesn't have.
+        """
+        self._infos = index.validation
+        self._files = _opened(index.validation, agents)
+        self._agents = dict(agents)
+        taken = in_proportion([file.rows for file in index.validation], most)
+        self._ends = list(itertools.accumulate(taken))
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def at(self, number: int) -> Task:
+        """The task of that number.
+
+        Raises:
+            DataError: the row is unreadable or names no agent.
+        """
+        dataset = bisect.bisect_right(self._ends, number)
+        row = number - (self._ends[dataset - 1] if dataset else 0)
+        return _task(number, self._infos[dataset], self._files[dataset], row, self._agents)
+
+    def close(self) -> None:
+        """Closes the files."""
+        for file in self._files:
+            file.close()
+
+
+def _opened(files: Sequence[DataFile], agents: Mapping[str, str]) -> list[RowFile]:
+    unknown = {name for file in files for name in (*file.agents, file.default_agent) if name} - set(agents)
+    if unknown:
+        raise DataError(f"the data names agents {sorted(unknown)}, the run has {sorted(agents)}")
+    return [RowFile(file) for file in files]
+
+
+def _task(position: int, info: DataFile, file: RowFile, number: int, agents: Mapping[str, str]) -> Task:
+    row = file.row(number)
+    reference = row.get("agent_ref")
+    agent = reference.get("name") if isinstance(reference, dict) else None
+    agent = agent or info.default_agent
+    if not isinstance(agent, str) or agent not in agents:
+        raise DataError(f"{info.file}: row {number} goes to agent {agent!r}, the run has {sorted(agents)}")
+    return Task(position, agent, agents[agent], row)

@@ -26,6 +26,8 @@
 | gymtrain_trainer_alarms_total | counter | alarms raised in this attempt, by label `reason` |
 | gymtrain_trainer_checked_samples_total | counter | by label `verdict`: right, wrong (GYMTRAIN_CHECK_SAMPLES) |
 | gymtrain_trainer_step_value | gauge | other numbers of the last step, by label `name` (kl, ratio, staleness) |
+| gymtrain_trainer_validation_step | gauge | step whose weights the last evaluation is of |
+| gymtrain_trainer_validation_value | gauge | its numbers, by labels `environment` and `name` (docs/evaluation.md) |
 | gymtrain_trainer_info | gauge | 1; labels phase, transport, weight_version |
 
 Of a lost rollout, `environment` is its agent, `kind` one of errors.FailureKind, and `outcome` says what became of it:
@@ -61,6 +63,7 @@ class BoardCollector:
             "tokens_per_second": ("Completion tokens trained per second in the last step.", now.tokens_per_second),
             "groups_in_flight": ("Groups with running rollouts.", in_flight.groups),
             "oldest_group_seconds": ("Age of the oldest running group.", in_flight.oldest_seconds),
+            "validation_step": ("Step of the last evaluation.", now.validation_step),
             "parity": ("Mean difference of log-probabilities when last checked.", now.parity),
             "rollouts_failing_seconds": (
                 "Time without a usable group while groups fail.",
@@ -113,6 +116,13 @@ class BoardCollector:
         for name, number in sorted(self._board.numbers().items()):
             values.add_metric([name], number)
         yield values
+        evaluated = GaugeMetricFamily(
+            "gymtrain_trainer_validation_value", "Numbers of the last evaluation.", labels=["environment", "name"]
+        )
+        for environment, numbers in sorted(self._board.evaluation().items()):
+            for name, number in sorted(numbers.items()):
+                evaluated.add_metric([environment, name], number)
+        yield evaluated
         info = GaugeMetricFamily(
             "gymtrain_trainer_info", "State in labels.", labels=["phase", "transport", "weight_version"]
         )

@@ -7,8 +7,9 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, fields
+from dataclasses import Field, asdict, astuple, dataclass, fields
 from pathlib import Path
+from typing import Any, ClassVar, Protocol
 
 from gymtrain_trainer.rollouts.buffer import UsedGroup
 
@@ -66,11 +67,18 @@ def step_line(
     return json.dumps({"event": "step", **asdict(record), **more})
 
 
-class RewardsFile:
-    """Appends step records to a CSV file."""
+class StepRow(Protocol):
+    """A dataclass whose first field is the step."""
 
-    def __init__(self, path: Path) -> None:
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+
+class StepFile[Row: StepRow]:
+    """Appends rows to a CSV file, which has the row's fields as columns; the first of them is the step."""
+
+    def __init__(self, path: Path, row: type[Row]) -> None:
         self._path = path
+        self._columns = [field.name for field in fields(row)]
 
     def begin(self, step: int) -> None:
         """Starts the file, or drops what an earlier attempt wrote after `step`, where this one resumes."""
@@ -80,9 +88,16 @@ class RewardsFile:
             with self._path.open(newline="") as file:
                 kept = [row for row in list(csv.reader(file))[1:] if row and int(row[0]) <= step]
         with self._path.open("w", newline="") as file:
-            csv.writer(file).writerows([[field.name for field in fields(StepRecord)], *kept])
+            csv.writer(file).writerows([self._columns, *kept])
 
-    def append(self, *records: StepRecord) -> None:
+    def read(self) -> list[dict[str, str]]:
+        """What is in it, by column."""
+        if not self._path.exists():
+            return []
+        with self._path.open(newline="") as file:
+            return list(csv.DictReader(file))
+
+    def append(self, *records: Row) -> None:
         """Adds rows.
 
         Raises:
@@ -96,3 +111,10 @@ class RewardsFile:
             with contextlib.suppress(OSError):  # half a row is worse than none
                 os.truncate(self._path, before)
             raise
+
+
+class RewardsFile(StepFile[StepRecord]):
+    """rewards.csv."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, StepRecord)

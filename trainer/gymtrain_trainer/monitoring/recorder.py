@@ -1,4 +1,5 @@
-"""The one writer of a run's records, on rank 0: rewards.csv, and the samples that `spec.trainer.records` asks for.
+"""The one writer of a run's records, on rank 0: rewards.csv, evaluations.csv, and the samples that
+`spec.trainer.records` asks for.
 
 ```
 trainer's thread    step N ─► its samples wait ─► a row of rewards.csv          step N + 1 ...
@@ -7,7 +8,7 @@ writer's thread                    └─► draft ─► rename ─► the olde
 ```
 
 A record that can't be written costs that record, never the run: the alarm RecordsFailed stands until the next one is
-written. Rows of rewards.csv wait for that, samples are lost. What is left out is counted, and told once.
+written. Rows of the CSV files wait for that, samples are lost. What is left out is counted, and told once.
 """
 
 import logging
@@ -20,7 +21,8 @@ from pathlib import Path
 from gymtrain_api.conditions import Reason
 from gymtrain_api.spec import Records
 from gymtrain_trainer.framework import TrainedSample
-from gymtrain_trainer.monitoring.record import REWARDS_FILE, RewardsFile, StepRecord
+from gymtrain_trainer.monitoring.evaluation_scores import EVALUATIONS_FILE, EvaluationRow, EvaluationsFile
+from gymtrain_trainer.monitoring.record import REWARDS_FILE, RewardsFile, StepFile, StepRecord, StepRow
 from gymtrain_trainer.monitoring.sample_files import FOLDER, SampleFiles
 from gymtrain_trainer.monitoring.sample_rows import StepSamples
 from gymtrain_trainer.progress import ProgressBoard
@@ -34,22 +36,51 @@ _WAITING = 2  # steps
 _END_SECONDS = 10.0
 
 
+class _Rows[Row: StepRow]:
+    """A file, and the rows that it did not take yet."""
+
+    def __init__(self, file: StepFile[Row]) -> None:
+        self.file = file
+        self._late: list[Row] = []
+
+    def add(self, rows: Sequence[Row]) -> OSError | None:
+        """Writes them behind the late ones; the error where the volume doesn't take them."""
+        self._late += rows
+        try:
+            self.file.append(*self._late)
+        except OSError as error:
+            return error
+        self._late = []
+        return None
+
+
 class Recorder:
     """The records of one process. All but its own thread's work is called from the trainer's thread."""
 
-    def __init__(self, folder: Path, settings: Records, board: ProgressBoard, label: Callable[[int], str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        settings: Records,
+        board: ProgressBoard,
+        label: Callable[[int], str],
+        *,
+        evaluates: bool = False,
+    ) -> None:
         """
         Args:
             folder: of the run.
             settings: which samples are written, and how.
             board: where alarm, notice and counts go.
             label: of a model version.
+            evaluates: the run is evaluated.
         """
+        self._evaluates = evaluates
         self._settings = settings
         self._board = board
         self._label = label
-        self._rewards = RewardsFile(folder / REWARDS_FILE)
-        self._late_rows: list[StepRecord] = []  # of rewards.csv
+        self._rewards = _Rows(RewardsFile(folder / REWARDS_FILE))
+        self._evaluated = EvaluationsFile(folder / EVALUATIONS_FILE)
+        self._evaluations = _Rows(self._evaluated)
         self._files = SampleFiles(folder / FOLDER, settings)
         self._changed = threading.Condition()
         self._waiting: deque[StepSamples] = deque()
@@ -62,7 +93,9 @@ class Recorder:
 
     def begin(self, step: int) -> None:
         """Training goes on from `step`: records of later steps are of another way, and are removed."""
-        self._rewards.begin(step)
+        self._rewards.file.begin(step)
+        if self._evaluates:
+            self._evaluated.begin(step)
         self._files.begin(step)
         if self._settings.on:
             self._thread.start()
@@ -88,14 +121,15 @@ class Recorder:
 
     def report(self, record: StepRecord) -> None:
         """Adds a row to rewards.csv, behind those that could not be written before."""
-        self._late_rows.append(record)
-        try:
-            self._rewards.append(*self._late_rows)
-        except OSError as error:
-            self._tell("rewards.csv", error)
-        else:
-            self._late_rows = []
-            self._tell("rewards.csv", None)
+        self._tell(REWARDS_FILE, self._rewards.add([record]))
+
+    def evaluation(self, rows: Sequence[EvaluationRow]) -> None:
+        """Adds an evaluation to evaluations.csv, in the same way."""
+        self._tell(EVALUATIONS_FILE, self._evaluations.add(rows))
+
+    def evaluations(self) -> list[EvaluationRow]:
+        """Those of the steps that the run goes on from; called after `begin`."""
+        return self._evaluated.rows()
 
     def settle(self) -> None:
         """Waits some seconds for what isn't written yet: a checkpoint begins to count, and no attempt makes its steps

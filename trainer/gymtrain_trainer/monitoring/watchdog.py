@@ -30,6 +30,7 @@ class Watchdog:
         *,
         before_first_step: float,
         unsynced_pods: Callable[[], Sequence[str]] = tuple,
+        evaluates: Callable[[], bool] = lambda: False,
         look_seconds: float = _LOOK_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -39,6 +40,7 @@ class Watchdog:
             activity: of the main thread.
             before_first_step: seconds that the first step may take.
             unsynced_pods: vLLM pods that didn't answer when last asked.
+            evaluates: whether an evaluation is under way, which has a deadline of its own: the steps wait for it.
             look_seconds: time between two looks.
             clock: monotonic seconds.
         """
@@ -46,6 +48,7 @@ class Watchdog:
         self._activity = activity
         self._before_first_step = before_first_step
         self._unsynced_pods = unsynced_pods
+        self._evaluates = evaluates
         self._look_seconds = look_seconds
         self._clock = clock
         self._durations: deque[float] = deque(maxlen=_WINDOW)
@@ -75,6 +78,9 @@ class Watchdog:
     def look(self) -> None:
         """Raises the alarm where a step is overdue."""
         if self._last_step is None:
+            return
+        if self._evaluates():
+            self._last_step = self._clock()
             return
         waited, limit = self._clock() - self._last_step, stall_limit(self._durations, self._before_first_step)
         if waited > limit:

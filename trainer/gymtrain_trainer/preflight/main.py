@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from gymtrain_api.wiring import PREFLIGHT_MARK, Finding, TrainerPreflight
 from gymtrain_trainer.checkpoints.resume import check_resume
 from gymtrain_trainer.context import read_paths, read_run_config
+from gymtrain_trainer.evaluation.schedule import check_evaluation
 from gymtrain_trainer.framework import Framework, load_framework
 from gymtrain_trainer.preflight.context_length import served_context
 from gymtrain_trainer.preflight.model_folder import check_model_folder
@@ -25,6 +26,7 @@ def preflight(framework: Framework, environ: Mapping[str, str] = os.environ) -> 
     context, misfits = served_context(model, spec)
     findings = check_model_folder(model, spec.model.source) + misfits
     findings += framework.check_settings(spec, context)
+    findings += check_evaluation(spec, settings)
     findings += check_resume(run, paths.resume, model, settings)
     warnings: list[Finding] = []
     if not findings:  # what is known to be wrong would only be said again, in a library's words

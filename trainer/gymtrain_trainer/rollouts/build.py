@@ -1,15 +1,20 @@
 """Makes the rollout worker of a run from its spec."""
 
 import logging
+from dataclasses import replace
 from typing import Protocol
 
+from gymtrain_api.sampling import evaluation_temperature, marked
+from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_trainer import open_files
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.data.order import Place
-from gymtrain_trainer.data.rows import Tasks, read_index
+from gymtrain_trainer.data.rows import Tasks, ValidationTasks, read_index
 from gymtrain_trainer.framework import TrainingSettings
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts.announce import Announcer
+from gymtrain_trainer.rollouts.evaluate import EvaluationRules
+from gymtrain_trainer.rollouts.evaluation import EvaluationSettings
 from gymtrain_trainer.rollouts.group import GroupRules
 from gymtrain_trainer.rollouts.guard import Look, Versions
 from gymtrain_trainer.rollouts.pace import Bounds
@@ -51,11 +56,23 @@ def read_tasks(context: Context, seed: int) -> Tasks:
     Raises:
         DataError: a dataset is unreadable or names an agent that the run doesn't have.
     """
+    return Tasks(read_index(context.paths.data_index), _agents(context), seed)
+
+
+def read_validation(context: Context, most: int | None) -> ValidationTasks:
+    """The tasks that the run is evaluated on, `most` at most.
+
+    Raises:
+        DataError: as above.
+    """
+    return ValidationTasks(read_index(context.paths.data_index), _agents(context), most)
+
+
+def _agents(context: Context) -> dict[str, str]:
     run = context.run
-    verifies = run.spec.rollout.mode == "Verify"
     # In mode Verify an agent is only a name in the rows; what stands in for it has URLs of its own.
-    agents = {name: route.resources_url for name, route in run.verifiers.items()} if verifies else run.agents
-    return Tasks(read_index(context.paths.data_index), agents, seed)
+    verifies = run.spec.rollout.mode == "Verify"
+    return {name: route.resources_url for name, route in run.verifiers.items()} if verifies else run.agents
 
 
 def make_worker(
@@ -81,7 +98,8 @@ def make_worker(
         step: after which it begins.
     """
     run, spec = context.run, context.run.spec.rollout
-    concurrent = _rollouts_at_once(spec.max_concurrent)
+    evaluated = evaluation_settings(run.spec)
+    concurrent = _rollouts_at_once(spec.max_concurrent, evaluated.concurrent if evaluated is not None else 0)
     runner = runner_settings(context, settings, concurrent, numbering.start)
     process = RolloutProcess(runner, numbering, _GuardedWeights(pods))
     return RolloutWorker(
@@ -118,6 +136,11 @@ def runner_settings(context: Context, settings: TrainingSettings, concurrent: in
         first_number: the last number of a weight version that an earlier process of the attempt may have used.
     """
     run, spec = context.run, context.run.spec.rollout
+    limits = RolloutLimits(
+        concurrent, spec.timeout_seconds, spec.max_attempts, float(spec.verify_timeout_seconds), spec.on_failure
+    )
+    evaluated, other = evaluation_settings(run.spec), evaluation_temperature(run.spec)
+    asked = settings.temperature if other is None else marked(other)
     return RunnerSettings(
         run=run.name,
         attempt=context.attempt,
@@ -128,15 +151,35 @@ def runner_settings(context: Context, settings: TrainingSettings, concurrent: in
             settings.max_sample_tokens,
             spec.dynamic_sampling,
             spec.on_failure,
+            settings.temperature if other is not None else None,
         ),
-        limits=RolloutLimits(
-            concurrent, spec.timeout_seconds, spec.max_attempts, float(spec.verify_timeout_seconds), spec.on_failure
-        ),
+        limits=limits,
         sampling=Sampling(settings.temperature, settings.max_completion_tokens),
         ledger_host=run.gateway_pods_host if run.gateway_url else "",
         verifiers=dict(run.verifiers) if spec.mode == "Verify" else None,
         fork_threshold=settings.fork_threshold,
         mask_truncated=spec.mask_truncated,
+        evaluation=EvaluationRules(
+            # As few as fit where files are short, and as the training has.
+            replace(limits, max_concurrent=max(1, evaluated.concurrent * concurrent // spec.max_concurrent)),
+            Sampling(asked, settings.max_completion_tokens),
+            other,
+        )
+        if evaluated is not None
+        else None,
+    )
+
+
+def evaluation_settings(spec: GymTrainingRunSpec) -> EvaluationSettings | None:
+    """Of the run's evaluations; None where it isn't evaluated."""
+    evaluation = spec.evaluates
+    if evaluation is None:
+        return None
+    return EvaluationSettings(
+        samples=evaluation.samples_per_task,
+        concurrent=evaluation.max_concurrent or spec.rollout.max_concurrent,
+        seconds=float(evaluation.timeout_seconds),
+        while_training=evaluation.while_training,
     )
 
 
@@ -148,8 +191,9 @@ def _groups_left(settings: TrainingSettings, step: int) -> int | None:
     return max(0, settings.max_steps - step) * settings.groups_per_step
 
 
-def _rollouts_at_once(wanted: int) -> int:
+def _rollouts_at_once(wanted: int, beside: int) -> int:
+    """Of the training, where an evaluation has `beside` more; both get less where open files are short."""
     files = open_files.raise_files()
-    if shortage := open_files.shortage(files, wanted):
+    if shortage := open_files.shortage(files, wanted + beside):
         log.warning(shortage)
-    return open_files.rollouts_at_once(files, wanted)
+    return max(1, open_files.rollouts_at_once(files, wanted + beside) * wanted // (wanted + beside))

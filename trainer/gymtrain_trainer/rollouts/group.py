@@ -33,6 +33,7 @@ from gymtrain_trainer.errors import (
 )
 from gymtrain_trainer.framework import SampleGroup
 from gymtrain_trainer.rollouts.answer import Answer, UnscoredError
+from gymtrain_trainer.rollouts.evaluate import Evaluated, Evaluator
 from gymtrain_trainer.rollouts.failures import action_for
 from gymtrain_trainer.rollouts.guard import Snapshot, WeightGuard
 from gymtrain_trainer.rollouts.ledger import Ledger
@@ -141,6 +142,10 @@ class Groups(Protocol):
         """
         ...
 
+    async def evaluate(self, task: Task, version: int) -> Evaluated:
+        """One rollout of an evaluation of that model version."""
+        ...
+
 
 class GroupEvents(Protocol):
     """Who hears of failures while groups run."""
@@ -167,6 +172,7 @@ class GroupRules:
     max_sample_tokens: int | None = None
     dynamic_sampling: bool = False  # equal rewards make a group of no use
     on_failure: OnFailure = field(default_factory=OnFailure)
+    temperature: float | None = None  # of the run, where evaluations have another; None: there is only one
 
 
 class GroupRunner:
@@ -181,6 +187,7 @@ class GroupRunner:
         numbering: SyncNumbers,
         make_samples: SampleMaker,
         events: GroupEvents,
+        evaluator: Evaluator | None = None,
     ) -> None:
         """Runs none yet.
 
@@ -192,7 +199,9 @@ class GroupRunner:
             numbering: of the weights' versions.
             make_samples: from rollouts.
             events: told of failures.
+            evaluator: where the run is evaluated.
         """
+        self._evaluator = evaluator
         self._rules = rules
         self._source = source
         self._guard = guard
@@ -235,6 +244,11 @@ class GroupRunner:
                 f"all {len(samples.rewards)} rewards of the group are {samples.rewards[0]:g} (rollout.dynamicSampling)",
             )
         return Group(tuple(map(RolloutSummary.of, rollouts)), samples, time.monotonic() - began)
+
+    async def evaluate(self, task: Task, version: int) -> Evaluated:
+        """One rollout of an evaluation of that model version."""
+        assert self._evaluator is not None, "the run is not evaluated"
+        return await self._evaluator.run(task, version)
 
     def _count(self, by: int) -> None:
         self.running += by
@@ -309,7 +323,8 @@ class GroupRunner:
             versions = tuple(range(version, max(version, self._version) + 2))
             return [Rollout(answer, versions) for answer in answers]
         entries = await self._ledger.entries(list(digests_of(answers)), began)
-        return rollouts_of(answers, entries, self._numbering, version - self._rules.max_staleness)
+        floor = version - self._rules.max_staleness
+        return rollouts_of(answers, entries, self._numbering, floor, self._rules.temperature)
 
     def _check_lengths(self, group: SampleGroup) -> None:
         longest, limit = max(len(sample.token_ids) for sample in group.samples), self._rules.max_sample_tokens

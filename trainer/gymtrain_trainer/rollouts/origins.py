@@ -4,7 +4,8 @@ A digest names a call by its tokens, so two calls with the same prompt and the s
 a prompt that is drawn in every epoch does that: the ledgers of several gateway pods may hold old entries of it beside
 the new one. What settles it is that no call of a group can be older than the group: versions from before the floor
 (the trainer's version at the group's start, less maxStaleness, which is what the gateway lets through) belong to other
-calls. Of the rest the oldest counts.
+calls. Of the rest the oldest counts. Where evaluations have a temperature of their own, entries of another temperature
+than the rollout's belong to other calls, too.
 """
 
 from collections.abc import Sequence
@@ -67,25 +68,43 @@ def digests_of(answers: Sequence[Answer]) -> dict[str, Turn]:
     return {turn.digest: turn for answer in answers for turn in answer.turns}
 
 
-def rollouts_of(answers: Sequence[Answer], entries: Entries, numbering: SyncNumbers, floor: int) -> list[Rollout]:
+def rollouts_of(
+    answers: Sequence[Answer], entries: Entries, numbering: SyncNumbers, floor: int, temperature: float | None = None
+) -> list[Rollout]:
     """The answers with the origin of each turn.
 
+    Args:
+        answers: of the rollouts.
+        entries: of their turns.
+        numbering: of the weights' versions.
+        floor: the oldest version that can have sampled them.
+        temperature: that they are to be sampled at; None where it isn't looked at.
+
     Raises:
-        GroupDroppedError: a turn has no entry, was sampled by other weights than this attempt's, or is older than
-            `floor`.
+        GroupDroppedError: a turn has no entry, was sampled by other weights than this attempt's or at another
+            temperature, or is older than `floor`.
     """
     rollouts = []
     for answer in answers:
-        origins = tuple(_origin(turn, entries, numbering, floor) for turn in answer.turns)
+        origins = tuple(_origin(turn, entries, numbering, floor, temperature) for turn in answer.turns)
         versions = {version for origin in origins for version in origin.versions}
         rollouts.append(Rollout(answer, tuple(sorted(versions)), origins))
     return rollouts
 
 
-def _origin(turn: Turn, entries: Entries, numbering: SyncNumbers, floor: int) -> Origin:
-    found = entries.get(turn.digest, ())
-    if not found:
+def _origin(
+    turn: Turn, entries: Entries, numbering: SyncNumbers, floor: int, temperature: float | None = None
+) -> Origin:
+    every = entries.get(turn.digest, ())
+    if not every:
         raise GroupDroppedError(DropReason.NO_LEDGER_ENTRY, "a model call of the group is in no gateway's ledger")
+    found = [entry for entry in every if _sampled_at(entry, temperature)]
+    if not found:
+        raise GroupDroppedError(
+            DropReason.OTHER_TEMPERATURE,
+            f"a model call was sampled at temperature {every[-1].temperatures[-1]:g}, not at {temperature:g}: an agent "
+            "or model server sets one of its own",
+        )
     ours = [(entry, numbers) for entry in found if (numbers := _numbers(entry, numbering)) is not None]
     if not ours:
         labels = sorted({label for entry in found for label in entry.versions})
@@ -115,3 +134,7 @@ def _numbers(entry: LedgerEntry, numbering: SyncNumbers) -> list[int] | None:
     numbers = [numbering.model_version(label) for label in entry.versions]
     known = [number for number in numbers if number is not None]
     return known if len(known) == len(numbers) else None
+
+
+def _sampled_at(entry: LedgerEntry, temperature: float | None) -> bool:
+    return temperature is None or not entry.temperatures or temperature in entry.temperatures

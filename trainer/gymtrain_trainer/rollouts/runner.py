@@ -10,6 +10,7 @@ from gymtrain_trainer.data.rows import Task
 from gymtrain_trainer.errors import RolloutError
 from gymtrain_trainer.framework import SampleGroup
 from gymtrain_trainer.rollouts.client import AgentSource
+from gymtrain_trainer.rollouts.evaluate import EvaluationRules, Evaluator
 from gymtrain_trainer.rollouts.group import GroupEvents, GroupRules, GroupRunner
 from gymtrain_trainer.rollouts.guard import WeightGuard, WeightState
 from gymtrain_trainer.rollouts.ledger import Ledger
@@ -30,6 +31,7 @@ class RunnerSettings:
         ledger_host: the headless Service of the gateway's pods; empty where the run has no gateway.
         verifiers: by agent server, in mode Verify; None in mode Agent.
         fork_threshold, mask_truncated: see samples.py.
+        evaluation: None where the run isn't evaluated.
     """
 
     run: str
@@ -42,12 +44,20 @@ class RunnerSettings:
     verifiers: dict[str, VerifyRoute] | None = None
     fork_threshold: int = 0
     mask_truncated: bool = False
+    evaluation: EvaluationRules | None = None
 
-    def source(self, on_failure: Callable[[RolloutError], None] | None = None) -> RolloutSource:
-        """Of rollouts, not open yet. `on_failure` hears of each failed try."""
+    def source(
+        self,
+        on_failure: Callable[[RolloutError], None] | None = None,
+        limits: RolloutLimits | None = None,
+        sampling: Sampling | None = None,
+    ) -> RolloutSource:
+        """Of rollouts, not open yet. `on_failure` hears of each failed try; `limits` and `sampling` of their own where
+        they aren't for training."""
+        limits, sampling = limits or self.limits, sampling or self.sampling
         if self.verifiers is not None:
-            return VerifySource(self.limits, self.sampling, self.verifiers, on_failure)
-        return AgentSource(self.limits, self.sampling, on_failure)
+            return VerifySource(limits, sampling, self.verifiers, on_failure)
+        return AgentSource(limits, sampling, on_failure)
 
     def samples(self, rollouts: Sequence[Rollout], task: Task) -> SampleGroup:
         """Of the rollouts of a group."""
@@ -77,4 +87,8 @@ async def open_runner(
         ledger = await stack.enter_async_context(Ledger(settings.ledger_host)) if settings.ledger_host else None
         verdict = partial(foreign_weights, run=settings.run, attempt=settings.attempt)
         guard = WeightGuard(state, verdict)
-        yield GroupRunner(settings.rules, source, guard, ledger, numbering, settings.samples, events)
+        evaluator: Evaluator | None = None
+        if (rules := settings.evaluation) is not None:
+            own = await stack.enter_async_context(settings.source(None, rules.limits, rules.sampling))
+            evaluator = Evaluator(rules, own, ledger, numbering)
+        yield GroupRunner(settings.rules, source, guard, ledger, numbering, settings.samples, events, evaluator)

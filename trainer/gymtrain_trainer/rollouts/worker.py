@@ -21,6 +21,7 @@ from gymtrain_trainer.errors import (
 from gymtrain_trainer.progress import InFlight
 from gymtrain_trainer.rollouts.announce import Announcer
 from gymtrain_trainer.rollouts.buffer import GroupBuffer, UsedGroup
+from gymtrain_trainer.rollouts.evaluation import EvaluationRun
 from gymtrain_trainer.rollouts.group import Groups, Lost
 from gymtrain_trainer.rollouts.pace import Flow, Lead, failure_pause, is_late, may_start, quick
 from gymtrain_trainer.rollouts.parts import WorkerParts, WorkerSettings
@@ -53,6 +54,8 @@ class RolloutWorker:
         self._waiting_since: float | None = None  # trainer found the buffer empty
         self._loop: asyncio.AbstractEventLoop | None = None
         self._announcer: Announcer | None = None
+        self._evaluation: EvaluationRun | None = None  # the last that was wanted
+        self._evaluating: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._stopping = False
         self._fatal: BaseException | None = None
@@ -98,12 +101,29 @@ class RolloutWorker:
                 raise self._fatal
             raise WorkerDiedError(f"the rollout worker died: {self._fatal!r}") from self._fatal
         now = time.monotonic()
+        if self.evaluates:  # it has a deadline of its own, and may hold the training's rollouts up
+            self._waiting_since = now
+            return
         since = self._waiting_since = max(self._waiting_since or now, self._report.last_usable)
         if now - since > self._settings.stall_timeout_seconds:
             raise RolloutsStalledError(
                 f"no usable rollout for {now - since:.0f} s (rollout.stallTimeoutSeconds is "
                 f"{self._settings.stall_timeout_seconds:g}). Last error: {self._report.last_error}"
             )
+
+    # --- evaluations, called from the trainer's thread ---
+
+    def evaluate(self, evaluation: EvaluationRun) -> None:
+        """Evaluates once vLLM holds the version. One at a time; what it came to stands in its `end`."""
+        assert not self.evaluates
+        self._evaluation = evaluation
+        self._wake_up()
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether an evaluation is wanted or runs. From any thread."""
+        evaluation = self._evaluation
+        return evaluation is not None and not evaluation.end.done()
 
     # --- for checkpoints, metrics and the watchdog ---
 
@@ -170,12 +190,15 @@ class RolloutWorker:
                 while not self._stopping and self._fatal is None:
                     self._wake.clear()
                     groups.update_model_version(self._held())
+                    self._begin_evaluation(groups)
                     while self._may_start():
                         await asyncio.sleep(failure_pause(self._report.unusable))
                         self._start_group(groups)
                     await self._wake.wait()
             finally:
                 running = list(self._running)
+                if self._evaluating is not None:
+                    running.append(self._evaluating)
                 for group in running:
                     group.cancel()
                 await asyncio.gather(*running, return_exceptions=True)
@@ -187,7 +210,18 @@ class RolloutWorker:
         return min(self._version, self._parts.held()) if self._parts.held is not None else self._version
 
     def _may_start(self) -> bool:
-        return not self._stopping and may_start(self._settings.bounds, self._flow(), self._lead)
+        evaluation = self._evaluation
+        if self._stopping or (evaluation and not evaluation.end.done() and not evaluation.settings.while_training):
+            return False
+        return may_start(self._settings.bounds, self._flow(), self._lead)
+
+    def _begin_evaluation(self, groups: Groups) -> None:
+        evaluation, running = self._evaluation, self._evaluating
+        if evaluation is None or evaluation.end.done() or self._held() < evaluation.version:
+            return
+        if running is None or running.done():
+            self._evaluating = asyncio.create_task(evaluation.run(groups))
+            self._evaluating.add_done_callback(lambda _: self._wake.set())
 
     def _flow(self) -> Flow:
         """What is under way now. The account may be of a moment ago: the next change looks again."""
@@ -238,7 +272,7 @@ class RolloutWorker:
             match error.reason:
                 case DropReason.FAILED | DropReason.TOO_LONG | DropReason.EQUAL_REWARDS:
                     self._positions.done([task.position])  # the next row takes its place
-                case DropReason.STALE | DropReason.NO_LEDGER_ENTRY:
+                case DropReason.STALE | DropReason.NO_LEDGER_ENTRY | DropReason.OTHER_TEMPERATURE:
                     if not self._positions.again_unless_hopeless(task.position):
                         self._positions.done([task.position])
                         why = f"drawn {REDRAWS + 1} times; the last: {error}"

@@ -21,6 +21,7 @@ from gymtrain_trainer.trl import settings
 from gymtrain_trainer.trl.refusals import one_line, place_of
 
 _WHERE = "spec.trainer.config"
+_EVALUATION_MARGIN = 300  # seconds: rank 0 waits a little longer than an evaluation may take
 # What transformers takes and documents, where its annotations say less: 5.19 has `str | None`, for its command line.
 _WIDER: Mapping[str, Any] = {"fsdp": bool | str | None}
 
@@ -139,6 +140,20 @@ def check_batch(spec: GymTrainingRunSpec) -> list[Finding]:
     return findings
 
 
+def check_timeout(spec: GymTrainingRunSpec) -> list[Finding]:
+    """A user's own ddp_timeout, which an evaluation may outlast."""
+    given, evaluation = spec.trainer.config.get("ddp_timeout"), spec.evaluates
+    if evaluation is None or not isinstance(given, int | float) or settings.Batch.of(spec).processes == 1:
+        return []
+    if given > evaluation.timeout_seconds + _EVALUATION_MARGIN:
+        return []
+    message = (
+        f"is {given:g} s, and the other processes wait in a collective while an evaluation ends, for "
+        f"{evaluation.timeout_seconds} s (spec.evaluation.timeoutSeconds): leave it out, which makes it long enough"
+    )
+    return [Finding(where=f"{_WHERE}.ddp_timeout", message=message)]
+
+
 def check_sharding(config: Mapping[str, Any]) -> list[Finding]:
     """FSDP's first version, whose parameters TRL would send to vLLM as they are: shares, under names of FSDP's own."""
     sharding = config.get("fsdp_config")
@@ -176,7 +191,7 @@ def check_config(spec: GymTrainingRunSpec) -> list[Finding]:
 
     fields = {field.name for field in dataclasses.fields(AsyncGRPOConfig) if field.init}
     config = spec.trainer.config
-    findings = check_keys(config, fields) + check_batch(spec) + check_sharding(config)
+    findings = check_keys(config, fields) + check_batch(spec) + check_timeout(spec) + check_sharding(config)
     with contextlib.suppress(NameError, TypeError):  # annotations that only type checkers can resolve
         findings += check_types(config, typing.get_type_hints(AsyncGRPOConfig))
     if findings:

@@ -38,6 +38,32 @@ OWNED_KEYS = {
     "max_tool_calling_iterations": "set max_steps of the agent in spec.gym.overrides",
     "log_completions": "the trainer serves its last samples at /samples",
     "num_completions_to_print": "the trainer serves its last samples at /samples",
+    **dict.fromkeys(
+        ("eval_strategy", "eval_steps", "do_eval"),
+        "use spec.data.validation, and spec.evaluation.everySteps: the run evaluates in vLLM",
+    ),
+    "eval_on_start": "use spec.evaluation.atStart",
+    "eval_delay": "use spec.evaluation.everySteps and atStart",
+    **dict.fromkeys(
+        ("per_device_eval_batch_size", "eval_accumulation_steps", "num_generations_eval"),
+        "use spec.evaluation.maxConcurrent and samplesPerTask",
+    ),
+    **dict.fromkeys(
+        ("load_best_model_at_end", "metric_for_best_model", "greater_is_better"),
+        "use spec.evaluation.keepBest, which keeps the best checkpoint in the folder best",
+    ),
+    **dict.fromkeys(
+        (
+            "prediction_loss_only",
+            "batch_eval_metrics",
+            "eval_do_concat_batches",
+            "eval_use_gather_object",
+            "include_for_metrics",
+            "bf16_full_eval",
+            "fp16_full_eval",
+        ),
+        "it is about evaluation in the trainer, and the run evaluates in vLLM: see spec.evaluation",
+    ),
     "push_to_hub": "a pod has no token to push with; publish from the checkpoint volume",
     "use_liger_kernel": "TRL's asynchronous trainer does not support it",
 }
@@ -175,11 +201,8 @@ def trl_arguments(
         "disable_tqdm": True,
         "save_strategy": "steps" if spec.trainer.checkpoint else "no",
         "save_total_limit": 2,
-        # Ranks other than 0 wait in a collective while rank 0 waits for servers, for rollouts or for a weight sync.
-        "ddp_timeout": spec.startup_deadline_seconds
-        + spec.rollout.stall_timeout_seconds
-        + spec.weight_sync.timeout_seconds
-        + 600,
+        # Ranks other than 0 wait in a collective while rank 0 waits for servers, rollouts, a sync or an evaluation.
+        "ddp_timeout": collective_timeout(spec),
     }
     if on_cpu:
         defaults |= {"bf16": False, "gradient_checkpointing": False, "dataloader_pin_memory": False}
@@ -201,6 +224,13 @@ def trl_arguments(
     if steps is not None:
         decided["max_steps"] = steps
     return defaults | given | decided
+
+
+def collective_timeout(spec: GymTrainingRunSpec) -> int:
+    """Seconds that other ranks may wait for rank 0, which has limits of its own for all that it waits for."""
+    evaluation = spec.evaluates.timeout_seconds if spec.evaluates is not None else 0
+    waits = spec.startup_deadline_seconds + spec.rollout.stall_timeout_seconds + spec.weight_sync.timeout_seconds
+    return waits + evaluation + 600
 
 
 def _sharding(given: Any, *, only_model: bool) -> Any:

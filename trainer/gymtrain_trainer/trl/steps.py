@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from gymtrain_api.spec import GymTrainingRunSpec
+from gymtrain_trainer.evaluation.schedule import saves
 from gymtrain_trainer.framework import StepCallbacks, StepMeasures, Steps
 from gymtrain_trainer.stopping import StopSignal
 from gymtrain_trainer.trl.trained import TrainedSamples
@@ -62,6 +64,38 @@ class StepTeller(TrainerCallback):  # type: ignore[misc]  # transformers is not 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """TRL has saved a checkpoint, or tried."""
         self._callbacks.on_save(steps_of(state))
+
+
+class SyncTeller(TrainerCallback):  # type: ignore[misc]
+    """Rank 0: calls ours once the weights are synced. To be added after TRL's callbacks."""
+
+    def __init__(self, callbacks: StepCallbacks) -> None:
+        """`callbacks`: called after each step's sync."""
+        self._callbacks = callbacks
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """After TRL's first weight sync, and the start of its rollout worker."""
+        self._callbacks.on_synced(steps_of(state))
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """After the step's weight sync."""
+        self._callbacks.on_synced(steps_of(state))
+
+
+class EvaluatedSaver(TrainerCallback):  # type: ignore[misc]
+    """All ranks: saves a checkpoint of the steps that are evaluated, where the best one is kept."""
+
+    def __init__(self, spec: GymTrainingRunSpec, sync_every: int) -> None:
+        """`sync_every`: steps of one weight version."""
+        self._spec = spec
+        self._sync_every = sync_every
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """TRL saves after it."""
+        if saves(self._spec, steps_of(state), self._sync_every):
+            control.should_save = True
 
 
 def steps_of(state: TrainerState) -> Steps:

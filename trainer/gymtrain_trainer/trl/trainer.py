@@ -4,6 +4,7 @@
 |---|---|
 | TRL's trainer with the model | our rollouts as TRL's worker, our transport as TRL's weight transfer |
 | after a sync all compute what vLLM sampled | vLLM samples, and the numbers are compared |
+| evaluated steps are saved | evaluations are waited for where nothing comes after them |
 | SIGTERM ends all ranks at a step's end | steps are told; a failed checkpoint is asked about; waiting ends at SIGTERM |
 | the way of an adapter is agreed on | the transport is chosen for it |
 """
@@ -37,7 +38,7 @@ from gymtrain_trainer.trl.parity import ParityCallback
 from gymtrain_trainer.trl.refusals import refusals_named
 from gymtrain_trainer.trl.reporter_settings import environment, run_label
 from gymtrain_trainer.trl.reporters import Reporters, take_reporters
-from gymtrain_trainer.trl.steps import StepTeller, StopCallback, agree_among_ranks, steps_of
+from gymtrain_trainer.trl.steps import EvaluatedSaver, StepTeller, StopCallback, SyncTeller, agree_among_ranks, steps_of
 from gymtrain_trainer.trl.worker import TRLWorker
 from gymtrain_trainer.weights import Transport
 
@@ -144,6 +145,9 @@ def make_trainer(parts: TrainerParts) -> "TRLTrainer":
         teller.trained = trainer.trained
     # Behind TRL's own callbacks, which sync: a signal that comes while weights are synced ends this step, not the next.
     trainer.add_callback(ParityCallback(trainer, rank_zero.transfer if rank_zero is not None else None))
+    if rank_zero is not None:
+        trainer.add_callback(SyncTeller(rank_zero.callbacks))
+    trainer.add_callback(EvaluatedSaver(spec, parts.settings.sync_every_steps))
     trainer.add_callback(StopCallback(parts.stop, spec.trainer.checkpoint is not None, agree_among_ranks))
     if rank_zero is not None:
         callbacks = rank_zero.callbacks

@@ -18,6 +18,9 @@ from gymtrain_trainer.rollouts.process.messages import (
     Broken,
     Dropped,
     Ended,
+    EndEvaluation,
+    Evaluate,
+    EvaluationEnded,
     Looked,
     NewVersion,
     RolloutLost,
@@ -45,6 +48,7 @@ class Runner:
         self._outgoing: queue.SimpleQueue[ToTrainer] = queue.SimpleQueue()
         self._runner: GroupRunner | None = None
         self._groups: set[asyncio.Task[None]] = set()
+        self._evaluations: dict[int, asyncio.Task[None]] = {}  # rollouts
         self._begun = 0
         self._telling = False  # an account of what runs is due
         self._looking: asyncio.Future[Look] | None = None
@@ -60,9 +64,10 @@ class Runner:
             self._runner = runner
             loop.add_reader(self._connection.fileno(), self._readable)
             await self._closed.wait()
-            for group in self._groups:
-                group.cancel()
-            await asyncio.gather(*self._groups, return_exceptions=True)
+            running = [*self._groups, *self._evaluations.values()]
+            for one in running:
+                one.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
 
     # --- GroupEvents ---
 
@@ -109,6 +114,12 @@ class Runner:
                 group = asyncio.create_task(self._group(message))
                 self._groups.add(group)
                 group.add_done_callback(self._groups.discard)
+            case Evaluate(number):
+                rollout = self._evaluations[number] = asyncio.create_task(self._evaluate(message))
+                rollout.add_done_callback(lambda _: self._evaluations.pop(number, None))
+            case EndEvaluation(number):
+                if number in self._evaluations:
+                    self._evaluations[number].cancel()
             case NewVersion(model_version, label):
                 self._numbering.sent(label)
                 self._runner.update_model_version(model_version)
@@ -129,6 +140,16 @@ class Runner:
             self._outgoing.put(Broken(repr(error)))
         else:
             self._outgoing.put(Ended(begin.number, group))
+
+    async def _evaluate(self, wanted: Evaluate) -> None:
+        assert self._runner is not None
+        try:
+            evaluated = await self._runner.evaluate(wanted.task, wanted.version)
+        except Exception as error:
+            log.exception("a rollout of an evaluation ended by an error that it should not have")
+            self._outgoing.put(Broken(repr(error)))
+        else:
+            self._outgoing.put(EvaluationEnded(wanted.number, evaluated))
 
     def _write(self) -> None:
         try:

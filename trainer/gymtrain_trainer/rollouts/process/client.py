@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import socket
 import subprocess
@@ -13,6 +14,7 @@ from typing import assert_never
 
 from gymtrain_trainer.data.rows import Task
 from gymtrain_trainer.errors import GroupDroppedError, WorkerDiedError
+from gymtrain_trainer.rollouts.evaluate import Evaluated
 from gymtrain_trainer.rollouts.group import Group, GroupEvents
 from gymtrain_trainer.rollouts.guard import WeightState
 from gymtrain_trainer.rollouts.process.messages import (
@@ -21,6 +23,9 @@ from gymtrain_trainer.rollouts.process.messages import (
     Broken,
     Dropped,
     Ended,
+    EndEvaluation,
+    Evaluate,
+    EvaluationEnded,
     Looked,
     NewVersion,
     RolloutLost,
@@ -57,6 +62,8 @@ class RolloutProcess:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._events: GroupEvents | None = None
         self._open: dict[int, asyncio.Future[Group]] = {}
+        self._evaluations: dict[int, asyncio.Future[Evaluated]] = {}
+        self._evaluated = itertools.count(1)
         self._begun = 0  # groups
         self._told = 0  # the last model version
         self._seen = Running(0, 0)
@@ -124,6 +131,26 @@ class RolloutProcess:
         finally:
             self._open.pop(number, None)
 
+    async def evaluate(self, task: Task, version: int) -> Evaluated:
+        """One rollout of an evaluation of that model version.
+
+        Raises:
+            WorkerDiedError: the process has ended.
+        """
+        if self._error is not None:
+            raise self._error
+        number = next(self._evaluated)
+        ended: asyncio.Future[Evaluated] = asyncio.get_running_loop().create_future()
+        self._evaluations[number] = ended
+        self._send(Evaluate(number, task, version))
+        try:
+            return await ended
+        except asyncio.CancelledError:
+            self._send(EndEvaluation(number))
+            raise
+        finally:
+            self._evaluations.pop(number, None)
+
     def _send(self, message: ToRunner | RunnerSettings) -> None:
         """Waits while the socket is full: the other side reads in its loop, and writes in a thread."""
         assert self._connection is not None
@@ -151,6 +178,10 @@ class RolloutProcess:
             case Dropped(number, reason, why):
                 if (ended := self._waited_for(number)) is not None:
                     ended.set_exception(GroupDroppedError(reason, why))
+            case EvaluationEnded(number, evaluated):
+                rollout = self._evaluations.get(number)
+                if rollout is not None and not rollout.done():
+                    rollout.set_result(evaluated)
             case Running():
                 self._seen = message
                 self._events.rollouts_running(self.running)
@@ -184,9 +215,13 @@ class RolloutProcess:
         if self._error is not None:
             return
         self._error = WorkerDiedError(f"the rollouts' process died: {why}")
-        for ended in self._open.values():
-            if not ended.done():
-                ended.set_exception(self._error)
+        groups, rollouts = self._open.values(), self._evaluations.values()
+        for group in groups:
+            if not group.done():
+                group.set_exception(self._error)
+        for rollout in rollouts:
+            if not rollout.done():
+                rollout.set_exception(self._error)
 
     def _how_it_ended(self) -> str:
         assert self._process is not None

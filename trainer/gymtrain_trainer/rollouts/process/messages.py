@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from gymtrain_trainer.data.rows import Task
 from gymtrain_trainer.errors import DropReason
+from gymtrain_trainer.rollouts.evaluate import Evaluated
 from gymtrain_trainer.rollouts.group import Group, Lost
 from gymtrain_trainer.rollouts.guard import Look
 
@@ -16,6 +17,22 @@ class Begin:
 
     number: int
     task: Task
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Make a rollout of an evaluation of that model version. `number` counts from 1, by itself."""
+
+    number: int
+    task: Task
+    version: int
+
+
+@dataclass(frozen=True)
+class EndEvaluation:
+    """Nobody waits for that rollout any more."""
+
+    number: int
 
 
 @dataclass(frozen=True)
@@ -33,7 +50,7 @@ class Looked:
     look: Look
 
 
-type ToRunner = Begin | NewVersion | Looked
+type ToRunner = Begin | Evaluate | EndEvaluation | NewVersion | Looked
 
 # --- to the trainer's process ---
 
@@ -53,6 +70,14 @@ class Dropped:
     number: int
     reason: DropReason
     message: str
+
+
+@dataclass(frozen=True)
+class EvaluationEnded:
+    """How a rollout of an evaluation ended."""
+
+    number: int
+    evaluated: Evaluated
 
 
 @dataclass(frozen=True)
@@ -90,4 +115,4 @@ class AskLook:
     """What do the vLLM servers hold? One question at a time."""
 
 
-type ToTrainer = Ended | Dropped | Broken | TryFailed | RolloutLost | Running | AskLook
+type ToTrainer = Ended | Dropped | EvaluationEnded | Broken | TryFailed | RolloutLost | Running | AskLook
