@@ -15,7 +15,9 @@ def _run() -> dict[str, Any]:
     run = smallest_run(
         trainer={"nodes": 2, "config": {"max_steps": 5, "deep": {"a": 1}}, "checkpoint": {"claimName": "mine"}},
         inference={"args": ["--max-model-len=512"]},
+        evaluation={"everySteps": 5},
     )
+    run["spec"]["data"]["validation"] = [{"source": "pvc://datasets/held-out.jsonl"}]
     run["spec"]["gym"] |= {
         "overrides": {"server": {"key": {"deep": [1, 2]}}},
         "env": [{"name": "KEY", "value": "1"}],
@@ -36,6 +38,9 @@ REFUSED: dict[str, tuple[str, Any]] = {
     "overrides taken away": ("gym.overrides", None),
     "gym env": ("gym.env", [{"name": "KEY", "value": "2"}]),
     "data": ("data.train", [{"source": "pvc://datasets/other.jsonl"}]),
+    "evaluation": ("evaluation.everySteps", 7),
+    "evaluation taken away": ("evaluation", None),
+    "validation data": ("data.validation", [{"source": "pvc://datasets/other.jsonl"}]),
     "weight of a dataset": ("data.train", [{"source": "pvc://datasets/train.jsonl", "weight": 5}]),
     "inference image": ("inference.image", "other"),
     "gateway image": ("gateway.image", "other"),

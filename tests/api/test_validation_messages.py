@@ -141,6 +141,15 @@ RULE_CASES: dict[str, tuple[dict[str, Any], str]] = {
         _data({"source": "gym://x.jsonl"}, {"weight": 2}),
         f"spec.data.train[1]: {EXACTLY_ONE_SOURCE}",
     ),
+    "no validation source": (
+        {"data": {"train": [{"source": "gym://x.jsonl"}], "validation": [{"agent": "a"}]}},
+        f"spec.data.validation[0]: {EXACTLY_ONE_SOURCE}",
+    ),
+    "evaluation on nothing": (
+        {"evaluation": {"everySteps": 5}},
+        "spec.data.validation: Required value: evaluation needs datasets to evaluate on: set data.validation, or "
+        "remove evaluation",
+    ),
     "two data sources": (
         _data({"source": "gym://x.jsonl", "reasoningGym": REASONING_GYM}),
         f"spec.data.train[0]: {EXACTLY_ONE_SOURCE}",

@@ -12,7 +12,6 @@ class Doing(StrEnum):
 
     ROLLOUTS = "waiting for rollouts"
     SYNC = "in weight sync"
-    EVALUATION = "waiting for an evaluation"
     STEP = "in the training step"  # and all else: saving, logging
 
 

@@ -161,7 +161,7 @@ def make_rank_zero(
         prompts=parity.prompts,
         servers=servers,
         recorder=recorder,
-        evaluations=_evaluations(context, board, settings, worker, weight_sync, recorder, stop, activity),
+        evaluations=_evaluations(context, board, settings, worker, weight_sync, recorder, stop),
     )
 
 
@@ -173,7 +173,6 @@ def _evaluations(
     weight_sync: WeightSync,
     recorder: Recorder,
     stop: StopSignal,
-    activity: Activity,
 ) -> Evaluations | None:
     spec = context.run.spec
     evaluation, of_each = spec.evaluates, evaluation_settings(spec)
@@ -194,7 +193,6 @@ def _evaluations(
         recorder=recorder,
         board=board,
         stop=stop,
-        activity=activity,
         best=BestCheckpoint(context.run_folder) if evaluation.keep_best and spec.trainer.checkpoint else None,
         meanwhile=meanwhile,
     )

@@ -34,7 +34,7 @@ def folders(tmp_path: Path) -> Folders:
     return Folders(sources=tmp_path / "sources", data=tmp_path / "data")
 
 
-def put(folders: Folders, number: int, name: str, *rows: Any) -> None:
+def put(folders: Folders, number: int | str, name: str, *rows: Any) -> None:
     file = folders.sources / str(number) / name
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows))
@@ -259,6 +259,33 @@ def test_volume_is_indexed_in_place_and_the_rest_is_copied(make_run: MakeRun, fo
         str(folders.sources / "0" / "rows.jsonl"),
         str(folders.data / "train-1.jsonl"),
     ]
+
+
+def with_validation(run: RunConfig, *validation: dict[str, Any]) -> RunConfig:
+    data = {"train": [{"reasoningGym": {"task": "chain_sum", "size": 3}}], "validation": list(validation)}
+    spec = run.spec.model_dump(by_alias=True, exclude_none=True) | {"data": data}
+    return RunConfig.model_validate(run.model_dump() | {"spec": spec})
+
+
+def test_validation_data_is_indexed_beside_the_training_data(make_run: MakeRun, folders: Folders) -> None:
+    put(folders, "validation-0", "held-out.jsonl", ROW, ROW)
+    made = {"reasoningGym": {"task": "chain_sum", "size": 4, "seed": 7}}
+    run = with_validation(make_run(), {"source": "pvc://claim/held-out.jsonl"}, made)
+    data.prepare(run, folders)
+    index = DataIndex.model_validate_json((folders.data / "index.json").read_bytes())
+    assert [(Path(file.file).name, file.rows) for file in index.train] == [("train-0.jsonl", 3)]
+    assert [(Path(file.file).name, file.rows) for file in index.validation] == [
+        ("held-out.jsonl", 2),
+        ("validation-1.jsonl", 4),
+    ]
+    assert {file.default_agent for file in index.validation} == {"reasoning_gym_simple_agent"}
+
+
+def test_bad_validation_rows_are_named(make_run: MakeRun, folders: Folders) -> None:
+    put(folders, "validation-0", "held-out.jsonl", ROW, "{")
+    found = problems(with_validation(make_run(), {"source": "pvc://claim/held-out.jsonl", "agent": "nobody"}), folders)
+    assert any(one.startswith("spec.data.validation[0].agent: names no agent") for one in found)
+    assert any(one.startswith("pvc://claim/held-out.jsonl:2: invalid JSON") for one in found)
 
 
 def test_data_is_the_same_in_every_attempt(make_run: MakeRun, folders: Folders, tmp_path: Path) -> None:

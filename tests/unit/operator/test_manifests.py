@@ -195,6 +195,27 @@ def test_a_claim_of_several_datasets_is_one_volume() -> None:
     }
 
 
+def test_validation_data_is_mounted_beside_the_training_data_and_has_to_exist() -> None:
+    data = {
+        "train": [{"source": "pvc://d/a.jsonl"}],
+        "validation": [{"source": "pvc://d/b.jsonl"}, {"source": "configmap://held-out/x"}],
+    }
+    run = context(data=data)
+    for pod in (preflight_pod(run)["spec"], trainer_job(run, 1)["spec"]["template"]["spec"]):
+        mounts = {
+            mount["mountPath"]: mount["name"]
+            for container in (*pod["containers"], *pod["initContainers"])
+            for mount in container["volumeMounts"]
+            if mount["mountPath"].startswith(wiring.SOURCES_DIR)
+        }
+        assert mounts == {
+            "/gymtrain/sources/0": "source-0",
+            "/gymtrain/sources/validation-0": "source-0",
+            "/gymtrain/sources/validation-1": "source-1",
+        }
+    assert named_objects(run.spec, "run")[-1] == ("ConfigMap", "held-out", "spec.data.validation[1].source")
+
+
 def test_the_preflight_pod_takes_no_sidecars_and_no_gpu_nodes() -> None:
     gym = {
         "configPaths": ["x"],

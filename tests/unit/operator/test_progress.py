@@ -72,3 +72,17 @@ def test_a_termination_message_may_be_anything() -> None:
     parsed = parse_report('{"phase": "failed", "message": "why"}')
     assert parsed is not None
     assert parsed.message == "why"
+
+
+def test_an_evaluation_is_shown_at_once() -> None:
+    before = shown_progress(_report(3), None, NOW)
+    evaluated = {
+        "validation_reward": 0.51239,
+        "validation_step": 2,
+        "best_validation_reward": 0.75,
+        "best_step": 0,
+    }
+    shown = shown_progress(_report(3, at=NOW + 1, **evaluated), before, NOW + 1)
+    assert shown is not None
+    assert (shown.validation_reward, shown.validation_step) == ("0.5124", 2)
+    assert (shown.best_validation_reward, shown.best_step) == ("0.7500", 0)

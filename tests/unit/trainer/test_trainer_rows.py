@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gymtrain_trainer.data.rows import RowFile, Tasks, read_index
+from gymtrain_trainer.data.order import in_proportion
+from gymtrain_trainer.data.rows import RowFile, Tasks, ValidationTasks, data_digest, read_index
 from gymtrain_trainer.errors import DataError
 from tests.unit.trainer.trainer_data import question, write_dataset, write_index
 
@@ -60,3 +61,46 @@ def test_a_file_that_changed_since_it_was_indexed_is_an_error(tmp_path: Path) ->
 def test_an_empty_dataset_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no rows"):
         read_index(write_index(tmp_path))
+
+
+def validation(folder: Path, *sizes: int, most: int | None = None) -> ValidationTasks:
+    sets = [
+        write_dataset(folder, [question(100 * n + row) for row in range(size)], name=f"validation-{n}")
+        for n, size in enumerate(sizes)
+    ]
+    index = write_index(folder, write_dataset(folder, [question(1)]), validation=sets)
+    return ValidationTasks(read_index(index), AGENTS, most)
+
+
+def test_an_evaluation_has_every_row_of_every_dataset_in_order(tmp_path: Path) -> None:
+    tasks = validation(tmp_path, 3, 2)
+    numbers = [tasks.at(number).row["number"] for number in range(len(tasks))]
+    assert numbers == [0, 1, 2, 100, 101]
+    assert [tasks.at(number).position for number in range(5)] == [0, 1, 2, 3, 4]
+
+
+def test_fewer_tasks_are_the_first_ones_in_proportion(tmp_path: Path) -> None:
+    tasks = validation(tmp_path, 6, 3, most=3)
+    assert [tasks.at(number).row["number"] for number in range(len(tasks))] == [0, 1, 100]
+
+
+@pytest.mark.parametrize(
+    ("rows", "most", "taken"),
+    [([5, 5], 3, [2, 1]), ([1, 1, 1], 2, [1, 1, 0]), ([10, 1], 5, [5, 0]), ([4, 4], 100, [4, 4]), ([7], 3, [3])],
+)
+def test_largest_remainders_share_out_what_is_left(rows: list[int], most: int, taken: list[int]) -> None:
+    assert in_proportion(rows, most) == taken
+
+
+def test_an_unknown_agent_of_validation_data_is_refused(tmp_path: Path) -> None:
+    sets = [write_dataset(tmp_path, [question(1)], name="validation-0", agent="nobody")]
+    index = read_index(write_index(tmp_path, write_dataset(tmp_path, [question(1)]), validation=sets))
+    with pytest.raises(DataError, match="nobody"):
+        ValidationTasks(index, AGENTS)
+
+
+def test_validation_data_is_no_part_of_what_a_place_in_the_data_is_about(tmp_path: Path) -> None:
+    file = write_dataset(tmp_path, [question(n) for n in range(3)])
+    without = data_digest(read_index(write_index(tmp_path, file)), 1)
+    sets = [write_dataset(tmp_path, [question(9)], name="validation-0")]
+    assert data_digest(read_index(write_index(tmp_path, file, validation=sets)), 1) == without

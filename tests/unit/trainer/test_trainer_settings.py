@@ -7,7 +7,9 @@ import pytest
 
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_trainer.errors import SettingsError
-from gymtrain_trainer.framework import TrainingSettings
+from gymtrain_trainer.evaluation.schedule import check_evaluation, is_due, saves
+from gymtrain_trainer.framework import Steps, TrainingSettings
+from gymtrain_trainer.trl.config_checks import check_keys, check_timeout
 from gymtrain_trainer.trl.settings import Batch, max_steps, training_settings, trl_arguments
 
 READ_ONCE = {"cpu_ram_efficient_loading": True}
@@ -153,3 +155,52 @@ def test_a_training_without_an_end_is_refused_once_the_rows_are_known() -> None:
     assert training_settings(spec(), None).max_steps is None
     with pytest.raises(SettingsError, match="neither max_steps nor num_train_epochs"):
         training_settings(spec(), 100)
+
+
+VALIDATION = {"train": [{"source": "gym://a.jsonl"}], "validation": [{"source": "gym://b.jsonl"}]}
+
+
+def test_other_ranks_wait_for_an_evaluation_too() -> None:
+    without = arguments(spec())["ddp_timeout"]
+    made = spec(data=VALIDATION, evaluation={"timeoutSeconds": 5000})
+    assert arguments(made)["ddp_timeout"] == without + 5000
+
+
+def found(config: dict[str, Any] | None = None, **evaluation: Any) -> list[str]:
+    run = spec(config, data=VALIDATION, evaluation=evaluation)
+    return [finding.where for finding in check_evaluation(run, training_settings(run, None))]
+
+
+def test_evaluations_need_weights_that_vllm_gets() -> None:
+    assert found({"max_steps": 40, "weight_sync_steps": 4}, everySteps=8) == []
+    assert found({"max_steps": 40, "weight_sync_steps": 4}, everySteps=6) == ["spec.evaluation.everySteps"]
+    assert found({"max_steps": 41, "weight_sync_steps": 4}, everySteps=0) == ["spec.evaluation.atEnd"]
+    assert found({"max_steps": 41, "weight_sync_steps": 4}, everySteps=0, atEnd=False) == []
+
+
+@pytest.mark.parametrize(("temperature", "fits"), [("0", True), ("0.01", True), ("2", True), ("0.005", False)])
+def test_evaluations_are_sampled_as_vllm_can(temperature: str, fits: bool) -> None:
+    assert (found(temperature=temperature) == []) == fits
+
+
+def test_steps_are_evaluated_and_saved_by_the_same_rule_on_every_rank() -> None:
+    run = spec(data=VALIDATION, evaluation={"everySteps": 4}, trainer={"checkpoint": {"size": "1Gi"}})
+    assert [n for n in range(11) if saves(run, Steps(n, 10), 2)] == [4, 8, 10]
+    last = spec(data=VALIDATION, evaluation={"everySteps": 0})
+    assert last.evaluates is not None
+    assert [n for n in range(11) if is_due(last.evaluates, Steps(n, 10), 2)] == [10]
+    assert not any(saves(last, Steps(n, 10), 2) for n in range(11)), "there is no volume"
+
+
+def test_a_collective_that_an_evaluation_outlasts_is_found() -> None:
+    both = {"processesPerNode": 2}
+    short = spec({"ddp_timeout": 600}, data=VALIDATION, trainer=both)
+    assert [finding.where for finding in check_timeout(short)] == ["spec.trainer.config.ddp_timeout"]
+    assert check_timeout(spec({"ddp_timeout": 600}, data=VALIDATION)) == [], "nobody waits"
+    assert check_timeout(spec({"ddp_timeout": 9000}, data=VALIDATION, trainer=both)) == []
+
+
+@pytest.mark.parametrize("key", ["eval_strategy", "eval_steps", "eval_on_start", "per_device_eval_batch_size"])
+def test_trls_own_evaluation_is_refused_with_the_field_to_use(key: str) -> None:
+    (finding,) = check_keys({key: 1}, {key})
+    assert "spec.evaluation." in finding.message

@@ -129,3 +129,21 @@ def test_activity_counts_nested_waits_once(monkeypatch: pytest.MonkeyPatch) -> N
         assert activity.spent() == {Doing.ROLLOUTS: 5.0, Doing.SYNC: 3.0, Doing.STEP: 3.0}
     activity.mark()
     assert sum(activity.spent().values()) == 0.0
+
+
+def test_an_evaluation_is_no_stall_and_the_time_counts_from_its_end(board: ProgressBoard, clock: Clock) -> None:
+    evaluates = True
+    made = Watchdog(
+        board, Activity(), before_first_step=600.0, evaluates=lambda: evaluates, look_seconds=3600.0, clock=clock
+    )
+    made.begin()
+    clock.now += 5000.0
+    made.look()
+    assert board.snapshot().alarms == []
+    evaluates = False
+    clock.now += 599.0
+    made.look()
+    assert board.snapshot().alarms == []
+    clock.now += 2.0
+    made.look()
+    assert [alarm.reason for alarm in board.snapshot().alarms] == ["Stalled"]

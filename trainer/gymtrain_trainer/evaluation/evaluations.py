@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from gymtrain_api.spec import Evaluation
-from gymtrain_trainer.activity import Activity, Doing
 from gymtrain_trainer.data.rows import ValidationTasks
 from gymtrain_trainer.errors import InterruptedBySignal, TrainerError
 from gymtrain_trainer.evaluation.best import BestCheckpoint
@@ -54,7 +53,6 @@ class Evaluations:
         recorder: Recorder,
         board: ProgressBoard,
         stop: StopSignal,
-        activity: Activity,
         best: BestCheckpoint | None,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> None:
@@ -69,7 +67,6 @@ class Evaluations:
             recorder: of evaluations.csv.
             board: where results go.
             stop: ends waits.
-            activity: of the main thread.
             best: None where no checkpoint is kept.
             meanwhile: called now and then while the main thread waits; raises what a weight sync failed with.
         """
@@ -82,7 +79,6 @@ class Evaluations:
         self._recorder = recorder
         self._board = board
         self._stop = stop
-        self._activity = activity
         self._best = best
         self._meanwhile = meanwhile
         self._running: tuple[int, EvaluationRun] | None = None  # with the step
@@ -134,7 +130,7 @@ class Evaluations:
         step, run = self._running
         # SIGTERM is no error here: other ranks are in the collectives of a sync, and all end at the step's end.
         with contextlib.suppress(InterruptedBySignal, concurrent.futures.CancelledError):
-            with self._activity.doing(Doing.EVALUATION), self._stop.waiting():
+            with self._stop.waiting():
                 end = self._ended(run)
             self._running = None
             self._finish(step, run, end)

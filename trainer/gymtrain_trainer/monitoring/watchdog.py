@@ -81,6 +81,7 @@ class Watchdog:
             return
         if self._evaluates():
             self._last_step = self._clock()
+            self._activity.mark()
             return
         waited, limit = self._clock() - self._last_step, stall_limit(self._durations, self._before_first_step)
         if waited > limit:
