@@ -1,5 +1,7 @@
 """status.progress: the trainer's report, written when it says something new."""
 
+from typing import Any
+
 from gymtrain_api.status import Progress
 from gymtrain_api.times import to_text
 from gymtrain_api.wiring import TrainerProgress
@@ -76,7 +78,7 @@ def test_a_termination_message_may_be_anything() -> None:
 
 def test_an_evaluation_is_shown_at_once() -> None:
     before = shown_progress(_report(3), None, NOW)
-    evaluated = {
+    evaluated: dict[str, Any] = {
         "validation_reward": 0.51239,
         "validation_step": 2,
         "best_validation_reward": 0.75,
