@@ -78,14 +78,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.hub.tokens_seen.add(token)
         found = re.fullmatch(r"/api/datasets/([^/]+/[^/]+)(?:/(revision|tree|paths-info)/([^/]+)(?:/(.*))?)?", path)
         resolved = re.fullmatch(r"/datasets/([^/]+/[^/]+)/resolve/([^/]+)/(.*)", path)
-        name = (found or resolved or [None, ""])[1]
+        name = str((found or resolved or [None, ""])[1])
         files = self.hub.files.get(name)
         if files is None or (self.hub.token and token != self.hub.token):
             self._send(401 if not token else 404, b'{"error":"Repository not found"}', "RepoNotFound")
         elif resolved:
             self._file(files, resolved[3])
         elif found and found[2] in ("revision", None):
-            self._revision(name, files, found[3])
+            self._revision(name, files, found[3] and str(found[3]))
         elif found and found[2] == "tree":
             below = f"{found[4]}/" if found[4] else ""
             self._json(_tree(files, below))

@@ -152,6 +152,8 @@ def _store(scheme: str, environ: Mapping[str, str]) -> Any:
                 config_kwargs={"connect_timeout": _CONNECT_SECONDS, "read_timeout": _READ_SECONDS},
             )
         case "gs":
+            # Zonal buckets, which gcsfs finds out about over gRPC: 60 s a call where that isn't answered.
+            os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
             from gcsfs import GCSFileSystem
 
             key = environ.get("GOOGLE_APPLICATION_CREDENTIALS_JSON")
