@@ -126,6 +126,12 @@ ENVIRONMENTS ?=
 test-environments: ## Start each of NeMo Gym's environments, play its example rows, and renew docs/environments.md: an hour; not part of `make test` (ENVIRONMENTS="mcqa": some)
 	PYTHONPATH=api:trainer:gym:. $(RUN_GYM) python -m tests.environments run $(ENVIRONMENTS)
 
+AZURITE = $${XDG_CACHE_HOME:-$$HOME/.cache}/gymtrain/azurite-3.37.0
+.PHONY: test-data-sources
+test-data-sources: ## Fetch datasets from emulators of S3, GCS, Azure and the hub: minutes, needs npm; not part of `make test`
+	test -e "$(AZURITE)/node_modules/.bin/azurite-blob" || npm install --silent --no-audit --no-fund --prefix "$(AZURITE)" azurite@3.37.0
+	GYMTRAIN_AZURITE="$(AZURITE)/node_modules/.bin/azurite-blob" $(RUN_GYM) --group data-sources pytest tests/data_sources -m data_sources $(PYTEST_ARGS)
+
 VERSIONS ?=
 VERSIONS_ARGS ?=
 .PHONY: test-versions
