@@ -1,9 +1,9 @@
 """`python -m benchmarks.data_index [--gigabytes 10] [--checked 1]`: indexing a large JSONL file, in flat memory.
 
-Needs the environment of the Gym image: `uv run --extra gym --extra gym-swe --group dev`. The rows are those of NeMo Gym's
-workplace_assistant and mcqa examples, over and over, each with a number of its own. Two passes are measured, each in a
-process of its own: what a trainer pod's data container does (`index`), and what preflight does, which also checks each
-request against NeMo Gym's schema (`check`; on `--checked` gigabytes). Prints a row of a table for each.
+Needs the environment of the Gym image: `uv run --extra gym --extra gym-swe --group dev`. The rows are those of NeMo
+Gym's workplace_assistant and mcqa examples, over and over, each with a number of its own. Two passes are measured, each
+in a process of its own: what a trainer pod's data container does (`index`), and what preflight does, which also checks
+each request against NeMo Gym's schema (`check`; on `--checked` gigabytes). Prints a row of a table for each.
 """
 
 import argparse

@@ -203,6 +203,8 @@ def _copy_bytes(remote: RemoteFile, version: Version, partial: Path, progress: P
             digest.update(piece)
             done += len(piece)
             progress(done)
+            if version.size is not None and done > version.size:
+                raise FetchError(f"is longer than the {version.size} bytes that its store says")
         if done != version.size:
             raise OSError(f"ended after {done} of {version.size} bytes")
 

@@ -45,6 +45,7 @@ RUNS_WITH: dict[str, list[tuple[str, ...]]] = {
     "benchmarks/gpu": [("trainer", "inference-gpu", "dev")],
     "benchmarks/gpu/chain/plot.py": [DEVELOPMENT],
     "benchmarks/gpu/chain/task.py": [("gym", "dev")],
+    "benchmarks/data_index.py": [("gym", "dev")],
     "benchmarks/packing.py": [("trainer", "dev")],
     "benchmarks/http_full.py": [("trainer", "inference", "test")],
     "tests": [DEVELOPMENT],
