@@ -112,3 +112,19 @@ def test_volume_of_a_dataset_is_mounted_where_its_rows_are_read() -> None:
 def test_run_without_storage_has_no_such_volume() -> None:
     context = RunContext("run", "default", "uid", GymTrainingRunSpec.model_validate(smallest_run()["spec"]))
     assert "fetched" not in str(preflight_pod(context)) + str(trainer_job(context, 1))
+
+
+def test_preparation_alone_gets_its_token() -> None:
+    spec = smallest_run(
+        data={"prepare": {"shouldDownload": True, "tokenSecret": {"name": "hub", "key": "token"}}, "storage": NEW}
+    )["spec"]
+    context = RunContext("run", "default", "uid", GymTrainingRunSpec.model_validate(spec))
+    pod = preflight_pod(context)["spec"]
+    made = named(pod["initContainers"], "prepare-data")
+    assert made["command"] == ["python", "-m", "gymtrain_gym.prepare"]
+    assert not mount(made).get("readOnly")
+    token = {"name": "GYMTRAIN_DATA_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}
+    assert token in made["env"]
+    others = [c for c in pod["containers"] + pod["initContainers"] if c is not made]
+    others += trainer_pod(context)["containers"] + trainer_pod(context)["initContainers"]
+    assert all(token not in container["env"] for container in others)
