@@ -244,6 +244,12 @@ REASONS: Mapping[Reason, ReasonRow] = {
         "removed, or the volume takes them more slowly than steps come.",
         fix="Raise spec.trainer.records.maxSize, record less (samples: Sampled), or take Parquet instead of JSONL.",
     ),
+    Reason.MODEL_PUSHED: ReasonRow("Normal", "Event only: where spec.trainer.push has uploaded the final model."),
+    Reason.PUSH_FAILED: ReasonRow(
+        "Warning",
+        "Event only: the final model could not be uploaded to spec.trainer.push. It is on the checkpoint volume. The "
+        "message says why.",
+    ),
     # Healthy: what the trainer measures about its own samples and pace
     Reason.NO_ALARM: ReasonRow("Normal", "No alarm is active."),
     Reason.KL_HIGH: ReasonRow(

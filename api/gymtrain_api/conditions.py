@@ -53,6 +53,8 @@ class Reason(StrEnum):
     RESUMED_FROM_CHECKPOINT = "ResumedFromCheckpoint"
     SAMPLING_REPLACED = "SamplingReplaced"
     RECORDS_INCOMPLETE = "RecordsIncomplete"
+    MODEL_PUSHED = "ModelPushed"
+    PUSH_FAILED = "PushFailed"
     # Healthy: what the trainer measures about its own samples and pace
     NO_ALARM = "NoAlarm"
     KL_HIGH = "KLHigh"

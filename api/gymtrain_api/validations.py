@@ -222,6 +222,13 @@ _COMBINATIONS = (
         reason="FieldValueRequired",
     ),
     Rule(
+        at="spec.trainer",
+        rule="!has(self.push) || has(self.checkpoint)",
+        message="the final model is written to the checkpoint volume, then pushed: set trainer.checkpoint",
+        field="checkpoint",
+        reason="FieldValueRequired",
+    ),
+    Rule(
         at="spec",
         rule="!has(self.model.lora) || has(self.trainer.checkpoint)",
         message="an adapter reaches vLLM through the checkpoint volume: set trainer.checkpoint",
@@ -297,6 +304,7 @@ FIXED_AFTER_PREFLIGHT = (
     "trainer.env",
     "trainer.checkpoint",
     "trainer.records",
+    "trainer.push",
     "rollout",
     "evaluation",
     "gateway.image",

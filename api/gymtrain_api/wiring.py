@@ -78,6 +78,8 @@ ENV_NODES = "GYMTRAIN_NODES"
 ENV_NODE_RANK = "JOB_COMPLETION_INDEX"  # set by the Job controller
 ENV_CHECK_SAMPLES = "GYMTRAIN_CHECK_SAMPLES"  # debugging: share of rows (0 to 1) to recompute log-probabilities for
 
+PUSH_PREFIX = "GYMTRAIN_PUSH_"  # of the variables that a Secret of spec.trainer.push becomes in the trainer's pods
+
 HEAD_SERVER = "head_server"
 POLICY_MODEL_SERVER = "policy_model"
 SERVED_MODEL_NAME = "policy"  # the model's name in vLLM, and policy_model_name in the Gym config

@@ -54,6 +54,14 @@ class DataError(RefusedError):
     """The indexed dataset is unreadable or doesn't fit the run."""
 
 
+class PushError(TrainerError):
+    """The final model couldn't be uploaded."""
+
+
+class PushRefusedError(RefusedError):
+    """Where it is to be uploaded refuses it: a key or a name is wrong."""
+
+
 class FetchError(TrainerError):
     """The model couldn't be fetched from the hub."""
 

@@ -16,6 +16,8 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from gymtrain_api import wiring
+from gymtrain_api.conditions import Reason
+from gymtrain_api.spec import Push
 from gymtrain_trainer.checkpoints.begin import prepare_folder, starting_place
 from gymtrain_trainer.checkpoints.final_model import drafted_model, model_folder
 from gymtrain_trainer.checkpoints.resume import start_of
@@ -27,6 +29,7 @@ from gymtrain_trainer.errors import InterruptedBySignal
 from gymtrain_trainer.framework import RankZeroParts, TrainerParts, load_framework
 from gymtrain_trainer.monitoring.model_card import CARD, model_card
 from gymtrain_trainer.progress import ProgressBoard
+from gymtrain_trainer.pushing import run_push
 from gymtrain_trainer.rank_zero import RankZero, make_rank_zero
 from gymtrain_trainer.serve import HttpServer, make_app, sending_threads
 from gymtrain_trainer.servers import start_waiting
@@ -109,6 +112,8 @@ def _train(
     # A rank that ended now would leave others in the collectives of a sharded model's saving.
     trainer.wait_for_everyone()
     stop.check()
+    if board is not None and spec.trainer.push is not None:
+        _push(context, board, spec.trainer.push, stop)
 
 
 def _describe(context: Context, draft: Path) -> None:
@@ -117,6 +122,22 @@ def _describe(context: Context, draft: Path) -> None:
         (draft / CARD).write_text(model_card(context))
     except Exception:
         log.exception("the final model has no card")
+
+
+def _push(context: Context, board: ProgressBoard, settings: Push, stop: StopSignal) -> None:
+    """Uploads the final model. Failing, it says so: training is complete, and the model is on the volume."""
+    board.update(message=f"uploading the final model to {settings.to}")
+    pushed = run_push(seconds=settings.timeout_seconds, stop=lambda: stop.requested)
+    if pushed.done:
+        log.info("final model pushed: %s", pushed.said)
+        board.notice(Reason.MODEL_PUSHED, pushed.said)
+        return
+    text = (
+        f"the final model was not uploaded: {pushed.said}. It is in the folder {model_folder(context.run_folder).name} "
+        f"of the run's checkpoints ({checkpoint_volume(context)})"
+    )
+    log.error("%s", text)
+    board.notice(Reason.PUSH_FAILED, text)
 
 
 def leads() -> bool:

@@ -20,7 +20,7 @@ from gymtrain_api.spec.evaluation import Evaluation
 from gymtrain_api.spec.gym import Gym, GymServer
 from gymtrain_api.spec.run import GymTrainingRunSpec
 from gymtrain_api.spec.sandboxes import ImageRewrite, Sandboxes
-from gymtrain_api.spec.training import CorrectionMode, FailureAction, OnFailure, Records
+from gymtrain_api.spec.training import CorrectionMode, FailureAction, OnFailure, Push, Records
 
 __all__ = [
     "CIDR_PATTERN",
@@ -42,6 +42,7 @@ __all__ = [
     "PodSettings",
     "Prepare",
     "PromptMessage",
+    "Push",
     "ReasoningGymTask",
     "Records",
     "Sandboxes",

@@ -4,7 +4,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from gymtrain_api.spec.base import DECIMAL_PATTERN, SIZE_PATTERN, KubernetesObject, PodSettings, Spec, bytes_of
+from gymtrain_api.sources import PUSH_PATTERN
+from gymtrain_api.spec.base import (
+    DECIMAL_PATTERN,
+    SIZE_PATTERN,
+    KubernetesObject,
+    PodSettings,
+    SecretRef,
+    Spec,
+    bytes_of,
+)
 
 
 class CompileCache(Spec):
@@ -112,6 +121,27 @@ class Records(Spec):
         return bytes_of(self.max_size)
 
 
+class Push(Spec):
+    """Where the final model is uploaded to, beside the checkpoint volume."""
+
+    to: str = Field(
+        pattern=PUSH_PATTERN,
+        max_length=512,
+        description="hf://ORG/NAME for a repository on the Hugging Face hub, which is made if it doesn't exist, or "
+        "s3://BUCKET/PATH, gs://BUCKET/PATH or az://CONTAINER/PATH.",
+    )
+    secret: SecretRef | None = Field(
+        None,
+        description="Secret whose keys are environment variables of the upload alone, such as HF_TOKEN, "
+        "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AZURE_STORAGE_CONNECTION_STRING.",
+    )
+    private: bool = Field(True, description="Whether a repository that is made on the hub is private.")
+    revision: str | None = Field(
+        None, min_length=1, max_length=128, description="Branch on the hub. Defaults to the repository's own."
+    )
+    timeout_seconds: int = Field(3600, ge=1, le=86400, description="Deadline of the upload, with all tries.")
+
+
 class Trainer(PodSettings):
     """The training Job: TRL's AsyncGRPOTrainer under torchrun."""
 
@@ -133,6 +163,11 @@ class Trainer(PodSettings):
         description="Volume for the checkpoints. Without it, they stay in the pod, and a new attempt starts from step "
         "0. With a volume, a pod that is asked to end finishes its step and writes a checkpoint. It has 30 s for "
         "this; for large models, set a longer template.spec.terminationGracePeriodSeconds.",
+    )
+    push: Push | None = Field(
+        None,
+        description="Where the final model is uploaded to when training is complete. An upload that fails doesn't fail "
+        "the run: the model stays on the checkpoint volume. Needs checkpoint.",
     )
     records: Records = Field(
         default_factory=Records,

@@ -17,8 +17,9 @@ from gymtrain_operator.manifests.sources import (
     data_prepare,
     dataset_mounts,
     model_in_preflight,
-    trainer_env,
+    token_env,
 )
+from gymtrain_operator.manifests.trainer import push_keys
 from gymtrain_operator.manifests.volumes import data_storage, resume_in_preflight
 
 GYM_CONTAINER = "gym"
@@ -74,7 +75,8 @@ def preflight_pod(run: RunContext) -> Object:
         run.trainer_image,
         ["python", "-m", "gymtrain_trainer.preflight"],
         mounts=[model.mount, *resume.mounts],
-        env=trainer_env(run),
+        env=[*token_env(run), *run.spec.trainer.env],
+        **push_keys(run),
         requests={"cpu": "50m", "memory": "512Mi"},
     )
     inference = container(

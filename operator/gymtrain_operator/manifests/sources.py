@@ -84,14 +84,6 @@ def token_env(run: RunContext) -> list[Object]:
     return [secret_env("HF_TOKEN", secret.name, secret.key)] if secret else []
 
 
-def trainer_env(run: RunContext) -> list[Object]:
-    """Returns what the trainer's container has in its environment by the spec: the author's words count, where they
-    name HF_TOKEN too."""
-    given = run.spec.trainer.env
-    named = {variable.get("name") for variable in given}
-    return [*(variable for variable in token_env(run) if variable["name"] not in named), *given]
-
-
 def _own_copy(run: RunContext) -> ModelMount:
     source = parse_model_source(run.spec.model.source)
     if isinstance(source, VolumeClaim):

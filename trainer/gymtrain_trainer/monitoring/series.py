@@ -1,6 +1,7 @@
 """What experiment trackers get of each report beside the framework's own numbers. Pure.
 
-Names are promises: docs/reporters.md has the table.
+Names are promises: docs/outputs.md has the table. None is the beginning of another's path, since
+MLflow keeps a file for each.
 """
 
 import statistics
@@ -52,13 +53,13 @@ def series_of(
     for agent, groups in by_agent.items():
         samples = [sample for one in groups for sample in one.group.samples]
         found |= {
-            f"reward/{agent}": statistics.fmean(reward for one in groups for reward in one.group.rewards),
-            f"reward_std/{agent}": statistics.fmean(one.group.reward_deviation for one in groups),
-            f"rollouts/{agent}": float(sum(len(one.group.rewards) for one in groups)),
-            f"truncated/{agent}": statistics.fmean(sample.truncated for sample in samples),
+            f"agents/{agent}/reward": statistics.fmean(reward for one in groups for reward in one.group.rewards),
+            f"agents/{agent}/reward_std": statistics.fmean(one.group.reward_deviation for one in groups),
+            f"agents/{agent}/rollouts": float(sum(len(one.group.rewards) for one in groups)),
+            f"agents/{agent}/truncated": statistics.fmean(sample.truncated for sample in samples),
         }
     lost_by_agent: dict[str, float] = defaultdict(float)
     for loss, count in lost.items():
         lost_by_agent[loss.environment] += count
-    found |= {f"lost_rollouts/{agent}": count for agent, count in lost_by_agent.items()}
+    found |= {f"agents/{agent}/lost_rollouts": count for agent, count in lost_by_agent.items()}
     return {PREFIX + name: value for name, value in found.items()}

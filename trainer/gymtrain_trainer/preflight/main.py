@@ -15,6 +15,10 @@ from gymtrain_trainer.evaluation.schedule import check_evaluation
 from gymtrain_trainer.framework import Framework, load_framework
 from gymtrain_trainer.preflight.context_length import served_context
 from gymtrain_trainer.preflight.model_folder import check_model_folder
+from gymtrain_trainer.push import CHECK
+from gymtrain_trainer.pushing import run_push
+
+_PUSH_CHECK_SECONDS = 60.0
 
 
 def preflight(framework: Framework, environ: Mapping[str, str] = os.environ) -> TrainerPreflight:
@@ -31,12 +35,25 @@ def preflight(framework: Framework, environ: Mapping[str, str] = os.environ) -> 
     warnings: list[Finding] = []
     if not findings:  # what is known to be wrong would only be said again, in a library's words
         findings, warnings = framework.rehearse(spec, model)
+        if spec.trainer.push is not None:
+            refused, doubtful = _check_push(environ)
+            findings, warnings = findings + refused, warnings + doubtful
     return TrainerPreflight(
         findings=findings,
         warnings=warnings,
         max_steps=settings.max_steps,
         seconds=round(time.monotonic() - started, 3),
     )
+
+
+def _check_push(environ: Mapping[str, str]) -> tuple[list[Finding], list[Finding]]:
+    """Findings and warnings about where the final model is uploaded to."""
+    found = run_push(CHECK, seconds=_PUSH_CHECK_SECONDS, environ=environ)
+    if found.done:
+        return [], []
+    if found.refused:
+        return [Finding(where="spec.trainer.push", message=found.said)], []
+    return [], [Finding(where="spec.trainer.push", message=f"can't be checked from here: {found.said}")]
 
 
 def main() -> int:
