@@ -46,5 +46,5 @@ def test_a_scheme_that_nobody_parses_is_taken_for_no_other(monkeypatch: pytest.M
     monkeypatch.setattr(sources, "MODEL_SOURCE_PATTERN", ".*")
     monkeypatch.setattr(sources, "DATA_SOURCE_PATTERN", ".*")
     for parse in (parse_model_source, parse_data_source):
-        with pytest.raises(SourceError, match="scheme 's3'"):
-            parse("s3://bucket/key")
+        with pytest.raises(SourceError, match="scheme 'ftp'"):
+            parse("ftp://host/path")
