@@ -29,7 +29,7 @@ DATA_SOURCE_PATTERN = (
 REMOTE_PATTERN = r"^(hf|s3|gs|az)://"  # what is fetched to spec.data.storage
 
 # Of `spec.trainer.push`
-PUSH_PATTERN = r"^(hf://[\w.-]+/[\w.-]+|(s3|gs|az)://[a-z0-9][\w.-]+/[^/].*)$"
+PUSH_PATTERN = r"^(hf://[\w.-]+/[\w.-]+|(s3|gs|az)://[\w.-]+/[^/].*)$"
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Literal
 
 from gymtrain_api.names import MAX_RUN_NAME
 from gymtrain_api.resume import RESUME_PATTERN
-from gymtrain_api.sources import DATA_SOURCE_PATTERN, MODEL_SOURCE_PATTERN, REMOTE_PATTERN
+from gymtrain_api.sources import DATA_SOURCE_PATTERN, MODEL_SOURCE_PATTERN, PUSH_PATTERN, REMOTE_PATTERN
 from gymtrain_api.spec import CIDR_PATTERN, DECIMAL_PATTERN, IMAGE_PATTERN, SIZE_PATTERN
 from gymtrain_api.spec.training import Checkpoint
 
@@ -23,6 +23,7 @@ PATTERN_MESSAGES = {
     DATA_SOURCE_PATTERN: "must be pvc://CLAIM/PATH (a PersistentVolumeClaim), configmap://NAME/KEY (a ConfigMap), "
     "gym://PATH (a file in the Gym image), volume://PATH (in the volume of this dataset), "
     "hf://ORG/NAME[@REVISION]/FILE (Hugging Face hub), s3://BUCKET/KEY, gs://BUCKET/OBJECT, or az://CONTAINER/BLOB",
+    PUSH_PATTERN: "must be hf://ORG/NAME (Hugging Face hub), s3://BUCKET/PATH, gs://BUCKET/PATH, or az://CONTAINER/PATH",
     DECIMAL_PATTERN: "must be a decimal number such as 0.05, written in quotes",
     SIZE_PATTERN: "must be a size such as 20Gi or 500Mi",
     CIDR_PATTERN: "must be an address range such as 10.0.0.0/8 or 0.0.0.0/0",

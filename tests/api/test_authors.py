@@ -65,16 +65,17 @@ GUARDED: dict[str, Object] = {
     "spec.inference.template": {"inference": {"template": {"spec": {"hostIPC": True}}}},
     "spec.inference.compileCache.claimName": {"inference": {"compileCache": {"claimName": "theirs"}}},
     "spec.trainer.image": {"trainer": {"image": "mine/trainer:1"}},
-    "spec.trainer.env KEY": {"trainer": {"env": [{"name": "PLAIN", "value": "1"}, _FROM_SECRET]}},
     "spec.trainer.template": {"trainer": {"template": _POD}},
     "spec.trainer.checkpoint.claimName": {"trainer": {"checkpoint": {"claimName": "theirs"}}},
+    "spec.trainer.env": {"trainer": {"env": [{"name": "PYTHONPATH", "value": "/gymtrain/checkpoints"}]}},
+    "spec.trainer.push": {"trainer": {"checkpoint": {"size": "1Gi"}, "push": {"to": "s3://nodes-bucket/model"}}},
     "spec.gateway.image": {"gateway": {"image": "mine/gateway:1"}},
     "spec.gateway.template": {"gateway": {"template": {"spec": {"hostNetwork": True}}}},
     "spec.resumeFrom": {"resumeFrom": "theirs", "trainer": {"checkpoint": {"size": "1Gi"}}},
     "spec.sandboxes": {"sandboxes": {}},
 }
 # Fields that carry an image, a pod's settings, or the name of something that only a pod can reach.
-_TELLING = re.compile(r"image|template|secret|service_account|claim|resume|^env$|^source$|^volume$|^sandboxes$")
+_TELLING = re.compile(r"image|template|secret|service_account|claim|resume|^env$|^source$|^push$|^volume$|^sandboxes$")
 
 
 def _policy() -> list[Object]:

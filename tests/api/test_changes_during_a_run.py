@@ -59,6 +59,8 @@ REFUSED: dict[str, tuple[str, Any]] = {
         {"size": "1Gi", "accessModes": ["ReadWriteMany"]},
     ),
     "checkpoint taken away": ("trainer.checkpoint", None),
+    "trainer env": ("trainer.env", [{"name": "WANDB_PROJECT", "value": "other"}]),
+    "push": ("trainer.push", {"to": "hf://org/other"}),
     "records": ("trainer.records.samples", "All"),
     "rollout": ("rollout.maxConcurrent", 8),
     "weight sync": ("weightSync.transport", "HTTPFull"),

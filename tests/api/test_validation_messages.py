@@ -194,6 +194,16 @@ RULE_CASES: dict[str, tuple[dict[str, Any], str]] = {
         "spec.trainer.checkpoint: Required value: records are written to the checkpoint volume: set "
         "trainer.checkpoint, or records.samples: None",
     ),
+    "push without a volume": (
+        _trainer(push={"to": "hf://org/name"}),
+        "spec.trainer.checkpoint: Required value: the final model is written to the checkpoint volume, then pushed: "
+        "set trainer.checkpoint",
+    ),
+    "place of a push": (
+        _trainer(checkpoint={"size": "1Gi"}, push={"to": "s3://bucket"}),
+        'spec.trainer.push.to: Invalid value: "string": s3://bucket must be hf://ORG/NAME (Hugging Face hub), '
+        "s3://BUCKET/PATH, gs://BUCKET/PATH, or az://CONTAINER/PATH",
+    ),
     "size of records": (
         _trainer(records={"maxSize": "2 GB"}),
         'spec.trainer.records.maxSize: Invalid value: "string": 2 GB must be a size such as 20Gi or 500Mi',

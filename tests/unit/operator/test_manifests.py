@@ -360,3 +360,30 @@ def test_preflight_fetches_a_hubs_config_and_tokenizer_where_no_volume_keeps_the
     shared.reconcile()
     (init,) = shared.preflight_pod["spec"]["initContainers"]
     assert init["command"][-1] == "gymtrain_trainer.fetch"
+
+
+def _trainers(**trainer: Any) -> list[dict[str, Any]]:
+    """The trainer's containers, of preflight first."""
+    run = context(model={"source": "hf://a/b", "tokenSecret": {"name": "hub", "key": "token"}}, trainer=trainer)
+    pods = (preflight_pod(run), trainer_job(run, 1)["spec"]["template"])
+    return [c for pod in pods for c in pod["spec"]["containers"] if c["name"] == "trainer"]
+
+
+def test_the_trainers_environment_is_that_of_its_preflight_and_the_authors_word_counts() -> None:
+    key = {"name": "WANDB_API_KEY", "valueFrom": {"secretKeyRef": {"name": "reporters", "key": "wandb"}}}
+    for container in _trainers(env=[key, {"name": "HF_TOKEN", "value": "mine"}]):
+        assert key in container["env"]
+        assert [one for one in container["env"] if one["name"] == "HF_TOKEN"] == [{"name": "HF_TOKEN", "value": "mine"}]
+
+
+def test_the_keys_of_a_push_reach_only_trainer_and_preflight_under_names_of_their_own() -> None:
+    push = {"to": "hf://org/name", "secret": {"name": "hub-write"}}
+    keys = [{"prefix": "GYMTRAIN_PUSH_", "secretRef": {"name": "hub-write"}}]
+    blocks: dict[str, Any] = {"trainer": {"checkpoint": {"size": "1Gi"}, "push": push}}
+    assert [container["envFrom"] for container in _trainers(**blocks["trainer"])] == [keys, keys]
+    others = [c for pod in _pods(**blocks) for c in pod["spec"]["containers"] if c["name"] != "trainer"]
+    assert others
+    assert not any("envFrom" in container for container in others)
+    assert not any(
+        "envFrom" in container for container in _trainers(checkpoint={"size": "1Gi"}, push={"to": "s3://b/p"})
+    )

@@ -64,7 +64,7 @@ OWNED_KEYS = {
         ),
         "it is about evaluation in the trainer, and the run evaluates in vLLM: see spec.evaluation",
     ),
-    "push_to_hub": "a pod has no token to push with; publish from the checkpoint volume",
+    "push_to_hub": "use spec.trainer.push",
     "use_liger_kernel": "TRL's asynchronous trainer does not support it",
 }
 # Sampling that TRL's config has beside the temperature, by the values with which it is what the trainer scores.
