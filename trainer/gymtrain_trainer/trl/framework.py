@@ -12,7 +12,7 @@ from gymtrain_api.wiring import Finding
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.framework import ContextLength, Framework, Launch, Trainer, TrainerParts, TrainingSettings
 from gymtrain_trainer.launch import torchrun_arguments
-from gymtrain_trainer.trl.reporter_settings import check_reporters
+from gymtrain_trainer.trl.reporter_settings import check_reporters, environment
 from gymtrain_trainer.trl.settings import training_settings
 
 
@@ -63,6 +63,8 @@ class TRL:
 
     def make_trainer(self, parts: TrainerParts) -> Trainer:
         """Loads the model and makes TRL's trainer."""
+        # Before TRL is imported: it imports trackers that are installed, and some read their variables then.
+        os.environ |= environment(parts.context, os.environ)
         from gymtrain_trainer.trl.trainer import make_trainer
 
         return make_trainer(parts)

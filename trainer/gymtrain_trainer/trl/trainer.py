@@ -11,7 +11,6 @@
 
 import contextlib
 import importlib.util
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -36,7 +35,7 @@ from gymtrain_trainer.trl.export import export_adapter, export_model, export_typ
 from gymtrain_trainer.trl.gathering import gathered
 from gymtrain_trainer.trl.parity import ParityCallback
 from gymtrain_trainer.trl.refusals import refusals_named
-from gymtrain_trainer.trl.reporter_settings import environment, run_label
+from gymtrain_trainer.trl.reporter_settings import run_label
 from gymtrain_trainer.trl.reporters import Reporters, take_reporters
 from gymtrain_trainer.trl.steps import EvaluatedSaver, StepTeller, StopCallback, SyncTeller, agree_among_ranks, steps_of
 from gymtrain_trainer.trl.worker import TRLWorker
@@ -118,7 +117,6 @@ def make_trainer(parts: TrainerParts) -> "TRLTrainer":
     """
     context, rank_zero = parts.context, parts.rank_zero
     spec = context.run.spec
-    os.environ |= environment(context, os.environ)
     teller: StepTeller | None = None
     worker: TRLWorker | None = None
     if rank_zero is not None:
