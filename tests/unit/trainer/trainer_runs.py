@@ -31,7 +31,11 @@ from gymtrain_trainer.weights import SyncNumbers
 from tests.unit.trainer.trainer_groups import Servers
 from tests.unit.trainer.trainer_script import BEFORE, Draw, Rows, Rules, Script
 
-AGAIN = (DropReason.STALE, DropReason.NO_LEDGER_ENTRY)  # such groups are drawn again, up to a limit
+AGAIN = (
+    DropReason.STALE,
+    DropReason.NO_LEDGER_ENTRY,
+    DropReason.OTHER_TEMPERATURE,
+)  # such groups are drawn again, up to a limit
 _PATIENCE = 20.0  # seconds until the trainer counts as waiting for ever
 
 
@@ -183,7 +187,7 @@ def attempted(case: Case, number: int, start: Place, steps: int, ends: int, kept
         ledger: Any = script if case.rules.gateway else None
         async with script:
             yield GroupRunner(
-                GroupRules(size, case.staleness, case.rules.longest, case.rules.dynamic, case.rules.policy),
+                GroupRules(size, case.staleness, case.rules.longest, case.rules.dynamic, case.rules.policy, 1.0),
                 script,
                 WeightGuard(Servers(), verdict),
                 ledger,

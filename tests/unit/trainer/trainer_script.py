@@ -26,7 +26,12 @@ from gymtrain_trainer.weights import SyncNumbers
 
 BEFORE = 100  # the last number of the attempt's earlier process
 LONG = 40  # tokens of an answer in some rows; no other sample has more than 30
-_CALLS = (DropReason.STALE, DropReason.NO_LEDGER_ENTRY, DropReason.FOREIGN_WEIGHTS)
+_CALLS = (
+    DropReason.STALE,
+    DropReason.NO_LEDGER_ENTRY,
+    DropReason.FOREIGN_WEIGHTS,
+    DropReason.OTHER_TEMPERATURE,
+)
 
 
 def agent_of(position: int) -> str:
@@ -223,6 +228,7 @@ class Script:
                 versions=labels,
                 history="first" if first else "forked" if fork else "exact",
                 finish_reason="abort" if last and rollout.cut else "stop",
+                temperatures=(0.0 if draw.trouble is DropReason.OTHER_TEMPERATURE else 1.0,),
             )
         )
 

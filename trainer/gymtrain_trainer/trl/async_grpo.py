@@ -41,11 +41,12 @@ class GroupGRPOTrainer(AsyncGRPOTrainer):  # type: ignore[misc]  # TRL is not in
     def get_train_dataloader(self) -> Any:
         """The steps; the queue is read on rank 0 alone."""
         processes = self.accelerator.num_processes
+        total = self.args.max_steps if self.args.max_steps > 0 else None
         if not self.accelerator.is_main_process:
-            return StepLoader(None, lambda: self.state.global_step, processes)
+            return StepLoader(None, lambda: self.state.global_step, processes, total)
         maker = StepMaker(self.rollout_worker.rollouts, self._steps.batch, self._steps.loss, self.trained)
         internals.tell_wait_and_groups(self, maker)
-        return StepLoader(lambda: maker.step(self.model_version), lambda: self.state.global_step, processes)
+        return StepLoader(lambda: maker.step(self.model_version), lambda: self.state.global_step, processes, total)
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
         """Forward and backward of all micro-batches of a step.

@@ -195,11 +195,13 @@ class StepLoader:
         make: the next step by rank; None on ranks other than 0.
         steps: that are done.
         processes: ranks.
+        total: steps of the run; None where that isn't known.
     """
 
     make: Callable[[], list[list[RankBatch]]] | None
     steps: Callable[[], int]
     processes: int
+    total: int | None = None
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Ends where SIGTERM came while rank 0 waited for rollouts: all ranks end there together, with a checkpoint.
@@ -208,6 +210,8 @@ class StepLoader:
         or where this process has trained no step: a checkpoint would hold nothing new.
         """
         began_at = self.steps()
+        if self.total is not None and began_at >= self.total:
+            return  # a run that goes on at its end: TRL's loop asks for a step, and no rollouts come for one
         while (mine := self._next(began_at)) is not None:
             yield {"micro_batches": [micro_batch.packed() for micro_batch in mine]}
 
