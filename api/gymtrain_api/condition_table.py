@@ -249,6 +249,8 @@ REASONS: Mapping[Reason, ReasonRow] = {
         "Warning",
         "Event only: the final model could not be uploaded to spec.trainer.push. It is on the checkpoint volume. The "
         "message says why.",
+        fix="Mend what the message quotes, most often a key of the Secret or a right of its account. Then upload the "
+        "model from the checkpoint volume (docs/outputs.md says how), or let another run go on from it.",
     ),
     # Healthy: what the trainer measures about its own samples and pace
     Reason.NO_ALARM: ReasonRow("Normal", "No alarm is active."),
