@@ -149,14 +149,6 @@ def test_no_training_rollout_begins_beside_it_where_the_run_says_so(scene: Scene
     assert scene.trained_meanwhile == 0
 
 
-def test_the_stall_deadline_does_not_count_an_evaluation(scene: Scene) -> None:
-    scene.on_evaluated = lambda row: time.sleep(1.0)
-    scene.run(
-        evaluation={"whileTraining": False, "maxConcurrent": 1}, steps=1, timeoutSeconds=2, stallTimeoutSeconds=10
-    )
-    assert scene.steps == [0, 1]
-
-
 def test_what_has_not_ended_by_the_deadline_failed(scene: Scene) -> None:
     scene.on_evaluated = lambda row: time.sleep(0 if row["number"] < 1003 else 7)
     scene.run(evaluation={"timeoutSeconds": 5, "atEnd": False}, steps=1)

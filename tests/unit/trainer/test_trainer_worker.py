@@ -13,8 +13,9 @@ from typing import Any, ClassVar
 import pytest
 
 from gymtrain_api.ledger import LedgerEntry
+from gymtrain_api.wiring import DataIndex
 from gymtrain_trainer.data.order import Place
-from gymtrain_trainer.data.rows import Task, Tasks, read_index
+from gymtrain_trainer.data.rows import Task, Tasks, ValidationTasks, read_index
 from gymtrain_trainer.errors import DataError, DropReason, GroupDroppedError, RolloutsStalledError
 from gymtrain_trainer.framework import SampleGroup, TrainingSample
 from gymtrain_trainer.progress import Loss, ProgressBoard
@@ -23,6 +24,7 @@ from gymtrain_trainer.rollouts import http as http_module
 from gymtrain_trainer.rollouts import worker as worker_module
 from gymtrain_trainer.rollouts.client import AgentSource
 from gymtrain_trainer.rollouts.evaluate import Evaluated
+from gymtrain_trainer.rollouts.evaluation import EvaluationEnd, EvaluationRun, EvaluationSettings
 from gymtrain_trainer.rollouts.group import Group, GroupEvents, GroupRules, GroupRunner
 from gymtrain_trainer.rollouts.guard import WeightGuard
 from gymtrain_trainer.rollouts.origins import Rollout
@@ -542,3 +544,18 @@ def test_rollouts_that_end_make_room_for_another_group_before_their_own_ends(
     wait_until(lambda: worker.in_flight().groups == 5)  # four that wait for one rollout each, and a whole one
     go_on.set()
     take(worker, 5)
+
+
+def test_the_stall_deadline_counts_from_an_evaluations_end(make_worker: Callable[..., RolloutWorker]) -> None:
+    worker = make_worker(stall_timeout_seconds=0.2)
+    worker._report.last_usable = time.monotonic()
+    evaluation = EvaluationRun(ValidationTasks(DataIndex(), {}), EvaluationSettings(1, 1, 60.0), version=2)
+    worker.evaluate(evaluation)
+    worker.check_health()
+    time.sleep(0.4)
+    worker.check_health()
+    evaluation.end.set_result(EvaluationEnd((), 0.4))
+    worker.check_health()
+    time.sleep(0.4)
+    with pytest.raises(RolloutsStalledError):
+        worker.check_health()
