@@ -71,7 +71,7 @@ async def _tried(environment: Environment, path: str, policy: AnyPolicy) -> Outc
     agent, rows = _examples(environment, config)
     if not rows:
         return dataclasses.replace(base, note="has no example rows, or no agent that they are for")
-    with tempfile.TemporaryDirectory(prefix="environment-") as folder:
+    with tempfile.TemporaryDirectory(prefix="e-") as folder:  # short: Ray's sockets are below
         cluster = GymCluster(Path(folder), {"head_server": {}, "dry_run": False, **config})
         names = [info.name for info in infos]
         try:
