@@ -117,9 +117,12 @@ def hub() -> Iterator[tuple[Hub, str]]:
                 self.answer(401, {"error": "Invalid credentials"})
             elif self.path == "/api/repos/create":
                 hub.made = json.loads(body)
-                self.answer(200, {"url": "http://hub/lab/model", "name": "lab/model"})
+                self.answer(200, {"url": f"http://127.0.0.1:{server.server_port}/lab/model", "name": "lab/model"})
             elif "/preupload/" in self.path:
-                files = [{"path": one["path"], "uploadMode": "regular"} for one in json.loads(body)["files"]]
+                files = [
+                    {"path": one["path"], "uploadMode": "regular", "shouldIgnore": False}
+                    for one in json.loads(body)["files"]
+                ]
                 self.answer(200, {"files": files})
             elif "/commit/" in self.path:
                 if hub.failures:
@@ -130,7 +133,12 @@ def hub() -> Iterator[tuple[Hub, str]]:
                     if line["key"] == "file":
                         hub.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
                 self.answer(
-                    200, {"commitOid": "c0ffee", "commitUrl": "http://hub/lab/model/commit/c0ffee", "success": True}
+                    200,
+                    {
+                        "commitOid": "c0ffee",
+                        "commitUrl": f"http://127.0.0.1:{server.server_port}/lab/model/commit/c0ffee",
+                        "success": True,
+                    },
                 )
             else:
                 self.answer(200, {})
@@ -159,7 +167,7 @@ def test_a_model_is_pushed_to_the_hub(tmp_path: Path, hub: tuple[Hub, str]) -> N
     ("to", "keys", "says"),
     [
         ("hf://lab/model", {}, "no key HF_TOKEN"),
-        ("hf://lab/model", {"HF_TOKEN": "wrong"}, "401"),
+        ("hf://lab/model", {"HF_TOKEN": "wrong"}, "Invalid user token"),
         ("hf://others/model", {"HF_TOKEN": "write"}, "can't write to others; it can to lab, me"),
     ],
 )

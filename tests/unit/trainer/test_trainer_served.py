@@ -44,9 +44,9 @@ def source(tiny_models: Callable[..., Path]) -> Path:
 
 @contextlib.contextmanager
 def serving(folder: Path) -> Iterator[str]:
-    """URL of a vLLM that serves a folder."""
+    """URL of a vLLM that serves a folder: what `vllm serve` starts, since its CPU build lacks the name its CLI looks up."""
     port, log = free_port(), folder.parent / "vllm.log"
-    command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(folder), "--port", str(port)]
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--port", str(port)]
     command += ["--max-model-len", "64", "--enforce-eager"]
     environment = os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with log.open("wb") as file:
