@@ -44,7 +44,7 @@ def source(tiny_models: Callable[..., Path]) -> Path:
 
 @contextlib.contextmanager
 def serving(folder: Path) -> Iterator[str]:
-    """URL of a vLLM that serves a folder: what `vllm serve` starts, since its CPU build lacks the name its CLI looks up."""
+    """URL of a vLLM that serves a folder: what `vllm serve` starts, whose CLI the CPU build can't run."""
     port, log = free_port(), folder.parent / "vllm.log"
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--port", str(port)]
     command += ["--max-model-len", "64", "--enforce-eager"]
