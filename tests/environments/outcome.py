@@ -13,7 +13,7 @@ NOTE_LENGTH = 300
 _NETWORK = re.compile(
     r"Name or service not known|Temporary failure in name resolution|Network is unreachable|ConnectError"
     r"|Cannot connect to host (?!127\.0\.0\.1)|getaddrinfo failed|Max retries exceeded|LocalEntryNotFoundError"
-    r"|couldn't connect to '?https?://|offline mode|Failed to resolve|ProxyError|Connection error",
+    r"|'git', 'clone'|couldn't connect to '?https?://|offline mode|Failed to resolve|ProxyError|Connection error",
     re.IGNORECASE,
 )
 _PACKAGES = re.compile(r"needs the Python packages ([^;]+?), which")
@@ -65,6 +65,6 @@ def wants_network(text: str) -> bool:
 
 
 def note(text: str) -> str:
-    """One short line of an error."""
-    line = " ".join(text.split())
+    """One short line of an error, without the folders of this trial."""
+    line = " ".join(re.sub(r"/tmp/[^\s'\"]*", "/tmp/…", text).split())
     return line if len(line) <= NOTE_LENGTH else f"{line[: NOTE_LENGTH - 2]} …"

@@ -90,7 +90,7 @@ def _row(outcome: Outcome) -> str:
         needs.append("packages " + ", ".join(f"`{name}`" for name in outcome.packages))
     if outcome.keys:
         needs.append("values for " + ", ".join(f"`{name}`" for name in outcome.keys))
-    if outcome.note:
+    if outcome.note and not outcome.packages:
         needs.append(outcome.note)
     answered, played = outcome.rows
     verdict = f"runs ({answered} rows)" if outcome.verdict == "runs" else f"**{outcome.verdict}**"

@@ -59,6 +59,7 @@ def test_missing_packages_are_read_from_findings_and_logs() -> None:
         ("socket.gaierror: [Errno -2] Name or service not known", True),
         ("Cannot connect to host api.tavily.com:443 ssl:default", True),
         ("Cannot connect to host 127.0.0.1:8000 ssl:default", False),
+        ("Command '['git', 'clone', 'https://github.com/a/b']' returned non-zero exit status 128.", True),
         ("KeyError: 'answer'", False),
     ],
 )
@@ -68,16 +69,19 @@ def test_what_wasnt_reached_outside_is_told_from_other_errors(text: str, wanted:
 
 def test_a_note_is_one_line_of_bounded_length() -> None:
     assert note("a\n  b") == "a b"
+    assert note("can't open '/tmp/e-1/x.yaml'") == "can't open '/tmp/…'"
     assert len(note("word " * 200)) <= NOTE_LENGTH
 
 
 def test_the_table_counts_verdicts_and_says_what_is_needed() -> None:
+    other = Outcome("other", "c.yaml", "fails", note="a | b")
     runs = Outcome("mcqa", "a.yaml", "runs", rows=(5, 5), tools=True)
-    lacks = Outcome("chem", "b.yaml", "needs packages", packages=("rdkit",), keys=("judge_url",), note="a | b")
-    text = render(TEXT, Recorded("0.4.0", "2026-11-23", (lacks, runs)))
-    assert "2 environments; 1 runs, 1 needs packages." in text
+    lacks = Outcome("chem", "b.yaml", "needs packages", packages=("rdkit",), keys=("judge_url",), note="said")
+    text = render(TEXT, Recorded("0.4.0", "2026-11-23", (lacks, runs, other)))
+    assert "3 environments; 1 runs, 1 needs packages, 1 fails." in text
     assert "| mcqa | runs (5 rows) | yes |  | `a.yaml` |" in text
-    assert r"| chem | **needs packages** |  | packages `rdkit`; values for `judge_url`; a \| b | `b.yaml` |" in text
+    assert r"| chem | **needs packages** |  | packages `rdkit`; values for `judge_url` | `b.yaml` |" in text
+    assert r"| other | **fails** |  | a \| b | `c.yaml` |" in text
     assert text.startswith("# Page")
     assert text.endswith("More.\n")
 
