@@ -48,7 +48,15 @@ def serving(folder: Path) -> Iterator[str]:
     port, log = free_port(), folder.parent / "vllm.log"
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--port", str(port)]
     command += ["--max-model-len", "64", "--enforce-eager"]
-    environment = os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    # No compiler is there, and one process imports vLLM once: as gymtrain_vllm.arguments sets it for CPUs.
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "TORCHDYNAMO_DISABLE": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_HOST_IP": "127.0.0.1",
+    }
     with log.open("wb") as file:
         process = subprocess.Popen(command, env=environment, stdout=file, stderr=file, start_new_session=True)
     try:
