@@ -36,7 +36,7 @@ def prepare(run: RunConfig, folders: Folders, gym_config: Path = Path(GYM_CONFIG
 
 def _listed(run: RunConfig, gym_config: Path) -> list[Listed]:
     """What the Gym config lists, read only where a dataset depends on it."""
-    datasets = run.spec.data.train
+    datasets = [dataset for _, dataset in run.spec.data.placed()]
     if not any(
         (d.from_gym and not run.spec.data.prepare) or (not d.agent and (d.source or "").startswith(("gym://", "hf://")))
         for d in datasets

@@ -18,6 +18,7 @@ type MakeRun = Callable[..., RunConfig]
 
 WORKPLACE = "resources_servers/workplace_assistant/configs/workplace_assistant.yaml"
 OTHER = "resources_servers/example_single_tool_call/configs/example_single_tool_call.yaml"
+REASONING = "resources_servers/reasoning_gym/configs/reasoning_gym.yaml"
 TWO = [WORKPLACE, OTHER]
 EXAMPLES = [{"fromGym": {"types": ["example"]}}]
 LISTED = "workplace_assistant_simple_agent.responses_api_agents.simple_agent.datasets"
@@ -135,3 +136,23 @@ def test_trainer_s_data_container_reads_the_list_from_the_resolved_config(
     assert data.main(tmp_path / "run.json", folders, config) == 0
     index = DataIndex.model_validate_json((folders.data / "index.json").read_text())
     assert agents_of(index) == agents_of(verdict.data)
+
+
+def test_validation_is_what_the_config_lists_for_it_and_needs_no_weight(
+    make_run: MakeRun, folders: Folders, tmp_path: Path
+) -> None:
+    run = make_run([{"reasoningGym": {"task": "chain_sum", "size": 3}}], [WORKPLACE, REASONING])
+    spec = run.spec.model_dump(by_alias=True, mode="json", exclude_none=True)
+    spec["data"]["validation"] = [{"fromGym": {"types": ["example"]}}]
+    run = run.model_copy(update={"spec": type(run.spec).model_validate(spec)})
+    verdict = preflight.check(run, folders)
+    assert verdict.findings == []
+    (file,) = [one for one in verdict.data.validation if one.default_agent == "workplace_assistant_simple_agent"]
+    assert file.rows == 5
+    # The trainer's data container makes the same of it, from the resolved config.
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump(verdict.config))
+    run = run.model_copy(update={"agents": {server.name: "http://x" for server in verdict.servers}})
+    assert data.prepare(run, folders, config).items == []
+    index = DataIndex.model_validate_json((folders.data / "index.json").read_bytes())
+    assert [one.rows for one in index.validation] == [one.rows for one in verdict.data.validation]

@@ -26,7 +26,7 @@ EVALUATIONS_FILE = "evaluations.csv"
 
 _TAGS = ["gymtrain", "grpo", "nemo-gym", "reinforcement-learning", "trl"]
 _ROWS = 20  # of a table
-_HUB_DATASET = re.compile(r"^hf://(?:datasets/)?([\w.-]+/[\w.-]+)")
+_HUB_DATASET = re.compile(r"^hf://([\w.-]+/[\w.-]+?)(?:@[\w.-]+)?/")
 
 
 def model_card(context: Context) -> str:
@@ -99,8 +99,10 @@ def _use(spec: GymTrainingRunSpec) -> str:
 def _data(spec: GymTrainingRunSpec) -> list[str]:
     rows = []
     for data in spec.data.train:
-        task = data.reasoning_gym
-        what = f"reasoning_gym {task.task} ({task.size} rows, seed {task.seed})" if task else str(data.source)
+        task, listed = data.reasoning_gym, data.from_gym
+        what = f"reasoning_gym {task.task} ({task.size} rows, seed {task.seed})" if task else data.source or ""
+        if listed is not None:
+            what = f"what the environments list as {' and '.join(listed.types or ['train'])}"
         rows.append((what, str(data.weight), data.agent or ""))
     return _table(("source", "weight", "agent"), rows)
 
