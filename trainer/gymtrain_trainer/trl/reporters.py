@@ -101,6 +101,13 @@ class WandB(Tracker):
 class Trackio(Tracker):
     """Trackio: a database in the run's folder, or a Space."""
 
+    def prepare(self, folder: Path, step: int) -> None:
+        """Trackio only warns, in a thread of its own, where it can't write."""
+        database = Path(os.environ["TRACKIO_DIR"])
+        database.mkdir(parents=True, exist_ok=True)
+        if not os.access(database, os.W_OK):
+            raise PermissionError(f"{database} (TRACKIO_DIR) can't be written to")
+
     def describe(self) -> None:
         import trackio
 
