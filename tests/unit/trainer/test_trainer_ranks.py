@@ -4,6 +4,7 @@ On the CPU, or on two GPUs where there are two; with a model that both have, and
 checked after each sync.
 """
 
+import csv
 import json
 import os
 import socket
@@ -135,3 +136,25 @@ def test_a_signal_while_one_of_two_processes_awaits_rollouts_ends_both_with_a_ch
     place = checkpoint.state.place
     assert (codes, checkpoint.state.step) == ([75, 75], 3)
     assert place.first_open + len(place.done) == 6
+
+
+def evaluated(folder: Path) -> list[int]:
+    """The steps, by evaluations.csv."""
+    rows = csv.DictReader((folder / "checkpoints" / "evaluations.csv").read_text().splitlines())
+    return [int(row["step"]) for row in rows if row["environment"] == "(all)" and row["failed"] == "0"]
+
+
+def test_rank_0_evaluates_and_sigterm_meanwhile_ends_both_at_a_steps_end(
+    train: Callable[..., Any], tmp_path: Path
+) -> None:
+    task = {"reasoningGym": {"task": "chain_sum", "size": 4}}
+    spec = {"data": {"train": [task], "validation": [task]}, "evaluation": {"everySteps": 2}}
+    codes, checkpoint = train(spec, {"TERM_AT_EVALUATION": "3"})
+    assert codes == [75, 75]
+    assert checkpoint.state.step in (2, 3)
+    assert evaluated(tmp_path) == [0]
+    codes, checkpoint = train(spec)
+    assert (codes, checkpoint.state.step) == ([0, 0], 4)
+    steps = evaluated(tmp_path)
+    assert (steps[0], steps[1] in (2, 3), steps[2:]) == (0, True, [4])
+    assert (tmp_path / "checkpoints" / "best" / "gymtrain.json").exists()

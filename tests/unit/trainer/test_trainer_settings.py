@@ -7,7 +7,7 @@ import pytest
 
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_trainer.errors import SettingsError
-from gymtrain_trainer.evaluation.schedule import check_evaluation, is_due, saves
+from gymtrain_trainer.evaluation.schedule import check_evaluation, is_due, missed, saves
 from gymtrain_trainer.framework import Steps, TrainingSettings
 from gymtrain_trainer.trl.config_checks import check_keys, check_timeout
 from gymtrain_trainer.trl.settings import Batch, max_steps, training_settings, trl_arguments
@@ -204,3 +204,16 @@ def test_a_collective_that_an_evaluation_outlasts_is_found() -> None:
 def test_trls_own_evaluation_is_refused_with_the_field_to_use(key: str) -> None:
     (finding,) = check_keys({key: 1}, {key})
     assert "spec.evaluation." in finding.message
+
+
+def test_an_evaluation_that_was_cut_off_is_missed_until_there_is_one_as_late() -> None:
+    run = spec(data=VALIDATION, evaluation={"everySteps": 4})
+    assert run.evaluates is not None
+
+    def misses(step: int, *known: int) -> bool:
+        assert run.evaluates is not None
+        return missed(run.evaluates, Steps(step, 10), 1, known)
+
+    assert [misses(4, 0), misses(5, 0), misses(9, 0, 4)] == [True, True, True]
+    assert [misses(3, 0), misses(4, 0, 4), misses(7, 0, 5), misses(0)] == [False] * 4
+    assert [misses(10, 0, 4, 8), misses(10, 10)] == [True, False], "the last one is due at the end"

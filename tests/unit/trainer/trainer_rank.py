@@ -8,6 +8,7 @@ ended it, with the exit code of the trainer's own errors, and with 1 otherwise.
 |---|---|
 | TERM_AT_SYNC | SIGTERM to rank 0 at the beginning of the weight sync after so many |
 | TERM_AFTER_GROUPS | SIGTERM to rank 0 once the steps are done that so many groups make; no other is answered |
+| TERM_AT_EVALUATION | SIGTERM to rank 0 in the evaluation of the weights of so many syncs, which takes long then |
 | VLLM_LOSES | tensors with this in their names stay random in what stands for vLLM |
 | MODEL_OF_OTHERS | the model's folder for ranks other than 0 |
 """
@@ -38,6 +39,16 @@ def _answer_at_most(most: int, vllm: VLLM) -> Behaviour:
         if len(answered) < most:
             answered[str(row["responses_create_params"]["input"])] = None
         if str(row["responses_create_params"]["input"]) not in answered:
+            await asyncio.sleep(600)
+        return vllm.answer(row, number)
+
+    return answer
+
+
+def _terminated_at_evaluation(syncs: int, vllm: VLLM) -> Behaviour:
+    async def answer(row: dict[str, Any], number: int) -> web.Response:
+        if row["number"] >= 1000 and len(vllm.labels) == syncs:
+            os.kill(os.getpid(), signal.SIGTERM)
             await asyncio.sleep(600)
         return vllm.answer(row, number)
 
@@ -75,6 +86,8 @@ def main() -> int:
         if most := int(os.environ.get("TERM_AFTER_GROUPS", 0)):
             served.agent.behaviour = _answer_at_most(most, vllm)
             threading.Thread(target=_terminate_when_idle, args=(vllm,), daemon=True).start()
+        if syncs := int(os.environ.get("TERM_AT_EVALUATION", 0)):
+            served.agent.behaviour = _terminated_at_evaluation(syncs, vllm)
     try:
         board = run_process(made, vllm, stop)
     except InterruptedBySignal:

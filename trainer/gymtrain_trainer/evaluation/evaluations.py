@@ -8,7 +8,7 @@ step N + 1 ends ─► wait for it: one weight version a score ─► its rows, 
 The wait also keeps the checkpoint of step N: the framework removes old ones when it saves the next. After the last
 step, and where a run goes on at its end, nothing comes later, so it waits right after the sync.
 
-What SIGTERM ends is not recorded: the process that goes on from the checkpoint makes it again.
+What SIGTERM ends is not recorded: the process that goes on from the checkpoint makes one of the weights that it has.
 """
 
 import concurrent.futures
@@ -22,7 +22,7 @@ from gymtrain_api.spec import Evaluation
 from gymtrain_trainer.data.rows import ValidationTasks
 from gymtrain_trainer.errors import InterruptedBySignal, TrainerError
 from gymtrain_trainer.evaluation.best import BestCheckpoint
-from gymtrain_trainer.evaluation.schedule import is_due
+from gymtrain_trainer.evaluation.schedule import is_due, missed
 from gymtrain_trainer.framework import Steps
 from gymtrain_trainer.monitoring.evaluation_scores import ALL, EvaluationRow, evaluation_rows
 from gymtrain_trainer.monitoring.recorder import Recorder
@@ -93,8 +93,7 @@ class Evaluations:
             with self._forgiving():
                 self._best.begin(steps.done)
         first = self._evaluation.at_start and not known
-        due = first or is_due(self._evaluation, steps, self._sync_every)
-        if due and steps.done not in {row.step for row in known}:
+        if first or missed(self._evaluation, steps, self._sync_every, {row.step for row in known}):
             self._begin(steps.done)
 
     def step_ended(self, steps: Steps) -> None:

@@ -1,5 +1,7 @@
 """Which steps are evaluated. Pure, and the same on every rank."""
 
+from collections.abc import Collection
+
 from gymtrain_api.sampling import TEMPERATURES
 from gymtrain_api.spec import Evaluation, GymTrainingRunSpec
 from gymtrain_api.wiring import Finding
@@ -13,6 +15,14 @@ def is_due(evaluation: Evaluation, steps: Steps, sync_every: int) -> bool:
     every = evaluation.every_steps
     wanted = (every > 0 and steps.done % every == 0) or (evaluation.at_end and steps.done == steps.total)
     return steps.done > 0 and wanted and steps.done % sync_every == 0
+
+
+def missed(evaluation: Evaluation, steps: Steps, sync_every: int, known: Collection[int]) -> bool:
+    """Whether a run that goes on from `steps` lacks its last evaluation: one was due, and none of that step or a later
+    one is known. `known`: steps that were evaluated."""
+    due = (n for n in range(steps.done, 0, -1) if is_due(evaluation, Steps(n, steps.total), sync_every))
+    last = next(due, None)
+    return last is not None and not any(last <= step <= steps.done for step in known)
 
 
 def saves(spec: GymTrainingRunSpec, steps: Steps, sync_every: int) -> bool:
