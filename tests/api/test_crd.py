@@ -160,13 +160,19 @@ def test_kubectl_get_shows_how_the_run_goes(kubectl: Kubectl) -> None:
         "state": "Training",
         "attempt": 2,
         "conditions": conditions,
-        "progress": {"step": 4, "maxSteps": 30, "reward": "0.41", "tokensPerSecond": "55.0"},
+        "progress": {
+            "step": 4,
+            "maxSteps": 30,
+            "reward": "0.41",
+            "validationReward": "0.55",
+            "tokensPerSecond": "55.0",
+        },
         "weightSync": {"transport": "HTTPFull"},
     }
     kubectl.run("patch", "gtr", "small", "--subresource=status", "--type=merge", "-p", json.dumps({"status": status}))
     head, row = kubectl.run("get", "gtr").splitlines()
-    assert head.split() == ["NAME", "STATE", "STEP", "MAX", "REWARD", "TRANSPORT", "AGE"]
-    assert row.split()[:6] == ["small", "Training", "4", "30", "0.41", "HTTPFull"]
+    assert head.split() == ["NAME", "STATE", "STEP", "MAX", "REWARD", "VALIDATION", "TRANSPORT", "AGE"]
+    assert row.split()[:7] == ["small", "Training", "4", "30", "0.41", "0.55", "HTTPFull"]
     head, row = kubectl.run("get", "gtr", "-o", "wide").splitlines()
     assert head.split()[-4:] == ["ATTEMPT", "TOKENS/S", "HEALTH", "MESSAGE"]
     assert row.split()[-5:] == ["KLHigh", "step", "4", "of", "30"]

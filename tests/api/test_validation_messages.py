@@ -142,11 +142,11 @@ RULE_CASES: dict[str, tuple[dict[str, Any], str]] = {
         f"spec.data.train[1]: {EXACTLY_ONE_SOURCE}",
     ),
     "no validation source": (
-        {"data": {"train": [{"source": "gym://x.jsonl"}], "validation": [{"agent": "a"}]}},
+        smallest_run(data={"train": [{"source": "gym://x.jsonl"}], "validation": [{"agent": "a"}]}),
         f"spec.data.validation[0]: {EXACTLY_ONE_SOURCE}",
     ),
     "evaluation on nothing": (
-        {"evaluation": {"everySteps": 5}},
+        smallest_run(evaluation={"everySteps": 5}),
         "spec.data.validation: Required value: evaluation needs datasets to evaluate on: set data.validation, or "
         "remove evaluation",
     ),
