@@ -73,6 +73,12 @@ def test_what_the_config_sets_counts() -> None:
     assert training.processes == 8
 
 
+def test_the_best_checkpoint_of_an_evaluated_run_takes_room_too() -> None:
+    data = {"train": [{"source": "gym://a.jsonl"}], "validation": [{"source": "gym://b.jsonl"}]}
+    assert sized(data=data).training.kept_checkpoints == 3
+    assert sized(data=data, evaluation={"keepBest": False}).training.kept_checkpoints == 2
+
+
 def test_an_adapter_is_read_by_pefts_names() -> None:
     assert sized(model={"lora": {"r": 4, "target_modules": ["o_proj"]}}).training.adapter == Adapter(4, ("o_proj",))
     assert sized(model={"lora": {"r": 4, "target_modules": "all-linear"}}).training.adapter == Adapter(4)

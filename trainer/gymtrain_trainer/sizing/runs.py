@@ -127,8 +127,13 @@ def _training(spec: GymTrainingRunSpec, shape: ModelShape, length: int, gpu_memo
         sharded=bool(config.get("fsdp")) and trainer.nodes * trainer.processes_per_node > 1,
         adapter=_adapter(spec),
         transport=planned(spec),
-        kept_checkpoints=_whole(config.get("save_total_limit"), _KEPT),
+        kept_checkpoints=_whole(config.get("save_total_limit"), _KEPT) + _best(spec),
     )
+
+
+def _best(spec: GymTrainingRunSpec) -> int:
+    """Checkpoints that are kept beside those that rotate."""
+    return 1 if spec.evaluates is not None and spec.evaluates.keep_best else 0
 
 
 def _whole(value: Any, default: int) -> int:

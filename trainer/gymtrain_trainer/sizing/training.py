@@ -64,7 +64,7 @@ class Training:
         tokens: of one micro-batch on one GPU, at most; shared prompts count once.
         checkpointing: of gradients.
         sharded: by FSDP2.
-        kept_checkpoints: save_total_limit.
+        kept_checkpoints: save_total_limit, and the best one where that is kept (spec.evaluation.keepBest).
     """
 
     shape: ModelShape
