@@ -61,10 +61,8 @@ def model_of(kind: str, tokenizer: Path, folder: Path, **config: Any) -> Path:
     ("config", "trainer", "where", "said"),
     [
         ({"report_to": ["wandb"]}, {}, "report_to", "requires wandb to be installed"),
-        ({"eval_strategy": "steps", "eval_steps": 5}, {}, "eval_strategy", "eval_dataset"),
         ({"optim": "adamw_bnb_8bit"}, {}, "optim", "bitsandbytes"),
         ({"lr_scheduler_type": "cosine_with_min_lr"}, {}, "lr_scheduler", "min_lr"),
-        ({"load_best_model_at_end": True, "save_strategy": "steps", "save_steps": 2}, {}, "", ""),
         ({"fsdp": True}, {}, "fsdp", "only works in distributed training"),
         (
             {"fsdp": True, "fsdp_config": {"transformer_layer_cls_to_wrap": ["Qwen2DecoderLayer"]}},

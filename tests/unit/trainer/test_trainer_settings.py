@@ -200,7 +200,9 @@ def test_a_collective_that_an_evaluation_outlasts_is_found() -> None:
     assert check_timeout(spec({"ddp_timeout": 9000}, data=VALIDATION, trainer=both)) == []
 
 
-@pytest.mark.parametrize("key", ["eval_strategy", "eval_steps", "eval_on_start", "per_device_eval_batch_size"])
+@pytest.mark.parametrize(
+    "key", ["eval_strategy", "eval_steps", "eval_on_start", "per_device_eval_batch_size", "load_best_model_at_end"]
+)
 def test_trls_own_evaluation_is_refused_with_the_field_to_use(key: str) -> None:
     (finding,) = check_keys({key: 1}, {key})
     assert "spec.evaluation." in finding.message
