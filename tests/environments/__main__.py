@@ -53,6 +53,7 @@ def _record(outcome: Outcome, known: set[str]) -> None:
     made = Recorded(
         metadata.version("nemo-gym"),
         datetime.datetime.now(datetime.UTC).date().isoformat(),
+        len(known),
         tuple(sorted([*kept, outcome], key=lambda one: one.name)),
     )
     page.save(made)

@@ -23,11 +23,13 @@ class Recorded:
     Attributes:
         nemo_gym: its release.
         date: of the last trial.
+        known: environments that the release has.
         outcomes: by name.
     """
 
     nemo_gym: str
     date: str
+    known: int
     outcomes: tuple[Outcome, ...]
 
 
@@ -40,7 +42,7 @@ def outcome_of(found: dict[str, Any]) -> Outcome:
 def load() -> Recorded:
     """What RECORDED holds."""
     found = json.loads(RECORDED.read_text())
-    return Recorded(found["nemo_gym"], found["date"], tuple(map(outcome_of, found["outcomes"])))
+    return Recorded(found["nemo_gym"], found["date"], found["known"], tuple(map(outcome_of, found["outcomes"])))
 
 
 def save(recorded: Recorded) -> None:
@@ -76,7 +78,8 @@ def _table(recorded: Recorded) -> str:
     counts = Counter(outcome.verdict for outcome in recorded.outcomes)
     summary = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
     lines = [
-        f"NeMo Gym {recorded.nemo_gym}, {recorded.date}: {len(recorded.outcomes)} environments; {summary}.",
+        f"NeMo Gym {recorded.nemo_gym}, {recorded.date}: {len(recorded.outcomes)} of {recorded.known} environments were "
+        f"tried; {summary}.",
         "",
         "| Environment | | Tools | Needs | Config file |",
         "|---|---|---|---|---|",

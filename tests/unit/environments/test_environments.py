@@ -77,8 +77,8 @@ def test_the_table_counts_verdicts_and_says_what_is_needed() -> None:
     other = Outcome("other", "c.yaml", "fails", note="a | b")
     runs = Outcome("mcqa", "a.yaml", "runs", rows=(5, 5), tools=True)
     lacks = Outcome("chem", "b.yaml", "needs packages", packages=("rdkit",), keys=("judge_url",), note="said")
-    text = render(TEXT, Recorded("0.4.0", "2026-11-23", (lacks, runs, other)))
-    assert "3 environments; 1 runs, 1 needs packages, 1 fails." in text
+    text = render(TEXT, Recorded("0.4.0", "2026-11-23", 94, (lacks, runs, other)))
+    assert "3 of 94 environments were tried; 1 runs, 1 needs packages, 1 fails." in text
     assert "| mcqa | runs (5 rows) | yes |  | `a.yaml` |" in text
     assert r"| chem | **needs packages** |  | packages `rdkit`; values for `judge_url` | `b.yaml` |" in text
     assert r"| other | **fails** |  | a \| b | `c.yaml` |" in text
@@ -88,7 +88,7 @@ def test_the_table_counts_verdicts_and_says_what_is_needed() -> None:
 
 def test_a_page_without_a_place_for_the_table_is_an_error() -> None:
     with pytest.raises(ValueError, match="has no lines"):
-        render("# Page\n", Recorded("0.4.0", "2026-11-23", ()))
+        render("# Page\n", Recorded("0.4.0", "2026-11-23", 94, ()))
 
 
 def test_outcomes_survive_json() -> None:
