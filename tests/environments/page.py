@@ -78,8 +78,8 @@ def _table(recorded: Recorded) -> str:
     counts = Counter(outcome.verdict for outcome in recorded.outcomes)
     summary = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
     lines = [
-        f"NeMo Gym {recorded.nemo_gym}, {recorded.date}: {len(recorded.outcomes)} of {recorded.known} environments were "
-        f"tried; {summary}.",
+        f"NeMo Gym {recorded.nemo_gym}, {recorded.date}: {len(recorded.outcomes)} of {recorded.known} environments "
+        f"were tried; {summary}.",
         "",
         "| Environment | | Tools | Needs | Config file |",
         "|---|---|---|---|---|",
