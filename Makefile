@@ -97,7 +97,7 @@ test-agent-sandbox: cluster-up images ## The same with agent-sandbox's controlle
 	result=$$?; dev/run addon agent-sandbox --remove; exit $$result
 
 .PHONY: test-large-models
-test-large-models: cluster-up images ## Train sharded models on CPUs, one on four nodes: five minutes; not part of `make test`
+test-large-models: cluster-up images ## Train sharded models on CPUs, one on four nodes, serve them, and try trackers that hang: ten minutes; not part of `make test`
 	$(LARGE) tests/e2e/runs $(PYTEST_ARGS)
 
 .PHONY: test-gpu-images

@@ -101,3 +101,10 @@ def test_experts_are_trained_synced_and_written(operator: Kubectl, kubectl: Kube
     run = _sharded_run("experts", "Qwen3MoeDecoderLayer", 1, max_steps=4)
     run["spec"]["model"]["source"] = f"oci://{image('model-tiny-experts')}"
     _check_files(_train(kubectl, run), processes=2)
+
+
+def test_long_torch_tests_pass_in_the_trainers_image(kubectl: Kubectl) -> None:
+    """vLLM serves what was exported, and trackers that fail or hang end no run."""
+    command = ["python", "-m", "pytest", "-p", "no:cacheprovider", "-m", "large", "tests/unit"]
+    log = run_to_its_end(kubectl, "long-torch-tests", {"OMP_NUM_THREADS": "2"}, 20 * MINUTES, command=command)
+    assert " passed" in log, "no test ran"

@@ -162,6 +162,7 @@ def test_every_tracker_has_the_series_of_a_run_over_its_attempts(train: Train, m
     assert {"gymtrain/run.yaml", "gymtrain/rollouts"} <= artifacts
 
 
+@pytest.mark.large  # libraries try for a minute
 @pytest.mark.parametrize(
     ("tracker", "variables"),
     [
@@ -183,6 +184,7 @@ def test_a_tracker_that_fails_ends_no_run_and_stops_no_other(
     assert tensorboard_steps(folder)["train/gymtrain/reward"] == [1, 2, 3, 4]
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("tracker", ["mlflow", "wandb"])
 def test_a_tracker_that_hangs_holds_no_run_up(train: Train, tracker: str) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=64) as server:  # it never answers

@@ -29,7 +29,7 @@ from tests.unit.trainer.test_trainer_ranks import SHARDED, train_ranks
 from tests.unit.trainer.trainer_agent import AgentThread
 from tests.unit.trainer.trainer_vllm import VLLM, make_context, run_process
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.torch, pytest.mark.large, pytest.mark.timeout(600)]
 
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 START_SECONDS = 400
