@@ -55,6 +55,7 @@ def test_what_another_attempt_may_mend_stays_as_it_is(error: Exception) -> None:
     ("config", "text", "where"),
     [
         ({"report_to": ["tensorboard", "wandb"]}, "WandbCallback requires wandb to be installed.", ".report_to"),
+        ({"report_to": ["comet_ml"]}, "CometCallback requires comet-ml>=3.43.2 to be installed.", ".report_to"),
         ({"fsdp": True, "fsdp_config": {"transformer_layer_cls_to_wrap": ["Nope"]}}, "class Nope in", ".fsdp_config"),
         ({"fsdp": True}, "Using fsdp only works in distributed training.", ".fsdp"),
         ({"bf16": True, "max_steps": 4}, "something else", ""),

@@ -60,7 +60,7 @@ def model_of(kind: str, tokenizer: Path, folder: Path, **config: Any) -> Path:
 @pytest.mark.parametrize(
     ("config", "trainer", "where", "said"),
     [
-        ({"report_to": ["wandb"]}, {}, "report_to", "requires wandb to be installed"),
+        ({"report_to": ["comet_ml"]}, {}, "report_to", "requires comet-ml"),
         ({"optim": "adamw_bnb_8bit"}, {}, "optim", "bitsandbytes"),
         ({"lr_scheduler_type": "cosine_with_min_lr"}, {}, "lr_scheduler", "min_lr"),
         ({"fsdp": True}, {}, "fsdp", "only works in distributed training"),
@@ -170,10 +170,10 @@ def test_an_attempt_that_gets_there_is_refused_for_good(tiny_model: Path, tmp_pa
     from gymtrain_trainer.trl.settings import StepSettings, trl_arguments
     from gymtrain_trainer.trl.trainer import build_trainer
 
-    run = spec(CONFIG | {"report_to": ["wandb"]})
+    run = spec(CONFIG | {"report_to": ["comet_ml"]})
     arguments, steps = trl_arguments(run, folder=tmp_path, steps=1), StepSettings.of(run)
     with (
-        pytest.raises(SettingsError, match=r"spec\.trainer\.config\.report_to: .* requires wandb"),
+        pytest.raises(SettingsError, match=r"spec\.trainer\.config\.report_to: .* requires comet-ml"),
         refusals_named(run),
     ):
         build_trainer(arguments, tiny_model, callbacks=[], steps=steps)

@@ -75,7 +75,8 @@ def _named(where: str, settings: Mapping[str, Any], text: str) -> str:
 
 
 def _has_word(text: str, word: str) -> bool:
-    return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE) is not None or (
+    spelled = re.escape(word).replace("_", "[_-]")  # comet_ml is comet-ml to pip
+    return re.search(rf"(?<!\w){spelled}(?!\w)", text, re.IGNORECASE) is not None or (
         len(word) > 3 and re.search(rf"(?<!\w){re.escape(word.title())}[A-Z]", text) is not None  # wandb: WandbCallback
     )
 
