@@ -1,5 +1,6 @@
 """What several tests of the trainer start from."""
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,6 +9,15 @@ from typing import Any
 import pytest
 
 from tests.unit.trainer.trainer_agent import AgentThread
+
+
+@pytest.fixture(autouse=True)
+def variables_end_with_the_test() -> Iterator[None]:
+    """A trainer that is made in this process sets variables for its trackers, which other tests' processes inherit."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
 
 
 @pytest.fixture(scope="session")
