@@ -86,6 +86,7 @@ def _of_datasets(at: str) -> tuple[Rule, ...]:
     )
 
 
+_ALONE = "(has(self.evaluation) && has(self.evaluation.withoutTraining))"
 _COMBINATIONS = (
     Rule(
         at="",
@@ -181,6 +182,33 @@ _COMBINATIONS = (
         rule="!has(self.evaluation) || has(self.data.validation)",
         message="evaluation needs datasets to evaluate on: set data.validation, or remove evaluation",
         field="data.validation",
+        reason="FieldValueRequired",
+    ),
+    Rule(
+        at="spec",
+        rule=f"!{_ALONE} || (self.trainer.gpus == 0 && self.trainer.nodes == 1 && self.trainer.processesPerNode == 1)",
+        message="evaluation.withoutTraining only reads weights, on the CPU of one pod: leave out trainer.gpus, "
+        "trainer.nodes and trainer.processesPerNode",
+        field="trainer.gpus",
+    ),
+    Rule(
+        at="spec",
+        rule=f"!{_ALONE} || (!has(self.resumeFrom) && !has(self.model.lora) && !has(self.trainer.push))",
+        message="evaluation.withoutTraining trains nothing: leave out resumeFrom, model.lora and trainer.push (the "
+        "adapter of a checkpoint is merged into the model)",
+        field="evaluation.withoutTraining",
+    ),
+    Rule(
+        at="spec",
+        rule=f"!{_ALONE} || self.weightSync.transport in ['Auto', 'HTTPFull']",
+        message="evaluation.withoutTraining sends weights from a CPU: set transport Auto or HTTPFull",
+        field="weightSync.transport",
+    ),
+    Rule(
+        at="spec",
+        rule=f"!{_ALONE} || !has(self.evaluation.withoutTraining.checkpointsOf) || has(self.trainer.checkpoint)",
+        message="checkpointsOf names a folder on the checkpoint volume: set trainer.checkpoint",
+        field="trainer.checkpoint",
         reason="FieldValueRequired",
     ),
     Rule(

@@ -26,7 +26,7 @@ def prepare(run: RunConfig, folders: Folders, gym_config: Path = Path(GYM_CONFIG
     """Writes the data folder. Preflight has checked each request, so only what the index needs is read here."""
     findings = Findings()
     agents, listed = _agents(run), _listed(run, gym_config)
-    index = preparation.prepare(run.spec.data, agents, listed, folders, findings, schema=None, sample=False)
+    index = preparation.prepare(run.spec.used_data, agents, listed, folders, findings, schema=None, sample=False)
     if not findings:
         preparation.write_index(index, folders)
         for file in (*index.train, *index.validation):
@@ -36,7 +36,7 @@ def prepare(run: RunConfig, folders: Folders, gym_config: Path = Path(GYM_CONFIG
 
 def _listed(run: RunConfig, gym_config: Path) -> list[Listed]:
     """What the Gym config lists, read only where a dataset depends on it."""
-    datasets = [dataset for _, dataset in run.spec.data.placed()]
+    datasets = [dataset for _, dataset in run.spec.used_data.placed()]
     if not any(
         (d.from_gym and not run.spec.data.prepare) or (not d.agent and (d.source or "").startswith(("gym://", "hf://")))
         for d in datasets
@@ -50,7 +50,7 @@ def _listed(run: RunConfig, gym_config: Path) -> list[Listed]:
 def _agents(run: RunConfig) -> AgentDirectory:
     """The agents of the run. Only where a generated dataset leaves its agent open, the Gym config has to tell."""
     names = frozenset(run.agents) | frozenset(run.verifiers)  # in mode Verify no agent has a URL
-    if len(names) == 1 or (names and all(d.agent or not d.reasoning_gym for _, d in run.spec.data.placed())):
+    if len(names) == 1 or (names and all(d.agent or not d.reasoning_gym for _, d in run.spec.used_data.placed())):
         return AgentDirectory(names, reasoning_gym=names)
     from gymtrain_gym.config import resolve, servers
 

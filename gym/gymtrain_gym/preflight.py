@@ -42,7 +42,7 @@ def check(run: RunConfig, folders: Folders) -> GymPreflight:
             infos = servers.describe(config, run.spec.gym, findings)
             where = "spec.data"
             index = preparation.prepare(
-                run.spec.data,
+                run.spec.used_data,
                 AgentDirectory.of(infos),
                 listed_datasets(config),
                 folders,

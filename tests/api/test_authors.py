@@ -71,6 +71,11 @@ GUARDED: dict[str, Object] = {
     "spec.trainer.push": {"trainer": {"checkpoint": {"size": "1Gi"}, "push": {"to": "s3://nodes-bucket/model"}}},
     "spec.gateway.image": {"gateway": {"image": "mine/gateway:1"}},
     "spec.gateway.template": {"gateway": {"template": {"spec": {"hostNetwork": True}}}},
+    "spec.evaluation.withoutTraining.checkpointsOf": {
+        "data": {"validation": [{"source": "gym://x.jsonl"}]},
+        "evaluation": {"withoutTraining": {"checkpointsOf": "theirs"}},
+        "trainer": {"checkpoint": {"size": "1Gi"}},
+    },
     "spec.resumeFrom": {"resumeFrom": "theirs", "trainer": {"checkpoint": {"size": "1Gi"}}},
     "spec.sandboxes": {"sandboxes": {}},
 }

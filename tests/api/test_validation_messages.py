@@ -14,6 +14,12 @@ def _model(**model: Any) -> dict[str, Any]:
     return smallest_run(model={"source": "hf://Qwen/Qwen3-0.6B", **model})
 
 
+def _evaluates_only(**blocks: Any) -> dict[str, Any]:
+    evaluated: dict[str, Any] = {"data": {"validation": [{"source": "gym://x.jsonl"}]}}
+    evaluated["evaluation"] = {"withoutTraining": {}}
+    return smallest_run(**evaluated | blocks)
+
+
 def _trainer(**trainer: Any) -> dict[str, Any]:
     return smallest_run(trainer=trainer)
 
@@ -149,6 +155,26 @@ RULE_CASES: dict[str, tuple[dict[str, Any], str]] = {
         smallest_run(evaluation={"everySteps": 5}),
         "spec.data.validation: Required value: evaluation needs datasets to evaluate on: set data.validation, or "
         "remove evaluation",
+    ),
+    "evaluation without training on GPUs": (
+        _evaluates_only(trainer={"gpus": 1}),
+        'spec.trainer.gpus: Invalid value: "object": evaluation.withoutTraining only reads weights, on the CPU of one '
+        "pod: leave out trainer.gpus, trainer.nodes and trainer.processesPerNode",
+    ),
+    "evaluation without training that goes on": (
+        _evaluates_only(resumeFrom="workplace", trainer={"checkpoint": {"size": "1Gi"}}),
+        'spec.evaluation.withoutTraining: Invalid value: "object": evaluation.withoutTraining trains nothing: leave '
+        "out resumeFrom, model.lora and trainer.push (the adapter of a checkpoint is merged into the model)",
+    ),
+    "evaluation without training or weights": (
+        _evaluates_only(weightSync={"transport": "None"}),
+        'spec.weightSync.transport: Invalid value: "object": evaluation.withoutTraining sends weights from a CPU: set '
+        "transport Auto or HTTPFull",
+    ),
+    "checkpoints to evaluate of no volume": (
+        _evaluates_only(evaluation={"withoutTraining": {"checkpointsOf": "workplace"}}),
+        "spec.trainer.checkpoint: Required value: checkpointsOf names a folder on the checkpoint volume: set "
+        "trainer.checkpoint",
     ),
     "two data sources": (
         _data({"source": "gym://x.jsonl", "reasoningGym": REASONING_GYM}),

@@ -1,7 +1,8 @@
 """The parts that only rank 0 has: rollouts, weight sync, the watchdog, and their reports."""
 
+import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any
 from gymtrain_trainer.activity import Activity, Doing
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.data.order import Place
-from gymtrain_trainer.data.rows import Tasks
+from gymtrain_trainer.data.rows import Task, Tasks, ValidationTasks
 from gymtrain_trainer.evaluation.best import BestCheckpoint
 from gymtrain_trainer.evaluation.evaluations import Evaluations
 from gymtrain_trainer.framework import Trainer, TrainingSettings
@@ -56,7 +57,7 @@ class RankZero:
 
     board: ProgressBoard
     model: TrainedModel
-    tasks: Tasks
+    tasks: Iterable[Task]  # in the order in which they come first
     worker: RolloutWorker
     weight_sync: WeightSync
     numbering: SyncNumbers
@@ -121,6 +122,7 @@ def make_rank_zero(
         watch=checker.weights.watch if checker is not None else None,
     )
     tasks = read_tasks(context, seed=settings.seed)
+    validation = read_validation(context, spec.evaluates.max_tasks) if spec.evaluates is not None else None
     worker = make_worker(context, board, tasks, weight_sync, weight_sync.numbers, settings, place, step)
     weight_sync.numbers.on_arrival = worker.weights_arrived
     worker.prepare()  # the model takes longer to load
@@ -145,7 +147,7 @@ def make_rank_zero(
     return RankZero(
         board=board,
         model=model,
-        tasks=tasks,
+        tasks=_in_order(tasks, validation),
         worker=worker,
         weight_sync=weight_sync,
         numbering=weight_sync.numbers,
@@ -161,8 +163,15 @@ def make_rank_zero(
         prompts=parity.prompts,
         servers=servers,
         recorder=recorder,
-        evaluations=_evaluations(context, board, settings, worker, weight_sync, recorder, stop),
+        evaluations=_evaluations(context, board, settings, worker, weight_sync, recorder, stop, validation),
     )
+
+
+def _in_order(tasks: Tasks, validation: ValidationTasks | None) -> Iterator[Task]:
+    """Tasks to take prompts from: those that are trained on, or else those that the model is evaluated on."""
+    if tasks.rows:
+        return map(tasks.at, itertools.count())
+    return map(validation.at, range(len(validation))) if validation is not None else iter(())
 
 
 def _evaluations(
@@ -173,10 +182,11 @@ def _evaluations(
     weight_sync: WeightSync,
     recorder: Recorder,
     stop: StopSignal,
+    tasks: ValidationTasks | None,
 ) -> Evaluations | None:
     spec = context.run.spec
     evaluation, of_each = spec.evaluates, evaluation_settings(spec)
-    if evaluation is None or of_each is None:
+    if evaluation is None or of_each is None or tasks is None:
         return None
 
     def meanwhile() -> None:
@@ -186,14 +196,16 @@ def _evaluations(
     return Evaluations(
         evaluation,
         of_each,
-        read_validation(context, evaluation.max_tasks),
+        tasks,
         sync_every=settings.sync_every_steps,
         worker=worker,
         numbering=weight_sync.numbers,
         recorder=recorder,
         board=board,
         stop=stop,
-        best=BestCheckpoint(context.run_folder) if evaluation.keep_best and spec.trainer.checkpoint else None,
+        best=BestCheckpoint(context.run_folder)
+        if evaluation.keep_best and spec.trainer.checkpoint and not spec.evaluates_only
+        else None,
         meanwhile=meanwhile,
     )
 

@@ -26,6 +26,7 @@ from gymtrain_trainer.checkpoints.volume import explained
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.data.rows import read_index
 from gymtrain_trainer.errors import InterruptedBySignal
+from gymtrain_trainer.evaluation.table import evaluation_table
 from gymtrain_trainer.framework import RankZeroParts, TrainerParts, load_framework
 from gymtrain_trainer.monitoring.model_card import CARD, model_card
 from gymtrain_trainer.progress import ProgressBoard
@@ -103,7 +104,9 @@ def _train(
         if rank_zero:
             rank_zero.end()
     stop.requested = trainer.agree(stop.requested)
-    if spec.trainer.checkpoint and not stop.requested:
+    if rank_zero and spec.evaluates_only:
+        log.info("the evaluations:\n%s", evaluation_table(rank_zero.recorder.evaluations()))
+    if spec.trainer.checkpoint and not stop.requested and not spec.evaluates_only:
         with drafted_model(context.run_folder, leads=board is not None) as draft:
             trainer.save_model(draft)
             if board is not None:

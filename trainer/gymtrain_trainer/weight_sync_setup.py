@@ -1,12 +1,14 @@
 """Weight sync as the run's spec has it; its parity check has prompts of the run's data."""
 
+import itertools
 import logging
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
 from gymtrain_trainer.activity import Activity
 from gymtrain_trainer.context import Context
-from gymtrain_trainer.data.rows import Tasks
+from gymtrain_trainer.data.rows import Task
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts.answer import prompt_text
 from gymtrain_trainer.servers import sync_settings
@@ -80,10 +82,10 @@ def parity_check(threshold: str | None) -> ParityCheck:
     return ParityCheck(prompts=[], threshold=float(threshold) if threshold else None)
 
 
-def fill_prompts(prompts: list[list[int]], tasks: Tasks, tokenizer: Any) -> None:
-    """Prompts of the data, as plain text: the check needs realistic tokens, no chat."""
-    for position in range(_PROMPTS):
-        text = prompt_text(tasks.at(position).row)[:_CHARACTERS]
+def fill_prompts(prompts: list[list[int]], tasks: Iterable[Task], tokenizer: Any) -> None:
+    """Prompts of the first tasks, as plain text: the check needs realistic tokens, no chat."""
+    for task in itertools.islice(tasks, _PROMPTS):
+        text = prompt_text(task.row)[:_CHARACTERS]
         prompts.append(tokenizer(text or "Hello").input_ids)
 
 

@@ -2,11 +2,32 @@
 
 from pydantic import Field
 
+from gymtrain_api.resume import RESUME_PATTERN
 from gymtrain_api.spec.base import DECIMAL_PATTERN, Spec
+
+
+class WithoutTraining(Spec):
+    """Nothing is trained: models are evaluated one after the other, and the run is complete."""
+
+    checkpoints_of: str | None = Field(
+        None,
+        pattern=RESUME_PATTERN,
+        max_length=128,
+        description="Run whose checkpoints are evaluated, by step: NAME for all whole checkpoints of a run, "
+        "NAME/checkpoint-STEP for one, NAME/previous-N for checkpoints that were set aside. They are on "
+        "trainer.checkpoint.claimName, or, with size, on the volume that was kept from that run. An adapter is merged "
+        "into spec.model. Defaults to evaluating spec.model.",
+    )
 
 
 class Evaluation(Spec):
     """Evaluations of the policy on all tasks of data.validation. Each belongs to one weight version."""
+
+    without_training: WithoutTraining | None = Field(
+        None,
+        description="Evaluates a model, or the checkpoints of another run, and trains nothing: data.train isn't read, "
+        "and of trainer.config only max_completion_length and temperature count. Here {} evaluates spec.model.",
+    )
 
     every_steps: int = Field(
         10,

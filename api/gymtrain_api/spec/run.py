@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from gymtrain_api.resume import RESUME_PATTERN
+from gymtrain_api.resume import RESUME_PATTERN, ResumeFrom
 from gymtrain_api.spec.base import Spec
 from gymtrain_api.spec.data import Data
 from gymtrain_api.spec.evaluation import Evaluation
@@ -66,3 +66,23 @@ class GymTrainingRunSpec(Spec):
     def evaluates(self) -> Evaluation | None:
         """How the run is evaluated; None where it isn't."""
         return (self.evaluation or Evaluation()) if self.data.validation else None
+
+    @property
+    def evaluates_only(self) -> bool:
+        """Whether nothing is trained."""
+        return self.evaluation is not None and self.evaluation.without_training is not None
+
+    @property
+    def used_data(self) -> Data:
+        """The datasets that are read."""
+        return self.data.model_copy(update={"train": []}) if self.evaluates_only else self.data
+
+    @property
+    def reads_from(self) -> tuple[str, ResumeFrom] | None:
+        """The run whose checkpoints are read, with the field that names it."""
+        if self.resume_from is not None:
+            return "spec.resumeFrom", ResumeFrom.parse(self.resume_from)
+        without = self.evaluation.without_training if self.evaluation is not None else None
+        if without is not None and without.checkpoints_of is not None:
+            return "spec.evaluation.withoutTraining.checkpointsOf", ResumeFrom.parse(without.checkpoints_of)
+        return None

@@ -125,7 +125,7 @@ def dataset_mounts(run: RunContext) -> DatasetMounts:
     a pod that names a claim twice never starts with some drivers."""
     volumes: dict[str, Object] = {}
     mounts: list[Object] = []
-    for place, dataset in run.spec.data.placed():
+    for place, dataset in run.spec.used_data.placed():
         source = parse_data_source(dataset.source) if dataset.source else None
         match source:
             case VolumeClaim(claim=claim):
@@ -153,7 +153,7 @@ def data_fetch(run: RunContext, mounts: Sequence[Object]) -> list[Object]:
     """Builds the init containers of the preflight pod that fetch datasets to the volume: one for each Secret, since
     what opens one source is not for the others. `mounts` has the volume."""
     by_secret: dict[str, list[str]] = {}
-    for place, dataset in run.spec.data.placed():
+    for place, dataset in run.spec.used_data.placed():
         if dataset.source and isinstance(parse_data_source(dataset.source), HubDataset | StoredObject):
             by_secret.setdefault(dataset.secret.name if dataset.secret else "", []).append(place)
     fetching = []

@@ -128,7 +128,8 @@ def data_storage(run: RunContext, volumes: Iterable[Object]) -> DataMounts:
 
 @dataclass(frozen=True)
 class ResumeMounts:
-    """Volumes of a pod, and read-only mounts of its trainer container, for `spec.resumeFrom`."""
+    """Volumes of a pod, and read-only mounts of its trainer container, for the run whose checkpoints it
+    reads: `spec.resumeFrom`, or those that are evaluated."""
 
     volumes: tuple[Object, ...] = ()
     mounts: tuple[Object, ...] = ()
@@ -170,7 +171,7 @@ def _read_only(claim: str) -> Object:
 
 
 def _source(run: RunContext) -> ResumeFrom | None:
-    return ResumeFrom.parse(run.spec.resume_from) if run.spec.resume_from else None
+    return found[1] if (found := run.spec.reads_from) is not None else None
 
 
 def is_shared_with_vllm(run: RunContext) -> bool:

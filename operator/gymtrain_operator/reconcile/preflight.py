@@ -14,7 +14,6 @@ from pydantic import BaseModel, ValidationError
 
 from gymtrain_api import labels, names
 from gymtrain_api.conditions import ConditionType, Reason
-from gymtrain_api.resume import ResumeFrom
 from gymtrain_api.sources import (
     ConfigMapKey,
     GymPath,
@@ -124,9 +123,10 @@ def _for_pod(
 
 def _passed(run: RunContext, verdict: Verdict, ignored: tuple[str, ...] = ()) -> PreflightStep:
     rows = sum(file.rows for file in verdict.gym.data.train)
-    message = f"{len(verdict.gym.servers)} Gym servers, {rows} rows of training data"
-    if verdict.gym.data.validation:
-        message += f", {sum(file.rows for file in verdict.gym.data.validation)} of validation data"
+    held_out = sum(file.rows for file in verdict.gym.data.validation)
+    data = [f"{rows} rows of training data"] if rows else []
+    data += [f"{held_out} rows of validation data"] if held_out else []
+    message = ", ".join([f"{len(verdict.gym.servers)} Gym servers", *data])
     if ignored:
         message += f". {', '.join(ignored)} changed after the check and is ignored: restore it, or apply a new run"
     warnings = [*_warnings_of(run.spec), *verdict.gym.warnings, *verdict.trainer.warnings]
@@ -236,7 +236,7 @@ def named_objects(spec: GymTrainingRunSpec, run: str) -> list[tuple[str, str, st
             pass
         case _:
             assert_never(model)
-    for place, dataset in spec.data.placed():
+    for place, dataset in spec.used_data.placed():
         source = parse_data_source(dataset.source) if dataset.source else None
         field = f"spec.data.{place}.source"
         match source:
@@ -257,9 +257,9 @@ def named_objects(spec: GymTrainingRunSpec, run: str) -> list[tuple[str, str, st
     checkpoint = spec.trainer.checkpoint
     if checkpoint and checkpoint.claim_name:
         found.append(("PersistentVolumeClaim", checkpoint.claim_name, "spec.trainer.checkpoint.claimName"))
-    earlier = ResumeFrom.parse(spec.resume_from) if spec.resume_from else None
-    if earlier and checkpoint and checkpoint.size and earlier.run != run:  # its own is made
-        found.append(("PersistentVolumeClaim", names.checkpoint_volume(earlier.run), "spec.resumeFrom"))
+    earlier = spec.reads_from
+    if earlier and checkpoint and checkpoint.size and earlier[1].run != run:  # its own is made
+        found.append(("PersistentVolumeClaim", names.checkpoint_volume(earlier[1].run), earlier[0]))
     return found
 
 

@@ -79,9 +79,16 @@ def _at_the_end(
     conditions = [StatedCondition.of_table(kind, words) for kind in stated if (words := CONDITIONS[kind].ended)]
     if isinstance(end, Failure):
         return [*conditions, true_condition(ConditionType.FAILED, end.reason, end.message)]
-    steps = f"{progress.step} steps" if progress else "training ended"
-    reward = f", reward {progress.reward}" if progress and progress.reward is not None else ""
-    return [*conditions, true_condition(ConditionType.COMPLETE, Reason.TRAINING_COMPLETED, f"{steps}{reward}")]
+    if progress is None:
+        return [*conditions, true_condition(ConditionType.COMPLETE, Reason.TRAINING_COMPLETED, "training ended")]
+    parts = [f"{progress.step} steps"]
+    if progress.reward is not None:
+        parts.append(f"reward {progress.reward}")
+    if progress.validation_reward is not None:
+        parts.append(f"validation reward {progress.validation_reward} at step {progress.validation_step}")
+    if progress.best_validation_reward is not None:
+        parts.append(f"best {progress.best_validation_reward} at step {progress.best_step}")
+    return [*conditions, true_condition(ConditionType.COMPLETE, Reason.TRAINING_COMPLETED, ", ".join(parts))]
 
 
 def state_of(conditions: list[Condition]) -> str:

@@ -51,7 +51,7 @@ def _behind_the_weights(kubectl: Kubectl, run: str) -> dict[str, list[int]]:
 
 
 def _runs(kubectl: Kubectl, run: str, attempt: int) -> bool:
-    if kubectl.get("gymtrainingrun", run)["status"].get("attempt") != attempt:
+    if kubectl.get("gymtrainingrun", run).get("status", {}).get("attempt") != attempt:
         return False
     pods = kubectl.pods(run, role="trainer", attempt=str(attempt))
     return any(pod["status"].get("phase") == "Running" for pod in pods)

@@ -29,7 +29,8 @@ def test_the_readme_lists_an_example(path: Path) -> None:
 def test_a_batch_holds_whole_groups(path: Path) -> None:
     """GRPO compares the answers to one question, so a step takes all of them."""
     for document in yaml.safe_load_all(path.read_text()):
-        if document["kind"] == "GymTrainingRun":
+        trains = "withoutTraining" not in document.get("spec", {}).get("evaluation", {})
+        if document["kind"] == "GymTrainingRun" and trains:
             trainer = document["spec"]["trainer"]
             config = trainer["config"]
             at_once = config["per_device_train_batch_size"] * config.get("gradient_accumulation_steps", 1)

@@ -65,6 +65,23 @@ def test_pods_see_the_earlier_runs_folder_and_can_not_write_to_it(
     assert _seen(job, "/gymtrain/checkpoints") == (own or [("run-checkpoints", "", "/gymtrain/checkpoints", False)])
 
 
+def test_pods_see_the_checkpoints_that_are_evaluated_and_no_training_data() -> None:
+    run = context(
+        trainer={"checkpoint": SIZE},
+        data={"train": [{"source": "pvc://rows/train.jsonl"}], "validation": [{"source": "pvc://rows/held-out.jsonl"}]},
+        evaluation={"withoutTraining": {"checkpointsOf": "workplace/checkpoint-120"}},
+    )
+    expected = [("workplace-checkpoints", "", "/gymtrain/resume/workplace", True)]
+    for pod in (trainer_job(run, 1)["spec"]["template"]["spec"], preflight_pod(run)["spec"]):
+        assert _seen(pod) == expected
+        sources = {
+            m["mountPath"] for c in pod["containers"] for m in c["volumeMounts"] if "/sources/" in m["mountPath"]
+        }
+        assert sources == {"/gymtrain/sources/validation-0"}
+    field = "spec.evaluation.withoutTraining.checkpointsOf"
+    assert ("PersistentVolumeClaim", "workplace-checkpoints", field) in named_objects(run.spec, "run")
+
+
 def test_no_pod_names_a_claim_twice() -> None:
     """With some drivers such a pod never starts."""
     run = _run("workplace", CLAIM, data={"train": [{"source": "pvc://ck/rows.jsonl"}]})

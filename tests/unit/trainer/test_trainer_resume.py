@@ -9,6 +9,7 @@ import pytest
 
 from gymtrain_api.conditions import Reason
 from gymtrain_trainer.checkpoints.begin import prepare_folder, starting_place
+from gymtrain_trainer.checkpoints.evaluated import check_evaluated_models
 from gymtrain_trainer.checkpoints.folder import WorkerState, checkpoint_folder, write_state
 from gymtrain_trainer.checkpoints.resume import check_resume, start_of
 from gymtrain_trainer.checkpoints.saving import data_of
@@ -167,6 +168,7 @@ def test_a_run_restored_from_a_backup_goes_on_with_its_checkpoints_and_place(tmp
     assert board.snapshot().notices == []
 
 
+FIELD = "spec.evaluation.withoutTraining.checkpointsOf"
 CONFIG = {"model_type": "qwen3", "hidden_size": 64}
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("workplace/checkpoint-7", {}, "there are workplace/checkpoint-100, workplace/previous-1/checkpoint-40"),
@@ -204,6 +206,30 @@ def test_what_a_run_can_not_go_on_from_is_refused_with_what_is_there(
             begin(found, steps)
         assert words in str(error.value)
         assert contents(found.run_folder) == ["checkpoint-3"], "nothing is moved for a run that can't begin"
+
+
+EVALUATED: list[tuple[str, str]] = [
+    ("workplace", ""),
+    ("workplace/checkpoint-7", "no whole checkpoint-7 in folder workplace of PersistentVolumeClaim ck; there are work"),
+    ("workplace/previous-1", "checkpoint-40 is of another model than spec.model: hidden_size 128 (spec.model: 64)"),
+    ("math", "is the name of this run"),
+]
+
+
+@pytest.mark.parametrize(("checkpoints_of", "words"), EVALUATED)
+def test_preflight_looks_for_the_checkpoints_that_are_evaluated(
+    tmp_path: Path, checkpoints_of: str, words: str
+) -> None:
+    evaluation = {"withoutTraining": {"checkpointsOf": checkpoints_of}}
+    found = made(tmp_path, evaluation=evaluation, data={"validation": [{"source": "gym://x.jsonl"}]})
+    other = found.paths.resume / "workplace"
+    save(other, 100, config=CONFIG)
+    save(other / "previous-1", 40, config=CONFIG | {"hidden_size": 128})
+    found.paths.model.mkdir(exist_ok=True)
+    (found.paths.model / "config.json").write_text(json.dumps(CONFIG))
+    findings = check_evaluated_models(found.run, found.paths.resume, found.paths.model)
+    assert [finding.where for finding in findings] == [FIELD] * bool(words)
+    assert all(words in finding.message for finding in findings)
 
 
 def test_preflight_has_nothing_against_a_checkpoint_that_fits(tmp_path: Path) -> None:

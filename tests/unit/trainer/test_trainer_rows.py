@@ -63,6 +63,12 @@ def test_an_empty_dataset_is_refused(tmp_path: Path) -> None:
         read_index(write_index(tmp_path))
 
 
+def test_a_run_that_only_evaluates_has_no_training_data(tmp_path: Path) -> None:
+    held_out = write_dataset(tmp_path, [question(1)])
+    index = read_index(write_index(tmp_path, validation=[held_out]))
+    assert (Tasks(index, AGENTS, seed=0).rows, len(ValidationTasks(index, AGENTS))) == (0, 1)
+
+
 def validation(folder: Path, *sizes: int, most: int | None = None) -> ValidationTasks:
     sets = [
         write_dataset(folder, [question(100 * n + row) for row in range(size)], name=f"validation-{n}")

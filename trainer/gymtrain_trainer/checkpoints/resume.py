@@ -81,17 +81,26 @@ def find(base: Path, source: ResumeFrom, volume: str) -> Checkpoint:
     Raises:
         ResumeError: it isn't there, or is not whole; the message lists what is.
     """
+    return find_all(base, source, volume, "spec.resumeFrom")[-1]
+
+
+def find_all(base: Path, source: ResumeFrom, volume: str, field: str) -> list[Checkpoint]:
+    """All checkpoints that `source` names, by step, in `base`, the folder of its run; `field` says so.
+
+    Raises:
+        ResumeError: there is none that is whole; the message lists what is there.
+    """
     found = whole_checkpoints(base / source.previous if source.previous else base)
     wanted = [checkpoint for checkpoint in found if source.step in (None, checkpoint.state.step)]
     if wanted:
-        return wanted[-1]
+        return wanted
     name = f"checkpoint-{source.step}" if source.step is not None else "checkpoint"
     there = list(_listed(base, source.run))
     # Beside the folder of this run are those of others, where the volume is a user's and seen as a whole.
     there = there or [name for other in _folders(base.parent) for name in _listed(base.parent / other, other)]
     more = f" and {len(there) - _LISTED} more" if len(there) > _LISTED else ""
     what = f"there are {', '.join(there[:_LISTED])}{more}" if there else "there is no whole checkpoint at all"
-    raise ResumeError(f"spec.resumeFrom: no whole {name} in folder {source.folder} of {volume}; {what}")
+    raise ResumeError(f"{field}: no whole {name} in folder {source.folder} of {volume}; {what}")
 
 
 def misfit(checkpoint: Checkpoint, spec: GymTrainingRunSpec, model: Path, settings: TrainingSettings) -> str:
@@ -109,12 +118,15 @@ def misfit(checkpoint: Checkpoint, spec: GymTrainingRunSpec, model: Path, settin
     kinds = checkpoint.state.kind, settings.checkpoint_kind
     if all(kinds) and kinds[0] != kinds[1]:
         return f"{name} was written {kinds[0]}, and this run reads what is written {kinds[1]}: use the earlier run's"
+    return other_model(checkpoint, model)
+
+
+def other_model(checkpoint: Checkpoint, model: Path) -> str:
+    """How the checkpoint's model differs from the one in the folder `model`; empty if it doesn't, or isn't known."""
     ours, theirs = _config(model), _config(checkpoint.folder)
     other = [key for key in _SHAPE if key in ours and key in theirs and ours[key] != theirs[key]]
-    if other:
-        parts = ", ".join(f"{key} {theirs[key]} (spec.model: {ours[key]})" for key in other)
-        return f"{name} is of another model than spec.model: {parts}"
-    return ""
+    parts = ", ".join(f"{key} {theirs[key]} (spec.model: {ours[key]})" for key in other)
+    return f"{checkpoint.folder.name} is of another model than spec.model: {parts}" if other else ""
 
 
 def volume_of(spec: GymTrainingRunSpec, source: ResumeFrom) -> str:

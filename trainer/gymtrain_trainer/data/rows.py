@@ -35,7 +35,7 @@ def read_index(path: Path) -> DataIndex:
         validation=[_absolute(file, path.parent) for file in index.validation],
     )
     empty = [file.file for file in (*absolute.train, *absolute.validation) if file.rows < 1]
-    if empty or not absolute.train:
+    if empty or not (absolute.train or absolute.validation):
         raise DataError(f"no rows in {', '.join(empty) or path}")
     return absolute
 
@@ -127,7 +127,7 @@ class Tasks:
 
     @property
     def rows(self) -> int:
-        """Rows of all datasets together."""
+        """Rows of all datasets together; without any, no task can be asked for."""
         return sum(file.rows for file in self._infos)
 
     def at(self, position: int) -> Task:

@@ -92,6 +92,8 @@ class Evaluations:
         if self._best is not None:
             with self._forgiving():
                 self._best.begin(steps.done)
+        if self._evaluation.without_training is not None:
+            return  # each of its models is a step that ends
         first = self._evaluation.at_start and not known
         if first or missed(self._evaluation, steps, self._sync_every, {row.step for row in known}):
             self._begin(steps.done)

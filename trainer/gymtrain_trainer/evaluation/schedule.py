@@ -12,6 +12,8 @@ _WHERE = "spec.evaluation"
 
 def is_due(evaluation: Evaluation, steps: Steps, sync_every: int) -> bool:
     """Whether the weights of a step are evaluated, which vLLM has to get for it."""
+    if evaluation.without_training is not None:
+        return True
     every = evaluation.every_steps
     wanted = (every > 0 and steps.done % every == 0) or (evaluation.at_end and steps.done == steps.total)
     return steps.done > 0 and wanted and steps.done % sync_every == 0
@@ -38,13 +40,14 @@ def check_evaluation(spec: GymTrainingRunSpec, settings: TrainingSettings) -> li
     if evaluation is None:
         return []
     findings = []
-    if evaluation.every_steps % sync:
+    trains = evaluation.without_training is None
+    if trains and evaluation.every_steps % sync:
         message = (
             f"is {evaluation.every_steps}, and vLLM gets weights every {sync} steps "
             f"(trainer.config.weight_sync_steps): set a multiple of {sync}"
         )
         findings.append(Finding(where=f"{_WHERE}.everySteps", message=message))
-    if evaluation.at_end and settings.max_steps is not None and settings.max_steps % sync:
+    if trains and evaluation.at_end and settings.max_steps is not None and settings.max_steps % sync:
         message = (
             f"vLLM never gets the weights of the last step, {settings.max_steps}: it gets some every {sync} steps "
             f"(trainer.config.weight_sync_steps). Make max_steps a multiple of {sync}, or set atEnd: false"

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 
 from gymtrain_api.wiring import PREFLIGHT_MARK, Finding, TrainerPreflight
+from gymtrain_trainer.checkpoints.evaluated import check_evaluated_models
 from gymtrain_trainer.checkpoints.resume import check_resume
 from gymtrain_trainer.context import read_paths, read_run_config
 from gymtrain_trainer.evaluation.schedule import check_evaluation
@@ -32,6 +33,7 @@ def preflight(framework: Framework, environ: Mapping[str, str] = os.environ) -> 
     findings += framework.check_settings(spec, context)
     findings += check_evaluation(spec, settings)
     findings += check_resume(run, paths.resume, model, settings)
+    findings += check_evaluated_models(run, paths.resume, model)
     warnings: list[Finding] = []
     if not findings:  # what is known to be wrong would only be said again, in a library's words
         findings, warnings = framework.rehearse(spec, model)

@@ -110,7 +110,7 @@ def make_worker(
                 sync_every_steps=settings.sync_every_steps,
                 max_staleness=spec.max_staleness,
                 max_concurrent=concurrent,
-                total=_groups_left(settings, step),
+                total=0 if run.spec.evaluates_only else _groups_left(settings, step),
             ),
             stall_timeout_seconds=spec.stall_timeout_seconds,
             start=place,
@@ -121,7 +121,9 @@ def make_worker(
             report=RolloutReport(board, runner.sampling, masks_truncated=spec.mask_truncated),
             held=lambda: numbering.held,
             prepare=process.launch,
-            announcer=(lambda: Announcer(run.broker_url, tasks, settings.group_size)) if run.broker_url else None,
+            announcer=(lambda: Announcer(run.broker_url, tasks, settings.group_size))
+            if run.broker_url and not run.spec.evaluates_only
+            else None,
         ),
     )
 

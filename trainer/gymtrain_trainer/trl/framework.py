@@ -12,8 +12,10 @@ from gymtrain_api.wiring import Finding
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.framework import ContextLength, Framework, Launch, Trainer, TrainerParts, TrainingSettings
 from gymtrain_trainer.launch import torchrun_arguments
-from gymtrain_trainer.trl.reporter_settings import check_reporters, environment
-from gymtrain_trainer.trl.settings import training_settings
+from gymtrain_trainer.trl.reporter_settings import check_reporters, environment, reporters_of
+from gymtrain_trainer.trl.settings import training_settings, with_an_end
+
+_UNREPORTED = "evaluation.withoutTraining reports to no tracker: its results are in evaluations.csv and the log"
 
 
 def make_framework() -> Framework:
@@ -47,11 +49,16 @@ class TRL:
         from gymtrain_trainer.trl.config_checks import check_config, check_lengths
         from gymtrain_trainer.trl.lora_checks import check_lora
 
+        if spec.evaluates_only:
+            return [*check_lengths(spec, context), *check_config(with_an_end(spec))]
         reporters = check_reporters(spec, os.environ, Path.home())
         return [*check_lengths(spec, context), *check_config(spec), *reporters, *check_lora(spec)]
 
     def rehearse(self, spec: GymTrainingRunSpec, model: Path) -> tuple[list[Finding], list[Finding]]:
         """Makes the trainer on torch's meta device."""
+        if spec.evaluates_only:
+            told = set(reporters_of(spec)) - {"none", "tensorboard"}
+            return [], [Finding(where="spec.trainer.config.report_to", message=_UNREPORTED)] if told else []
         from gymtrain_trainer.trl.rehearsal import rehearse
 
         return rehearse(spec, model)
@@ -63,6 +70,10 @@ class TRL:
 
     def make_trainer(self, parts: TrainerParts) -> Trainer:
         """Loads the model and makes TRL's trainer."""
+        if parts.context.run.spec.evaluates_only:
+            from gymtrain_trainer.trl.evaluator import Evaluator
+
+            return Evaluator(parts)
         # Before TRL is imported: it imports trackers that are installed, and some read their variables then.
         os.environ |= environment(parts.context, os.environ)
         from gymtrain_trainer.trl.trainer import make_trainer

@@ -132,8 +132,8 @@ def _whole(spec: GymTrainingRunSpec, key: str, default: int, least: int = 1) -> 
 
 def training_settings(spec: GymTrainingRunSpec, rows: int | None) -> TrainingSettings:
     """What the rest of the trainer has to know; see `Framework.settings`."""
-    batch, steps = Batch.of(spec), max_steps(spec, rows)
-    if steps is None and rows is not None:
+    batch, steps = Batch.of(spec), max_steps(spec, rows) if not spec.evaluates_only else None
+    if steps is None and rows is not None and not spec.evaluates_only:
         raise SettingsError("spec.trainer.config sets neither max_steps nor num_train_epochs")
     return TrainingSettings(
         group_size=batch.num_generations,
@@ -175,6 +175,12 @@ def max_steps(spec: GymTrainingRunSpec, rows: int | None) -> int | None:
         return None
     batch = Batch.of(spec)
     return max(1, math.ceil(epochs * rows / batch.groups_per_step))
+
+
+def with_an_end(spec: GymTrainingRunSpec) -> GymTrainingRunSpec:
+    """The spec of a run that trains nothing, as one of a step, by which its other settings can be checked."""
+    trainer = spec.trainer.model_copy(update={"config": {"max_steps": 1} | spec.trainer.config})
+    return spec.model_copy(update={"trainer": trainer})
 
 
 def max_completion_length(spec: GymTrainingRunSpec) -> int:
