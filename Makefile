@@ -54,6 +54,7 @@ format: ## Format, and fix what lint can fix
 generate: ## Regenerate the CRD, the chart's copy of it, the reference, and the tables of memory, versions and environments
 	PYTHONPATH=api $(RUN) python -m gymtrain_api.crd
 	PYTHONPATH=api:trainer $(RUN) python -m gymtrain_trainer.sizing.page
+	PYTHONPATH=api:cli $(RUN) python -m gymtrain_cli.reference
 	$(PYTHON) -m dev.versions page
 	$(PYTHON) -m tests.environments page
 
@@ -61,8 +62,13 @@ generate: ## Regenerate the CRD, the chart's copy of it, the reference, and the 
 verify: ## Compare the generated files with what the types say
 	PYTHONPATH=api $(RUN) python -m gymtrain_api.crd --check
 	PYTHONPATH=api:trainer $(RUN) python -m gymtrain_trainer.sizing.page --check
+	PYTHONPATH=api:cli $(RUN) python -m gymtrain_cli.reference --check
 	$(PYTHON) -m dev.versions page --check
 	$(PYTHON) -m tests.environments page --check
+
+.PHONY: wheel
+wheel: ## Build the wheel of the command line and the Python client: dist/gymtrain-*.whl, for pipx install "dist/...whl[cli]"
+	$(UV) build --quiet --wheel --python "$(PYTHON)" --out-dir dist
 
 .PHONY: test-unit
 test-unit: ## Unit tests: no cluster, seconds

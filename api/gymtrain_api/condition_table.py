@@ -128,6 +128,9 @@ CONDITIONS: Mapping[ConditionType, ConditionRow] = {
 REASONS: Mapping[Reason, ReasonRow] = {
     # PreflightPassed
     Reason.PREFLIGHT_RUNNING: ReasonRow("Normal", "The checks are running."),
+    Reason.PREFLIGHT_ONLY: ReasonRow(
+        "Normal", "Preflight has passed, and the run's annotation gymtrain.dev/preflight-only keeps it from more."
+    ),
     Reason.PREFLIGHT_PASSED: ReasonRow(
         "Normal", "All checks passed. The message lists warnings about what the run may cost."
     ),

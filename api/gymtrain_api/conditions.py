@@ -25,6 +25,7 @@ class Reason(StrEnum):
     # PreflightPassed
     PREFLIGHT_RUNNING = "PreflightRunning"
     PREFLIGHT_PASSED = "PreflightPassed"
+    PREFLIGHT_ONLY = "PreflightOnly"
     PREFLIGHT_WARNED = "PreflightWarnings"  # only in an event: preflight passed, and the message lists warnings
     PREFLIGHT_FAILED = "PreflightFailed"
     PREFLIGHT_ERROR = "PreflightError"  # the check itself failed: image pull, crash, deadline

@@ -23,6 +23,9 @@ IMAGES = f"{GROUP}/images"  # on the preflight pod: JSON of `status.Images`, whi
 
 BROKER_IDENTITY = f"{GROUP}/broker-identity"  # on the broker's Service: name of its ServiceAccount and Secret
 
+# On the run itself, "true": the operator makes its preflight, and nothing after it (gymtrain validate).
+PREFLIGHT_ONLY = f"{GROUP}/preflight-only"
+
 # On the run itself: what must be known about it if its status is lost (record.py).
 RECORD = f"{GROUP}/record"
 

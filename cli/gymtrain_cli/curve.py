@@ -1,38 +1,9 @@
-"""The reward curve: its steps out of the trainer's log (one JSON object for each finished optimizer step), drawn as
-text for the terminal and as a PNG."""
+"""The reward curve, drawn as text for the terminal and as a PNG."""
 
-import json
-from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
-from gymtrain_cli.errors import NoStepsError
-
-
-@dataclass(frozen=True)
-class Step:
-    """One finished optimizer step."""
-
-    step: int
-    reward: float
-
-
-def parse_steps(lines: Iterable[str]) -> list[Step]:
-    """Returns the steps in order. Where a later attempt repeats a step, the later one counts."""
-    steps: dict[int, Step] = {}
-    for line in lines:
-        if not line.startswith("{"):
-            continue
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if record.get("event") != "step" or not isinstance(record.get("reward"), int | float):
-            continue
-        number = int(record["step"])
-        steps = {k: v for k, v in steps.items() if k < number}
-        steps[number] = Step(number, float(record["reward"]))
-    return [steps[number] for number in sorted(steps)]
+from gymtrain_client.errors import NoStepsError
+from gymtrain_client.steps import Step
 
 
 def smoothed(steps: list[Step], window: int = 5) -> list[float]:

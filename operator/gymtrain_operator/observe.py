@@ -256,6 +256,7 @@ def read_run(found: Object, last: Run | None = None) -> Run:
         spec_error=error,
         record=read_record(meta.get("annotations") or {}, meta["name"]),
         deleting=is_deleting(found),
+        preflight_only=(meta.get("annotations") or {}).get(labels.PREFLIGHT_ONLY) == "true",
     )
 
 

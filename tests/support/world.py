@@ -105,6 +105,7 @@ class World:
             self.generation,
             GymTrainingRunSpec.model_validate(self.spec),
             self.status,
+            preflight_only=self.annotations.get(labels.PREFLIGHT_ONLY) == "true",
             record=read_record(self.annotations, self.name),
             deleting=self.deleting,
         )

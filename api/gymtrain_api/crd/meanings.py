@@ -14,3 +14,9 @@ LABELS: Mapping[str, str] = {
     labels.ATTEMPT: "Attempt that the trainer's pods belong to.",
     labels.SANDBOX_SHAPE: "Sandbox pods with the same value differ only in their names.",
 }
+
+# On a run, by whoever makes it.
+ANNOTATIONS: Mapping[str, str] = {
+    labels.PREFLIGHT_ONLY: "`true`: the operator makes the run's preflight, and nothing after it. `gymtrain validate` "
+    "uses it.",
+}

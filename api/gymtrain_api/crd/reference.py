@@ -7,7 +7,7 @@ from gymtrain_api import labels
 from gymtrain_api.condition_table import CONDITIONS, REASONS, ConditionRow, ReasonRow
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.crd.definition import run_schema
-from gymtrain_api.crd.meanings import LABELS
+from gymtrain_api.crd.meanings import ANNOTATIONS, LABELS
 from gymtrain_api.crd.structural import Schema
 from gymtrain_api.errors import SchemaError
 from gymtrain_api.validations import FIXED_AFTER_PREFLIGHT, RULES
@@ -57,6 +57,8 @@ def reference_page() -> str:
         *_meanings("Reason", Reason, REASONS),
         "\n## Labels\n",
         *_rows(("Label", "Meaning"), ((f"`{name}`", meaning) for name, meaning in LABELS.items())),
+        "\n## Annotations\n",
+        *_rows(("Annotation", "Meaning"), ((f"`{name}`", meaning) for name, meaning in ANNOTATIONS.items())),
     ]
     return "\n".join(sections) + "\n"
 

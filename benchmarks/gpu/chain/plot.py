@@ -15,6 +15,7 @@ from typing import Any
 from benchmarks.gpu.chain import records
 from benchmarks.gpu.chain.records import Curve
 from gymtrain_cli import curve as reward_curve
+from gymtrain_client.steps import Step
 
 WINDOW = 10  # steps
 _COLOURS = ("#1f5f8b", "#d1662a", "#3a8a4d", "#8a4f9e", "#8c6d1f", "#5a5a5a")
@@ -62,7 +63,7 @@ def figures(curves: Sequence[Curve]) -> dict[str, dict[str, dict[str, list[Point
 
 def points(curve: Curve) -> Points:
     """The steps with the mean of their and the steps' before."""
-    steps = [reward_curve.Step(step.step, step.reward) for step in curve.steps]
+    steps = [Step(step.step, step.reward) for step in curve.steps]
     means = reward_curve.smoothed(steps, WINDOW)
     return [(step.step, mean) for step, mean in zip(steps, means, strict=True)]
 

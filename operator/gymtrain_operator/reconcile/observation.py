@@ -22,6 +22,7 @@ class Run:
         spec: None where it doesn't fit the types; `spec_error` then says why.
         record: what its annotation says of it; it may have come with the object, from a backup.
         deleting: the run is on its way out; its owner references collect what it owns.
+        preflight_only: nothing comes after its preflight.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Run:
     spec_error: str = ""
     record: Record | None = None
     deleting: bool = False
+    preflight_only: bool = False
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ Pure: the same observation always gives the same plan.
 
 from dataclasses import dataclass, replace
 
+from gymtrain_api import labels
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.status import GymTrainingRunStatus, Images
@@ -30,6 +31,8 @@ from gymtrain_operator.reconcile.rejections import fatal_rejection, waiting_cond
 from gymtrain_operator.reconcile.status import Facts, build, with_condition
 from gymtrain_operator.reconcile.upgrades import kept_names, outdated_policies, recorded_images
 from gymtrain_operator.reconcile.writes import OwnerChange, Scaling, needed_writes, owner_changes
+
+_PREFLIGHT_ONLY = f"preflight has passed, and the annotation {labels.PREFLIGHT_ONLY} keeps the run from more"
 
 
 @dataclass(frozen=True)
@@ -141,6 +144,12 @@ def _active(seen: Observation, run: RunContext, before: GymTrainingRunStatus, ig
             return _ended(seen, before, facts, check.failure)
         if remaining is not None and remaining <= 0:
             return _ended(seen, before, facts, lifecycle.deadline_failure(run, before))
+        return _plan(seen, before, facts, changes)
+
+    if seen.run.preflight_only:
+        told = false_condition(ConditionType.PROGRESSING, Reason.PREFLIGHT_ONLY, _PREFLIGHT_ONLY)
+        conditions = (*suspension, *changes.conditions, told)
+        facts = Facts(times=times, conditions=conditions, preflight_hash=check.verdict.hash, images=run.images)
         return _plan(seen, before, facts, changes)
 
     up = servers.step(seen, run, check.verdict, before)

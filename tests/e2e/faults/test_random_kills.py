@@ -16,7 +16,7 @@ from tests.support.faults import MINUTES, assert_no_wrong_sample, checked_run, k
 from tests.support.kubectl import Kubectl, eventually
 from tests.support.trainer_tests import run_to_its_end
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(3 * 3600)]
 
 KILLS = int(os.environ.get("GYMTRAIN_KILLS", "20"))
 SEED = 14

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from gymtrain_cli import curve
-from gymtrain_cli.curve import Step, ends, parse_steps, smoothed
-from gymtrain_cli.errors import NoStepsError
+from gymtrain_cli.curve import ends, smoothed
+from gymtrain_client.errors import NoStepsError
+from gymtrain_client.steps import Step, parse_steps
 
 
 def _line(step: int, reward: float) -> str:

@@ -1,7 +1,10 @@
 """The command against an API server that has its moments."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -9,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
 
-from gymtrain_cli import main as command
-from gymtrain_cli.main import main
+from gymtrain_cli.main import _complete_run, app, main
+
+ENV = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 
 TRAINING = {"state": "Training", "progress": {"step": 3, "maxSteps": 10}}
 COMPLETE = {
@@ -41,11 +46,21 @@ def _error(code: int) -> Answer:
 
 
 @pytest.fixture
-def answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Answer]]:
+def patches() -> list[str]:
+    """What the API server was asked to change."""
+    return []
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, patches: list[str]) -> Iterator[list[Answer]]:
     """What the API server answers, in this order; the last one for ever."""
     left: list[Answer] = []
 
     class Handler(BaseHTTPRequestHandler):
+        def do_PATCH(self) -> None:
+            patches.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
+            self.do_GET()
+
         def do_GET(self) -> None:
             code, text = left.pop(0) if len(left) > 1 else left[0]
             if not code:
@@ -132,5 +147,79 @@ def test_ctrl_c_ends_without_a_traceback(answers: list[Answer], monkeypatch: pyt
         raise KeyboardInterrupt
 
     answers.append(_run(TRAINING))
-    monkeypatch.setattr(command, "follow", interrupted)
+    monkeypatch.setattr("gymtrain_cli.watch.follow", interrupted)
     assert main(["watch", "r"]) == 130
+
+
+def click_command() -> Any:
+    """The whole command."""
+    return typer.main.get_command(app)
+
+
+def _suspended(value: bool) -> Answer:
+    return 200, json.dumps(
+        {"metadata": {"name": "r"}, "spec": {"suspend": value, "trainer": {"checkpoint": {"size": "1"}}}}
+    )
+
+
+@pytest.mark.parametrize(("command", "before"), [("suspend", False), ("resume", True)])
+def test_a_run_is_suspended_and_resumed(
+    answers: list[Answer], patches: list[str], capsys: pytest.CaptureFixture[str], command: str, before: bool
+) -> None:
+    answers.append(_suspended(before))
+    assert main([command, "r"]) == 0
+    assert [json.loads(patch) for patch in patches] == [{"spec": {"suspend": not before}}]
+    assert capsys.readouterr().out == f"r is {command}{'ed' if command == 'suspend' else 'd'}\n"
+
+
+@pytest.mark.parametrize(("command", "before"), [("suspend", True), ("resume", False)])
+def test_a_run_that_is_so_already_is_left_alone(
+    answers: list[Answer], patches: list[str], capsys: pytest.CaptureFixture[str], command: str, before: bool
+) -> None:
+    answers.append(_suspended(before))
+    assert main([command, "r"]) == 0
+    assert patches == []
+    assert "already" in capsys.readouterr().out
+
+
+def test_without_checkpoints_suspending_says_what_it_costs(
+    answers: list[Answer], capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers.append((200, json.dumps({"metadata": {"name": "r"}, "spec": {}})))
+    assert main(["suspend", "r"]) == 0
+    assert "will begin at step 0 again" in capsys.readouterr().err
+
+
+def test_a_misspelt_run_is_answered_with_names_like_it(
+    answers: list[Answer], capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers += [_error(404), (200, json.dumps({"items": [{"metadata": {"name": n}} for n in ("quickstart", "x")]}))]
+    assert main(["curve", "quikstart"]) == 2
+    assert "Did you mean quickstart?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["logs", "r", "--part", "trainr"], "Did you mean trainer?"),
+        (["logs", "r", "--since", "soon"], "such as 90s, 10m or 1h30m"),
+        (["validate"], "either the name of a run, or a file"),
+        (["wach"], "wach"),
+    ],
+)
+def test_a_wrong_argument_is_refused_with_a_right_one(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert main(arguments) == 2
+    assert said in " ".join(capsys.readouterr().err.replace("│", " ").split())
+
+
+def test_names_are_completed_for_the_shell(answers: list[Answer]) -> None:
+    answers.append((200, json.dumps({"items": [{"metadata": {"name": name}} for name in ("quickstart", "other")]})))
+    assert _complete_run(typer.Context(click_command()), "qu") == ["quickstart"]
+
+
+def test_help_needs_no_kubernetes_client() -> None:
+    code = "import sys; from gymtrain_cli.main import main; main(['--help']); print('kubernetes' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], env=ENV, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == "False", "it takes a second to load"

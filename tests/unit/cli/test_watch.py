@@ -3,8 +3,8 @@
 import pytest
 
 from gymtrain_api.status import Condition, GymTrainingRunStatus, Progress, ServerStatus, WeightSyncStatus
-from gymtrain_cli.errors import WatchDeadlineError
 from gymtrain_cli.watch import describe, follow
+from gymtrain_client.errors import WatchDeadlineError
 
 
 def _condition(kind: str, status: str, message: str = "") -> Condition:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gymtrain_api import names
+from gymtrain_api import labels, names
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.wiring import Finding, GymPreflight, InferencePreflight, TrainerPreflight
 from tests.support.world import GYM_VERDICT, INFERENCE_VERDICT, TRAINER_VERDICT, World, applied, deleted
@@ -47,6 +47,21 @@ def test_a_verdict_counts_as_soon_as_all_containers_ended_well(container: str, l
     }
     world.reconcile()
     assert world.condition(ConditionType.PREFLIGHT_PASSED).status == passed
+
+
+def test_a_run_that_is_only_to_be_checked_gets_no_servers() -> None:
+    world = World()
+    world.annotations[labels.PREFLIGHT_ONLY] = "true"
+    world.reconcile()
+    world.preflight_ends()
+    world.reconcile()
+    world.reconcile(60)
+    assert world.condition(ConditionType.PREFLIGHT_PASSED).status == "True"
+    assert world.condition(ConditionType.PROGRESSING).reason == Reason.PREFLIGHT_ONLY
+    assert set(world.objects) <= {"ConfigMap", "NetworkPolicy", "Pod"}
+    world.annotations.clear()
+    world.reconcile()
+    assert world.objects["Deployment"], "without the annotation it goes on"
 
 
 def test_a_verdict_outlives_its_pod() -> None:

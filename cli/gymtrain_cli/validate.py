@@ -1,0 +1,88 @@
+"""`gymtrain validate`: what preflight says of a run, without a GPU and without the run.
+
+The API server's own checks come first (the types, the CRD's rules, admission). Then a copy under another name, with the
+annotation that keeps the operator from going on after preflight, which is deleted in any case.
+"""
+
+import copy
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gymtrain_api import labels
+from gymtrain_api.conditions import ConditionType
+from gymtrain_api.status import GymTrainingRunStatus
+from gymtrain_client.cluster import Cluster, Object
+from gymtrain_client.errors import WatchDeadlineError
+
+_POLL_SECONDS = 1.0
+_NAME_LENGTH = 30
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What preflight says."""
+
+    passed: bool
+    message: str
+
+
+def copy_of(run: Object) -> Object:
+    """The run under another name, of which nothing stays."""
+    spec = copy.deepcopy(run["spec"])
+    spec.pop("suspend", None)
+    checkpoint = (spec.get("trainer") or {}).get("checkpoint") or {}
+    if checkpoint.get("size"):
+        checkpoint["retain"] = "Delete"
+    name = f"{run['metadata']['name'][:_NAME_LENGTH].rstrip('-')}-check-{secrets.token_hex(2)}"
+    return {
+        "apiVersion": labels.API_VERSION,
+        "kind": labels.KIND,
+        "metadata": {"name": name, "annotations": {labels.PREFLIGHT_ONLY: "true"}},
+        "spec": spec,
+    }
+
+
+def validate(
+    cluster: Cluster, run: Object, deadline_seconds: float, say: Callable[[str], None] = lambda text: None
+) -> Verdict:
+    """Lets the cluster check a run.
+
+    Args:
+        cluster: where it would run.
+        run: as in its YAML.
+        deadline_seconds: of preflight.
+        say: called with what goes on.
+
+    Raises:
+        RefusedError: the API server refuses it, and says which field is wrong.
+        WatchDeadlineError: preflight has not ended.
+        ClientError: the API server doesn't answer.
+    """
+    trial = copy_of(run)
+    cluster.create_run(trial, dry_run=True)
+    say("the API server takes it; preflight begins")
+    name = cluster.create_run(trial)["metadata"]["name"]
+    try:
+        return _verdict(cluster, name, deadline_seconds, say)
+    finally:
+        cluster.delete_run(name)
+
+
+def _verdict(cluster: Cluster, name: str, deadline_seconds: float, say: Callable[[str], None]) -> Verdict:
+    limit, said = time.monotonic() + deadline_seconds, ""
+    while True:
+        status = GymTrainingRunStatus.model_validate(cluster.run(name).get("status") or {})
+        for kind in (ConditionType.FAILED, ConditionType.PREFLIGHT_PASSED):
+            found = status.condition(kind)
+            if found is not None and (found.status == "True" or (found.status == "False" and kind != "Failed")):
+                return Verdict(kind != ConditionType.FAILED and found.status == "True", found.message)
+        waits = status.condition(ConditionType.PROGRESSING)
+        now = waits.message if waits else "waiting for the operator"
+        if now != said:
+            say(now)
+            said = now
+        if time.monotonic() > limit:
+            raise WatchDeadlineError(f"preflight did not end within {deadline_seconds:g} s. Last seen: {said}")
+        time.sleep(_POLL_SECONDS)

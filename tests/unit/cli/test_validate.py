@@ -1,0 +1,77 @@
+"""A run that is only checked."""
+
+from typing import Any
+
+import pytest
+
+from gymtrain_cli.validate import copy_of, validate
+from gymtrain_client.errors import WatchDeadlineError
+from tests.unit.cli.fake_cluster import FakeCluster
+
+RUN: dict[str, Any] = {
+    "metadata": {"name": "workplace", "labels": {"team": "a"}},
+    "spec": {"suspend": True, "trainer": {"checkpoint": {"size": "1Gi"}, "config": {"max_steps": 1}}},
+}
+
+
+def condition(kind: str, status: str, message: str) -> dict[str, str]:
+    """One of the status."""
+    return {
+        "type": kind,
+        "status": status,
+        "reason": "R",
+        "message": message,
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
+    monkeypatch.setattr("gymtrain_cli.validate._POLL_SECONDS", 0.0)
+    return FakeCluster()
+
+
+def says(cluster: FakeCluster, *conditions: dict[str, str]) -> None:
+    """What the operator says of the copy, one more at each look."""
+    left = list(conditions)
+
+    def look(name: str) -> None:
+        if left:
+            cluster.runs[name].setdefault("status", {}).setdefault("conditions", []).append(left.pop(0))
+
+    cluster.on_read = look
+
+
+def test_the_copy_is_for_preflight_alone_and_leaves_nothing() -> None:
+    made = copy_of(RUN)
+    assert made["metadata"]["annotations"] == {"gymtrain.dev/preflight-only": "true"}
+    assert made["metadata"]["name"].startswith("workplace-check-")
+    assert made["spec"]["trainer"]["checkpoint"] == {"size": "1Gi", "retain": "Delete"}
+    assert "suspend" not in made["spec"]
+    assert "retain" not in RUN["spec"]["trainer"]["checkpoint"], "the run itself stays as it is"
+
+
+@pytest.mark.parametrize(
+    ("last", "passed"),
+    [
+        (condition("PreflightPassed", "True", "3 Gym servers"), True),
+        (condition("Failed", "True", "spec.data.train[0]: no such file"), False),
+    ],
+)
+def test_the_verdict_is_preflights_and_the_copy_is_deleted(
+    cluster: FakeCluster, last: dict[str, str], passed: bool
+) -> None:
+    told: list[str] = []
+    says(cluster, condition("Progressing", "True", "preflight: checking"), last)
+    verdict = validate(cluster, RUN, 60, told.append)  # type: ignore[arg-type]
+    assert (verdict.passed, verdict.message) == (passed, last["message"])
+    assert told == ["the API server takes it; preflight begins", "preflight: checking"]
+    assert len(cluster.dry) == 1
+    assert cluster.deleted == [cluster.created[0]["metadata"]["name"]]
+
+
+def test_a_preflight_that_does_not_end_is_given_up_and_the_copy_deleted(cluster: FakeCluster) -> None:
+    says(cluster, condition("Progressing", "True", "no node has room"))
+    with pytest.raises(WatchDeadlineError, match=r"within 0\.2 s\. Last seen: no node has room"):
+        validate(cluster, RUN, 0.2)  # type: ignore[arg-type]
+    assert len(cluster.deleted) == 1
