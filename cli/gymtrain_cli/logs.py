@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from gymtrain_api import labels
 from gymtrain_client.cluster import Cluster, LogOptions, Object
-from gymtrain_client.errors import ClientError
+from gymtrain_client.errors import UnavailableError
 
 PARTS = [str(role) for role in labels.Role if role != labels.Role.SANDBOX]
 _NEW_PODS_SECONDS = 2.0
@@ -89,9 +89,10 @@ def followed(
     """Lines as they come, also of pods that come later, until `ended` and all streams are read.
 
     Raises:
-        ClientError: the run's pods can't be listed. A stream that breaks is opened again, from where it was.
+        ClientError: the API server refuses, or the run's pods can't be listed. A stream that breaks is opened again,
+            from where it was.
     """
-    lines: queue.Queue[Line] = queue.Queue(_WAITING_LINES)
+    lines: queue.Queue[Line | Exception] = queue.Queue(_WAITING_LINES)
     streams: dict[Source, threading.Thread] = {}
     over: set[Source] = set()
     last: dict[Source, str] = {}
@@ -105,9 +106,12 @@ def followed(
                         last[source] = line.time
                         lines.put(line)
                 break
-            except ClientError:
+            except UnavailableError:
                 time.sleep(new_pods_seconds)
                 again = replace(options, tail=None)
+            except Exception as error:  # nobody else would hear of it
+                lines.put(error)
+                return
         if source in last:
             over.add(source)
 
@@ -124,6 +128,9 @@ def followed(
                 return
             look = time.monotonic() + new_pods_seconds
         try:
-            yield lines.get(timeout=0.2)
+            line = lines.get(timeout=0.2)
         except queue.Empty:
             continue
+        if isinstance(line, Exception):
+            raise line
+        yield line

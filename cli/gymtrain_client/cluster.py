@@ -13,6 +13,7 @@ from gymtrain_api import labels
 from gymtrain_client.errors import ClientError, RefusedError, RunNotFoundError, UnavailableError
 
 _CONNECT_SECONDS, _READ_SECONDS = 10.0, 60.0
+_QUIET_SECONDS = 3600.0  # of a log that is followed
 _TOO_MANY_REQUESTS = 429
 _TEXT_LIMIT = 400  # characters of an answer that is no Status: a proxy's page
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -34,7 +35,7 @@ class LogOptions:
 
 
 class Cluster:
-    """What the client needs of the API server. Every call has a deadline but those that follow a log."""
+    """What the client needs of the API server. Every call has a deadline."""
 
     def __init__(self, context: str | None = None, namespace: str | None = None, kubeconfig: str | None = None) -> None:
         """Connects like kubectl: by KUBECONFIG, ~/.kube/config, or the pod's own account.
@@ -156,7 +157,7 @@ class Cluster:
             "timestamps": chosen.timestamps,
         }
         given = {name: value for name, value in wanted.items() if value not in (None, False)}
-        deadlines = (_CONNECT_SECONDS, None) if chosen.follow else (_CONNECT_SECONDS, _READ_SECONDS)
+        deadlines = (_CONNECT_SECONDS, _QUIET_SECONDS) if chosen.follow else (_CONNECT_SECONDS, _READ_SECONDS)
         try:
             with self._asking(f"reading the log of pod {pod}"):
                 answer = self._core.read_namespaced_pod_log(

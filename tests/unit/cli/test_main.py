@@ -223,3 +223,32 @@ def test_help_needs_no_kubernetes_client() -> None:
     code = "import sys; from gymtrain_cli.main import main; main(['--help']); print('kubernetes' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], env=ENV, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.splitlines()[-1] == "False", "it takes a second to load"
+
+
+POD = {
+    "metadata": {"name": "r-trainer-1-0", "labels": {"gymtrain.dev/role": "trainer"}},
+    "spec": {"containers": [{"name": "trainer"}]},
+}
+LOG = "2026-11-23T10:00:01Z begins\n2026-11-23T10:00:02Z step 1\n"
+
+
+@pytest.mark.parametrize("follow", [[], ["-f"]])
+def test_logs_are_read_and_followed_to_the_end(
+    answers: list[Answer], capsys: pytest.CaptureFixture[str], follow: list[str]
+) -> None:
+    listed = 200, json.dumps({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": [POD]})
+    answers += [_run(COMPLETE), *([_run(COMPLETE)] if follow else []), listed, (200, LOG), _run(COMPLETE), listed]
+    assert main(["logs", "r", *follow]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "[trainer] r-trainer-1-0: begins",
+        "[trainer] r-trainer-1-0: step 1",
+    ]
+
+
+def test_a_log_that_is_refused_while_it_is_followed_is_an_error(
+    answers: list[Answer], capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed = 200, json.dumps({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": [POD]})
+    answers += [_run(TRAINING), _run(TRAINING), listed, _error(403)]
+    assert main(["logs", "r", "-f"]) == 2
+    assert "reading the log of pod r-trainer-1-0: HTTP 403" in capsys.readouterr().err
