@@ -13,7 +13,8 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 OURS = {
-    "gymtrain_" + part for part in ("api", "broker", "cli", "gateway", "gym", "kube", "operator", "trainer", "vllm")
+    "gymtrain_" + part
+    for part in ("api", "broker", "cli", "client", "gateway", "gym", "kube", "operator", "trainer", "vllm")
 } | {
     "benchmarks",
     "dev",
@@ -29,7 +30,7 @@ RUNS_WITH: dict[str, list[tuple[str, ...]]] = {
     "kube": [("broker",)],
     "kube/gymtrain_kube/kubeconfig.py": [("operator",)],
     "operator": [("operator",)],
-    "cli": [("cli",)],
+    "cli": [("cli", "notebook")],
     "gateway": [("gateway",)],
     "broker": [("broker",)],
     "gym": [("gym", "gym-swe")],
