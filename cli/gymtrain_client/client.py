@@ -9,7 +9,7 @@ from gymtrain_api import labels
 from gymtrain_api.conditions import ConditionType
 from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_client.cluster import Cluster, Object
-from gymtrain_client.errors import ClientError, ManifestError, RunFailedError, WatchDeadlineError
+from gymtrain_client.errors import ClientError, ManifestError, RunFailedError, UnavailableError, WatchDeadlineError
 from gymtrain_client.files import Progress, fetch
 from gymtrain_client.steps import Step, parse_steps
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _POLL_SECONDS = 1.0
+_AGAIN_SECONDS = 5.0  # after the API server did not answer
 _SHARDS_INDEX = "batch.kubernetes.io/job-completion-index"
 
 
@@ -100,15 +101,22 @@ class Run:
         *,
         on_status: Callable[[GymTrainingRunStatus], None] = lambda status: None,
     ) -> GymTrainingRunStatus:
-        """Waits until it is Complete, asking each second.
+        """Waits until it is Complete, asking each second. An API server that has answered once may be away for a while.
 
         Raises:
             RunFailedError: it is Failed; the message says why.
             WatchDeadlineError: neither within `timeout` seconds.
+            ClientError: the run isn't there, or the API server never answered.
         """
-        limit = time.monotonic() + timeout
+        limit, status = time.monotonic() + timeout, None
         while True:
-            status = self.status
+            try:
+                status = self.status
+            except UnavailableError:
+                if status is None or time.monotonic() > limit:
+                    raise
+                time.sleep(_AGAIN_SECONDS)
+                continue
             on_status(status)
             if status.is_true(ConditionType.COMPLETE):
                 return status

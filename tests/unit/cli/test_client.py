@@ -7,7 +7,7 @@ import pytest
 
 from gymtrain_client import Client, ClientError, Run
 from gymtrain_client.client import runs_in
-from gymtrain_client.errors import ManifestError, RunFailedError, WatchDeadlineError
+from gymtrain_client.errors import ManifestError, RunFailedError, UnavailableError, WatchDeadlineError
 from tests.unit.cli.fake_cluster import FakeCluster, pod
 from tests.unit.cli.test_validate import condition
 
@@ -62,6 +62,30 @@ def test_waiting_ends_with_the_run(cluster: FakeCluster) -> None:
     seen: list[str] = []
     Run(cluster, "r").wait(60, on_status=lambda status: seen.append(status.conditions[0].type))  # type: ignore[arg-type]
     assert seen == ["Progressing", "Progressing", "Complete"]
+
+
+def test_waiting_goes_on_after_moments_in_which_the_server_does_not_answer(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gymtrain_client.client._AGAIN_SECONDS", 0.0)
+    answers = iter(["Progressing", "", "", "Complete"])
+
+    def look(name: str) -> None:
+        if not (state := next(answers)):
+            raise UnavailableError("reading run r", "HTTP 503")
+        cluster.runs["r"] = {"status": {"conditions": [condition(state, "True", "m")]}}
+
+    cluster.on_read = look
+    assert Run(cluster, "r").wait(60).conditions[0].type == "Complete"  # type: ignore[arg-type]
+
+
+def test_a_server_that_never_answered_is_an_error_at_once(cluster: FakeCluster) -> None:
+    def look(name: str) -> None:
+        raise UnavailableError("reading run r", "HTTP 503")
+
+    cluster.on_read = look
+    with pytest.raises(UnavailableError):
+        Run(cluster, "r").wait(60)  # type: ignore[arg-type]
 
 
 def test_waiting_for_a_run_that_fails_says_why(cluster: FakeCluster) -> None:

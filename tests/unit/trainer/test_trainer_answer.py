@@ -84,10 +84,24 @@ def test_the_prompt_is_readable() -> None:
     assert prompt_text({}) == ""
 
 
-def test_an_environment_that_failed_is_no_reward() -> None:
-    body = answer(message("8", **ids([1], [2]))) | {"mask_sample": True, "failure_reason": "the judge was away"}
-    with pytest.raises(AnswerError, match="the judge was away"):
+@pytest.mark.parametrize(
+    ("says", "told"),
+    [
+        ({"mask_sample": True, "failure_reason": "the judge was away"}, "the judge was away"),
+        ({"mask_sample": True}, "no reason given"),
+        ({"_ng_failure_class": "judge_failed", "_ng_failure_judge_error": "HTTP 502"}, "HTTP 502"),
+        ({"_ng_failure_class": "judge_failed"}, "judge_failed"),
+    ],
+)
+def test_an_environment_that_failed_is_no_reward(says: dict[str, Any], told: str) -> None:
+    body = answer(message("8", **ids([1], [2]))) | {"reward": 0.0} | says
+    with pytest.raises(AnswerError, match=f"isn't a measurement: {told}"):
         parse_answer(body)
+
+
+def test_an_empty_failure_class_is_none() -> None:
+    body = answer(message("8", **ids([1], [2]))) | {"reward": 0.5, "_ng_failure_class": None}
+    assert parse_answer(body).reward == 0.5
 
 
 @pytest.mark.parametrize("status", ["failed", "cancelled"])

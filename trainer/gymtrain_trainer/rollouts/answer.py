@@ -15,6 +15,7 @@ from gymtrain_api.ledger import token_digest
 from gymtrain_trainer.errors import AnswerError, FailureKind
 from gymtrain_trainer.rollouts.inner_error import clipped
 
+_FAILURE_CLASS, _JUDGE_ERROR = "_ng_failure_class", "_ng_failure_judge_error"
 _ABORTED = frozenset({"failed", "cancelled"})  # `status` of a response
 
 
@@ -126,10 +127,16 @@ def judged(answer: Answer, verdict: Any) -> Answer:
 
 
 def _check_measured(body: Mapping[str, Any]) -> None:
-    """Raises AnswerError where newer releases of Gym say so: a judge that was away, a sandbox that was lost."""
-    if body.get("mask_sample") is True:
-        why = body.get("failure_reason") or body.get("failure_kind") or "no reason given"
-        raise AnswerError(f"the environment says that its reward isn't a measurement: {clipped(str(why))}")
+    """Raises AnswerError where the environment says so: a judge that was away, a sandbox that was lost.
+
+    `_ng_failure_class` is Gym's own mark: of agents in 0.4, and of each `/verify` whose judge failed from 0.5 on, which
+    answers 200 with a reward of 0. Gym's rollout collection leaves such rows out of its metrics, too.
+    """
+    failed = body.get(_FAILURE_CLASS)
+    if body.get("mask_sample") is True or failed:
+        why = body.get("failure_reason") or body.get("failure_kind") or body.get(_JUDGE_ERROR) or failed
+        text = clipped(str(why or "no reason given"))
+        raise AnswerError(f"the environment says that its reward isn't a measurement: {text}")
 
 
 def _turn(item: Mapping[str, Any]) -> Turn:
