@@ -124,7 +124,7 @@ test-containerd-2: ## All tests of sandboxes on containerd 2, with user namespac
 	result=$$?; dev/run cluster-down; exit $$result
 
 .PHONY: test-faults
-test-faults: cluster-up images ## Break every part while a run trains, and attack sandboxes: an hour; not part of `make test`
+test-faults: cluster-up images ## Break every part while a run trains, and attack sandboxes: two hours; not part of `make test`
 	$(FAULTS) tests/e2e/faults tests/e2e/sandboxes $(PYTEST_ARGS)
 
 ENVIRONMENTS ?=
