@@ -9,6 +9,8 @@ from pathlib import Path
 import yaml
 
 from gymtrain_api.crd.definition import FILE_NAME, custom_resource_definition
+from gymtrain_api.crd.editors import FILE_NAME as EDITORS_NAME
+from gymtrain_api.crd.editors import editor_schema
 from gymtrain_api.crd.reference import FILE_NAME as REFERENCE_NAME
 from gymtrain_api.crd.reference import reference_page
 from gymtrain_api.crd.troubleshooting import FILE_NAME as TROUBLESHOOTING_NAME
@@ -25,6 +27,7 @@ def generated_files() -> dict[str, str]:
         f"charts/gymtrain/files/{FILE_NAME}": crd,  # Helm reads only files inside the chart
         f"docs/reference/{REFERENCE_NAME}": reference_page(),
         f"docs/reference/{TROUBLESHOOTING_NAME}": troubleshooting_page(),
+        f"docs/reference/{EDITORS_NAME}": editor_schema(),
     }
 
 
