@@ -5,6 +5,7 @@
 | `RUN` | the earlier run, and the name of its folder on the volume |
 | `/previous-N` | what that folder held before another run of the same name began in it |
 | `/checkpoint-STEP` | one checkpoint; without it, the newest whole one |
+| `/best` | the one with the highest validation reward, which `evaluation.keepBest` keeps |
 """
 
 import re
@@ -14,9 +15,11 @@ from typing import Self
 from gymtrain_api.errors import SourceError
 
 # The CRD has the same expression, so a path that leads out of the volume is refused at apply time.
-RESUME_PATTERN = r"^[a-z]([-a-z0-9]*[a-z0-9])?(/previous-[0-9]+)?(/checkpoint-[0-9]+)?$"
+RESUME_PATTERN = r"^[a-z]([-a-z0-9]*[a-z0-9])?(/previous-[0-9]+)?(/checkpoint-[0-9]+|/best)?$"
 
-_PARTS = re.compile(r"^(?P<run>[^/]+)(?:/(?P<previous>previous-[0-9]+))?(?:/checkpoint-(?P<step>[0-9]+))?$")
+_PARTS = re.compile(
+    r"^(?P<run>[^/]+)(?:/(?P<previous>previous-[0-9]+))?(?:/checkpoint-(?P<step>[0-9]+)|/(?P<best>best))?$"
+)
 
 
 @dataclass(frozen=True)
@@ -25,12 +28,14 @@ class ResumeFrom:
 
     Attributes:
         previous: folder inside the run's folder; empty for the run's own checkpoints.
-        step: None for the newest checkpoint.
+        step: None for the newest checkpoint, and for the best.
+        best: the best one is meant.
     """
 
     run: str
     previous: str = ""
     step: int | None = None
+    best: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -42,9 +47,10 @@ class ResumeFrom:
         parts = _PARTS.match(text) if re.match(RESUME_PATTERN, text) else None
         if parts is None:
             raise SourceError(
-                f"{text!r} must be RUN, RUN/checkpoint-STEP, RUN/previous-N, or RUN/previous-N/checkpoint-STEP"
+                f"{text!r} must be RUN, RUN/checkpoint-STEP or RUN/best, with /previous-N after RUN for what was set aside"
             )
-        return cls(parts["run"], parts["previous"] or "", int(parts["step"]) if parts["step"] else None)
+        step = int(parts["step"]) if parts["step"] else None
+        return cls(parts["run"], parts["previous"] or "", step, best=parts["best"] is not None)
 
     @property
     def folder(self) -> str:

@@ -27,7 +27,7 @@ PATTERN_MESSAGES = {
     DECIMAL_PATTERN: "must be a decimal number such as 0.05, written in quotes",
     SIZE_PATTERN: "must be a size such as 20Gi or 500Mi",
     CIDR_PATTERN: "must be an address range such as 10.0.0.0/8 or 0.0.0.0/0",
-    RESUME_PATTERN: "must be RUN, RUN/checkpoint-STEP, RUN/previous-N, or RUN/previous-N/checkpoint-STEP",
+    RESUME_PATTERN: "must be RUN, RUN/checkpoint-STEP or RUN/best, with /previous-N after RUN for what was set aside",
     IMAGE_PATTERN: "must be an image name such as docker.io/library/debian:trixie",
 }
 

@@ -198,8 +198,8 @@ RULE_CASES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "going on from outside the volume": (
         smallest_run(resumeFrom="../other", trainer={"checkpoint": {"claimName": "mine"}}),
-        'spec.resumeFrom: Invalid value: "string": ../other must be RUN, RUN/checkpoint-STEP, RUN/previous-N, '
-        "or RUN/previous-N/checkpoint-STEP",
+        'spec.resumeFrom: Invalid value: "string": ../other must be RUN, RUN/checkpoint-STEP or RUN/best, '
+        "with /previous-N after RUN for what was set aside",
     ),
     "a claim of the user's deleted": (
         _trainer(checkpoint={"claimName": "mine", "retain": "Delete"}),

@@ -37,7 +37,8 @@ class GymTrainingRunSpec(Spec):
         pattern=RESUME_PATTERN,
         max_length=128,
         description="Checkpoint folder of an earlier run to resume from: NAME for the run's newest whole checkpoint, "
-        "NAME/checkpoint-STEP for one checkpoint, NAME/previous-N for checkpoints that were set aside. The folder is "
+        "NAME/checkpoint-STEP for one checkpoint, NAME/best for the one that evaluation.keepBest kept, NAME/previous-N "
+        "for checkpoints that were set aside. The folder is "
         "on trainer.checkpoint.claimName, or, with size, on the volume that was kept from that run. The run resumes "
         "weights, optimizer with its learning rate, and step. It also resumes the position in the data if the data is "
         "the same; other data is drawn from its start. max_steps counts from the earlier run's start. With its own "

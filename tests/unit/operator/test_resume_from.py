@@ -100,7 +100,19 @@ def test_the_volume_of_another_run_has_to_exist_and_its_own_is_made() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "/a", "a/", "../a", "a/..", "a/b", "a/checkpoint-", "a/checkpoint-1/model", "a/previous-1/previous-2"]
+    "text",
+    [
+        "",
+        "/a",
+        "a/",
+        "../a",
+        "a/..",
+        "a/b",
+        "a/checkpoint-",
+        "a/checkpoint-1/model",
+        "a/previous-1/previous-2",
+        "a/best/best",
+    ],
 )
 def test_what_is_no_checkpoint_folder_is_refused(text: str) -> None:
     with pytest.raises(SourceError):

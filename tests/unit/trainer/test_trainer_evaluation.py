@@ -13,10 +13,11 @@ import pytest
 from aiohttp import web
 
 from gymtrain_trainer import framework
+from gymtrain_trainer.checkpoints.folder import BEST
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.errors import InterruptedBySignal
 from gymtrain_trainer.evaluation import evaluations as evaluations_module
-from gymtrain_trainer.evaluation.best import BEST, EVALUATION_FILE
+from gymtrain_trainer.evaluation.best import EVALUATION_FILE
 from gymtrain_trainer.framework import FRAMEWORKS
 from gymtrain_trainer.monitoring.evaluation_scores import ALL
 from gymtrain_trainer.progress import ProgressBoard

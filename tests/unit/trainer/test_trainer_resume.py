@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,11 @@ def save(folder: Path, *steps: int, uid: str = EARLIER, data: str = "", kind: st
         write_state(checkpoint, WorkerState(step=step, position=step * 4, attempt=1, uid=uid, data=data, kind=kind))
     if not (folder / ".gymtrain-run").exists():
         (folder / ".gymtrain-run").write_text(uid)
+
+
+def keep_best(folder: Path, step: int) -> None:
+    """The checkpoint of a step is the best so far."""
+    shutil.copytree(checkpoint_folder(folder, step), folder / "best")
 
 
 def made(tmp_path: Path, resume_from: str | None = None, **parts: Any) -> Context:
@@ -115,6 +121,17 @@ def test_going_on_from_an_earlier_step_of_its_own_sets_the_later_ones_aside(tmp_
     assert begin(found)[0] == "checkpoints/checkpoint-100"
 
 
+def test_going_on_from_its_own_best_sets_later_checkpoints_aside(tmp_path: Path) -> None:
+    found = made(tmp_path, "math/best")
+    save(found.run_folder, 80, 100, 120)
+    keep_best(found.run_folder, 100)
+    shutil.rmtree(checkpoint_folder(found.run_folder, 100))  # save_total_limit has removed it
+    assert begin(found)[0] == "checkpoints/best"
+    assert contents(found.run_folder) == ["best", "checkpoint-80", "previous-1"]
+    save(found.run_folder, 110, uid=found.owner)
+    assert begin(found)[0] == "checkpoints/checkpoint-110"
+
+
 def test_what_was_set_aside_can_be_gone_on_from(tmp_path: Path) -> None:
     found = made(tmp_path, "math/previous-1")
     save(found.run_folder / "previous-1", 100)
@@ -125,12 +142,21 @@ def test_what_was_set_aside_can_be_gone_on_from(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("resume_from", "checkpoint"), [("workplace", "checkpoint-120"), ("workplace/checkpoint-100", "checkpoint-100")]
+    ("resume_from", "checkpoint"),
+    [
+        ("workplace", "checkpoint-120"),
+        ("workplace/checkpoint-100", "checkpoint-100"),
+        ("workplace/best", "best"),
+        ("workplace/previous-1/best", "previous-1/best"),
+    ],
 )
 def test_another_runs_folder_is_read_and_left_as_it_is(tmp_path: Path, resume_from: str, checkpoint: str) -> None:
     found = made(tmp_path, resume_from)
     other = found.paths.resume / "workplace"
     save(other, 100, 120)
+    keep_best(other, 100)
+    save(other / "previous-1", 40)
+    keep_best(other / "previous-1", 40)
     checkpoint_folder(other, 140).mkdir()
     before = contents(other)
     assert begin(found)[0] == f"resume/workplace/{checkpoint}"
@@ -172,6 +198,11 @@ FIELD = "spec.evaluation.withoutTraining.checkpointsOf"
 CONFIG = {"model_type": "qwen3", "hidden_size": 64}
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("workplace/checkpoint-7", {}, "there are workplace/checkpoint-100, workplace/previous-1/checkpoint-40"),
+    (
+        "workplace/best",
+        {},
+        "no whole best in folder workplace of PersistentVolumeClaim ck; there are workplace/checkpoint",
+    ),
     ("workplace/previous-3", {}, "there are workplace/checkpoint-100, workplace/previous-1/checkpoint-40"),
     ("elsewhere", {}, "there are workplace/checkpoint-100, workplace/previous-1/checkpoint-40"),
     ("workplace/checkpoint-90", {}, "no whole checkpoint-90 in folder workplace of PersistentVolumeClaim ck"),

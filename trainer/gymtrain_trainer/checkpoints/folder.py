@@ -20,6 +20,7 @@ from gymtrain_trainer.checkpoints.final_model import DRAFT
 from gymtrain_trainer.data.order import Place
 
 STATE_FILE = "gymtrain.json"
+BEST = "best"  # a copy of the checkpoint with the highest validation reward: evaluation/best.py
 OWNER_FILE = ".gymtrain-run"  # uid of the run that the folder belongs to
 _FOLDER = re.compile(r"^checkpoint-(\d+)$")
 _PREVIOUS = re.compile(r"^previous-(\d+)$")
@@ -135,13 +136,21 @@ def whole_checkpoints(folder: Path) -> list[Checkpoint]:
     except OSError:
         return []
     for step in steps:
-        checkpoint = checkpoint_folder(folder, step)
-        try:
-            state = WorkerState.model_validate_json((checkpoint / STATE_FILE).read_bytes())
-        except (OSError, ValidationError):
-            continue
-        found.append(Checkpoint(checkpoint, state))
+        if (checkpoint := _whole(checkpoint_folder(folder, step))) is not None:
+            found.append(checkpoint)
     return found
+
+
+def best_checkpoint(folder: Path) -> Checkpoint | None:
+    """The one that evaluations found best, if it was kept."""
+    return _whole(folder / BEST)
+
+
+def _whole(folder: Path) -> Checkpoint | None:
+    try:
+        return Checkpoint(folder, WorkerState.model_validate_json((folder / STATE_FILE).read_bytes()))
+    except (OSError, ValidationError):
+        return None
 
 
 def _step(name: str) -> int | None:

@@ -14,7 +14,14 @@ from gymtrain_api import names
 from gymtrain_api.resume import ResumeFrom
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.wiring import Finding, RunConfig
-from gymtrain_trainer.checkpoints.folder import Checkpoint, SetAside, last_checkpoint, whole_checkpoints
+from gymtrain_trainer.checkpoints.folder import (
+    BEST,
+    Checkpoint,
+    SetAside,
+    best_checkpoint,
+    last_checkpoint,
+    whole_checkpoints,
+)
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.errors import ResumeError
 from gymtrain_trainer.framework import TrainingSettings
@@ -90,11 +97,14 @@ def find_all(base: Path, source: ResumeFrom, volume: str, field: str) -> list[Ch
     Raises:
         ResumeError: there is none that is whole; the message lists what is there.
     """
-    found = whole_checkpoints(base / source.previous if source.previous else base)
-    wanted = [checkpoint for checkpoint in found if source.step in (None, checkpoint.state.step)]
+    folder = base / source.previous if source.previous else base
+    if source.best:
+        wanted = [best] if (best := best_checkpoint(folder)) is not None else []
+    else:
+        wanted = [one for one in whole_checkpoints(folder) if source.step in (None, one.state.step)]
     if wanted:
         return wanted
-    name = f"checkpoint-{source.step}" if source.step is not None else "checkpoint"
+    name = BEST if source.best else f"checkpoint-{source.step}" if source.step is not None else "checkpoint"
     there = list(_listed(base, source.run))
     # Beside the folder of this run are those of others, where the volume is a user's and seen as a whole.
     there = there or [name for other in _folders(base.parent) for name in _listed(base.parent / other, other)]
@@ -158,7 +168,8 @@ def told_resumed(start: Checkpoint, source: ResumeFrom, *, same_data: bool) -> s
 
 def _listed(base: Path, run: str) -> Iterator[str]:
     for folder in ("", *(name for name in _folders(base) if name.startswith("previous-"))):
-        for checkpoint in whole_checkpoints(base / folder):
+        best = best_checkpoint(base / folder)
+        for checkpoint in [*whole_checkpoints(base / folder), *([best] if best is not None else [])]:
             yield "/".join(part for part in (run, folder, checkpoint.folder.name) if part)
 
 

@@ -13,12 +13,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from gymtrain_trainer.checkpoints.folder import STATE_FILE, checkpoint_folder
+from gymtrain_trainer.checkpoints.folder import BEST, STATE_FILE, checkpoint_folder
 from gymtrain_trainer.monitoring.evaluation_scores import EvaluationRow
 
 log = logging.getLogger(__name__)
 
-BEST = "best"
 EVALUATION_FILE = "evaluation.json"
 _DRAFT = ".best"
 _EARLIER = ".best-earlier"
