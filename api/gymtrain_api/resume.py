@@ -47,7 +47,8 @@ class ResumeFrom:
         parts = _PARTS.match(text) if re.match(RESUME_PATTERN, text) else None
         if parts is None:
             raise SourceError(
-                f"{text!r} must be RUN, RUN/checkpoint-STEP or RUN/best, with /previous-N after RUN for what was set aside"
+                f"{text!r} must be RUN, RUN/checkpoint-STEP or RUN/best, with /previous-N after RUN for what was "
+                "set aside"
             )
         step = int(parts["step"]) if parts["step"] else None
         return cls(parts["run"], parts["previous"] or "", step, best=parts["best"] is not None)

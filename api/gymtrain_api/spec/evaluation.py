@@ -14,9 +14,9 @@ class WithoutTraining(Spec):
         pattern=RESUME_PATTERN,
         max_length=128,
         description="Run whose checkpoints are evaluated, by step: NAME for all whole checkpoints of a run, "
-        "NAME/checkpoint-STEP for one, NAME/best for the best, NAME/previous-N for checkpoints that were set aside. They "
-        "are on trainer.checkpoint.claimName, or, with size, on the volume that was kept from that run. An adapter is merged "
-        "into spec.model. Defaults to evaluating spec.model.",
+        "NAME/checkpoint-STEP for one, NAME/best for the best, NAME/previous-N for checkpoints that were set aside. "
+        "They are on trainer.checkpoint.claimName, or, with size, on the volume that was kept from that run. An "
+        "adapter is merged into spec.model. Defaults to evaluating spec.model.",
     )
 
 
