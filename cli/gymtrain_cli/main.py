@@ -316,7 +316,7 @@ def main(argv: list[str] | None = None) -> int:
         0 on success, 1 where the run failed, 2 where the command could not do its work, 130 after Ctrl-C.
     """
     try:
-        app(argv, prog_name=_called_as())
+        app(_as_kubectl(sys.argv[1:] if argv is None else argv), prog_name=_called_as())
     except SystemExit as end:  # Typer's: after each command, and of arguments that are wrong
         return end.code if isinstance(end.code, int) else 0
     except ClientError as error:
@@ -325,6 +325,28 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     return 0
+
+
+_ANYWHERE = ("-n", "--namespace", "--context", "--kubeconfig")
+
+
+def _as_kubectl(arguments: list[str]) -> list[str]:
+    """The arguments with those of every command in front, which kubectl takes behind a command, too."""
+    front: list[str] = []
+    rest: list[str] = []
+    left = iter(arguments)
+    for one in left:
+        if one == "--":
+            return [*front, *rest, one, *left]
+        if one in _ANYWHERE:
+            if (value := next(left, None)) is None:
+                return [one]  # the parser says what is missing
+            front += [one, value]
+        elif one.startswith(tuple(f"{name}=" for name in _ANYWHERE[1:])):
+            front.append(one)
+        else:
+            rest.append(one)
+    return [*front, *rest]
 
 
 def _called_as() -> str:

@@ -15,7 +15,7 @@ import pytest
 import typer
 import yaml
 
-from gymtrain_cli.main import _complete_run, app, main
+from gymtrain_cli.main import _as_kubectl, _complete_run, app, main
 
 ENV = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 
@@ -52,7 +52,15 @@ def patches() -> list[str]:
 
 
 @pytest.fixture
-def answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, patches: list[str]) -> Iterator[list[Answer]]:
+def paths() -> list[str]:
+    """What the API server was asked for."""
+    return []
+
+
+@pytest.fixture
+def answers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, patches: list[str], paths: list[str]
+) -> Iterator[list[Answer]]:
     """What the API server answers, in this order; the last one for ever."""
     left: list[Answer] = []
 
@@ -62,6 +70,7 @@ def answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, patches: list[str])
             self.do_GET()
 
         def do_GET(self) -> None:
+            paths.append(self.path)
             code, text = left.pop(0) if len(left) > 1 else left[0]
             if not code:
                 self.close_connection = True
@@ -212,6 +221,29 @@ def test_a_wrong_argument_is_refused_with_a_right_one(
 ) -> None:
     assert main(arguments) == 2
     assert said in " ".join(capsys.readouterr().err.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        (["watch", "r", "-n", "lab"], ["-n", "lab", "watch", "r"]),
+        (["-n", "lab", "watch", "r"], ["-n", "lab", "watch", "r"]),
+        (
+            ["logs", "r", "--namespace=lab", "-f", "--context", "c"],
+            ["--namespace=lab", "--context", "c", "logs", "r", "-f"],
+        ),
+        (["watch", "--", "-n"], ["watch", "--", "-n"]),
+        (["watch", "r", "-n"], ["-n"]),
+    ],
+)
+def test_namespace_and_context_may_stand_behind_the_command(given: list[str], taken: list[str]) -> None:
+    assert _as_kubectl(given) == taken
+
+
+def test_a_namespace_behind_the_command_is_asked(answers: list[Answer], paths: list[str]) -> None:
+    answers.append(_run(COMPLETE))
+    assert main(["watch", "r", "-n", "lab"]) == 0
+    assert paths == ["/apis/gymtrain.dev/v1alpha1/namespaces/lab/gymtrainingruns/r"]
 
 
 def test_names_are_completed_for_the_shell(answers: list[Answer]) -> None:

@@ -152,16 +152,19 @@ def test_with_a_token_budget_each_step_is_credited_with_its_own_samples(process:
     assert len(set(ours)) > 1, "the steps differ, or the test proves nothing"
 
 
+@pytest.mark.parametrize("resume_from", ["earlier", "earlier/best"])
 def test_a_run_goes_on_from_another_runs_checkpoint_in_a_folder_of_its_own(
-    process: Callable[..., Any], tmp_path: Path
+    process: Callable[..., Any], resume_from: str
 ) -> None:
     _, _, first = process(max_steps=2, **IN_ORDER)
     earlier = first.paths.resume / "earlier"
     earlier.parent.mkdir()
     first.run_folder.rename(earlier)
+    if resume_from.endswith("best"):  # all that is left
+        (earlier / "checkpoint-2").rename(earlier / "best")
     before = sorted(path.name for path in earlier.iterdir())
 
-    _, board, made = process(max_steps=4, resume_from="earlier", **IN_ORDER)
+    _, board, made = process(max_steps=4, resume_from=resume_from, **IN_ORDER)
     assert board.snapshot().step == 4
     assert "position 2, as it is the earlier run's" in board.snapshot().notices[0].message
     checkpoint = last_checkpoint(made.run_folder, made.owner)
