@@ -1,4 +1,4 @@
-"""Rows of datasets, as they are sent.
+"""Rows of datasets, as they are sent, and NeMo Gym's marks in what comes back.
 
 Rows exported from a table have null in every empty column. NeMo Gym's servers treat null as a value: the model server
 of 0.4 fails on `metadata: null`, and on a tool with `description: null`. So null is left out wherever the Responses API
@@ -7,6 +7,11 @@ allows an unset field, and preflight checks rows as the trainer sends them.
 
 from collections.abc import Mapping
 from typing import Any
+
+# In an answer of /run or /verify whose reward is no measurement: of what kind the failure is, and what a judge said.
+# Gym's own rollout collection reads them (nemo_gym.rollout_collection, nemo_gym.judge).
+FAILURE_CLASS = "_ng_failure_class"
+JUDGE_ERROR = "_ng_failure_judge_error"
 
 # These stay unchanged. `parameters` and `schema` contain JSON schemas, where null is a value: {"default": null},
 # {"enum": ["a", null]}. A tool must have `parameters` and `strict`, even if null.

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from gymtrain_api.rows import FAILURE_CLASS
 from gymtrain_gym.datasets.rows import RowFacts, RowReader, responses_schema
 from gymtrain_gym.errors import DatasetError
 
@@ -111,3 +112,9 @@ def test_text_in_parts_is_fine_and_counted() -> None:
     reader.agent_of(json.dumps(longest).encode(), 4)
     reader.agent_of(json.dumps(row()).encode(), 5)
     assert reader.facts == RowFacts(with_tools=1, first_with_tools=4, longest=10, longest_line=4)
+
+
+def test_a_failure_is_marked_as_nemo_gyms_own_rollout_collection_reads_it() -> None:
+    from nemo_gym.rollout_collection import NG_FAILURE_CLASS_KEY
+
+    assert FAILURE_CLASS == NG_FAILURE_CLASS_KEY

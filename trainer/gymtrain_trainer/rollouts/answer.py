@@ -12,10 +12,10 @@ from functools import cached_property
 from typing import Any
 
 from gymtrain_api.ledger import token_digest
+from gymtrain_api.rows import FAILURE_CLASS, JUDGE_ERROR
 from gymtrain_trainer.errors import AnswerError, FailureKind
 from gymtrain_trainer.rollouts.inner_error import clipped
 
-_FAILURE_CLASS, _JUDGE_ERROR = "_ng_failure_class", "_ng_failure_judge_error"
 _ABORTED = frozenset({"failed", "cancelled"})  # `status` of a response
 
 
@@ -132,9 +132,9 @@ def _check_measured(body: Mapping[str, Any]) -> None:
     `_ng_failure_class` is Gym's own mark: of agents in 0.4, and of each `/verify` whose judge failed from 0.5 on, which
     answers 200 with a reward of 0. Gym's rollout collection leaves such rows out of its metrics, too.
     """
-    failed = body.get(_FAILURE_CLASS)
+    failed = body.get(FAILURE_CLASS)
     if body.get("mask_sample") is True or failed:
-        why = body.get("failure_reason") or body.get("failure_kind") or body.get(_JUDGE_ERROR) or failed
+        why = body.get("failure_reason") or body.get("failure_kind") or body.get(JUDGE_ERROR) or failed
         text = clipped(str(why or "no reason given"))
         raise AnswerError(f"the environment says that its reward isn't a measurement: {text}")
 
