@@ -245,8 +245,9 @@ _COMBINATIONS = (
     ),
     Rule(
         at="spec.trainer",
-        rule="self.records.samples == 'None' || has(self.checkpoint)",
-        message="records are written to the checkpoint volume: set trainer.checkpoint, or records.samples: None",
+        rule="(self.records.samples == 'None' && self.records.rollouts == 'None') || has(self.checkpoint)",
+        message="records are written to the checkpoint volume: set trainer.checkpoint, or records.samples and "
+        "records.rollouts: None",
         field="checkpoint",
         reason="FieldValueRequired",
     ),

@@ -21,7 +21,9 @@ RolloutError                 one try of a rollout failed, with its kind; never l
 GroupDroppedError            a group can't be used; never leaves the rollout worker
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
+from typing import Any
 
 from gymtrain_api.wiring import ExitCode
 
@@ -132,3 +134,5 @@ class GroupDroppedError(Exception):
     def __init__(self, reason: DropReason, message: str) -> None:
         super().__init__(message)
         self.reason = reason
+        # That had ended, where the run keeps records of them: rollouts.summary.RolloutSummary, of a layer above this.
+        self.rollouts: Sequence[Any] = ()

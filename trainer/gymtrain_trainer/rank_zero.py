@@ -123,7 +123,16 @@ def make_rank_zero(
     )
     tasks = read_tasks(context, seed=settings.seed)
     validation = read_validation(context, spec.evaluates.max_tasks) if spec.evaluates is not None else None
-    worker = make_worker(context, board, tasks, weight_sync, weight_sync.numbers, settings, place, step)
+    recorder = Recorder(
+        context.run_folder,
+        spec.trainer.records,
+        board,
+        weight_sync.numbers.label,
+        evaluates=spec.evaluates is not None,
+    )
+    worker = make_worker(
+        context, board, tasks, weight_sync, weight_sync.numbers, settings, place, step, recorder.rollouts
+    )
     weight_sync.numbers.on_arrival = worker.weights_arrived
     worker.prepare()  # the model takes longer to load
 
@@ -134,13 +143,6 @@ def make_rank_zero(
         with activity.doing(Doing.ROLLOUTS), stop.waiting():
             yield
 
-    recorder = Recorder(
-        context.run_folder,
-        spec.trainer.records,
-        board,
-        weight_sync.numbers.label,
-        evaluates=spec.evaluates is not None,
-    )
     worker.buffer.while_waiting = while_waiting
     if checker is not None:
         worker.buffer.on_taken = checker.take

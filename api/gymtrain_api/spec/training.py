@@ -89,13 +89,21 @@ class Checkpoint(Spec):
 
 
 class Records(Spec):
-    """What each step trained on, as files in the folder records of the run's checkpoints: one file a step."""
+    """What each step trained on, and what was said, as files in the folders records and rollouts of the run's
+    checkpoints: one file a step."""
 
     samples: Literal["None", "Sampled", "All"] = Field(
         "None",
         description="Which samples are written, with tokens, log-probabilities, weight versions, rewards, advantages "
         "and ratios. Sampled: those of groupsPerStep groups of each step, drawn at random. Needs checkpoint, the "
         "volume that they are written to.",
+    )
+    rollouts: Literal["None", "Sampled", "All"] = Field(
+        "None",
+        description="Which rollouts are written, with messages, tool calls and their results, rewards, times and "
+        "failures: those that a step trained on, those that were dropped or lost, and those of evaluations. Sampled: "
+        "those of groupsPerStep groups of each step, as many others, and those of as many tasks of each evaluation. "
+        "gymtrain report makes a page of them. Needs checkpoint.",
     )
     groups_per_step: int = Field(1, ge=1, le=65536, description="Groups of each step that Sampled writes.")
     format: Literal["Parquet", "JSONL"] = Field(
@@ -107,13 +115,14 @@ class Records(Spec):
         "1Gi",
         pattern=SIZE_PATTERN,
         max_length=32,
-        description="Limit of the size of all files together. Beyond it, the files of the oldest steps are removed.",
+        description="Limit of the size of all files of samples together, and again of all files of rollouts. "
+        "Beyond it, the files of the oldest steps are removed.",
     )
 
     @property
     def on(self) -> bool:
-        """Whether samples are written."""
-        return self.samples != "None"
+        """Whether anything is written."""
+        return self.samples != "None" or self.rollouts != "None"
 
     @property
     def max_bytes(self) -> int:

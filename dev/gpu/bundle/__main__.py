@@ -99,6 +99,10 @@ def main() -> int:
     settings = Settings()
     if shutil.which("zstd") is None or shutil.which("xz") is None:
         raise DevError("zstd or xz is not there", fix="apt-get install zstd xz-utils")
+    if run(["pkg-config", "--exists", "libseccomp"], check=False, deadline=10).returncode:
+        raise DevError(
+            "runc can't be built: libseccomp's headers are not there", fix="apt-get install libseccomp-dev pkg-config"
+        )
     work: Path = arguments.into / "work"
     work.mkdir(parents=True, exist_ok=True)
     names = _images(arguments.examples)

@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-PART_BYTES = 57 * 2**20
+PART_BYTES = 50 * 2**20
 """Below the 64 MiB of a transfer, with room for the repository that travels along."""
 _BLOCK = 2**20
 _DATA, _INDEX = "data", "index.json"

@@ -75,13 +75,21 @@ def test_verify_mode_trains_on_gpus(operator: Kubectl, kubectl: Kubectl) -> None
 
 
 def test_a_suspended_run_gives_its_gpus_back_and_goes_on(operator: Kubectl, kubectl: Kubectl) -> None:
-    _start(kubectl, gpu_run("rest", TRANSPORT, max_steps=30, save_steps=5))
+    run = gpu_run("rest", TRANSPORT, max_steps=30, save_steps=5)
+    run["spec"]["inference"]["compileCache"] = {"size": "2Gi"}
+    _start(kubectl, run)
     eventually(lambda: step(kubectl, "rest") >= 7, "there is a checkpoint", 2 * MINUTES)
+    log = kubectl.logs(pod_of(kubectl, "rest", role="inference")["metadata"]["name"], "inference")
+    assert "torch.compile took" in log
+    assert "Directly load" not in log
 
     kubectl.run("patch", "gtr", "rest", "--type=merge", "-p", '{"spec": {"suspend": true}}')
     eventually(lambda: not kubectl.pods("rest"), "no pod is left", 2 * MINUTES)
     kubectl.run("patch", "gtr", "rest", "--type=merge", "-p", '{"spec": {"suspend": false}}')
 
+    eventually(lambda: step(kubectl, "rest") >= 8, "it trains again", 5 * MINUTES)
+    log = kubectl.logs(pod_of(kubectl, "rest", role="inference")["metadata"]["name"], "inference")
+    assert "Directly load" in log, "what was compiled is kept from one pod to the next"
     _finish(kubectl, "rest", attempts=2)
     steps = [line["step"] for line in trainer_events(kubectl, "rest", "step")]
     assert steps[-1] == 30

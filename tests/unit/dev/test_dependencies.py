@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 OURS = {
     "gymtrain_" + part
-    for part in ("api", "broker", "cli", "client", "gateway", "gym", "kube", "operator", "trainer", "vllm")
+    for part in ("api", "broker", "cli", "client", "gateway", "gym", "kube", "operator", "report", "trainer", "vllm")
 } | {
     "benchmarks",
     "dev",
@@ -36,6 +36,7 @@ RUNS_WITH: dict[str, list[tuple[str, ...]]] = {
     "gym": [("gym", "gym-swe")],
     "inference": [("inference",), ("inference-gpu",)],
     "trainer": [("trainer",)],
+    "report": [("trainer",), ("report",)],
     "images/model-smollm2": [("trainer", "model-smollm2")],
     "images/model-tiny": [("trainer",)],
     "images/runtime": [()],
@@ -60,7 +61,7 @@ RUNS_WITH: dict[str, list[tuple[str, ...]]] = {
     "tests/unit/weights": [("trainer", "inference", "dev")],
 }
 # Folders whose files a user runs: what their extras list has to be imported there.
-PARTS = ("kube", "operator", "cli", "gateway", "broker", "gym", "inference", "trainer", "images")
+PARTS = ("kube", "operator", "cli", "gateway", "broker", "gym", "inference", "trainer", "report", "images")
 
 # Modules of a distribution, where it has another name or several.
 MODULES = {

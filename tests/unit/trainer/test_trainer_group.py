@@ -13,11 +13,12 @@ from gymtrain_trainer.framework import SampleGroup
 from gymtrain_trainer.rollouts import http as http_module
 from gymtrain_trainer.rollouts import ledger as ledger_module
 from gymtrain_trainer.rollouts.client import AgentSource
-from gymtrain_trainer.rollouts.group import GroupRules, GroupRunner, RolloutSummary
+from gymtrain_trainer.rollouts.group import GroupRules, GroupRunner
 from gymtrain_trainer.rollouts.guard import WeightGuard
 from gymtrain_trainer.rollouts.ledger import Ledger
 from gymtrain_trainer.rollouts.origins import Rollout
 from gymtrain_trainer.rollouts.source import RolloutLimits, Sampling
+from gymtrain_trainer.rollouts.summary import RolloutSummary
 from gymtrain_trainer.weights import SyncNumbers, foreign_weights
 from tests.unit.trainer.trainer_agent import Agent, good_answer, inner_server_died
 from tests.unit.trainer.trainer_data import group as sample_group

@@ -128,7 +128,7 @@ async def test_a_group_of_16_that_lost_one_trains_as_15(kind: FailureKind) -> No
     assert group.rewards == tuple(float(number % 2) for number in range(16) if number != 3)
     assert [sample.rollout for sample in group.samples] == list(range(15))
     assert [sample.reward for sample in group.samples] == rewards_of_samples(group)
-    assert scene.lost == [Lost(kind, "why", zeroed=False)]
+    assert scene.lost == [Lost(kind, "why", zeroed=False, position=4)]
     assert scene.runner.running == 0
 
 
@@ -137,7 +137,7 @@ async def test_a_zero_with_tokens_is_trained_on_with_reward_0() -> None:
     group = await scene.samples()
     assert group.rewards == (1.0, 0.0, 1.0)
     assert [sample.reward for sample in group.samples] == rewards_of_samples(group) == [1.0, 0.0, 1.0]
-    assert scene.lost == [Lost(TIMEOUT, "why", zeroed=True)]
+    assert scene.lost == [Lost(TIMEOUT, "why", zeroed=True, position=4)]
 
 
 async def test_a_zero_without_tokens_counts_in_mean_and_deviation_alone() -> None:
@@ -146,13 +146,13 @@ async def test_a_zero_without_tokens_counts_in_mean_and_deviation_alone() -> Non
     assert sorted(group.rewards) == [0.0, 1.0, 1.0]
     assert group.reward_deviation == pytest.approx(2**0.5 / 3)
     assert rewards_of_samples(group) == [1.0, 1.0]
-    assert scene.lost == [Lost(ENVIRONMENT, "why", zeroed=True)]
+    assert scene.lost == [Lost(ENVIRONMENT, "why", zeroed=True, position=4)]
 
 
 async def test_an_infrastructures_failure_is_never_a_reward() -> None:
     scene = Scene(failed(INFRASTRUCTURE, tokens=True), answer(1.0), answer(1.0), policy=ZERO)
     assert (await scene.samples()).rewards == (1.0, 1.0)
-    assert scene.lost == [Lost(INFRASTRUCTURE, "why", zeroed=False)]
+    assert scene.lost == [Lost(INFRASTRUCTURE, "why", zeroed=False, position=4)]
 
 
 async def test_one_rollout_that_is_left_has_nothing_to_be_compared_with() -> None:

@@ -20,8 +20,9 @@ from gymtrain_trainer.monitoring import recorder as recorder_module
 from gymtrain_trainer.monitoring.metrics import registry
 from gymtrain_trainer.monitoring.record import RewardsFile, StepRecord
 from gymtrain_trainer.monitoring.recorder import RECORDED_STEPS, Recorder
-from gymtrain_trainer.monitoring.sample_files import SampleFiles
-from gymtrain_trainer.monitoring.sample_rows import COLUMNS, StepSamples, write_jsonl, write_parquet
+from gymtrain_trainer.monitoring.sample_rows import COLUMNS, StepSamples
+from gymtrain_trainer.monitoring.step_files import StepFiles
+from gymtrain_trainer.monitoring.step_tables import write_jsonl, write_parquet
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts.buffer import UsedGroup
 
@@ -192,7 +193,7 @@ def test_parquet_and_json_lines_hold_the_same(tmp_path: Path, ratio: float | Non
 def test_two_lines_of_the_page_load_the_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str, place: int
 ) -> None:
-    files = SampleFiles(tmp_path / "records", records(format=format))
+    files = StepFiles(tmp_path / "records", records(format=format))
     for step, ratio in ((1, None), (2, 1.25)):  # a column without a value in the first file
         files.write(step_samples(used(), step=step, ratio=ratio))
     (tmp_path / "records" / f".step-00000003.{format.lower()}.new").write_bytes(b"half")
@@ -212,28 +213,28 @@ def test_two_lines_of_the_page_load_the_files(
 
 
 def test_an_attempt_that_goes_on_removes_what_was_recorded_after_its_step(tmp_path: Path) -> None:
-    before = SampleFiles(tmp_path / "records", records())
+    before = StepFiles(tmp_path / "records", records())
     for step in (1, 2, 10):
         before.write(step_samples(used(), step=step))
     (tmp_path / "records" / ".step-00000003.jsonl.new").touch()
     (tmp_path / "records" / "notes.txt").touch()
-    SampleFiles(tmp_path / "records", records()).begin(2)
+    StepFiles(tmp_path / "records", records()).begin(2)
     assert names_of(tmp_path / "records") == ["notes.txt", "step-00000001.jsonl", "step-00000002.jsonl"]
 
 
 def test_the_oldest_steps_give_way_to_new_ones(tmp_path: Path) -> None:
-    unlimited = SampleFiles(tmp_path, records())
+    unlimited = StepFiles(tmp_path, records())
     for step in (9, 10, 11):
         unlimited.write(step_samples(used(), step=step))
     size = (tmp_path / "step-00000009.jsonl").stat().st_size
-    files = SampleFiles(tmp_path, records(maxSize=str(3 * size + size // 2)))
+    files = StepFiles(tmp_path, records(maxSize=str(3 * size + size // 2)))
     files.begin(11)
     assert [files.write(step_samples(used(), step=step)) for step in (12, 13)] == [1, 1]
     assert names_of(tmp_path) == [f"step-000000{step}.jsonl" for step in (11, 12, 13)]
 
 
 def test_the_last_step_stays_however_large_it_is(tmp_path: Path) -> None:
-    files = SampleFiles(tmp_path, records(maxSize="1"))
+    files = StepFiles(tmp_path, records(maxSize="1"))
     assert [files.write(step_samples(used(), step=step)) for step in (1, 2)] == [0, 1]
     assert names_of(tmp_path) == ["step-00000002.jsonl"]
 
@@ -245,7 +246,7 @@ def test_nothing_is_left_of_a_file_that_the_volume_does_not_take(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    files = SampleFiles(tmp_path, records())
+    files = StepFiles(tmp_path, records())
     with pytest.raises(OSError, match="No space left"):
         files.write(step_samples(used()))
     assert names_of(tmp_path) == []
@@ -254,7 +255,7 @@ def test_nothing_is_left_of_a_file_that_the_volume_does_not_take(
 def test_a_file_appears_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[str]] = []
     monkeypatch.setattr("os.fsync", lambda descriptor: seen.append(names_of(tmp_path)))
-    SampleFiles(tmp_path, records()).write(step_samples(used()))
+    StepFiles(tmp_path, records()).write(step_samples(used()))
     assert seen == [[".step-00000012.jsonl.new"]]
     assert names_of(tmp_path) == ["step-00000012.jsonl"]
 
@@ -304,7 +305,7 @@ def test_sampled_prefers_no_place_among_the_groups_and_draws_a_step_again_alike(
     def drawn() -> list[int]:
         made = Recorder(Path("unused"), records("Sampled"), ProgressBoard(), label)
         groups = [used(number) for number in range(4)]
-        return [made._chosen(step, groups)[0].group.id for step in range(400)]
+        return [made._chosen(step, groups, "Sampled")[0].group.id for step in range(400)]
 
     counts = [drawn().count(number) for number in range(4)]
     assert min(counts) > 70, "of 100 expected"
@@ -315,14 +316,14 @@ def test_a_volume_that_is_too_slow_costs_records_and_no_time(
     make: Callable[..., Recorder], board: ProgressBoard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow, busy = threading.Event(), threading.Event()
-    write = SampleFiles.write
+    write = StepFiles.write
 
-    def slowly(self: SampleFiles, samples: StepSamples) -> int:
+    def slowly(self: StepFiles, samples: StepSamples) -> int:
         busy.set()
         assert slow.wait(20)
         return write(self, samples)
 
-    monkeypatch.setattr(SampleFiles, "write", slowly)
+    monkeypatch.setattr(StepFiles, "write", slowly)
     recorder = make(records())
     recorder.step(1, [used()], ())
     assert busy.wait(20)
@@ -351,12 +352,12 @@ def test_what_max_size_removes_is_told_once(make: Callable[..., Recorder], board
 def test_a_full_volume_costs_records_and_raises_an_alarm_until_it_takes_them_again(
     make: Callable[..., Recorder], board: ProgressBoard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: SampleFiles, samples: StepSamples) -> int:
+    def full(self: StepFiles, samples: StepSamples) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     recorder = make(records())
     with monkeypatch.context() as patch:
-        patch.setattr(SampleFiles, "write", full)
+        patch.setattr(StepFiles, "write", full)
         recorder.step(1, [used()], ())
         wait_until(lambda: len(board.snapshot().alarms) == 1)
         (alarm,) = board.snapshot().alarms
@@ -430,7 +431,7 @@ def test_the_end_waits_for_the_last_steps_and_not_for_ever(
 ) -> None:
     never = threading.Event()
     monkeypatch.setattr(recorder_module, "_END_SECONDS", 0.05)
-    monkeypatch.setattr(SampleFiles, "write", lambda self, samples: never.wait(20))
+    monkeypatch.setattr(StepFiles, "write", lambda self, samples: never.wait(20))
     recorder = make(records())
     recorder.step(1, [used()], ())
     recorder.end()
@@ -441,13 +442,13 @@ def test_the_end_waits_for_the_last_steps_and_not_for_ever(
 def test_a_checkpoint_finds_the_samples_of_its_steps_written(
     make: Callable[..., Recorder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = SampleFiles.write
+    write = StepFiles.write
 
-    def slowly(self: SampleFiles, samples: StepSamples) -> int:
+    def slowly(self: StepFiles, samples: StepSamples) -> int:
         time.sleep(0.1)
         return write(self, samples)
 
-    monkeypatch.setattr(SampleFiles, "write", slowly)
+    monkeypatch.setattr(StepFiles, "write", slowly)
     recorder = make(records())
     for step in (1, 2):
         recorder.step(step, [used()], ())
@@ -461,7 +462,7 @@ def test_a_checkpoint_does_not_wait_for_ever_for_a_volume(
 ) -> None:
     never = threading.Event()
     monkeypatch.setattr(recorder_module, "_END_SECONDS", 0.05)
-    monkeypatch.setattr(SampleFiles, "write", lambda self, samples: never.wait(20))
+    monkeypatch.setattr(StepFiles, "write", lambda self, samples: never.wait(20))
     recorder = make(records())
     recorder.step(1, [used()], ())
     recorder.settle()
@@ -485,6 +486,7 @@ def test_outcomes_are_metrics(make: Callable[..., Recorder], board: ProgressBoar
 
 
 def test_the_page_explains_every_column_in_order() -> None:
-    table = [line.split("|")[1].strip() for line in PAGE.splitlines() if line.startswith("| `")]
+    page = PAGE.split("## Columns")[1].split("## ")[0]
+    table = [line.split("|")[1].strip() for line in page.splitlines() if line.startswith("| `")]
     named = [name.strip(" `") for cell in table for name in cell.split(",")]
     assert [name for name in named if name in COLUMNS] == list(COLUMNS)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from gymtrain_trainer.data.rows import Task
 from gymtrain_trainer.errors import DropReason, FailureKind, GroupDroppedError
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts import alarms as alarms_module
@@ -82,7 +83,7 @@ def test_rows_that_were_given_up_are_counted_until_calls_are_known_again() -> No
 
 
 def drop(report: RolloutReport, agent: str, reason: DropReason) -> None:
-    report.group_dropped(agent, GroupDroppedError(reason, "why"))
+    report.group_dropped(Task(0, agent, "", {}), GroupDroppedError(reason, "why"))
 
 
 def test_the_board_shows_the_agent_that_fails_and_how_often(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,10 +10,11 @@ from gymtrain_trainer.data.rows import Task
 from gymtrain_trainer.errors import FailureKind
 from gymtrain_trainer.progress import Loss, ProgressBoard
 from gymtrain_trainer.rollouts.answer import Answer, Turn
-from gymtrain_trainer.rollouts.group import Group, Lost, RolloutSummary
+from gymtrain_trainer.rollouts.group import Group, Lost
 from gymtrain_trainer.rollouts.origins import Origin, Rollout
 from gymtrain_trainer.rollouts.report import RolloutReport
 from gymtrain_trainer.rollouts.source import Sampling
+from gymtrain_trainer.rollouts.summary import RolloutSummary
 from tests.unit.trainer.trainer_data import group as sample_group
 
 ANSWER = Answer([Turn.of([1], [2], [-0.5])], 1.0, "text", truncated=False)

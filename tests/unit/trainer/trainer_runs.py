@@ -102,12 +102,12 @@ class Heard(RolloutReport):
         super().__init__(board, Sampling(1.0, 8), masks_truncated=masks_truncated)
         self._draws = draws
 
-    def group_dropped(self, agent: str, error: GroupDroppedError) -> None:
+    def group_dropped(self, task: Task, error: GroupDroppedError) -> None:
         """Of the row's last draw."""
-        draw = self._draws[int(agent.removeprefix("agent-"))][-1]
+        draw = self._draws[int(task.agent.removeprefix("agent-"))][-1]
         assert draw.dropped is None
         draw.dropped = error.reason
-        super().group_dropped(agent, error)
+        super().group_dropped(task, error)
 
 
 @dataclass

@@ -161,6 +161,7 @@ class Evaluations:
             now=time.time(),
         )
         self._recorder.evaluation(rows)
+        self._recorder.evaluated(step, run.version, end)
         print(evaluation_line(rows), flush=True)
         _log(rows, end)
         self._note(rows[0])

@@ -1,14 +1,14 @@
-"""The one writer of a run's records, on rank 0: rewards.csv, evaluations.csv, and the samples that
+"""The one writer of a run's records, on rank 0: rewards.csv, evaluations.csv, and the samples and rollouts that
 `spec.trainer.records` asks for.
 
 ```
-trainer's thread    step N ─► its samples wait ─► a row of rewards.csv          step N + 1 ...
+trainer's thread    step N ─► its records wait ─► a row of rewards.csv          step N + 1 ...
                                    │ at most 2 steps; the next one is left out
 writer's thread                    └─► draft ─► rename ─► the oldest files go
 ```
 
 A record that can't be written costs that record, never the run: the alarm RecordsFailed stands until the next one is
-written. Rows of the CSV files wait for that, samples are lost. What is left out is counted, and told once.
+written. Rows of the CSV files wait for that, samples and rollouts are lost. What is left out is counted, and told once.
 """
 
 import logging
@@ -21,12 +21,16 @@ from pathlib import Path
 from gymtrain_api.conditions import Reason
 from gymtrain_api.spec import Records
 from gymtrain_trainer.framework import TrainedSample
+from gymtrain_trainer.monitoring.ended_rollouts import FOLDER as ROLLOUTS_FOLDER
+from gymtrain_trainer.monitoring.ended_rollouts import EndedRollouts, StepRollouts
 from gymtrain_trainer.monitoring.evaluation_scores import EVALUATIONS_FILE, EvaluationRow, EvaluationsFile
 from gymtrain_trainer.monitoring.record import REWARDS_FILE, RewardsFile, StepFile, StepRecord, StepRow
-from gymtrain_trainer.monitoring.sample_files import FOLDER, SampleFiles
-from gymtrain_trainer.monitoring.sample_rows import StepSamples
+from gymtrain_trainer.monitoring.sample_rows import FOLDER, StepSamples
+from gymtrain_trainer.monitoring.step_files import StepFiles
+from gymtrain_trainer.monitoring.step_tables import StepTable
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts.buffer import UsedGroup
+from gymtrain_trainer.rollouts.evaluation import EvaluationEnd
 
 log = logging.getLogger(__name__)
 
@@ -81,9 +85,13 @@ class Recorder:
         self._rewards = _Rows(RewardsFile(folder / REWARDS_FILE))
         self._evaluated = EvaluationsFile(folder / EVALUATIONS_FILE)
         self._evaluations = _Rows(self._evaluated)
-        self._files = SampleFiles(folder / FOLDER, settings)
+        self.rollouts = EndedRollouts(settings, label)
+        self._files = {
+            StepSamples: StepFiles(folder / FOLDER, settings),
+            StepRollouts: StepFiles(folder / ROLLOUTS_FOLDER, settings),
+        }
         self._changed = threading.Condition()
-        self._waiting: deque[StepSamples] = deque()
+        self._waiting: deque[Sequence[StepTable]] = deque()
         self._writing = False
         self._ending = False
         self._telling = threading.Lock()
@@ -96,28 +104,18 @@ class Recorder:
         self._rewards.file.begin(step)
         if self._evaluates:
             self._evaluated.begin(step)
-        self._files.begin(step)
+        for files in self._files.values():
+            files.begin(step)
         if self._settings.on:
             self._thread.start()
 
     def step(self, step: int, used: Sequence[UsedGroup], trained: Sequence[TrainedSample]) -> None:
-        """A step has ended: its samples are handed to the writer, if there is room. Copies no tokens."""
-        chosen = self._chosen(step, used)
-        if not chosen:
-            return
-        versions = {one.version for one in chosen}
-        versions.update(version for one in chosen for sample in one.group.samples for version in sample.versions)
-        samples = StepSamples(step, chosen, trained, {version: self._label(version) for version in versions})
-        with self._changed:
-            room = len(self._waiting) < _WAITING
-            if room:
-                self._waiting.append(samples)
-                self._changed.notify()
-        if not room:
-            self._board.tally(RECORDED_STEPS, "dropped")
-            self._tell_incomplete(
-                "samples of some steps are not recorded: the checkpoint volume takes them more slowly than steps come"
-            )
+        """A step has ended: its records are handed to the writer, if there is room. Copies no tokens."""
+        samples = self._samples(step, self._chosen(step, used, self._settings.samples), trained)
+        rollouts = self.rollouts.take(step, used, self._chosen(step, used, self._settings.rollouts), trained)
+        self._hand_over([table for table in (samples, rollouts) if table is not None])
+        if self.rollouts.left_out:
+            self._tell_incomplete("some rollouts that were dropped or lost are not recorded: there are too many a step")
 
     def report(self, record: StepRecord) -> None:
         """Adds a row to rewards.csv, behind those that could not be written before."""
@@ -126,6 +124,11 @@ class Recorder:
     def evaluation(self, rows: Sequence[EvaluationRow]) -> None:
         """Adds an evaluation to evaluations.csv, in the same way."""
         self._tell(EVALUATIONS_FILE, self._evaluations.add(rows))
+
+    def evaluated(self, step: int, version: int, end: EvaluationEnd) -> None:
+        """Its rollouts go where those of the step are."""
+        rollouts = self.rollouts.evaluated(step, version, end)
+        self._hand_over([rollouts] if rollouts is not None else [])
 
     def evaluations(self) -> list[EvaluationRow]:
         """Those of the steps that the run goes on from; called after `begin`."""
@@ -146,11 +149,32 @@ class Recorder:
             return
         self._thread.join(_END_SECONDS)
         if self._thread.is_alive():
-            log.warning("samples of the last steps are not recorded: the volume takes them too slowly")
+            log.warning("records of the last steps are not written: the volume takes them too slowly")
 
-    def _chosen(self, step: int, used: Sequence[UsedGroup]) -> Sequence[UsedGroup]:
+    def _samples(self, step: int, chosen: Sequence[UsedGroup], trained: Sequence[TrainedSample]) -> StepSamples | None:
+        if not chosen:
+            return None
+        versions = {one.version for one in chosen}
+        versions.update(version for one in chosen for sample in one.group.samples for version in sample.versions)
+        return StepSamples(step, chosen, trained, {version: self._label(version) for version in versions})
+
+    def _hand_over(self, tables: Sequence[StepTable]) -> None:
+        if not tables:
+            return
+        with self._changed:
+            room = len(self._waiting) < _WAITING
+            if room:
+                self._waiting.append(tables)
+                self._changed.notify()
+        if not room:
+            self._board.tally(RECORDED_STEPS, "dropped")
+            self._tell_incomplete(
+                "records of some steps are not written: the checkpoint volume takes them more slowly than steps come"
+            )
+
+    def _chosen(self, step: int, used: Sequence[UsedGroup], which: str) -> Sequence[UsedGroup]:
         """At random, and the same whenever the step is made: groups come in an order that isn't."""
-        match self._settings.samples:
+        match which:
             case "None":
                 return ()
             case "All":
@@ -159,6 +183,8 @@ class Recorder:
                 count = min(self._settings.groups_per_step, len(used))
                 picked = random.Random(step).sample(range(len(used)), count)  # noqa: S311 - no secret
                 return [used[place] for place in sorted(picked)]
+            case _:
+                raise AssertionError(which)
 
     # --- the writer's thread ---
 
@@ -168,26 +194,26 @@ class Recorder:
                 self._changed.wait_for(lambda: self._waiting or self._ending)
                 if not self._waiting:
                     return
-                samples, self._writing = self._waiting.popleft(), True
-            self._write_step(samples)
+                tables, self._writing = self._waiting.popleft(), True
+            self._write_step(tables)
             with self._changed:
                 self._writing = False
                 self._changed.notify_all()
 
-    def _write_step(self, samples: StepSamples) -> None:
+    def _write_step(self, tables: Sequence[StepTable]) -> None:
         try:
-            removed = self._files.write(samples)
+            removed = max([self._files[type(table)].write(table) for table in tables])
         except Exception as error:  # whatever it is, it is not worth a run
-            log.exception("samples of step %d are not recorded", samples.step)
+            log.exception("records of step %d are not written", tables[0].step)
             self._board.tally(RECORDED_STEPS, "failed")
-            self._tell("the samples of a step", error)
+            self._tell("the records of a step", error)
             return
         self._board.tally(RECORDED_STEPS, "written")
-        self._tell("the samples of a step", None)
+        self._tell("the records of a step", None)
         if removed:
             self._board.tally(RECORDED_STEPS, "removed", by=removed)
             self._tell_incomplete(
-                "the oldest steps' samples are removed: all files together reach spec.trainer.records.maxSize, "
+                "the oldest steps' records are removed: all files together reach spec.trainer.records.maxSize, "
                 f"{self._settings.max_size}"
             )
 

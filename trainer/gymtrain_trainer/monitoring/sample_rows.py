@@ -1,15 +1,14 @@
-"""The samples of a step as rows of a file, Parquet or JSONL. docs/records.md tells users of the columns."""
+"""The samples of a step as rows of a file. docs/records.md tells users of the columns."""
 
-import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, ClassVar
 
 from gymtrain_trainer.framework import TrainedSample
 from gymtrain_trainer.rollouts.buffer import UsedGroup
 
-# Arrow's types; JSON has its own of the same meaning
+FOLDER = "records"  # below the run's
+
 COLUMNS: Mapping[str, str] = {
     "step": "int64",
     "group": "int64",  # position of its row in the draw order
@@ -43,6 +42,9 @@ class StepSamples:
         labels: of the model versions that `used` names.
     """
 
+    kind: ClassVar[str] = "step"
+    columns: ClassVar[Mapping[str, str]] = COLUMNS
+
     step: int
     used: Sequence[UsedGroup]
     trained: Sequence[TrainedSample]
@@ -74,46 +76,3 @@ class StepSamples:
                     "mask": sample.mask,
                     "log_probs": sample.log_probs,
                 }
-
-
-def write_jsonl(samples: StepSamples, file: BinaryIO) -> None:
-    """One line a row. A number that JSON doesn't have, such as infinity, is null."""
-    for row in samples.rows():
-        plain = {name: list(value) if COLUMNS[name].startswith("list") else value for name, value in row.items()}
-        try:
-            line = json.dumps(plain, allow_nan=False)
-        except ValueError:
-            line = json.dumps({name: _finite(value) for name, value in plain.items()})
-        file.write(line.encode() + b"\n")
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_finite(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def write_parquet(samples: StepSamples, file: BinaryIO) -> None:
-    """One table, compressed with zstd. Tokens go from the samples' arrays into it without an object for each."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    rows = list(samples.rows())
-    columns = {name: [row[name] for row in rows] for name in COLUMNS}
-    arrays = [_arrow_column(values, COLUMNS[name]) for name, values in columns.items()]
-    pq.write_table(pa.Table.from_arrays(arrays, names=list(COLUMNS)), file, compression="zstd")
-
-
-def _arrow_column(values: list[Any], kind: str) -> Any:
-    import numpy as np
-    import pyarrow as pa
-
-    types = {"string": pa.string(), "bool": pa.bool_(), "double": pa.float64(), "list<string>": pa.list_(pa.string())}
-    numbers = {"int8": np.int8, "int32": np.int32, "int64": np.int64, "float": np.float32}
-    if kind in types:
-        return pa.array(values, types[kind])
-    if kind in numbers:
-        return pa.array(np.asarray(values, numbers[kind]))
-    parts = [np.asarray(value, numbers[kind.removeprefix("list<").removesuffix(">")]) for value in values]
-    ends = np.cumsum([0, *map(len, parts)], dtype=np.int32)
-    return pa.ListArray.from_arrays(ends, np.concatenate(parts))

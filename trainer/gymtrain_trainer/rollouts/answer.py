@@ -7,7 +7,7 @@ prompt of the call), `generation_token_ids` and `generation_log_probs`. Other it
 import math
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +15,7 @@ from gymtrain_api.ledger import token_digest
 from gymtrain_api.rows import FAILURE_CLASS, JUDGE_ERROR
 from gymtrain_trainer.errors import AnswerError, FailureKind
 from gymtrain_trainer.rollouts.inner_error import clipped
+from gymtrain_trainer.rollouts.transcript import without_tokens
 
 _ABORTED = frozenset({"failed", "cancelled"})  # `status` of a response
 
@@ -54,6 +55,9 @@ class Answer:
     text: str  # what the model said, for people
     truncated: bool  # it hit the token limit, by the response's own account
     scored: bool = True  # the reward is the environment's; else it is 0, for the lack of one
+    output: tuple[Mapping[str, Any], ...] = field(default=(), compare=False)  # the response's, without tokens
+    seconds: float = field(default=0.0, compare=False)  # that the try took which gave it
+    tries: int = field(default=1, compare=False)
 
     @property
     def generated(self) -> int:
@@ -106,7 +110,8 @@ def parse_response(response: Any) -> Answer:
         raise AnswerError(
             f"the answer carries no token ids{why}; the policy model server needs return_token_id_information: true"
         )
-    return Answer(turns, 0.0, _text(items), truncated=reason == "max_output_tokens", scored=False)
+    truncated = reason == "max_output_tokens"
+    return Answer(turns, 0.0, _text(items), truncated, scored=False, output=without_tokens(items))
 
 
 def judged(answer: Answer, verdict: Any) -> Answer:

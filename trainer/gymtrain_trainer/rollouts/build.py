@@ -20,7 +20,7 @@ from gymtrain_trainer.rollouts.guard import Look, Versions
 from gymtrain_trainer.rollouts.pace import Bounds
 from gymtrain_trainer.rollouts.parts import WorkerParts, WorkerSettings
 from gymtrain_trainer.rollouts.process.client import RolloutProcess
-from gymtrain_trainer.rollouts.report import RolloutReport
+from gymtrain_trainer.rollouts.report import RolloutRecords, RolloutReport
 from gymtrain_trainer.rollouts.runner import RunnerSettings
 from gymtrain_trainer.rollouts.source import RolloutLimits, Sampling
 from gymtrain_trainer.rollouts.worker import RolloutWorker
@@ -84,6 +84,7 @@ def make_worker(
     settings: TrainingSettings,
     place: Place,
     step: int,
+    records: RolloutRecords | None = None,
 ) -> RolloutWorker:
     """The worker, not started. Takes all open files that the kernel grants this process.
 
@@ -96,6 +97,7 @@ def make_worker(
         settings: what the framework makes of trainer.config.
         place: in the data, where it begins.
         step: after which it begins.
+        records: told of rollouts that end.
     """
     run, spec = context.run, context.run.spec.rollout
     evaluated = evaluation_settings(run.spec)
@@ -118,7 +120,7 @@ def make_worker(
         tasks,
         WorkerParts(
             groups=process.open,
-            report=RolloutReport(board, runner.sampling, masks_truncated=spec.mask_truncated),
+            report=RolloutReport(board, runner.sampling, masks_truncated=spec.mask_truncated, records=records),
             held=lambda: numbering.held,
             prepare=process.launch,
             announcer=(lambda: Announcer(run.broker_url, tasks, settings.group_size))
@@ -142,6 +144,7 @@ def runner_settings(context: Context, settings: TrainingSettings, concurrent: in
         concurrent, spec.timeout_seconds, spec.max_attempts, float(spec.verify_timeout_seconds), spec.on_failure
     )
     evaluated, other = evaluation_settings(run.spec), evaluation_temperature(run.spec)
+    records = run.spec.trainer.records.rollouts != "None"
     asked = settings.temperature if other is None else marked(other)
     return RunnerSettings(
         run=run.name,
@@ -154,6 +157,7 @@ def runner_settings(context: Context, settings: TrainingSettings, concurrent: in
             spec.dynamic_sampling,
             spec.on_failure,
             settings.temperature if other is not None else None,
+            records,
         ),
         limits=limits,
         sampling=Sampling(settings.temperature, settings.max_completion_tokens),
@@ -166,6 +170,7 @@ def runner_settings(context: Context, settings: TrainingSettings, concurrent: in
             replace(limits, max_concurrent=max(1, evaluated.concurrent * concurrent // spec.max_concurrent)),
             Sampling(asked, settings.max_completion_tokens),
             other,
+            records,
         )
         if evaluated is not None
         else None,

@@ -12,6 +12,7 @@ so, as in training.
 
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from gymtrain_trainer.data.rows import Task
 from gymtrain_trainer.errors import DropReason, FailureKind, GroupDroppedError, RolloutError
@@ -20,6 +21,7 @@ from gymtrain_trainer.rollouts.failures import action_for
 from gymtrain_trainer.rollouts.ledger import Ledger
 from gymtrain_trainer.rollouts.origins import Rollout, digests_of, rollouts_of
 from gymtrain_trainer.rollouts.source import RolloutLimits, RolloutSource, Sampling
+from gymtrain_trainer.rollouts.transcript import packed
 from gymtrain_trainer.weights import SyncNumbers
 
 _DRAWS = 3
@@ -37,11 +39,13 @@ class EvaluationRules:
     Attributes:
         limits, sampling: as for training; the temperature of `sampling` is what requests carry (api sampling.marked).
         temperature: that the ledger has of their calls; None where it is the run's.
+        records: rollouts are recorded.
     """
 
     limits: RolloutLimits
     sampling: Sampling
     temperature: float | None = None
+    records: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,8 @@ class Evaluated:
         error: what failed.
         tokens: that the model sampled; None where they aren't known.
         truncated: it hit the token limit.
+        seconds: that its last try took.
+        conversation: packed (transcript.py), as far as it is known, where the run keeps records of rollouts.
     """
 
     reward: float | None = None
@@ -63,6 +69,9 @@ class Evaluated:
     error: str = ""
     tokens: int | None = None
     truncated: bool = False
+    turns: int = 0
+    seconds: float = 0.0
+    conversation: bytes = b""
 
 
 class Evaluator:
@@ -85,7 +94,7 @@ class Evaluator:
             try:
                 answer = await self._source.run(task)
             except RolloutError as error:
-                return self._failed(error)
+                return self._failed(task, error)
             try:
                 rollout = await self._origin(answer, version, began)
             except GroupDroppedError as error:
@@ -95,10 +104,22 @@ class Evaluator:
             if rollout.aborted:
                 ended = Evaluated(failure=FailureKind.INFRASTRUCTURE, error="vLLM cut a model call off")
                 continue
-            return Evaluated(answer.reward, tokens=answer.generated, truncated=rollout.truncated)
+            return Evaluated(answer.reward, truncated=rollout.truncated, **self._told(task, answer))
         return ended
 
-    def _failed(self, error: RolloutError) -> Evaluated:
+    def _told(self, task: Task, answer: Answer | None) -> dict[str, Any]:
+        """What is known of any answer."""
+        conversation = packed(task.row, answer.output if answer is not None else ()) if self._rules.records else b""
+        if answer is None:
+            return {"conversation": conversation}
+        return {
+            "tokens": answer.generated,
+            "turns": len(answer.turns),
+            "seconds": answer.seconds,
+            "conversation": conversation,
+        }
+
+    def _failed(self, task: Task, error: RolloutError) -> Evaluated:
         zeroed = action_for(self._rules.limits.on_failure, error.kind) == "Zero"
         answer = error.answer if isinstance(error, UnscoredError) else None
         return Evaluated(
@@ -106,8 +127,8 @@ class Evaluator:
             zeroed=zeroed,
             failure=error.kind,
             error=str(error),
-            tokens=answer.generated if answer is not None else None,
             truncated=answer is not None and answer.truncated,
+            **self._told(task, answer),
         )
 
     async def _origin(self, answer: Answer, version: int, began: float) -> Rollout:

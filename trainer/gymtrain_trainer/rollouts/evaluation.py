@@ -28,6 +28,7 @@ class TaskEnds:
 
     agent: str
     rollouts: tuple[Evaluated, ...]
+    position: int = 0  # of its row among those of data.validation
 
 
 @dataclass(frozen=True)
@@ -79,4 +80,4 @@ class EvaluationRun:
     def _of_task(self, number: int) -> TaskEnds:
         late = Evaluated(failure=DEADLINE, error=f"it had not ended after {self.settings.seconds:g} s")
         rollouts = tuple(self._ended.get((number, sample), late) for sample in range(self.settings.samples))
-        return TaskEnds(self._tasks.at(number).agent, rollouts)
+        return TaskEnds(self._tasks.at(number).agent, rollouts, number)

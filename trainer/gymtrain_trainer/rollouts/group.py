@@ -39,6 +39,8 @@ from gymtrain_trainer.rollouts.guard import Snapshot, WeightGuard
 from gymtrain_trainer.rollouts.ledger import Ledger
 from gymtrain_trainer.rollouts.origins import Rollout, digests_of, rollouts_of
 from gymtrain_trainer.rollouts.source import RolloutSource
+from gymtrain_trainer.rollouts.summary import RolloutSummary
+from gymtrain_trainer.rollouts.transcript import packed
 from gymtrain_trainer.weights import SyncNumbers
 
 type SampleMaker = Callable[[Sequence[Rollout], Task], SampleGroup]
@@ -55,57 +57,19 @@ class Lost:
         error: that failure.
         zeroed: it counts with reward 0; else it is dropped from its group.
         answer: its tokens, to train on with that 0, where it is zeroed and they are known.
+        position: of its row.
+        conversation: packed (transcript.py), as far as it is known, where the run keeps records of rollouts.
     """
 
     kind: FailureKind
     error: str
     zeroed: bool
     answer: Answer | None = None
+    position: int | None = None
+    conversation: bytes = b""
 
 
 type End = Answer | Lost  # of a rollout
-
-
-@dataclass(frozen=True)
-class RolloutSummary:
-    """What people are told of a rollout. Its tokens are in the samples.
-
-    Attributes:
-        version: the oldest that sampled a part of it.
-        scored: the reward is the environment's.
-        text: what the model said.
-        tokens: that the model sampled.
-        forks: turns whose history the chat template rewrote.
-        constrained: turns that a grammar held.
-        replaced: sampling settings that its calls asked for, and the gateway replaced by the run's; once a call.
-    """
-
-    version: int
-    reward: float
-    scored: bool
-    text: str
-    tokens: int
-    turns: int
-    forks: int
-    truncated: bool
-    constrained: int
-    replaced: tuple[str, ...]
-
-    @classmethod
-    def of(cls, rollout: Rollout) -> "RolloutSummary":
-        """Of a finished one."""
-        return cls(
-            version=rollout.version,
-            reward=rollout.answer.reward,
-            scored=rollout.answer.scored,
-            text=rollout.answer.text,
-            tokens=rollout.answer.generated,
-            turns=len(rollout.answer.turns),
-            forks=rollout.forks,
-            truncated=rollout.truncated,
-            constrained=sum(origin.constrained for origin in rollout.origins),
-            replaced=tuple(name for origin in rollout.origins for name in origin.replaced),
-        )
 
 
 @dataclass(frozen=True)
@@ -173,6 +137,7 @@ class GroupRules:
     dynamic_sampling: bool = False  # equal rewards make a group of no use
     on_failure: OnFailure = field(default_factory=OnFailure)
     temperature: float | None = None  # of the run, where evaluations have another; None: there is only one
+    records: bool = False  # rollouts are recorded: their conversations are kept
 
 
 class GroupRunner:
@@ -223,12 +188,22 @@ class GroupRunner:
         Raises:
             GroupDroppedError: it can't be used.
         """
+        ended: list[Rollout] = []
+        try:
+            return await self._run(task, ended)
+        except GroupDroppedError as error:
+            if self._rules.records:
+                error.rollouts = self._summaries(task, ended)
+            raise
+
+    async def _run(self, task: Task, ended: list[Rollout]) -> Group:
+        """`ended` gets the rollouts with an answer, with as much as is known of them when the group is dropped."""
         began, version = time.monotonic(), self._version
         self._count(self._rules.group_size)
         try:
             before = await self._before()
-            ends = await self._ends(task)
-            rollouts = await self._origins(_answers(ends), version, began)
+            ends = await self._ends(task, ended)
+            rollouts = ended[:] = await self._origins(_answers(ends), version, began)
             if reason := await self._guard.reason_to_discard(before):
                 raise GroupDroppedError(DropReason.FOREIGN_WEIGHTS, reason)
             rollouts = self._usable(task, ends, rollouts)
@@ -243,12 +218,20 @@ class GroupRunner:
                 DropReason.EQUAL_REWARDS,
                 f"all {len(samples.rewards)} rewards of the group are {samples.rewards[0]:g} (rollout.dynamicSampling)",
             )
-        return Group(tuple(map(RolloutSummary.of, rollouts)), samples, time.monotonic() - began)
+        return Group(self._summaries(task, rollouts), samples, time.monotonic() - began)
 
     async def evaluate(self, task: Task, version: int) -> Evaluated:
         """One rollout of an evaluation of that model version."""
         assert self._evaluator is not None, "the run is not evaluated"
         return await self._evaluator.run(task, version)
+
+    def _summaries(self, task: Task, rollouts: Sequence[Rollout]) -> tuple[RolloutSummary, ...]:
+        return tuple(RolloutSummary.of(one, self._conversation(task, one.answer)) for one in rollouts)
+
+    def _conversation(self, task: Task, answer: Answer | None) -> bytes:
+        if not self._rules.records:
+            return b""
+        return packed(task.row, answer.output if answer is not None else ())
 
     def _count(self, by: int) -> None:
         self.running += by
@@ -261,8 +244,8 @@ class GroupRunner:
             self._count(-self._rules.group_size)  # none of them began
             raise
 
-    async def _ends(self, task: Task) -> list[End]:
-        """How all rollouts of a group ended.
+    async def _ends(self, task: Task, answered: list[Rollout]) -> list[End]:
+        """How all rollouts of a group ended; `answered` gets those with an answer, of weights that nobody asked for.
 
         Raises:
             GroupDroppedError: so many are lost that those which still run can't make a group. They are cancelled.
@@ -277,6 +260,7 @@ class GroupRunner:
             while pending:
                 done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
                 ended += [rollout.result() for rollout in done]
+                answered[:] = [Rollout(answer, ()) for answer in _answers(ended)]
                 if len(_answers(ended)) + len(pending) < self._enough:
                     raise self._too_few(ended)
             return [rollout.result() for rollout in running]
@@ -297,7 +281,11 @@ class GroupRunner:
         zeroed = action_for(self._rules.on_failure, error.kind) == "Zero"
         answer = error.answer if zeroed and isinstance(error, UnscoredError) else None
         lost = Lost(error.kind, str(error), zeroed, answer)
-        self._events.rollout_lost(task.agent, replace(lost, answer=None))
+        told = error.answer if isinstance(error, UnscoredError) else None
+        self._events.rollout_lost(
+            task.agent,
+            replace(lost, answer=None, position=task.position, conversation=self._conversation(task, told)),
+        )
         return lost
 
     def _usable(self, task: Task, ends: Sequence[End], rollouts: Sequence[Rollout]) -> list[Rollout]:

@@ -4,7 +4,9 @@ import abc
 import asyncio
 import json
 import random
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -68,7 +70,9 @@ class HttpSource(abc.ABC):
         for attempt in range(1, self._limits.max_attempts + 1):
             try:
                 async with self._slots:
-                    return await self._once(task)
+                    began = time.monotonic()
+                    answer = await self._once(task)
+                    return replace(answer, seconds=time.monotonic() - began, tries=attempt)
             except RolloutError as error:
                 self._on_failure(error)
                 again = action_for(self._limits.on_failure, error.kind) == "Retry"

@@ -5,7 +5,7 @@ import queue
 import threading
 import time
 from collections import Counter
-from typing import Any
+from typing import Any, Protocol
 
 from gymtrain_api.conditions import Reason
 from gymtrain_api.wiring import AlarmReason
@@ -29,11 +29,35 @@ GIVEN_UP = "rows_given_up"
 _SHOWN = 2  # rollouts of each group that /samples shows
 
 
+class RolloutRecords(Protocol):
+    """Who keeps what was said in rollouts. Called from the worker's thread."""
+
+    def usable(self, task: Task, group: Group) -> None:
+        """The task's group goes to the trainer."""
+        ...
+
+    def dropped(self, task: Task, error: GroupDroppedError) -> None:
+        """It is dropped."""
+        ...
+
+    def lost(self, agent: str, lost: Lost) -> None:
+        """A rollout of the agent failed for good."""
+        ...
+
+
 class RolloutReport:
     """Written by the worker's thread; what was dropped while it waited, by the trainer's."""
 
-    def __init__(self, board: ProgressBoard, sampling: Sampling, *, masks_truncated: bool) -> None:
-        """`sampling`: the run's; `masks_truncated`: spec.rollout.maskTruncated."""
+    def __init__(
+        self,
+        board: ProgressBoard,
+        sampling: Sampling,
+        *,
+        masks_truncated: bool,
+        records: RolloutRecords | None = None,
+    ) -> None:
+        """`sampling`: the run's; `masks_truncated`: spec.rollout.maskTruncated; `records`: None where none are kept."""
+        self._records = records
         self.metrics: queue.Queue[dict[str, Any]] = queue.Queue()  # the framework drains it into its own
         self._board = board
         self._sampling = sampling
@@ -61,9 +85,14 @@ class RolloutReport:
         """A rollout of the agent failed for good: its group goes on without it, or with a 0 in its place."""
         log.info("rollout of %s %s (%s): %s", agent, "zeroed" if lost.zeroed else "dropped", lost.kind, lost.error)
         self._board.lose(agent, lost.kind, zeroed=lost.zeroed)
+        if self._records is not None:
+            self._records.lost(agent, lost)
 
-    def group_dropped(self, agent: str, error: GroupDroppedError) -> None:
-        """A group of the agent is dropped, never rewarded with 0."""
+    def group_dropped(self, task: Task, error: GroupDroppedError) -> None:
+        """The task's group is dropped, never rewarded with 0."""
+        agent = task.agent
+        if self._records is not None:
+            self._records.dropped(task, error)
         self.last_error = str(error)
         self._count_drop(error.reason)
         if error.reason is not DropReason.EQUAL_REWARDS:  # nothing is wrong with such a group
@@ -98,6 +127,8 @@ class RolloutReport:
         self._environments.worked(task.agent)
         self._known_calls.group(known=True)
         self._look()
+        if self._records is not None:
+            self._records.usable(task, group)
         rollouts, samples = group.rollouts, group.samples.samples
         count = len(rollouts)
         forks = sum(rollout.forks for rollout in rollouts)

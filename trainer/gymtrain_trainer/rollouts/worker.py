@@ -268,7 +268,7 @@ class RolloutWorker:
             groups.update_model_version(self._held())
             group = await groups.run(task)
         except GroupDroppedError as error:
-            self._report.group_dropped(task.agent, error)
+            self._report.group_dropped(task, error)
             match error.reason:
                 case DropReason.FAILED | DropReason.TOO_LONG | DropReason.EQUAL_REWARDS:
                     self._positions.done([task.position])  # the next row takes its place

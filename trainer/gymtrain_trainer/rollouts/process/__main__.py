@@ -134,7 +134,7 @@ class Runner:
         try:
             group = await self._runner.run(begin.task)
         except GroupDroppedError as error:
-            self._outgoing.put(Dropped(begin.number, error.reason, str(error)))
+            self._outgoing.put(Dropped(begin.number, error.reason, str(error), tuple(error.rollouts)))
         except Exception as error:
             log.exception("a group ended by an error that it should not have")
             self._outgoing.put(Broken(repr(error)))

@@ -175,9 +175,11 @@ class RolloutProcess:
             case Ended(number, group):
                 if (ended := self._waited_for(number)) is not None:
                     ended.set_result(group)
-            case Dropped(number, reason, why):
+            case Dropped(number, reason, why, rollouts):
                 if (ended := self._waited_for(number)) is not None:
-                    ended.set_exception(GroupDroppedError(reason, why))
+                    error = GroupDroppedError(reason, why)
+                    error.rollouts = rollouts
+                    ended.set_exception(error)
             case EvaluationEnded(number, evaluated):
                 rollout = self._evaluations.get(number)
                 if rollout is not None and not rollout.done():
@@ -185,14 +187,14 @@ class RolloutProcess:
             case Running():
                 self._seen = message
                 self._events.rollouts_running(self.running)
-            case TryFailed(error):
-                self._events.rollout_failed(error)
+            case TryFailed(why):
+                self._events.rollout_failed(why)
             case RolloutLost(agent, lost):
                 self._events.rollout_lost(agent, lost)
             case AskLook():
                 self._looking = asyncio.create_task(self._look())
-            case Broken(error):
-                self._fail(error)
+            case Broken(why):
+                self._fail(why)
             case _:
                 assert_never(message)
 

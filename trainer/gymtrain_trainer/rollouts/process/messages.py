@@ -7,6 +7,7 @@ from gymtrain_trainer.errors import DropReason
 from gymtrain_trainer.rollouts.evaluate import Evaluated
 from gymtrain_trainer.rollouts.group import Group, Lost
 from gymtrain_trainer.rollouts.guard import Look
+from gymtrain_trainer.rollouts.summary import RolloutSummary
 
 # --- to the rollouts' process; RunnerSettings come first ---
 
@@ -70,6 +71,7 @@ class Dropped:
     number: int
     reason: DropReason
     message: str
+    rollouts: tuple[RolloutSummary, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""The files of a run's records: `records/step-00000012.parquet` has the samples of step 12.
+"""The files of a run's records, one a step: `records/step-00000012.parquet` has the samples of step 12, and the file of
+that name in `rollouts` what was said in its rollouts.
 
 A file is there as a whole or not at all. Drafts begin with a dot, which readers of folders pass over.
 """
@@ -8,16 +9,14 @@ import re
 from pathlib import Path
 
 from gymtrain_api.spec import Records
-from gymtrain_trainer.monitoring.sample_rows import StepSamples, write_jsonl, write_parquet
+from gymtrain_trainer.monitoring.step_tables import StepTable, write_jsonl, write_parquet
 
-FOLDER = "records"  # below the run's
-
-_FILE = re.compile(r"^step-(\d+)\.(?:parquet|jsonl)$")
-_DRAFT = re.compile(r"^\.step-.*\.new$")
+_FILE = re.compile(r"^[a-z]+-(\d+)\.(?:parquet|jsonl)$")
+_DRAFT = re.compile(r"^\.[a-z]+-.*\.new$")
 
 
-class SampleFiles:
-    """Writes them, and bounds the space that they take. Used by one thread at a time."""
+class StepFiles:
+    """Writes those of a folder, and bounds the space that they take. Used by one thread at a time."""
 
     def __init__(self, folder: Path, settings: Records) -> None:
         """`folder`: made with the first file."""
@@ -27,28 +26,28 @@ class SampleFiles:
 
     def begin(self, step: int) -> None:
         """Removes what was written of steps after `step`, from which training goes on, and drafts that were cut off."""
-        found: dict[int, Path] = {}
+        found: list[tuple[int, Path]] = []
         for path in self._folder.iterdir() if self._folder.is_dir() else ():
             match = _FILE.match(path.name)
             if _DRAFT.match(path.name) or (match and int(match[1]) > step):
                 path.unlink()
             elif match:
-                found[int(match[1])] = path
-        self._sizes = {path: path.stat().st_size for _, path in sorted(found.items())}
+                found.append((int(match[1]), path))
+        self._sizes = {path: path.stat().st_size for _, path in sorted(found)}
 
-    def write(self, samples: StepSamples) -> int:
+    def write(self, table: StepTable) -> int:
         """Writes the file of a step. Returns how many of the oldest were removed for it; it stays itself, of any size.
 
         Raises:
             OSError: the volume doesn't take it; nothing is left of it.
         """
         parquet = self._settings.format == "Parquet"
-        path = self._folder / f"step-{samples.step:08d}.{'parquet' if parquet else 'jsonl'}"
+        path = self._folder / f"{table.kind}-{table.step:08d}.{'parquet' if parquet else 'jsonl'}"
         draft = self._folder / f".{path.name}.new"
         self._folder.mkdir(exist_ok=True)
         try:
             with draft.open("wb") as file:
-                (write_parquet if parquet else write_jsonl)(samples, file)
+                (write_parquet if parquet else write_jsonl)(table, file)
                 file.flush()
                 os.fsync(file.fileno())
             draft.rename(path)

@@ -1,0 +1,109 @@
+"""The report of a run: curves, evaluations, and its recorded rollouts.
+
+    python -m gymtrain_report write FOLDER -o report.html      one HTML file, which needs nothing else
+    python -m gymtrain_report serve FOLDER                     the same page, live, with all rollouts
+    python -m gymtrain_report rollouts FOLDER --search WORDS   rollouts as lines of JSON
+
+FOLDER is the run's folder on its checkpoint volume, or a copy of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from gymtrain_report.choice import choose, shown
+from gymtrain_report.errors import ReportError
+from gymtrain_report.folder import RunFolder, conversation, texts
+from gymtrain_report.live import Live, serve
+from gymtrain_report.page import file_of, room_for_rollouts
+
+_MIB = 1 << 20
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m gymtrain_report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
+    write = commands.add_parser("write", help="write the page as one HTML file")
+    write.add_argument("-o", "--output", default="report.html", help="file, or - for standard output (%(default)s)")
+    write.add_argument("--max-mib", type=int, default=50, help="size of the file at most (%(default)s)")
+    live = commands.add_parser("serve", help="serve the page, live")
+    live.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
+    live.add_argument("--port", type=int, default=8010, help="port to listen on (%(default)s)")
+    rollouts = commands.add_parser("rollouts", help="print rollouts as lines of JSON, oldest first")
+    rollouts.add_argument("--search", default="", metavar="WORDS", help="only those in which all words occur")
+    rollouts.add_argument("--outcome", help="only trained, dropped, lost, zeroed or evaluated ones")
+    rollouts.add_argument("--agent", help="only those of this agent")
+    rollouts.add_argument("--step", type=int, help="only those of this step")
+    rollouts.add_argument("--limit", type=int, default=100, help="rollouts at most (%(default)s)")
+    for one in (write, live, rollouts):
+        one.add_argument("folder", type=Path, metavar="FOLDER")
+    return parser
+
+
+def _write(folder: RunFolder, output: str, max_mib: int) -> None:
+    chosen = choose(folder, room_for_rollouts(folder, max_mib * _MIB))
+    page = file_of(folder, chosen)
+    if output == "-":
+        sys.stdout.write(page)
+        return
+    Path(output).write_text(page)
+    print(f"{output}: {len(page) / _MIB:.1f} MiB. {chosen.sample}", file=sys.stderr)
+
+
+def _rollouts(folder: RunFolder, arguments: argparse.Namespace) -> None:
+    words, left = arguments.search.lower().split(), arguments.limit
+    for file in folder.files():
+        if arguments.step not in (None, file.step):
+            continue
+        for row in folder.rollouts(file):
+            if arguments.outcome not in (None, row["outcome"]) or arguments.agent not in (None, row["agent"]):
+                continue
+            said = " ".join((*texts(conversation(row)), row.get("error") or "")).lower() if words else ""
+            if not all(word in said for word in words):
+                continue
+            if left <= 0:
+                print(f"there are more than {arguments.limit}: --limit shows more", file=sys.stderr)
+                return
+            print(json.dumps(shown(row)))
+            left -= 1
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit status."""
+    arguments = _parser().parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    try:
+        if arguments.command == "serve":
+            with (
+                tempfile.TemporaryDirectory(prefix="gymtrain-report-") as place,
+                contextlib.suppress(KeyboardInterrupt),
+            ):
+                serve(
+                    Live(arguments.folder, Path(place, "index.sqlite")),
+                    arguments.host,
+                    arguments.port,
+                    lambda port: print(f"http://{arguments.host}:{port}", flush=True),
+                )
+            return 0
+        folder = RunFolder(arguments.folder)
+        if arguments.command == "write":
+            _write(folder, arguments.output, arguments.max_mib)
+        else:
+            _rollouts(folder, arguments)
+    except (ReportError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
