@@ -6,7 +6,7 @@ SHELL := bash
 
 UV = $(shell dev/uv.sh)
 PYTHON = $(shell dev/python.sh)
-RUN = $(UV) run --python "$(PYTHON)" --locked --extra operator --extra cli --group dev
+RUN = $(UV) run --python "$(PYTHON)" --locked --extra operator --extra cli --extra report --group dev
 # NeMo Gym pins libraries that the rest can't live with, so its tests run in an environment of their own.
 RUN_GYM = UV_PROJECT_ENVIRONMENT=.venv-gym $(UV) run --python "$(PYTHON)" --locked --extra gym --extra gym-swe --group dev
 E2E = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m "e2e and not faults and not large and not gpu_images and not gpu"

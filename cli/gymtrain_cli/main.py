@@ -16,6 +16,7 @@ from rich.text import Text
 
 from gymtrain_api.conditions import ConditionType
 from gymtrain_cli.logs import PARTS, Line, followed, merged, seconds_of
+from gymtrain_cli.rollouts import OUTCOMES, shown
 from gymtrain_client.client import Run, runs_in
 from gymtrain_client.cluster import Cluster, LogOptions
 from gymtrain_client.errors import ClientError, RunNotFoundError
@@ -28,7 +29,7 @@ _PART_COLOURS = {"trainer": "green", "inference": "magenta", "gateway": "cyan", 
 
 app = typer.Typer(
     name="gymtrain",
-    help="Work with GymTrainingRuns: check them, watch them, read their logs and curves, fetch what they made.",
+    help="Work with GymTrainingRuns: check, watch, suspend them, read logs, curves and rollouts, fetch what they made.",
     epilog="Example: gymtrain watch quickstart && gymtrain curve quickstart --png reward.png",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -249,6 +250,66 @@ def fetch(
             name, output, lambda done, total: bars.update(bar, completed=done, total=total or None)
         )
     _write(f"written: {made}")
+
+
+@app.command()
+def report(
+    context: typer.Context,
+    run: RunName,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write it there (default: RUN.html).")
+    ] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="Serve it here instead, with all rollouts, until Ctrl-C.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of --live; 0: any that is free.")] = 8010,
+    max_mib: Annotated[int, typer.Option(min=1, max=1024, help="Size of the file at most, in MiB.")] = 50,
+) -> None:
+    """Make a page of curves, evaluations and recorded rollouts: one HTML file, or live."""
+    found: Run = context.obj.run(run)
+    if live:
+        _write("the page comes from the run's volume; Ctrl-C ends it")
+        found.serve_report(port, lambda address: _write(address))
+        return
+    from rich.progress import DownloadColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), DownloadColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        bar = bars.add_task("report", total=None)
+        made, said = found.report(output or f"{run}.html", max_mib, lambda done: bars.update(bar, completed=done))
+    _write(f"written: {made} ({said})")
+
+
+@app.command()
+def rollouts(
+    context: typer.Context,
+    run: RunName,
+    search: Annotated[str, typer.Option(metavar="WORDS", help="Only those in which all these words occur.")] = "",
+    outcome: Annotated[
+        str | None, typer.Option(help=f"Only {', '.join(OUTCOMES[:-1])} or {OUTCOMES[-1]} ones.")
+    ] = None,
+    agent: Annotated[str | None, typer.Option(help="Only those of this agent.")] = None,
+    step: Annotated[int | None, typer.Option(min=0, help="Only those of this step.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Rollouts at most.")] = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="As lines of JSON.")] = False,
+) -> None:
+    """Read recorded rollouts: prompts, answers, tool calls, rewards, failures. Oldest first."""
+    import json
+
+    if outcome is not None and outcome not in OUTCOMES:
+        near = difflib.get_close_matches(outcome, OUTCOMES, n=1)
+        raise typer.BadParameter(
+            f"no outcome {outcome!r}. {f'Did you mean {near[0]}?' if near else ''}", param_hint="--outcome"
+        )
+    console, count = Console(highlight=False), 0
+    for one in context.obj.run(run).rollouts(search=search, outcome=outcome, agent=agent, step=step, limit=limit):
+        count += 1
+        if as_json:
+            _write(json.dumps(one))
+        else:
+            console.print(shown(one), soft_wrap=not console.is_terminal)
+    if not count:
+        _say("there are none: are they recorded (spec.trainer.records.rollouts), and is the search too narrow?")
 
 
 @app.command()

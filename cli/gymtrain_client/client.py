@@ -1,5 +1,6 @@
 """`Client` and `Run`: what a notebook uses."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gymtrain_api import labels
 from gymtrain_api.conditions import ConditionType
 from gymtrain_api.status import GymTrainingRunStatus
+from gymtrain_client import report
 from gymtrain_client.cluster import Cluster, Object
 from gymtrain_client.errors import ClientError, ManifestError, RunFailedError, UnavailableError, WatchDeadlineError
 from gymtrain_client.files import Progress, fetch
@@ -157,6 +159,51 @@ class Run:
     def fetch(self, name: str, output: str | Path = ".", progress: Progress = lambda done, total: None) -> Path:
         """Copies model, best, checkpoint-N, records or a file of the run's folder to the folder `output`."""
         return fetch(self.cluster, self.name, name, Path(output), progress)
+
+    def report(
+        self, output: str | Path, max_mib: int = 50, progress: Callable[[int], None] = lambda done: None
+    ) -> tuple[Path, str]:
+        """Writes its report as one HTML file of at most `max_mib` MiB; the file, and what it says of its sample.
+
+        Raises:
+            ReportError: there is nothing to report yet.
+            FolderError: the run keeps no files, or no pod can read them.
+        """
+        return report.write(self.cluster, self.name, Path(output), max_mib, progress)
+
+    def serve_report(
+        self, port: int = 0, ready: Callable[[str], None] = print, end: threading.Event | None = None
+    ) -> None:
+        """Serves its report on a port of this machine, live, until `end` is set; raises as `report` does.
+
+        Args:
+            port: 0 for any that is free.
+            ready: told the page's address.
+            end: for another thread to set; without it, it serves until the process ends.
+        """
+        report.serve(self.cluster, self.name, port, ready, end or threading.Event())
+
+    def rollouts(
+        self,
+        *,
+        search: str = "",
+        outcome: str | None = None,
+        agent: str | None = None,
+        step: int | None = None,
+        limit: int = 100,
+    ) -> Iterator[dict[str, Any]]:
+        """Recorded rollouts, oldest first, as docs/records.md has their columns; raises as `report` does.
+
+        Args:
+            search: words that all have to occur in it.
+            outcome: such as trained, dropped or lost.
+            agent: of its row.
+            step: that it belongs to.
+            limit: how many at most.
+        """
+        chosen = {"search": search or None, "outcome": outcome, "agent": agent, "step": step, "limit": limit}
+        options = [f"--{name}={value}" for name, value in chosen.items() if value is not None]
+        return report.rollouts(self.cluster, self.name, options)
 
     def suspend(self) -> None:
         """Stops it; its pods go, and it can be resumed from its last checkpoint."""

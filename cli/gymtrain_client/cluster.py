@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -65,6 +66,8 @@ class Cluster:
         self._core = client.CoreV1Api(self._api)
         self._custom = client.CustomObjectsApi(self._api)
         self._kind = (labels.GROUP, labels.VERSION, self.namespace, labels.PLURAL)
+        # The official client lends its API client to the stream while it connects.
+        self._connecting = threading.Lock()
         self._deadlines = {"_request_timeout": (_CONNECT_SECONDS, _READ_SECONDS)}
 
     # --- runs ---
@@ -177,11 +180,14 @@ class Cluster:
             if error.code not in (400, 404):
                 raise
 
-    def exec(self, pod: str, container: str, command: Sequence[str]) -> Any:
-        """A running command, as kubernetes.stream's WSClient that reads bytes; raises as `pods` does."""
+    def exec(self, pod: str, container: str, command: Sequence[str], *, stdin: bool = False) -> Any:
+        """A running command, as kubernetes.stream's WSClient that reads bytes; raises as `pods` does.
+
+        `stdin`: it has a standard input, which ends with the connection.
+        """
         from kubernetes.stream import stream
 
-        with self._asking(f"running a command in pod {pod}"):
+        with self._asking(f"running a command in pod {pod}"), self._connecting:
             return stream(
                 self._core.connect_get_namespaced_pod_exec,
                 pod,
@@ -189,12 +195,23 @@ class Cluster:
                 container=container,
                 command=list(command),
                 stderr=True,
-                stdin=False,
+                stdin=stdin,
                 stdout=True,
                 tty=False,
                 binary=True,
                 _preload_content=False,
             )
+
+    def connect(self, pod: str, port: int) -> Any:
+        """A connection to that port of the pod's loopback address, as a socket; raises as `pods` does."""
+        from kubernetes.stream import portforward
+
+        with self._asking(f"connecting to port {port} of pod {pod}"):
+            with self._connecting:
+                forwarding = portforward(
+                    self._core.connect_get_namespaced_pod_portforward, pod, self.namespace, ports=str(port)
+                )
+            return forwarding.socket(port)
 
     def _plain(self, found: Any) -> Object:
         plain: Object = self._api.sanitize_for_serialization(found)

@@ -8,7 +8,9 @@ ClientError
 ├── WatchDeadlineError   what was waited for didn't happen in the time given
 ├── NoStepsError         the trainer's logs hold no finished step yet
 ├── ManifestError        a file holds no GymTrainingRun
-└── FetchError           files can't be copied from the run
+└── FolderError          the run keeps no files, or nobody can read them
+    ├── FetchError       files can't be copied from it
+    └── ReportError      no report can be made of it
 """
 
 
@@ -57,5 +59,13 @@ class ManifestError(ClientError):
     """There is no run in the file."""
 
 
-class FetchError(ClientError):
+class FolderError(ClientError):
+    """The run's folder can't be read."""
+
+
+class FetchError(FolderError):
     """The files aren't there, didn't arrive whole, or would replace others."""
+
+
+class ReportError(FolderError):
+    """The program that reads the records failed, or isn't there."""

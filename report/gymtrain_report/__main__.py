@@ -13,8 +13,12 @@ import argparse
 import contextlib
 import json
 import logging
+import os
+import resource
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,13 +35,15 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m gymtrain_report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--memory-mib", type=int, help="memory at most; without it, all that there is")
     commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
     write = commands.add_parser("write", help="write the page as one HTML file")
     write.add_argument("-o", "--output", default="report.html", help="file, or - for standard output (%(default)s)")
     write.add_argument("--max-mib", type=int, default=50, help="size of the file at most (%(default)s)")
     live = commands.add_parser("serve", help="serve the page, live")
     live.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
-    live.add_argument("--port", type=int, default=8010, help="port to listen on (%(default)s)")
+    live.add_argument("--port", type=int, default=8010, help="port to listen on; 0: any that is free (%(default)s)")
+    live.add_argument("--until-stdin-ends", action="store_true", help="end with the standard input")
     rollouts = commands.add_parser("rollouts", help="print rollouts as lines of JSON, oldest first")
     rollouts.add_argument("--search", default="", metavar="WORDS", help="only those in which all words occur")
     rollouts.add_argument("--outcome", help="only trained, dropped, lost, zeroed or evaluated ones")
@@ -46,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     rollouts.add_argument("--limit", type=int, default=100, help="rollouts at most (%(default)s)")
     for one in (write, live, rollouts):
         one.add_argument("folder", type=Path, metavar="FOLDER")
+        one.add_argument("--run", default="", help="name of the run (the folder's)")
     return parser
 
 
@@ -77,30 +84,51 @@ def _rollouts(folder: RunFolder, arguments: argparse.Namespace) -> None:
             left -= 1
 
 
+def _serve(arguments: argparse.Namespace) -> None:
+    if arguments.until_stdin_ends:
+        threading.Thread(target=_end_with_stdin, name="stdin", daemon=True).start()
+    place = tempfile.TemporaryDirectory(prefix="gymtrain-report-", ignore_cleanup_errors=True)
+    with place as name, contextlib.suppress(KeyboardInterrupt):
+        live = Live(arguments.folder, Path(name, "index.sqlite"), arguments.run)
+        serve(live, arguments.host, arguments.port, lambda port: _tell(f"http://{arguments.host}:{port}"))
+
+
+def _tell(address: str) -> None:
+    print(address, flush=True)
+
+
+def _end_with_stdin() -> None:
+    while os.read(0, 1 << 16):
+        pass
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def _bound_memory(mebibytes: int) -> None:
+    """Beside a trainer in its container: where memory runs out, it is this process that fails."""
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # others reserve more than they use
+    resource.setrlimit(resource.RLIMIT_DATA, (mebibytes * _MIB, mebibytes * _MIB))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status."""
     arguments = _parser().parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    if arguments.memory_mib:
+        _bound_memory(arguments.memory_mib)
     try:
         if arguments.command == "serve":
-            with (
-                tempfile.TemporaryDirectory(prefix="gymtrain-report-") as place,
-                contextlib.suppress(KeyboardInterrupt),
-            ):
-                serve(
-                    Live(arguments.folder, Path(place, "index.sqlite")),
-                    arguments.host,
-                    arguments.port,
-                    lambda port: print(f"http://{arguments.host}:{port}", flush=True),
-                )
+            _serve(arguments)
             return 0
-        folder = RunFolder(arguments.folder)
+        folder = RunFolder(arguments.folder, arguments.run)
         if arguments.command == "write":
             _write(folder, arguments.output, arguments.max_mib)
         else:
             _rollouts(folder, arguments)
     except (ReportError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
+        return 1
+    except MemoryError:
+        print(f"error: {arguments.memory_mib} MiB of memory are too little: ask for less", file=sys.stderr)
         return 1
     return 0
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gymtrain_report.folder import RunFolder, conversation, last_words
+from gymtrain_report.tokens import tokens_of
 
 _TEXT = 20_000  # characters of one text of a conversation
 
@@ -48,7 +49,7 @@ def choose(folder: RunFolder, max_bytes: int) -> Chosen:
         ends += [{name: row.get(name) for name in ("outcome", "reason", "agent")} for row in rows]
         share = left // (len(files) - place)
         taken: list[dict[str, Any]] = []
-        for group in _groups(rows):
+        for group in _groups(folder, rows):
             size = sum(len(json.dumps(one)) for one in group)
             if size <= share:
                 taken += group
@@ -70,9 +71,10 @@ def shown(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _groups(rows: Any) -> Iterator[list[dict[str, Any]]]:
+def _groups(folder: RunFolder, rows: Any) -> Iterator[list[dict[str, Any]]]:
     for _, group in itertools.groupby(rows, lambda row: (row["outcome"], row["group"])):
-        yield [_clipped(shown(row)) for row in group]
+        told = [_clipped(shown(row)) for row in group]
+        yield [one | {"sampled": sampled} if (sampled := tokens_of(folder, one)) else one for one in told]
 
 
 def _clipped(value: Any) -> Any:

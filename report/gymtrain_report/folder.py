@@ -34,10 +34,11 @@ class RecordFile:
 class RunFolder:
     """Reads the folder; what is not there yet is empty."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, run: str = "") -> None:
         """
         Args:
             path: of the run's folder.
+            run: its name; without it, the folder's.
 
         Raises:
             ReportError: it isn't there, or isn't a run's.
@@ -47,6 +48,7 @@ class RunFolder:
         if not (path / "rewards.csv").exists() and not (path / "evaluations.csv").exists():
             raise ReportError(f"{path} has neither rewards.csv nor evaluations.csv: no step of the run has ended yet")
         self.path = path
+        self.run = run or path.resolve().name
 
     def steps(self) -> list[dict[str, float | None]]:
         """Rows of rewards.csv, numbers by column."""
@@ -78,17 +80,7 @@ class RunFolder:
         Raises:
             ReportError: it is damaged.
         """
-        path = self.path / "rollouts" / file.name
-        try:
-            if path.suffix == ".parquet":
-                import pyarrow.parquet as pq
-
-                return list(pq.read_table(path).to_pylist())
-            return list(_json_lines(path))
-        except FileNotFoundError:
-            return []
-        except (ValueError, OSError) as error:  # pyarrow's own are of these
-            raise ReportError(f"{path} can't be read: {error}. Remove it to go on without") from error
+        return read_rows(self.path / "rollouts" / file.name)
 
     def _csv(self, name: str) -> list[dict[str, str]]:
         path = self.path / name
@@ -97,6 +89,26 @@ class RunFolder:
         with path.open(newline="") as file:
             # The last row may be half written.
             return [row for row in csv.DictReader(file) if None not in row.values()]
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Rows of a file of records, Parquet or lines of JSON; none where it has been removed meanwhile.
+
+    Raises:
+        ReportError: it is damaged, or nothing that reads it is installed.
+    """
+    try:
+        if path.suffix != ".parquet":
+            return list(_json_lines(path))
+        import pyarrow.parquet as pq
+
+        return list(pq.read_table(path).to_pylist())
+    except ImportError as error:
+        raise ReportError(f"{path} needs pyarrow: pip install pyarrow") from error
+    except FileNotFoundError:
+        return []
+    except (ValueError, OSError) as error:  # pyarrow's own are of these
+        raise ReportError(f"{path} can't be read: {error}. Remove it to go on without") from error
 
 
 def _json_lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -15,6 +15,7 @@ from typing import Any
 from gymtrain_report.choice import shown
 from gymtrain_report.errors import ReportError
 from gymtrain_report.folder import RecordFile, RunFolder, conversation, last_words, texts
+from gymtrain_report.tokens import tokens_of
 
 PAGE = 50  # rollouts of one answer
 _WORDS = 200_000  # characters of a conversation that are searched
@@ -112,13 +113,12 @@ class Index:
         return {"total": total, "rollouts": [dict(row) for row in self._rows(query, [*values, offset])]}
 
     def rollout(self, number: int) -> dict[str, Any] | None:
-        """One with its conversation; None where there is none, or it has been removed."""
-        found = list(self._rows("SELECT file, row FROM rollouts WHERE id = ?", [number]))
-        for place in found:
+        """One with its conversation and tokens; None where there is none, or it has been removed."""
+        for place in self._rows("SELECT file, row FROM rollouts WHERE id = ?", [number]):
             for file in self._folder.files():
-                if file.key == place["file"]:
-                    rows = self._folder.rollouts(file)
-                    return shown(rows[place["row"]]) | {"id": number} if place["row"] < len(rows) else None
+                if file.key == place["file"] and place["row"] < len(rows := self._folder.rollouts(file)):
+                    told = shown(rows[place["row"]])
+                    return told | {"id": number, "sampled": tokens_of(self._folder, told)}
         return None
 
     def _take(self, file: RecordFile) -> None:

@@ -29,9 +29,10 @@ _QUERY = 2000  # characters
 class Live:
     """What is served; made before the first step has ended."""
 
-    def __init__(self, path: Path, database: Path) -> None:
-        """`path`: of the run's folder; `database`: of the index, made anew."""
+    def __init__(self, path: Path, database: Path, run: str = "") -> None:
+        """`path`: of the run's folder; `database`: of the index, made anew; `run`: its name, else the folder's."""
         self._path = path
+        self._run = run or path.resolve().name
         self._database = database
         self._index: Index | None = None
         self._folder: RunFolder | None = None
@@ -43,7 +44,7 @@ class Live:
             ReportError: there is nothing to show yet.
         """
         if self._folder is None:
-            self._folder = RunFolder(self._path)
+            self._folder = RunFolder(self._path, self._run)
         if self._index is None:
             self._index = Index(self._folder, self._database)
         self._index.update()
@@ -52,7 +53,7 @@ class Live:
         """Status, content type and body for a request of `target`."""
         asked = urlsplit(target[:_QUERY])
         if asked.path == "/":
-            return HTTPStatus.OK, "text/html; charset=utf-8", live_page(self._path.name)
+            return HTTPStatus.OK, "text/html; charset=utf-8", live_page(self._run)
         try:
             told = self._told(asked.path, asked.query)
         except ReportError as error:

@@ -20,7 +20,7 @@ def overview(folder: RunFolder, rows: Iterable[Mapping[str, Any]]) -> dict[str, 
     for row in rows:
         ends[row["outcome"], row.get("reason") or "", row["agent"]] += row.get("count", 1)
     return {
-        "run": folder.path.name,
+        "run": folder.run,
         "steps": folder.steps(),
         "evaluations": folder.evaluations(),
         "ends": [

@@ -19,7 +19,7 @@ _ROOM = 64 << 10  # bytes, for what is neither curves nor rollouts
 def file_of(folder: RunFolder, chosen: Chosen) -> str:
     """The page as a file that needs nobody to serve it."""
     data = {"overview": overview(folder, chosen.ends), "rollouts": chosen.rollouts, "sample": chosen.sample}
-    return _render(folder.path.name, data)
+    return _render(folder.run, data)
 
 
 def live_page(run: str) -> str:

@@ -262,12 +262,14 @@ class TrainedSample:
         advantage: of its rollout, before the length of anything comes in.
         ratio: mean over its trained tokens of the probability under the step's weights, before the step, over that when
             it was sampled; None where it wasn't measured, as of a masked sample.
+        ratios: the same of each trained token, in order; empty where `ratio` is None, or samples aren't recorded.
     """
 
     group_id: int
     index: int
     advantage: float
     ratio: float | None
+    ratios: Sequence[float] = ()
 
 
 @dataclass(frozen=True)

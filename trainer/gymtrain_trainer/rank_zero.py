@@ -129,6 +129,7 @@ def make_rank_zero(
         board,
         weight_sync.numbers.label,
         evaluates=spec.evaluates is not None,
+        tokenizer=context.paths.model / "tokenizer.json",
     )
     worker = make_worker(
         context, board, tasks, weight_sync, weight_sync.numbers, settings, place, step, recorder.rollouts

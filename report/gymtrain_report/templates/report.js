@@ -211,7 +211,7 @@ async function open(id) {
   const told = facts.filter((name) => ![null, undefined, "", false].includes(one[name]));
   place.replaceChildren(
     el("dl", {}, ...told.flatMap((name) => [el("dt", {}, name), el("dd", {}, short(Array.isArray(one[name]) ? one[name].join(", ") : one[name]))])),
-    ...messages(one.conversation));
+    ...messages(one.conversation), ...sampledTokens(one.sampled));
   place.hidden = false;
   place.scrollTop = 0;
   document.getElementById("browser").className = "open";
@@ -244,6 +244,22 @@ function messages(conversation) {
   }
   if (!made.length) made.push(el("p", {}, "Nothing of what was said is known."));
   return made;
+}
+
+// A token that the step's weights find likelier than when it was sampled is green, a less likely one red.
+function sampledTokens(sampled) {
+  if (!sampled) return [];
+  const body = el("pre", { class: "tokens" });
+  sampled.texts.forEach((text, number) => {
+    const ratio = sampled.ratios[number];
+    if (text === null) return body.append(el("span", { class: "apart" }, "\n…\n"));
+    const far = Math.min(1, Math.abs(Math.log(Math.max(ratio, 1e-6))) / Math.log(2));
+    const token = el("span", { title: `ratio ${short(ratio)}` }, text);
+    token.style.backgroundColor = far < 0.02 ? "" : `color-mix(in srgb, var(${ratio > 1 ? "--green" : "--red"}) ${Math.round(far * 70)}%, transparent)`;
+    return body.append(token);
+  });
+  return [el("details", { class: "message assistant", open: "" },
+    el("summary", {}, "sampled tokens by ratio: red is less likely under the weights that trained on them, green more"), body)];
 }
 
 let typing;

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gymtrain_client import files
+from gymtrain_client import run_folder
 from gymtrain_client.cluster import LogOptions, Object
 from gymtrain_client.errors import RunNotFoundError
 
@@ -104,7 +104,7 @@ class FakeCluster:
     def exec(self, pod: str, container: str, command: Sequence[str]) -> Any:
         """On the folder that stands for the volume."""
         assert self._volume is not None
-        return Command([str(self._volume) if part == files.FOLDER else part for part in command], self.damage)
+        return Command([str(self._volume) if part == run_folder.FOLDER else part for part in command], self.damage)
 
 
 def pod(name: str, role: str, phase: str = "Running", **labels: str) -> Object:

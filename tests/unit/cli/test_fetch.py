@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from gymtrain_client.errors import FetchError
-from gymtrain_client.files import fetch, reader_pod
+from gymtrain_client.errors import FetchError, FolderError
+from gymtrain_client.files import fetch
+from gymtrain_client.run_folder import reader_pod
 from tests.unit.cli.fake_cluster import FakeCluster, pod
 
 RUN = {
@@ -112,5 +113,5 @@ def test_on_a_users_own_claim_it_sees_the_runs_folder_alone() -> None:
 
 
 def test_a_run_without_a_volume_says_so() -> None:
-    with pytest.raises(FetchError, match=r"has no trainer\.checkpoint"):
+    with pytest.raises(FolderError, match=r"has no trainer\.checkpoint"):
         reader_pod({"metadata": {"name": "r"}, "spec": {}})

@@ -23,7 +23,7 @@ OURS = {
 
 # The extras and groups that are installed where a file or the files of a folder run; one set of them at a time where
 # there are several. The longest path counts.
-DEVELOPMENT = ("operator", "cli", "dev")
+DEVELOPMENT = ("operator", "cli", "report", "dev")
 RUNS_WITH: dict[str, list[tuple[str, ...]]] = {
     "api": [()],
     "api/gymtrain_api/crd": [DEVELOPMENT],  # writes the generated files

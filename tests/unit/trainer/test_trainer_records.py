@@ -53,7 +53,7 @@ def used(group: int = 7, *samples: TrainingSample, version: int = 4) -> UsedGrou
 
 def trained(*groups: UsedGroup, ratio: float | None = 1.25) -> list[TrainedSample]:
     return [
-        TrainedSample(one.group.id, index, advantage=index - 0.5, ratio=ratio)
+        TrainedSample(one.group.id, index, index - 0.5, ratio, (1.5, 0.75) if ratio is not None else ())
         for one in groups
         for index in range(len(one.group.samples))
     ]
@@ -121,11 +121,21 @@ def has_written(board: ProgressBoard, steps: int) -> bool:
 # --- rows ---
 
 
+def test_a_sample_that_was_not_measured_has_no_ratios() -> None:
+    for row in step_samples(used(), ratio=None).rows():
+        assert list(row["ratios"]) == []
+
+
 def test_a_row_says_what_was_sampled_by_whom_and_what_came_of_it() -> None:
     forked = sample(7, 1, versions=(2, 3), reward=0.0, truncated=True, masked=True, constrained=True)
     _, row = step_samples(used(7, sample(7), forked)).rows()
-    tokens = {name: list(row.pop(name)) for name in ("token_ids", "mask", "log_probs")}
-    assert tokens == {"token_ids": [5, 6, 70_000], "mask": [0, 1, 1], "log_probs": [0.0, -0.5, -0.25]}
+    tokens = {name: list(row.pop(name)) for name in ("token_ids", "mask", "log_probs", "ratios")}
+    assert tokens == {
+        "token_ids": [5, 6, 70_000],
+        "mask": [0, 1, 1],
+        "log_probs": [0.0, -0.5, -0.25],
+        "ratios": [0.0, 1.5, 0.75],
+    }
     assert row == {
         "step": 12,
         "group": 7,

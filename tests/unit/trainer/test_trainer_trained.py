@@ -122,12 +122,13 @@ def test_a_steps_samples_come_with_advantage_and_ratio(tiny_model: Path, tmp_pat
     assert [one.advantage for one in trained] == pytest.approx([1.0, -1.0, -1.0, -1.0, 1.0], abs=1e-6)
     for one, of in zip(trained, [made for group in groups() for made in group.samples], strict=True):
         if of.masked:
-            assert one.ratio is None
+            assert (one.ratio, list(one.ratios)) == (None, [])
             continue
         ids = list(of.token_ids)
         [log_probs] = score([Completion(tuple(ids[:3]), tuple(ids[3:]))])
         ratios = (torch.tensor(log_probs) + 4.0).exp()
         assert one.ratio == pytest.approx(float(ratios.mean()), rel=1e-4)
+        assert list(one.ratios) == pytest.approx(ratios.tolist(), rel=1e-3)
 
 
 @pytest.mark.parametrize("mode", ["None", "TokenTruncate"])

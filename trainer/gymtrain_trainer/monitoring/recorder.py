@@ -13,6 +13,7 @@ written. Rows of the CSV files wait for that, samples and rollouts are lost. Wha
 
 import logging
 import random
+import shutil
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -35,6 +36,8 @@ from gymtrain_trainer.rollouts.evaluation import EvaluationEnd
 log = logging.getLogger(__name__)
 
 RECORDED_STEPS = "recorded_steps"  # a tally of the board, by outcome
+
+TOKENIZER_FILE = "_tokenizer.json"
 
 _WAITING = 2  # steps
 _END_SECONDS = 10.0
@@ -69,15 +72,19 @@ class Recorder:
         label: Callable[[int], str],
         *,
         evaluates: bool = False,
+        tokenizer: Path | None = None,
     ) -> None:
         """
         Args:
             folder: of the run.
-            settings: which samples are written, and how.
+            settings: which samples and rollouts are written, and how.
             board: where alarm, notice and counts go.
             label: of a model version.
             evaluates: the run is evaluated.
+            tokenizer: its tokenizer.json, which is copied to the samples: who reads them wants the tokens' texts.
         """
+        self._tokenizer = tokenizer
+        self._folder = folder
         self._evaluates = evaluates
         self._settings = settings
         self._board = board
@@ -106,8 +113,20 @@ class Recorder:
             self._evaluated.begin(step)
         for files in self._files.values():
             files.begin(step)
+        if self._settings.samples != "None":
+            self._copy_tokenizer()
         if self._settings.on:
             self._thread.start()
+
+    def _copy_tokenizer(self) -> None:
+        """For what colours tokens; nothing else needs it. Readers of the folder pass over names with _."""
+        if self._tokenizer is None or not self._tokenizer.exists():
+            return
+        try:
+            (self._folder / FOLDER).mkdir(exist_ok=True)
+            shutil.copyfile(self._tokenizer, self._folder / FOLDER / TOKENIZER_FILE)
+        except OSError as error:
+            log.warning("the tokenizer is not among the records: %s", error)
 
     def step(self, step: int, used: Sequence[UsedGroup], trained: Sequence[TrainedSample]) -> None:
         """A step has ended: its records are handed to the writer, if there is room. Copies no tokens."""

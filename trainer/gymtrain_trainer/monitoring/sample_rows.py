@@ -1,5 +1,6 @@
 """The samples of a step as rows of a file. docs/records.md tells users of the columns."""
 
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -28,6 +29,7 @@ COLUMNS: Mapping[str, str] = {
     "token_ids": "list<int32>",
     "mask": "list<int8>",
     "log_probs": "list<float>",
+    "ratios": "list<float>",
 }
 
 
@@ -75,4 +77,13 @@ class StepSamples:
                     "token_ids": sample.token_ids,
                     "mask": sample.mask,
                     "log_probs": sample.log_probs,
+                    "ratios": _by_token(sample.mask, made.ratios if made else ()),
                 }
+
+
+def _by_token(mask: Sequence[int], ratios: Sequence[float]) -> array[float]:
+    """For each token, its ratio, or 0 where it isn't trained on; empty where none is known."""
+    if not ratios:
+        return array("f")
+    left = iter(ratios)
+    return array("f", (next(left, 0.0) if trained else 0.0 for trained in mask))

@@ -34,7 +34,7 @@ class GroupGRPOTrainer(AsyncGRPOTrainer):  # type: ignore[misc]  # TRL is not in
         """`steps`: of the run; the rest is AsyncGRPOTrainer's."""
         super().__init__(*args, **kwargs)
         self._steps = steps
-        self.trained = TrainedSamples() if steps.records else None
+        self.trained = TrainedSamples(tokens=steps.token_records) if steps.records else None
         if not steps.correction.clips:
             self.epsilon_low = self.epsilon_high = float("inf")
 

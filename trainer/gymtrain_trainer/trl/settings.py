@@ -257,12 +257,13 @@ def _sharding(given: Any, *, only_model: bool) -> Any:
 @dataclass(frozen=True)
 class StepSettings:
     """What makes a step of groups, and shapes its loss beside TRL's own settings. `records`: what it makes of each
-    sample is recorded."""
+    sample is recorded; `token_records`: and of each token."""
 
     batch: Batch
     loss: LossSettings = field(default_factory=LossSettings)
     correction: Correction = field(default_factory=Correction)
     records: bool = False
+    token_records: bool = False
 
     @classmethod
     def of(cls, spec: GymTrainingRunSpec) -> "StepSettings":
@@ -275,7 +276,8 @@ class StepSettings:
             max_completion_length=max_completion_length(spec),
         )
         correction = Correction(given.mode, float(given.min_ratio), float(given.max_ratio))
-        return cls(Batch.of(spec), loss, correction, spec.trainer.records.on)
+        records = spec.trainer.records
+        return cls(Batch.of(spec), loss, correction, records.on, records.samples != "None")
 
 
 def lora_arguments(spec: GymTrainingRunSpec) -> dict[str, Any] | None:

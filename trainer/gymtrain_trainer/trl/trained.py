@@ -4,9 +4,10 @@
 rank 0      plan ────────────────────────────────────────────── gather ──► of_step
 all ranks     └► rank's samples with their names ► watched model ─┘
 ```
-Only where the run records samples. Ratios stay on the device until the step's end; one small collective brings them.
+Only where the run keeps records. Ratios stay on the device until the step's end; one collective brings them.
 """
 
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,16 +22,23 @@ NAMES = "samples"
 trained on: a filler, or a masked sample."""
 
 _UNMEASURED = -1.0  # in place of a ratio: the sample has no token in the loss
+_MOST = 65504.0  # what a half of a float holds: three digits are enough to look at
+
+type Ratios = tuple[float, array[float]]  # of a sample: their mean, and each
 
 
 class TrainedSamples:
     """The samples of the step at hand. One on each rank."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, tokens: bool = False) -> None:
+        """`tokens`: the ratios of single tokens are wanted, too."""
+        self._tokens = tokens
         self._advantages: dict[Name, float] = {}  # rank 0
         self._names: list[Name | None] = []  # of what this rank has measured
         self._ratios: list[torch.Tensor] = []
-        self._gathered: dict[Name, float] = {}  # rank 0
+        self._counts: list[torch.Tensor] = []  # of tokens, by sample
+        self._token_ratios: list[torch.Tensor] = []
+        self._gathered: dict[Name, Ratios] = {}  # rank 0
 
     def plan(self, groups: Sequence[SampleGroup], advantages: Sequence[Sequence[float]]) -> Mapping[int, Name]:
         """On rank 0, before a step of these groups, with each rollout's advantage. Names of samples, by their id()."""
@@ -56,11 +64,11 @@ class TrainedSamples:
         """At the end of a step: brings what was measured to rank 0. A collective."""
         values: list[float] = torch.cat(self._ratios).tolist() if self._ratios else []
         mine = {
-            name: value
-            for name, value in zip(self._names, values, strict=True)
+            name: (value, each)
+            for name, value, each in zip(self._names, values, self._of_tokens(), strict=True)
             if name is not None and value != _UNMEASURED
         }
-        self._names, self._ratios = [], []
+        self._names, self._ratios, self._counts, self._token_ratios = [], [], [], []
         every: list[Any] = [mine]
         if torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
             first = torch.distributed.get_rank() == 0
@@ -71,9 +79,19 @@ class TrainedSamples:
 
     def of_step(self) -> list[TrainedSample]:
         """On rank 0, after `gather`: all samples of the step."""
+        unmeasured: tuple[float | None, Sequence[float]] = (None, ())
         return [
-            TrainedSample(*name, advantage, self._gathered.get(name)) for name, advantage in self._advantages.items()
+            TrainedSample(*name, advantage, *self._gathered.get(name, unmeasured))
+            for name, advantage in self._advantages.items()
         ]
+
+    def _of_tokens(self) -> list[array[float]]:
+        """Ratios of the tokens of each sample that this rank has measured; empty ones where they aren't wanted."""
+        if not self._tokens or not self._names:
+            return [array("f") for _ in self._names]
+        counts: list[int] = torch.cat(self._counts).tolist()
+        every = torch.cat(self._token_ratios).cpu().float()
+        return [array("f", part.numpy().tobytes()) for part in every.split(counts)]
 
     def _measure(self, log_probs: torch.Tensor, packed: Mapping[str, Any]) -> None:
         with torch.no_grad():
@@ -86,3 +104,6 @@ class TrainedSamples:
             )
             self._ratios.append(torch.where(sums[1] > 0, sums[0] / sums[1], _UNMEASURED))
             self._names += names
+            if self._tokens:  # they stand sample by sample
+                self._counts.append(sums[1].long())
+                self._token_ratios.append(ratio.clamp(max=_MOST).half())
