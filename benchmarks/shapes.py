@@ -23,6 +23,22 @@ LLAMA_06B: dict[str, Any] = {  # LlamaConfig of Qwen3-0.6B's sizes; its heads ca
 }
 
 _QWEN3: dict[str, Any] = {"vocab_size": 151936, "num_key_value_heads": 8, "head_dim": 128}
+QWEN3_06B: dict[str, Any] = {  # Qwen3Config
+    **_QWEN3,
+    "hidden_size": 1024,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "tie_word_embeddings": True,
+}
+QWEN3_17B: dict[str, Any] = {  # Qwen3Config
+    **_QWEN3,
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "tie_word_embeddings": True,
+}
 QWEN3_4B: dict[str, Any] = {  # Qwen3Config
     **_QWEN3,
     "hidden_size": 2560,
@@ -30,6 +46,14 @@ QWEN3_4B: dict[str, Any] = {  # Qwen3Config
     "num_hidden_layers": 36,
     "num_attention_heads": 32,
     "tie_word_embeddings": True,
+}
+QWEN3_8B: dict[str, Any] = {  # Qwen3Config
+    **_QWEN3,
+    "hidden_size": 4096,
+    "intermediate_size": 12288,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "tie_word_embeddings": False,
 }
 QWEN3_14B: dict[str, Any] = {  # Qwen3Config
     **_QWEN3,

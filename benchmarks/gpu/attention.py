@@ -38,7 +38,8 @@ _GROUP = 8
 _SHAPES = {"short answers": (100, 12, 416), "long answers": (200, 400, 128)}  # prompt, completion, samples a step
 
 
-def _tokenizer() -> Any:
+def tokenizer() -> Any:
+    """The tiny model's."""
     path = Path(__file__).parents[2] / "images/model-tiny/build.py"
     spec = importlib.util.spec_from_file_location("model_tiny", path)
     assert spec is not None
@@ -53,7 +54,7 @@ def write_model(folder: Path) -> None:
     config = LlamaConfig(**SMOLLM2_135M, max_position_embeddings=8192)
     torch.manual_seed(0)
     LlamaForCausalLM(config).save_pretrained(folder)
-    _tokenizer().save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
 
 
 def allow_older_torch() -> None:
@@ -88,13 +89,14 @@ class ExactLoop(TreeAttention):
 class Rollouts:
     """A worker whose samples are all there before the first step."""
 
-    def __init__(self, prompt: int, completion: int, count: int) -> None:
+    def __init__(self, prompt: int, completion: int, count: int, *, shortest: int | None = None) -> None:
+        """`shortest`: completion, in tokens; without it, half of `completion`."""
         self.buffer = GroupBuffer(lambda: 1)
         self.metrics: queue.Queue[dict[str, Any]] = queue.Queue()
         random = np.random.default_rng(0)
         for number in range(count // _GROUP):
             shared = random.integers(0, 400, prompt).tolist()
-            lengths = random.integers(max(1, completion // 2), completion + 1, _GROUP).tolist()
+            lengths = random.integers(shortest or max(1, completion // 2), completion + 1, _GROUP).tolist()
             answers = [random.integers(0, 400, length).tolist() for length in lengths]
             rewards = tuple(float(place % 2) for place in range(_GROUP))
             samples = [
@@ -128,6 +130,8 @@ class Rollouts:
 
 class NoTransfer:
     """Weights go nowhere."""
+
+    sent_dtype = None
 
     def init_weight_transfer(self) -> None:
         """Nothing."""

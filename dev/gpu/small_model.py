@@ -34,7 +34,7 @@ def make_model(
     config = AutoConfig.for_model(
         kind,
         **shape,
-        max_position_embeddings=2048,
+        max_position_embeddings=32768,
         initializer_range=0.06,  # far from uniform, so that other weights give other log-probabilities
         bos_token_id=1,
         eos_token_id=2,

@@ -6,6 +6,9 @@ from tests.support.runs import example
 
 _CHECKED = {"name": "GYMTRAIN_CHECK_SAMPLES", "value": "0.05"}  # each takes the trainer half a second of its CPUs
 
+# ... of as many threads as it can use. With one for each core, two runs on a machine wait for each other's.
+_THREADS = {"name": "OMP_NUM_THREADS", "value": "4"}
+
 
 def gpu_run(name: str, transport: str = "Auto", **trainer_config: Any) -> dict[str, Any]:
     """The quickstart with vLLM on one GPU and the trainer on another, or on a share of the same.
@@ -15,11 +18,11 @@ def gpu_run(name: str, transport: str = "Auto", **trainer_config: Any) -> dict[s
     """
     run = example("quickstart.yaml", name)
     spec = run["spec"]
-    spec["inference"].update(gpus=1, args=["--max-model-len=512", "--gpu-memory-utilization=0.3"])
+    spec["inference"].update(gpus=1, args=["--max-model-len=512", "--gpu-memory-utilization=0.15"])
     spec["inference"]["template"] = {"spec": {"shareProcessNamespace": True}}
     spec["trainer"].update(gpus=1)
     spec["trainer"]["config"].update(trainer_config)
-    containers = [{"name": "trainer", "env": [_CHECKED, {"name": "NCCL_DEBUG", "value": "INFO"}]}]
+    containers = [{"name": "trainer", "env": [_CHECKED, _THREADS, {"name": "NCCL_DEBUG", "value": "INFO"}]}]
     spec["trainer"]["template"] = {"spec": {"shareProcessNamespace": True, "containers": containers}}
     spec["weightSync"] = {"transport": transport}
     if transport == "LoRAFilesystem":
