@@ -6,7 +6,7 @@ SHELL := bash
 
 UV = $(shell dev/uv.sh)
 PYTHON = $(shell dev/python.sh)
-RUN = $(UV) run --python "$(PYTHON)" --locked --extra operator --extra cli --group dev
+RUN = $(UV) run --python "$(PYTHON)" --locked --extra operator --extra cli --group dev --group site
 # NeMo Gym pins libraries that the rest can't live with, so its tests run in an environment of their own.
 RUN_GYM = UV_PROJECT_ENVIRONMENT=.venv-gym $(UV) run --python "$(PYTHON)" --locked --extra gym --extra gym-swe --group dev
 E2E = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m "e2e and not faults and not large and not gpu_images and not gpu"
@@ -36,13 +36,13 @@ test: ## All test rings, and lint
 
 ##@ parts of the tests
 .PHONY: lint
-lint: ## Format, lint, types, import contracts, generated files
+lint: ## Format, lint, types, import contracts, generated files, links of the documentation
 	$(RUN) ruff format --check .
 	$(RUN) ruff check .
 	dev/run go-format
 	$(RUN) mypy
 	PYTHONPATH=api:kube:operator:cli:trainer:gateway:broker:gym:inference $(RUN) lint-imports
-	$(MAKE) --no-print-directory verify
+	$(MAKE) --no-print-directory verify site
 
 .PHONY: format
 format: ## Format, and fix what lint can fix
@@ -65,6 +65,11 @@ verify: ## Compare the generated files with what the types say
 	PYTHONPATH=api:cli $(RUN) python -m gymtrain_cli.reference --check
 	$(PYTHON) -m dev.versions page --check
 	$(PYTHON) -m tests.environments page --check
+
+.PHONY: site
+site: ## Build the documentation as a site, out/site, and check its links; a second (SITE_REPOSITORY=https://...: the repository, for links to other files)
+	@# The theme's makers say at each build that they move to another generator.
+	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --quiet
 
 .PHONY: wheel
 wheel: ## Build the wheel of the command line and the Python client: dist/gymtrain-*.whl, for pipx install "dist/...whl[cli]"
