@@ -14,6 +14,7 @@ GPUS = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m gpu
 GPU_IMAGES = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m gpu_images
 LARGE = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m large
 FAULTS = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m faults
+PARTS_PATH = api:kube:operator:cli:trainer:gateway:broker:gym:inference
 PYTEST_ARGS ?=
 # Side by side; a make of its own, not a part of the one that calls it.
 LANES = MAKEFLAGS= $(MAKE) --no-print-directory --jobs=2 PYTEST_ARGS="$(PYTEST_ARGS)"
@@ -41,7 +42,7 @@ lint: ## Format, lint, types, import contracts, generated files, links of the do
 	$(RUN) ruff check .
 	dev/run go-format
 	$(RUN) mypy
-	PYTHONPATH=api:kube:operator:cli:trainer:gateway:broker:gym:inference $(RUN) lint-imports
+	PYTHONPATH=$(PARTS_PATH) $(RUN) lint-imports
 	$(MAKE) --no-print-directory verify site
 
 .PHONY: format
@@ -51,10 +52,11 @@ format: ## Format, and fix what lint can fix
 	dev/run go-format --write
 
 .PHONY: generate
-generate: ## Regenerate the CRD, the chart's copy of it, the reference, and the tables of memory, versions and environments
+generate: ## Regenerate the CRD, the chart's copy of it, the reference, and the tables of memory, metrics, versions and environments
 	PYTHONPATH=api $(RUN) python -m gymtrain_api.crd
 	PYTHONPATH=api:trainer $(RUN) python -m gymtrain_trainer.sizing.page
 	PYTHONPATH=api:cli $(RUN) python -m gymtrain_cli.reference
+	PYTHONPATH=$(PARTS_PATH) $(RUN) python -m dev.metrics
 	$(PYTHON) -m dev.versions page
 	$(PYTHON) -m tests.environments page
 
@@ -63,6 +65,7 @@ verify: ## Compare the generated files with what the types say
 	PYTHONPATH=api $(RUN) python -m gymtrain_api.crd --check
 	PYTHONPATH=api:trainer $(RUN) python -m gymtrain_trainer.sizing.page --check
 	PYTHONPATH=api:cli $(RUN) python -m gymtrain_cli.reference --check
+	PYTHONPATH=$(PARTS_PATH) $(RUN) python -m dev.metrics --check
 	$(PYTHON) -m dev.versions page --check
 	$(PYTHON) -m tests.environments page --check
 
