@@ -11,6 +11,14 @@ from markdown import Markdown
 
 from dev.site.hooks import SLUGIFY, Links, LinksExtension, differences, foreign_assets, with_folders
 
+ROOT = Path(__file__).parents[3]
+MADE = ("docs", "out", "dist", "build")  # docs/ is the site's; the others are git's to ignore
+OTHER_PAGES = [
+    path
+    for path in sorted([*ROOT.glob("*.md"), *ROOT.glob("[a-z]*/**/*.md")])
+    if path.relative_to(ROOT).parts[0] not in MADE
+]
+
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
@@ -79,6 +87,15 @@ def test_a_link_to_nothing_is_a_warning(
     assert f"'docs/page.md' links to '{link}'" in record.getMessage()
     assert why in record.getMessage()
     assert record.name.startswith("mkdocs."), "the strict build counts only mkdocs' own loggers"
+
+
+@pytest.mark.parametrize("path", OTHER_PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_of_pages_outside_the_site_lead_somewhere(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    links = Links(ROOT / "no-site", "")  # so that links into docs/ are checked too
+    links.page = path
+    with caplog.at_level(logging.WARNING):
+        Markdown(extensions=["fenced_code", "tables", LinksExtension(links)]).convert(path.read_text())
+    assert [record.getMessage() for record in caplog.records] == []
 
 
 def test_a_link_in_code_is_none(repository: Path, caplog: pytest.LogCaptureFixture) -> None:
