@@ -71,8 +71,8 @@ verify: ## Compare the generated files with what the types say
 
 .PHONY: site
 site: ## Build the documentation as a site, out/site, and check its links; a second (SITE_REPOSITORY=https://...: the repository, for links to other files)
-	@# The theme's makers say at each build that they move to another generator.
-	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --quiet
+	@# Not --quiet: mkdocs counts no warnings then, and fails on none. The variable: the theme's makers advertise their next generator.
+	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build
 
 .PHONY: wheel
 wheel: ## Build the wheel of the command line and the Python client: dist/gymtrain-*.whl, for pipx install "dist/...whl[cli]"

@@ -4,6 +4,9 @@ That all of docs/ builds is what `make site` checks.
 """
 
 import logging
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -118,6 +121,31 @@ def test_anchors_are_those_of_the_repositorys_host() -> None:
 )
 def test_what_would_read_differently_is_found(text: str, found: list[str]) -> None:
     assert differences(text, Markdown(extensions=["tables"]).convert(text)) == found
+
+
+@pytest.mark.parametrize(
+    ("page", "code"),
+    [
+        ("# Page\n\n[a](../examples/run.yaml) [b](#page)\n", 0),
+        ("# Page\n\n[a](../examples/nothing.yaml)\n", 1),
+        ("# Page\n\n[a](#nothing)\n", 1),
+        ("# Page\n\n[a](nothing.md)\n", 1),
+        ("# Page\n\nText:\n- a\n", 1),
+    ],
+)
+def test_make_site_fails_on_what_it_finds(repository: Path, page: str, code: int) -> None:
+    (repository / "docs/page.md").write_text(page)
+    # The project's own configuration, with another navigation, and from elsewhere.
+    (repository / "mkdocs.yml").write_text(
+        f"INHERIT: {ROOT}/mkdocs.yml\n"
+        f"theme: {{name: material, custom_dir: {ROOT}/dev/site/overrides}}\n"
+        f"hooks: [{ROOT}/dev/site/hooks.py]\n"
+        "nav: [page.md, {Decisions: decisions/*}]\n"
+    )
+    (arguments,) = re.findall(r"\$\(RUN\) mkdocs (.*)", (ROOT / "Makefile").read_text())
+    command = [sys.executable, "-m", "mkdocs", *arguments.split(), "--config-file", str(repository / "mkdocs.yml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
 
 
 def test_a_folder_in_the_navigation_stands_for_its_pages(repository: Path) -> None:
