@@ -70,7 +70,7 @@ verify: ## Compare the generated files with what the types say
 	$(PYTHON) -m tests.environments page --check
 
 .PHONY: site
-site: ## Build the documentation as a site, out/site, and check its links; a second (SITE_REPOSITORY=https://...: the repository, for links to other files)
+site: ## Build the documentation as a site, out/site, and check its links; seconds (SITE_REPOSITORY=https://...: the repository, for links to other files)
 	@# Not --quiet: mkdocs counts no warnings then, and fails on none. The variable: the theme's makers advertise their next generator.
 	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build
 
