@@ -6,7 +6,7 @@ SHELL := bash
 
 UV = $(shell dev/uv.sh)
 PYTHON = $(shell dev/python.sh)
-RUN = $(UV) run --python "$(PYTHON)" --locked --extra operator --extra cli --extra report --group dev
+RUN = $(UV) run --python "$(PYTHON)" --locked --extra operator --extra cli --extra report --group dev --group site
 # NeMo Gym pins libraries that the rest can't live with, so its tests run in an environment of their own.
 RUN_GYM = UV_PROJECT_ENVIRONMENT=.venv-gym $(UV) run --python "$(PYTHON)" --locked --extra gym --extra gym-swe --group dev
 E2E = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m "e2e and not faults and not large and not gpu_images and not gpu"
@@ -14,6 +14,7 @@ GPUS = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m gpu
 GPU_IMAGES = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m gpu_images
 LARGE = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m large
 FAULTS = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m faults
+PARTS_PATH = api:kube:operator:cli:trainer:report:gateway:broker:gym:inference
 PYTEST_ARGS ?=
 # Side by side; a make of its own, not a part of the one that calls it.
 LANES = MAKEFLAGS= $(MAKE) --no-print-directory --jobs=2 PYTEST_ARGS="$(PYTEST_ARGS)"
@@ -36,13 +37,13 @@ test: ## All test rings, and lint
 
 ##@ parts of the tests
 .PHONY: lint
-lint: ## Format, lint, types, import contracts, generated files
+lint: ## Format, lint, types, import contracts, generated files, links of the documentation
 	$(RUN) ruff format --check .
 	$(RUN) ruff check .
 	dev/run go-format
 	$(RUN) mypy
-	PYTHONPATH=api:kube:operator:cli:trainer:report:gateway:broker:gym:inference $(RUN) lint-imports
-	$(MAKE) --no-print-directory verify
+	PYTHONPATH=$(PARTS_PATH) $(RUN) lint-imports
+	$(MAKE) --no-print-directory verify site
 
 .PHONY: format
 format: ## Format, and fix what lint can fix
@@ -51,10 +52,11 @@ format: ## Format, and fix what lint can fix
 	dev/run go-format --write
 
 .PHONY: generate
-generate: ## Regenerate the CRD, the chart's copy of it, the reference, and the tables of memory, versions and environments
+generate: ## Regenerate the CRD, the chart's copy of it, the reference, and the tables of memory, metrics, versions and environments
 	PYTHONPATH=api $(RUN) python -m gymtrain_api.crd
 	PYTHONPATH=api:trainer $(RUN) python -m gymtrain_trainer.sizing.page
 	PYTHONPATH=api:cli $(RUN) python -m gymtrain_cli.reference
+	PYTHONPATH=$(PARTS_PATH) $(RUN) python -m dev.metrics
 	$(PYTHON) -m dev.versions page
 	$(PYTHON) -m tests.environments page
 
@@ -63,8 +65,14 @@ verify: ## Compare the generated files with what the types say
 	PYTHONPATH=api $(RUN) python -m gymtrain_api.crd --check
 	PYTHONPATH=api:trainer $(RUN) python -m gymtrain_trainer.sizing.page --check
 	PYTHONPATH=api:cli $(RUN) python -m gymtrain_cli.reference --check
+	PYTHONPATH=$(PARTS_PATH) $(RUN) python -m dev.metrics --check
 	$(PYTHON) -m dev.versions page --check
 	$(PYTHON) -m tests.environments page --check
+
+.PHONY: site
+site: ## Build the documentation as a site, out/site, and check its links; seconds (SITE_REPOSITORY=https://...: the repository, for links to other files)
+	@# Not --quiet: mkdocs counts no warnings then, and fails on none. The variable: the theme's makers advertise their next generator.
+	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build
 
 .PHONY: wheel
 wheel: ## Build the wheel of the command line and the Python client: dist/gymtrain-*.whl, for pipx install "dist/...whl[cli]"

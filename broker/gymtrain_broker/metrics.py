@@ -38,23 +38,30 @@ class Metrics:
         )
         self.ended = Counter(
             "gymtrain_broker_ended_total",
-            "Sandboxes and requests that ended, by reason.",
+            "Sandboxes and requests that ended, by reason: Closed, Expired, Idle, Abandoned, Deadline, Rejected, "
+            "Unschedulable, Restarted, Exited, PodDeleted, or the kubelet's own, such as OOMKilled.",
             ["reason"],
             registry=registry,
         )
         self.wasted = Counter(
             "gymtrain_broker_wasted_total",
-            "Sandboxes made ahead that were deleted unused.",
+            "Sandboxes made ahead that were deleted unused, by purpose.",
             ["made_for"],
             registry=registry,
         )
-        self.made = Counter("gymtrain_broker_made_total", "Pods made, by purpose.", ["made_for"], registry=registry)
+        self.made = Counter(
+            "gymtrain_broker_made_total",
+            "Pods made, by purpose: Claim (a request), Pool, LookAhead, PrePull (its image alone).",
+            ["made_for"],
+            registry=registry,
+        )
         self.resets = Counter(
             "gymtrain_broker_resets_total", "Sandboxes that were restarted for another task.", registry=registry
         )
         self.pull_failures = Counter(
             "gymtrain_broker_pull_failures_total",
-            "Sandboxes made ahead that were given up because their image could not be pulled.",
+            "Sandboxes made ahead that were given up because their image could not be pulled, by reason: "
+            "throttled, or the kubelet's own, such as ErrImagePull.",
             ["reason"],
             registry=registry,
         )
@@ -85,7 +92,9 @@ class _Now(Collector):
         """Yields the current values."""
         state = self._state
         yield GaugeMetricFamily("gymtrain_broker_queued", "Requests that wait for their turn.", value=len(state.queue))
-        claims = GaugeMetricFamily("gymtrain_broker_sandboxes", "Sandboxes by state.", labels=["state"])
+        claims = GaugeMetricFamily(
+            "gymtrain_broker_sandboxes", "Sandboxes by state: Queued, Starting, Running.", labels=["state"]
+        )
         for name, count in sorted(
             Count(str(claim.state) for claim in state.claims.values() if not claim.final).items()
         ):
@@ -93,7 +102,7 @@ class _Now(Collector):
         yield claims
         pods = GaugeMetricFamily(
             "gymtrain_broker_pods",
-            "Sandbox pods: leased, free and ready, starting, resetting, pulling an image ahead, ending.",
+            "Sandbox pods by state: leased, ready (free), starting, resetting, pulling (an image ahead), ending.",
             labels=["state"],
         )
         for name, count in sorted(Count(map(state.word, state.pods.values())).items()):

@@ -40,7 +40,8 @@ class Metrics:
         )
         self.forks = Counter(
             "gymtrain_gateway_forks_total",
-            "Chat completions whose history the template wrote differently, by reason.",
+            "Chat completions whose history the template wrote differently, by reason: rewritten, changed, edited, "
+            "dropped, no_end_of_turn, multimodal, refused.",
             ["reason"],
             registry=registry,
         )
@@ -52,12 +53,16 @@ class Metrics:
         )
         self.constrained = Counter(
             "gymtrain_gateway_constrained_total",
-            "Policy calls with a grammar-constrained answer (tool_choice, JSON schemas), by kind of grammar.",
+            "Policy calls with a grammar-constrained answer (tool_choice, JSON schemas), by kind of grammar: json, "
+            "regex, choice, grammar, json_object, structural_tag.",
             ["by"],
             registry=registry,
         )
         self.retries = Counter(
-            "gymtrain_gateway_retries_total", "Tries that failed because of a pod.", ["reason"], registry=registry
+            "gymtrain_gateway_retries_total",
+            "Tries that failed because of a pod, by reason: connection, status, aborted, garbled.",
+            ["reason"],
+            registry=registry,
         )
         self.refused = Counter(
             "gymtrain_gateway_refused_total",

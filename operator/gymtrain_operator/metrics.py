@@ -4,18 +4,20 @@ from prometheus_client import Counter, Gauge, Histogram
 
 RECONCILE_SECONDS = Histogram(
     "gymtrain_operator_reconcile_seconds",
-    "Time of one reconcile of one run.",
-    ["kind"],  # full: everything was read; tick: only the trainer was asked
+    "Time of one reconcile of one run, by kind: full (everything was read), tick (only the trainer was asked).",
+    ["kind"],
     buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0),
 )
 RECONCILE_ERRORS = Counter(
     "gymtrain_operator_reconcile_errors_total", "Reconciles that ended in an error, by its class.", ["reason"]
 )
-RUNS = Gauge("gymtrain_operator_runs", "Runs by state.", ["state"])
+RUNS = Gauge("gymtrain_operator_runs", "Runs by state, that of status.state.", ["state"])
 STATUS_WRITES = Counter("gymtrain_operator_status_writes_total", "Status writes.")
 QUEUE = Gauge("gymtrain_operator_queue_length", "Runs that wait to be reconciled.")
 API_REQUESTS = Counter(
-    "gymtrain_operator_api_requests_total", "Requests to the API server, without watches.", ["method", "code"]
+    "gymtrain_operator_api_requests_total",
+    "Requests to the API server without watches, by method and status; code is none if there was no answer.",
+    ["method", "code"],
 )
 API_SECONDS = Histogram(
     "gymtrain_operator_api_request_seconds",

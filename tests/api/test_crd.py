@@ -1,6 +1,7 @@
 """The CRD as the API server sees it: structural, with defaults, pruning and a status of its own."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tests.support.kubectl import Kubectl, KubectlError
 from tests.support.specs import smallest_run
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
+TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial.md"
 
 
 def test_the_crd_is_established_and_structural(kubectl: Kubectl) -> None:
@@ -21,6 +23,12 @@ def test_the_crd_is_established_and_structural(kubectl: Kubectl) -> None:
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_examples_are_accepted(kubectl: Kubectl, path: Path) -> None:
     kubectl.run("apply", "--dry-run=server", "--validate=strict", "-f", str(path))
+
+
+def test_the_tutorials_run_is_accepted(kubectl: Kubectl, tmp_path: Path) -> None:
+    (block,) = re.findall(r"```yaml\n(.*?)```", TUTORIAL.read_text(), re.DOTALL)
+    (tmp_path / "run.yaml").write_text(block)
+    kubectl.run("apply", "--dry-run=server", "--validate=strict", "-f", str(tmp_path / "run.yaml"))
 
 
 def test_server_side_apply_takes_an_example(kubectl: Kubectl) -> None:

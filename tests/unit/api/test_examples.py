@@ -1,4 +1,4 @@
-"""Every example fits the types; the api ring applies them to a real API server."""
+"""Every example, and every run that a page shows, fits the types; the api ring applies them to a real API server."""
 
 import re
 from pathlib import Path
@@ -7,9 +7,14 @@ from typing import Any
 import pytest
 import yaml
 
+from gymtrain_api import labels
+from gymtrain_api.merge import merge
 from gymtrain_api.spec import GymTrainingRunSpec
+from gymtrain_cli.init import Wanted, manifest
 
 README = Path(__file__).parents[3] / "README.md"
+DOCS = README.parent / "docs"
+PAGES = [path for path in sorted(DOCS.glob("*.md")) if "```yaml" in path.read_text()]
 EXAMPLES = sorted((README.parent / "examples").glob("*.yaml"))
 
 
@@ -50,6 +55,37 @@ def test_the_readmes_run_keeps_its_model_and_sees_tool_calls() -> None:
     assert "save_steps" in spec.trainer.config
     # Its environment is that of examples/workplace-assistant.yaml, which says what these are for.
     assert {"--enable-auto-tool-choice", "--tool-call-parser=hermes"} <= set(spec.inference.args)
+
+
+def _blocks(path: Path) -> list[Any]:
+    """What the YAML blocks of a page hold."""
+    blocks = re.findall(r"^```yaml\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE)
+    return [document for block in blocks for document in yaml.safe_load_all(block) if document]
+
+
+def _spec(document: dict[str, Any]) -> dict[str, Any]:
+    """The spec of a document: a run's own, or a page's part of one, over the README's."""
+    if "kind" in document:
+        spec: dict[str, Any] = document["spec"]
+        return spec
+    part = document.get("spec", document)
+    return merge(_readmes_run()["spec"], part)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_what_a_page_shows_of_runs_fits_the_types(path: Path) -> None:
+    shown = [document for document in _blocks(path) if document.get("kind", labels.KIND) == labels.KIND]
+    for document in shown:
+        GymTrainingRunSpec.model_validate(_spec(document))
+
+
+def test_the_tutorials_run_is_what_init_writes_but_for_data_and_evaluation() -> None:
+    (run,) = _blocks(DOCS / "tutorial.md")
+    (config,) = run["spec"]["gym"]["configPaths"]
+    written = yaml.safe_load(manifest(Wanted([config], run["spec"]["model"]["source"])))
+    assert {"data", "evaluation"} < run["spec"].keys()
+    chosen = {key: run["spec"][key] for key in ("data", "evaluation")}
+    assert run == written | {"spec": written["spec"] | chosen}
 
 
 def test_the_readme_builds_before_it_installs_and_installs_before_it_applies() -> None:
