@@ -35,10 +35,11 @@ def _start(kubectl: Kubectl, run: dict[str, Any]) -> None:
     eventually(lambda: step(kubectl, name) >= 2, "two steps are done", 5 * MINUTES)
 
 
-def _finish(kubectl: Kubectl, name: str, attempts: int = 1) -> None:
+def _finish(kubectl: Kubectl, name: str, attempts: int = 1, *, checked: bool = True) -> None:
     kubectl.wait_condition(name, "Complete", 5 * MINUTES)
     assert kubectl.get("gymtrainingrun", name)["status"]["attempt"] <= attempts
-    assert_no_wrong_sample(kubectl, name)
+    if checked:
+        assert_no_wrong_sample(kubectl, name)
 
 
 def _reward(kubectl: Kubectl, name: str, steps: slice) -> float:
@@ -61,7 +62,8 @@ def test_a_run_trains_on_gpus_to_its_end(operator: Kubectl, kubectl: Kubectl, tr
     log = kubectl.logs(pod_of(kubectl, "main", role="inference")["metadata"]["name"], "inference")
     assert "Graph capturing finished" in log, "CUDA graphs are on"
 
-    _finish(kubectl, "main")
+    # Of an adapter, the weights that are sent make no model by themselves: the parity check has to do.
+    _finish(kubectl, "main", checked=transport != "LoRAFilesystem")
     status = kubectl.get("gymtrainingrun", "main")["status"]
     assert status["weightSync"]["transport"] == transport
     assert _reward(kubectl, "main", slice(-5, None)) > _reward(kubectl, "main", slice(0, 3)) + 0.1

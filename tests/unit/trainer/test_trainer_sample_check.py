@@ -9,7 +9,7 @@ import pytest
 
 from gymtrain_trainer.errors import SettingsError
 from gymtrain_trainer.framework import TrainingSample
-from gymtrain_trainer.monitoring.sample_check import SampleChecker, share_to_check, tolerance_of
+from gymtrain_trainer.monitoring.sample_check import SampleChecker, Tolerance, share_to_check, tolerance_of
 from gymtrain_trainer.progress import ProgressBoard
 from tests.unit.trainer.test_trainer_settings import spec
 
@@ -45,7 +45,7 @@ def sample(*versions: int, given: Sequence[float] = (-3.0, -3.0)) -> TrainingSam
 
 
 def checker(board: ProgressBoard, share: float = 1.0) -> SampleChecker:
-    return SampleChecker(Weights(), lambda: None, board, temperature=1.0, tolerance=0.005, share=share)
+    return SampleChecker(Weights(), lambda: None, board, temperature=1.0, tolerance=Tolerance(0.005), share=share)
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
@@ -118,9 +118,11 @@ def test_the_variable_is_a_share_and_nothing_else() -> None:
 
 def test_half_precision_in_vllm_is_given_more_room() -> None:
     config = {"max_steps": 1}
-    assert tolerance_of(spec(config)) == 0.005
-    assert tolerance_of(spec(config, inference={"gpus": 1})) == 0.1
-    assert tolerance_of(spec(config, inference={"gpus": 1}, model={"source": "hf://a/b", "dtype": "float32"})) == 0.005
+    full = {"source": "hf://a/b", "dtype": "float32"}
+    for run in (spec(config), spec(config, inference={"gpus": 1}, model=full)):
+        assert [tolerance_of(run).of(tokens) for tokens in (1, 100)] == [0.005, 0.005]
+    half = tolerance_of(spec(config, inference={"gpus": 1}))
+    assert [round(half.of(tokens), 3) for tokens in (1, 4, 10_000)] == [0.25, 0.175, 0.102]
 
 
 def test_a_sample_that_a_grammar_held_is_not_called_wrong(capsys: pytest.CaptureFixture[str]) -> None:

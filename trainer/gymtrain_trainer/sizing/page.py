@@ -40,8 +40,15 @@ class Measured:
     where: str
 
 
-# The only place for measured rows. None so far: memory has not been measured on GPUs.
-MEASURED: tuple[Measured, ...] = ()
+_H200 = "H200, 2026-11-24"  # docs/recorded/gpu/training.md
+
+# The only place for measured rows.
+MEASURED: tuple[Measured, ...] = (
+    Measured("Qwen3-0.6B", 1, 1, 0, 8192, 12.4, _H200),
+    Measured("Qwen3-1.7B", 1, 1, 0, 8192, 32.9, _H200),
+    Measured("Qwen3-4B", 1, 1, 0, 8192, 76.7, _H200),
+    Measured("Qwen3-4B", 1, 1, _RANK, 8192, 22.4, _H200),
+)
 
 
 def page(text: str) -> str:
