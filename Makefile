@@ -31,6 +31,7 @@ demo: ## Start a cluster with the images that the quickstart needs, install the 
 .PHONY: test
 test: ## All test rings, and lint
 	$(LANES) lint test-unit
+	$(MAKE) --no-print-directory test-browser
 	@# One after the other: side by side they take as long on two cores, and attacks in sandboxes starve what waits.
 	$(MAKE) --no-print-directory test-processes
 	$(MAKE) --no-print-directory test-e2e
@@ -82,6 +83,10 @@ wheel: ## Build the wheel of the command line and the Python client: dist/gymtra
 test-unit: ## Unit tests: no cluster, seconds
 	$(RUN) pytest tests/unit -m "not gym and not torch" $(PYTEST_ARGS)
 	dev/run go-test
+
+.PHONY: test-browser
+test-browser: ## Tests of the report's page in a real browser: headless Chromium, installed if need be
+	CHROMEDRIVER="$$(dev/browser.sh)" $(RUN) --group browser pytest tests/browser -m browser $(PYTEST_ARGS)
 
 .PHONY: test-gym
 test-gym: ## Unit tests of the Gym image: with NeMo Gym itself, two minutes

@@ -263,7 +263,9 @@ function sampledTokens(sampled) {
 }
 
 let typing;
-filters.addEventListener("input", () => { clearTimeout(typing); typing = setTimeout(() => { offset = 0; show(); }, 150); });
+for (const event of ["input", "change"]) { // of lists, some browsers tell the latter alone
+  filters.addEventListener(event, () => { clearTimeout(typing); typing = setTimeout(() => { offset = 0; show(); }, 150); });
+}
 filters.addEventListener("submit", (event) => event.preventDefault());
 document.getElementById("before").addEventListener("click", () => { offset = Math.max(0, offset - PAGE); show(); });
 document.getElementById("after").addEventListener("click", () => { offset += PAGE; show(); });

@@ -52,6 +52,7 @@ RUNS_WITH: dict[str, list[tuple[str, ...]]] = {
     "benchmarks/packing.py": [("trainer", "dev")],
     "benchmarks/http_full.py": [("trainer", "inference", "test")],
     "tests": [DEVELOPMENT],
+    "tests/browser": [(*DEVELOPMENT, "browser")],
     "tests/data_sources": [("gym", "gym-swe", "dev", "data-sources")],
     "tests/e2e/gpu_images": [("trainer", "inference-gpu", "dev")],
     "tests/environments": [("gym", "gym-swe", "dev")],
