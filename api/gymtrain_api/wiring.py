@@ -75,6 +75,7 @@ ENV_IMAGE_VOLUMES = "GYMTRAIN_IMAGE_VOLUMES"  # "1": the cluster supports them, 
 # Environment of trainer pods.
 ENV_ATTEMPT = "GYMTRAIN_ATTEMPT"
 ENV_NODES = "GYMTRAIN_NODES"
+ENV_MASTER_HOST = "GYMTRAIN_MASTER_HOST"  # DNS name of the attempt's node 0, known some seconds after its pod
 ENV_NODE_RANK = "JOB_COMPLETION_INDEX"  # set by the Job controller
 ENV_CHECK_SAMPLES = "GYMTRAIN_CHECK_SAMPLES"  # debugging: share of rows (0 to 1) to recompute log-probabilities for
 

@@ -202,9 +202,11 @@ def reader_pod(run: Object) -> Object:
         FetchError: the run keeps no files.
     """
     name, spec = run["metadata"]["name"], run["spec"]
-    checkpoint = (spec.get("trainer") or {}).get("checkpoint")
+    trainer = spec.get("trainer") or {}
+    checkpoint = trainer.get("checkpoint")
     status = GymTrainingRunStatus.model_validate(run.get("status") or {})
-    image = (spec.get("trainer") or {}).get("image") or (status.images.trainer if status.images else None)
+    own = None if trainer.get("command") else trainer.get("image")  # another trainer's image need have no Python
+    image = own or (status.images.trainer if status.images else None)
     if not checkpoint:
         raise FetchError(f"run {name} has no trainer.checkpoint: what its pod wrote is gone with the pod")
     if not image:
