@@ -41,7 +41,7 @@ lint: ## Format, lint, types, import contracts, generated files
 	$(RUN) ruff check .
 	dev/run go-format
 	$(RUN) mypy
-	PYTHONPATH=api:kube:operator:cli:trainer:gateway:broker:gym:inference $(RUN) lint-imports
+	PYTHONPATH=api:kube:operator:cli:trainer:gateway:broker:gym:inference:conformance $(RUN) lint-imports
 	$(MAKE) --no-print-directory verify
 
 .PHONY: format

@@ -1,0 +1,169 @@
+"""The run that a trainer is tried with.
+
+without run.json   it has to end
+attempt 1          the servers come up after it ─► rollouts ─► SIGTERM
+attempt 2          a rollout fails ─► vLLM loses its weights ─► the end
+"""
+
+import contextlib
+import socket
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gymtrain_api.spec import GymTrainingRunSpec
+from gymtrain_api.transports import syncs_weights
+from gymtrain_api.wiring import GATEWAY_PORT, TRAINER_GRACE_SECONDS
+from gymtrain_conformance.place import AGENTS, Place, Ports, make_place
+from gymtrain_conformance.record import Ended, Look, Record, Rollout, ServersUp, Started
+from gymtrain_conformance.stand_ins import Agents, Ask, Gateway, Server, Vllm
+from gymtrain_conformance.trainer import Observer, Process
+
+GATEWAY_HOSTS = tuple(f"127.0.93.{number}" for number in range(1, 33))  # a gateway's port can't be chosen, so its host
+_SERVERS_AFTER_SECONDS = 1.0
+_WITHOUT_RUN_SECONDS = 60.0
+_LOOK_AGAIN_SECONDS = 0.5  # for a last look at what vLLM was left with
+
+
+class TrialError(Exception):
+    """The trial can't be made on this machine, or with this run."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What was tried, and what was seen of it."""
+
+    spec: GymTrainingRunSpec
+    record: Record
+    without_run: Ended
+    inputs_before: dict[str, tuple[int, int]]
+    inputs_after: dict[str, tuple[int, int]]
+    log: str
+
+    @property
+    def syncs(self) -> bool:
+        """Whether weights are sent."""
+        return syncs_weights(self.spec)
+
+
+def run_trial(spec: GymTrainingRunSpec, command: Sequence[str], *, seconds: float, model: Path | None = None) -> Trial:
+    """Runs a trainer's command through the trial.
+
+    Args:
+        spec: of the run.
+        command: of the trainer.
+        seconds: that an attempt may take.
+        model: a Hugging Face folder; one without a real model where it is left out.
+
+    Raises:
+        TrialError: the run can't be played here.
+    """
+    if spec.rollout.mode != "Agent" or spec.trainer.nodes != 1:
+        raise TrialError("the trial has agents and one node: leave out rollout.mode and trainer.nodes")
+    if spec.weight_sync.transport not in {"Auto", "HTTPFull", "None"}:
+        raise TrialError("vLLM's stand-in pulls weights over HTTP: set weightSync.transport to HTTPFull or None")
+    record = Record()
+    with tempfile.TemporaryDirectory(prefix="gymtrain-conformance-") as temporary:
+        folder, gateway = Path(temporary), Gateway()
+        log = folder / "log"
+        vllm = Vllm(record, "conformance")
+        agents = Agents(record, vllm, gateway, syncs=syncs_weights(spec))
+        with _gateway_server(gateway) as host:
+            ports = Ports(_free_port(), tuple(_free_port() for _ in AGENTS), _free_port())
+            place = make_place(folder / "pod", spec, ports, host, model)
+            before = place.inputs()
+            environment = place.environment(1, ports, folder / "missing" / "run.json")
+            with Process(command, environment, log) as process:
+                without_run = process.wait(Record(), _WITHOUT_RUN_SECONDS, place.termination_log)
+            play = _Play(command, place, ports, record, vllm, agents, seconds, _grace_seconds(spec), log)
+            with contextlib.ExitStack() as servers, Observer(record, ports.trainer, vllm):
+                play.first_attempt(servers)
+                play.second_attempt()
+        return Trial(spec, record, without_run, before, place.inputs(), log.read_text(errors="replace"))
+
+
+@dataclass
+class _Play:
+    """The two attempts."""
+
+    command: Sequence[str]
+    place: Place
+    ports: Ports
+    record: Record
+    vllm: Vllm
+    agents: Agents
+    seconds: float
+    grace_seconds: float
+    log: Path
+
+    def first_attempt(self, servers: contextlib.ExitStack) -> None:
+        """Until it has trained a step; then it is stopped."""
+        with self._start(1) as process:
+            process.until(lambda: False, _SERVERS_AFTER_SECONDS)
+            self._open(servers)
+            if process.until(self._has_trained, self.seconds):
+                process.stop(self.record)
+                process.wait(self.record, self.grace_seconds, self.place.termination_log)
+            else:
+                process.wait(self.record, 0.0, self.place.termination_log)
+
+    def second_attempt(self) -> None:
+        """To its end, with what goes wrong in a cluster."""
+        deadline = time.monotonic() + self.seconds
+        with self._start(2) as process:
+            self.agents.fail_next = True
+            started = len(self.record.of(Rollout))
+            # While a rollout is open: it is answered once the pod has weights again.
+            if process.until(lambda: len(self.record.of(Rollout)) > started, self.seconds) and self.agents.syncs:
+                self.vllm.lose()
+            process.until(lambda: process.ended, max(0.0, deadline - time.monotonic()))
+            process.wait(self.record, 0.0, self.place.termination_log)
+            time.sleep(_LOOK_AGAIN_SECONDS)
+
+    def _start(self, attempt: int) -> Process:
+        self.place.termination_log.unlink(missing_ok=True)
+        self.agents.attempt = attempt
+        self.record.add(Started(attempt))
+        return Process(self.command, self.place.environment(attempt, self.ports), self.log)
+
+    def _open(self, servers: contextlib.ExitStack) -> None:
+        asked: list[tuple[int, Ask]] = [(self.ports.vllm, self.vllm.ask)]
+        asked += [(port, self.agents.of(name)) for port, name in zip(self.ports.agents, AGENTS, strict=True)]
+        for port, ask in asked:
+            server = Server("127.0.0.1", port, ask)
+            servers.callback(server.close)
+        self.record.add(ServersUp())
+
+    def _has_trained(self) -> bool:
+        """Whether it says that a step is done; of one that says nothing, whether a good many rollouts are."""
+        steps = [look.progress.step for look in self.record.of(Look) if look.progress is not None]
+        return max(steps) > 0 if steps else self.agents.answered >= 8
+
+
+def _grace_seconds(spec: GymTrainingRunSpec) -> float:
+    """Between SIGTERM and SIGKILL, as the pod has it."""
+    pod = (spec.trainer.template or {}).get("spec") or {}
+    return float(pod.get("terminationGracePeriodSeconds", TRAINER_GRACE_SECONDS))
+
+
+@contextlib.contextmanager
+def _gateway_server(gateway: Gateway) -> Iterator[str]:
+    """The host that the gateway's stand-in listens on."""
+    for host in GATEWAY_HOSTS:
+        with contextlib.suppress(OSError):
+            server = Server(host, GATEWAY_PORT, gateway.ask)
+            break
+    else:
+        raise TrialError(f"port {GATEWAY_PORT} is taken on every address: another program listens on all of them")
+    try:
+        yield host
+    finally:
+        server.close()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
