@@ -22,7 +22,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -131,20 +131,23 @@ class Pod:
 # --- data and rollouts ---
 
 
-def rows(pod: Pod) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The rows of data.train for ever, each with the URL of its agent."""
+type Task = tuple[str, dict[str, Any]]  # URL of the agent, and the row
+
+
+def tasks(pod: Pod) -> list[Task]:
+    """All rows of data.train. This doesn't heed the datasets' weights, and keeps all rows in memory."""
     folder = pod.root / "data"
-    index = json.loads((folder / "index.json").read_text())
-    while True:
-        for dataset in index["train"]:  # in turn: this doesn't heed their weights
-            offsets = (folder / dataset["offsets_file"]).read_bytes()  # rows + 1 numbers of 8 bytes
-            with (folder / dataset["file"]).open("rb") as file:
-                for number in range(dataset["rows"]):
-                    start, end = struct.unpack_from("<2Q", offsets, 8 * number)
-                    file.seek(start)
-                    row = json.loads(file.read(end - start))
-                    agent = (row.get("agent_ref") or {}).get("name") or dataset["default_agent"]
-                    yield pod.run["agents"][agent], row
+    found: list[Task] = []
+    for dataset in json.loads((folder / "index.json").read_text())["train"]:
+        offsets = (folder / dataset["offsets_file"]).read_bytes()  # rows + 1 numbers of 8 bytes
+        with (folder / dataset["file"]).open("rb") as file:
+            for number in range(dataset["rows"]):
+                start, end = struct.unpack_from("<2Q", offsets, 8 * number)
+                file.seek(start)
+                row = json.loads(file.read(end - start))
+                agent = (row.get("agent_ref") or {}).get("name") or dataset["default_agent"]
+                found.append((pod.run["agents"][agent], row))
+    return found
 
 
 @dataclass(frozen=True)
@@ -161,13 +164,15 @@ class Rollout:
 class Rollouts:
     """Runs rollouts, at most spec.rollout.maxConcurrent at once, each as often as spec.rollout.maxAttempts."""
 
-    def __init__(self, pod: Pod) -> None:
+    def __init__(self, pod: Pod, max_output_tokens: int | None = None) -> None:
+        """`max_output_tokens`: that the model may write in a call; None leaves it to the row and the context."""
         self._pod = pod
+        self._most = max_output_tokens
         self._limits = pod.spec["rollout"]
         self._threads = concurrent.futures.ThreadPoolExecutor(self._limits["maxConcurrent"])
         self.failed = 0  # tries
 
-    def run(self, tasks: list[tuple[str, dict[str, Any]]]) -> list[Rollout | None]:
+    def run(self, tasks: list[Task]) -> list[Rollout | None]:
         """One rollout of each task; None for one that failed for good. Raises StoppedError on SIGTERM."""
         calls = [self._threads.submit(self._one, url, row) for url, row in tasks]
         while not all(call.done() for call in calls):
@@ -176,8 +181,8 @@ class Rollouts:
 
     def _one(self, url: str, row: dict[str, Any]) -> Rollout | None:
         asked = {**row["responses_create_params"], "temperature": self._pod.temperature}
-        if "max_output_tokens" in self._pod.config:
-            asked["max_output_tokens"] = self._pod.config["max_output_tokens"]
+        if self._most is not None:
+            asked["max_output_tokens"] = self._most
         for attempt in range(self._limits["maxAttempts"]):
             try:
                 answer = _post(f"{url}/run", {**row, "responses_create_params": asked}, self._limits["timeoutSeconds"])

@@ -17,7 +17,7 @@ import json
 import os
 import sys
 
-from contract import Pod, RefusedError, Rollouts, Weights, end_with, open_port, rows
+from contract import Pod, RefusedError, Rollouts, Weights, end_with, open_port, tasks
 
 
 def settings(pod: Pod) -> tuple[int, int, int]:
@@ -38,15 +38,14 @@ def train(pod: Pod, weights: Weights) -> None:
     step = json.loads(state.read_text())["step"] if state.exists() else 0  # an earlier attempt's
     pod.report(phase="waiting_for_servers", step=step, max_steps=steps)
     pod.wait_for_agents()
-    rollouts, tasks = Rollouts(pod), rows(pod)
-    for _ in range(step * rows_per_step):
-        next(tasks)  # what the earlier attempt trained on
+    rollouts = Rollouts(pod, pod.config.get("max_output_tokens"))
+    left = itertools.islice(itertools.cycle(tasks(pod)), step * rows_per_step, None)  # after an earlier attempt's
     files = sorted((pod.root / "model").glob("*.safetensors"))
     weights.send(files)
     done = 0
     while step < steps:
         pod.report(phase="waiting_for_rollouts")
-        batch = [task for task in itertools.islice(tasks, rows_per_step) for _ in range(rollouts_per_row)]
+        batch = [task for task in itertools.islice(left, rows_per_step) for _ in range(rollouts_per_row)]
         results = [result for result in rollouts.run(batch) if result is not None]
         done += len(results)
         # Here a trainer makes a step of the results' tokens, log-probabilities and rewards.

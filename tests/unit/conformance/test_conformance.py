@@ -1,5 +1,6 @@
 """The conformance test: the minimal trainer passes it, and a variant that breaks one line is told which."""
 
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from gymtrain_conformance.trainer import expanded
 from gymtrain_conformance.trial import Trial, TrialError, run_trial
 
 MINIMAL = Path(__file__).parents[3] / "examples" / "trainers" / "minimal"
-_AT_ONCE = 6  # they mostly wait
+_AT_ONCE = 8  # they mostly wait
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,25 +110,41 @@ def _try(folder: Path, variant: Variant) -> Trial:
     return run_trial(_spec(**variant.trainer), [sys.executable, str(folder / "train.py")], seconds=variant.seconds)
 
 
+class Trials:
+    """The trial of each variant, made once; of the trainer as it is by None."""
+
+    def __init__(self, folder: Path, pool: ThreadPoolExecutor) -> None:
+        self._folder = folder
+        self._pool = pool
+        self._made: dict[Variant | None, Future[Trial]] = {}
+
+    def begin(self, variant: Variant | None) -> Future[Trial]:
+        if variant not in self._made:
+            folder = self._folder / str(len(self._made))
+            self._made[variant] = self._pool.submit(_try, folder, variant or Variant("", "", ""))
+        return self._made[variant]
+
+    def of(self, variant: Variant | None) -> Trial:
+        return self.begin(variant).result()
+
+
 @pytest.fixture(scope="module")
-def trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Variant | None, Future[Trial]]]:
-    """The trial of each variant, under way; of the trainer as it is by None."""
-    folder = tmp_path_factory.mktemp("variants")
+def trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trials]:
+    """All are under way at once, but with several pytest processes, which share the tests out."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        as_it_is = Variant("", "", "")
-        wanted = {None: as_it_is} | {variant: variant for variant in VARIANTS}
-        yield {
-            key: pool.submit(_try, folder / str(number), variant)
-            for number, (key, variant) in enumerate(wanted.items())
-        }
+        found = Trials(tmp_path_factory.mktemp("variants"), pool)
+        if "PYTEST_XDIST_WORKER" not in os.environ:
+            for variant in (None, *VARIANTS):
+                found.begin(variant)
+        yield found
 
 
 def _outcome(found: list[Outcome], line: str) -> Outcome:
     return next(one for one in found if one.line == line)
 
 
-def test_the_minimal_trainer_keeps_every_line(trials: dict[Variant | None, Future[Trial]]) -> None:
-    trial = trials[None].result()
+def test_the_minimal_trainer_keeps_every_line(trials: Trials) -> None:
+    trial = trials.of(None)
     found = outcomes(trial)
     assert [one for one in found if one.verdict != Verdict.KEPT] == [], trial.log
     assert [one.line for one in found] == list(LINES)
@@ -135,8 +152,8 @@ def test_the_minimal_trainer_keeps_every_line(trials: dict[Variant | None, Futur
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: f"{variant.line} {variant.verdict}")
-def test_a_broken_line_is_named(variant: Variant, trials: dict[Variant | None, Future[Trial]]) -> None:
-    trial = trials[variant].result()
+def test_a_broken_line_is_named(variant: Variant, trials: Trials) -> None:
+    trial = trials.of(variant)
     found = outcomes(trial)
     one = _outcome(found, variant.line)
     assert one.verdict == variant.verdict, f"{table(found)}\n{trial.log}"
