@@ -4,8 +4,8 @@
                    POST /run of each prompt's row ─► prompt_ids, completion_ids, logprobs, env_mask, reward
     reward_funcs   hands on the environment's reward
 
-spec.trainer.config has the names of TRL's GRPOConfig. With spec.rollout.maxStaleness 0 the gateway lets vLLM answer with
-the version that was sent last alone: every sample is of the weights that train on it. So GRPOTrainer needs no
+spec.trainer.config has the names of TRL's GRPOConfig. With spec.rollout.maxStaleness 0 the gateway lets vLLM answer
+with the version that was sent last alone: every sample is of the weights that train on it. So GRPOTrainer needs no
 log-probabilities of the sampling, and doesn't use those that it gets (it would only with its own vLLM client).
 
 One process on one node, on a GPU or on the CPU. A rollout that failed for good has no reward and no token in the loss.
@@ -72,8 +72,8 @@ class Environment:
         label = self._weights.send(sorted(folder.glob("*.safetensors")))
         print(f"step {step}: vLLM holds {label or 'the weights that it started with'}", flush=True)
         self._sent_at = step
-        for old in self._folders.iterdir():  # one version is kept beside the current one
-            if int(old.name) < step - 1:
+        for old in self._folders.iterdir():
+            if old != folder:
                 shutil.rmtree(old)
 
 

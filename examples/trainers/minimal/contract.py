@@ -247,7 +247,7 @@ class Weights:
 
     def send(self, files: list[Path]) -> str | None:
         """Brings safetensors files to every pod as the next version, and returns its label. They must not change until
-        the version after the next is sent.
+        the next has been sent.
 
         Raises:
             TimeoutError: no pod took them within weightSync.timeoutSeconds.
