@@ -180,9 +180,11 @@ def _bytes(data: Any) -> bytes:
 
 @contextmanager
 def _reader(cluster: Cluster, run: str) -> Iterator[str]:
-    """A running pod that sees the run's folder: the trainer's first one, or one that is made for this, and removed."""
+    """A running pod that sees the run's folder: the trainer's first one, or one that is made for this, and removed.
+    That of another trainer than gymtrain's may have no Python."""
     found = cluster.run(run)
-    for pod in cluster.pods(labels.run_labels(run, labels.Role.TRAINER)):
+    ours = not (found["spec"].get("trainer") or {}).get("command")
+    for pod in cluster.pods(labels.run_labels(run, labels.Role.TRAINER)) if ours else ():
         index = pod["metadata"]["labels"].get("batch.kubernetes.io/job-completion-index", "0")
         if index == "0" and pod["status"].get("phase") == "Running" and not pod["metadata"].get("deletionTimestamp"):
             yield pod["metadata"]["name"]
@@ -205,7 +207,7 @@ def reader_pod(run: Object) -> Object:
     trainer = spec.get("trainer") or {}
     checkpoint = trainer.get("checkpoint")
     status = GymTrainingRunStatus.model_validate(run.get("status") or {})
-    own = None if trainer.get("command") else trainer.get("image")  # another trainer's image need have no Python
+    own = None if trainer.get("command") else trainer.get("image")
     image = own or (status.images.trainer if status.images else None)
     if not checkpoint:
         raise FetchError(f"run {name} has no trainer.checkpoint: what its pod wrote is gone with the pod")
