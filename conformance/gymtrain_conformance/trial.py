@@ -6,6 +6,7 @@ attempt 2          a rollout fails ─► vLLM loses its weights ─► the end
 """
 
 import contextlib
+import importlib.util
 import socket
 import tempfile
 import time
@@ -64,6 +65,8 @@ def run_trial(spec: GymTrainingRunSpec, command: Sequence[str], *, seconds: floa
         raise TrialError("the trial has agents and one node: leave out rollout.mode and trainer.nodes")
     if spec.weight_sync.transport not in {"Auto", "HTTPFull", "None"}:
         raise TrialError("vLLM's stand-in pulls weights over HTTP: set weightSync.transport to HTTPFull or None")
+    if syncs_weights(spec) and importlib.util.find_spec("blake3") is None:
+        raise TrialError("weights are checked by blake3, which isn't installed: install it, or set transport None")
     record = Record()
     with tempfile.TemporaryDirectory(prefix="gymtrain-conformance-") as temporary:
         folder, gateway = Path(temporary), Gateway()

@@ -1,5 +1,6 @@
 """The conformance test: the minimal trainer passes it, and a variant that breaks one line is told which."""
 
+import importlib.util
 import os
 import shutil
 import sys
@@ -200,6 +201,12 @@ def test_a_run_that_cannot_be_played_is_refused(change: Callable[[dict[str, Any]
     change(spec)
     with pytest.raises(TrialError, match=message):
         run_trial(GymTrainingRunSpec.model_validate(spec), ["true"], seconds=1)
+
+
+def test_weights_are_not_tried_without_blake3(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(TrialError, match="blake3, which isn't installed"):
+        run_trial(_spec(), ["true"], seconds=1)
 
 
 def test_a_command_is_expanded_as_kubernetes_does() -> None:
