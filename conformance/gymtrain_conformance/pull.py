@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 from gymtrain_api.manifest import FETCH_HEADER, FETCHED, PullUpdate, WeightEnd, WeightHead, WeightPart
 
 _SECONDS = 30.0
+_HTTP = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 _LATER: TypeAdapter[WeightPart | WeightEnd] = TypeAdapter(WeightPart | WeightEnd)
 _ERRORS = (OSError, ValueError)  # ValidationError and urllib's errors are of these
 
@@ -47,7 +48,7 @@ def tell_end(update: PullUpdate) -> None:
     """Says that there is nothing to wait for any more; whoever doesn't hear it asks some time."""
     url = urljoin(update.manifest_url, f"{FETCHED}/{update.fetch_id}")
     with contextlib.suppress(OSError):
-        urllib.request.urlopen(urllib.request.Request(url, b"", method="POST"), timeout=_SECONDS).close()  # noqa: S310
+        _HTTP.open(urllib.request.Request(url, b"", method="POST"), timeout=_SECONDS).close()  # noqa: S310
 
 
 def _open(update: PullUpdate, url: str, **headers: str) -> urllib.request.Request:
@@ -55,7 +56,7 @@ def _open(update: PullUpdate, url: str, **headers: str) -> urllib.request.Reques
 
 
 def _manifest(update: PullUpdate) -> list[WeightPart]:
-    with urllib.request.urlopen(_open(update, update.manifest_url), timeout=_SECONDS) as answer:  # noqa: S310
+    with _HTTP.open(_open(update, update.manifest_url), timeout=_SECONDS) as answer:
         lines = [line for line in answer if line.strip()]
     if not lines:
         raise ValueError("it is empty")
@@ -73,7 +74,7 @@ def _part(update: PullUpdate, part: WeightPart) -> bytes:
     url = urljoin(update.manifest_url, part.name)
     asked = _open(update, url, Range=f"bytes={part.offset}-{part.offset + part.bytes - 1}")
     try:
-        with urllib.request.urlopen(asked, timeout=_SECONDS) as answer:  # noqa: S310
+        with _HTTP.open(asked, timeout=_SECONDS) as answer:
             status, data = answer.status, answer.read()
     except urllib.error.HTTPError as error:
         raise PullError(f"GET {url} answers {error.code}") from error

@@ -32,6 +32,7 @@ from urllib.parse import urlsplit
 REFUSED = 78  # exit code: no other attempt can help
 STOPPED = 143  # exit code of a process that SIGTERM ended
 PART_BYTES = 8 << 20
+_HTTP = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the run's servers are in the cluster
 _ASK_SECONDS = 10.0
 _CONTROL_SECONDS = 120.0
 _REPAIR_SECONDS = 2.0
@@ -446,7 +447,7 @@ def open_port(pod: Pod, weights: Weights) -> None:
 def _get(url: str) -> int:
     """The status; 0 where nothing answers."""
     try:
-        with urllib.request.urlopen(url, timeout=_ASK_SECONDS) as answer:  # noqa: S310 - of run.json
+        with _HTTP.open(url, timeout=_ASK_SECONDS) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
@@ -455,7 +456,7 @@ def _get(url: str) -> int:
 
 
 def _ask(url: str) -> dict[str, Any]:
-    with urllib.request.urlopen(url, timeout=_ASK_SECONDS) as answer:  # noqa: S310 - of run.json
+    with _HTTP.open(url, timeout=_ASK_SECONDS) as answer:
         found: dict[str, Any] = json.load(answer)
         return found
 
@@ -464,7 +465,7 @@ def _post(url: str, body: dict[str, Any], seconds: float) -> Any:
     """The JSON of the answer, None where it has none. Raises OSError; of these, HTTPError for a status above 399."""
     data, headers = json.dumps(body).encode(), {"Content-Type": "application/json"}
     request = urllib.request.Request(url, data, headers)  # noqa: S310 - of run.json
-    with urllib.request.urlopen(request, timeout=seconds) as answer:  # noqa: S310
+    with _HTTP.open(request, timeout=seconds) as answer:
         text = answer.read()
     try:
         return json.loads(text)
