@@ -4,6 +4,7 @@ import contextlib
 import http.server
 import itertools
 import json
+import socket
 import threading
 import time
 from collections import Counter
@@ -36,12 +37,8 @@ type Ask = Callable[[str, str, dict[str, Any]], Answer]  # method, path, body
 class Server:
     """Answers by a function, each request in a thread of its own."""
 
-    def __init__(self, host: str, port: int, ask: Ask) -> None:
-        """Listens at once.
-
-        Raises:
-            OSError: the port is taken.
-        """
+    def __init__(self, bound: socket.socket, ask: Ask) -> None:
+        """Listens at once, on a socket that has its address already, and owns it from then on."""
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def _answer(self) -> None:
@@ -66,7 +63,10 @@ class Server:
             def log_message(self, *_: object) -> None:
                 """Nothing: the record has what matters."""
 
-        self._server = http.server.ThreadingHTTPServer((host, port), Handler)
+        self._server = http.server.ThreadingHTTPServer(bound.getsockname(), Handler, bind_and_activate=False)
+        self._server.socket.close()
+        self._server.socket = bound
+        self._server.server_activate()
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 

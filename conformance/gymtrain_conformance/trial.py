@@ -7,6 +7,7 @@ attempt 2          a rollout fails ─► vLLM loses its weights ─► the end
 
 import contextlib
 import importlib.util
+import random
 import socket
 import tempfile
 import time
@@ -23,6 +24,7 @@ from gymtrain_conformance.stand_ins import Agents, Ask, Gateway, Server, Vllm
 from gymtrain_conformance.trainer import Observer, Process
 
 GATEWAY_HOSTS = tuple(f"127.0.93.{number}" for number in range(1, 33))  # a gateway's port can't be chosen, so its host
+_TRAINERS_PORTS = range(20_000, 32_000)  # below those that Linux gives to connections
 _SERVERS_AFTER_SECONDS = 1.0
 _WITHOUT_RUN_SECONDS = 60.0
 _LOOK_AGAIN_SECONDS = 0.5  # for a last look at what vLLM was left with
@@ -73,15 +75,19 @@ def run_trial(spec: GymTrainingRunSpec, command: Sequence[str], *, seconds: floa
         log = folder / "log"
         vllm = Vllm(record, "conformance")
         agents = Agents(record, vllm, gateway, syncs=syncs_weights(spec))
-        with _gateway_server(gateway) as host:
-            ports = Ports(_free_port(), tuple(_free_port() for _ in AGENTS), _free_port())
+        with contextlib.ExitStack() as servers:
+            host = servers.enter_context(_gateway_server(gateway))
+            vllm_socket, *agent_sockets = sockets = [
+                servers.enter_context(reserved("127.0.0.1")) for _ in range(1 + len(AGENTS))
+            ]
+            ports = Ports(_port(vllm_socket), tuple(map(_port, agent_sockets)), _trainers_port())
             place = make_place(folder / "pod", spec, ports, host, model)
             before = place.inputs()
             environment = place.environment(1, ports, folder / "missing" / "run.json")
             with Process(command, environment, log) as process:
                 without_run = process.wait(Record(), _WITHOUT_RUN_SECONDS, place.termination_log)
-            play = _Play(command, place, ports, record, vllm, agents, seconds, _grace_seconds(spec), log)
-            with contextlib.ExitStack() as servers, Observer(record, ports.trainer, vllm):
+            play = _Play(command, place, ports, sockets, record, vllm, agents, seconds, _grace_seconds(spec), log)
+            with Observer(record, ports.trainer, vllm):
                 play.first_attempt(servers)
                 play.second_attempt()
         return Trial(spec, record, without_run, before, place.inputs(), log.read_text(errors="replace"))
@@ -94,6 +100,7 @@ class _Play:
     command: Sequence[str]
     place: Place
     ports: Ports
+    sockets: Sequence[socket.socket]  # of vLLM and the agents, until they listen
     record: Record
     vllm: Vllm
     agents: Agents
@@ -132,11 +139,9 @@ class _Play:
         return Process(self.command, self.place.environment(attempt, self.ports), self.log)
 
     def _open(self, servers: contextlib.ExitStack) -> None:
-        asked: list[tuple[int, Ask]] = [(self.ports.vllm, self.vllm.ask)]
-        asked += [(port, self.agents.of(name)) for port, name in zip(self.ports.agents, AGENTS, strict=True)]
-        for port, ask in asked:
-            server = Server("127.0.0.1", port, ask)
-            servers.callback(server.close)
+        asks: list[Ask] = [self.vllm.ask, *map(self.agents.of, AGENTS)]
+        for bound, ask in zip(self.sockets, asks, strict=True):
+            servers.callback(Server(bound, ask).close)
         self.record.add(ServersUp())
 
     def _has_trained(self) -> bool:
@@ -156,7 +161,7 @@ def _gateway_server(gateway: Gateway) -> Iterator[str]:
     """The host that the gateway's stand-in listens on."""
     for host in GATEWAY_HOSTS:
         with contextlib.suppress(OSError):
-            server = Server(host, GATEWAY_PORT, gateway.ask)
+            server = Server(reserved(host, GATEWAY_PORT), gateway.ask)
             break
     else:
         raise TrialError(f"port {GATEWAY_PORT} is taken on every address: another program listens on all of them")
@@ -166,7 +171,30 @@ def _gateway_server(gateway: Gateway) -> Iterator[str]:
         server.close()
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def reserved(host: str, port: int = 0) -> socket.socket:
+    """A socket that has an address of its own, and refuses connections until it listens.
+
+    Raises:
+        OSError: the port is taken.
+    """
+    bound = socket.socket()
+    try:
+        if port:  # else it might be one that another socket has and doesn't listen on yet
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def _port(bound: socket.socket) -> int:
+    return int(bound.getsockname()[1])
+
+
+def _trainers_port() -> int:
+    """A port that is free, and that no connection gets by chance before the trainer listens on it."""
+    for port in random.sample(_TRAINERS_PORTS, len(_TRAINERS_PORTS)):
+        with contextlib.suppress(OSError), reserved("", port):
+            return port
+    raise TrialError(f"no port from {_TRAINERS_PORTS.start} to {_TRAINERS_PORTS.stop - 1} is free")
