@@ -25,6 +25,7 @@ from gymtrain_conformance.trainer import Observer, Process
 
 GATEWAY_HOSTS = tuple(f"127.0.93.{number}" for number in range(1, 33))  # a gateway's port can't be chosen, so its host
 _TRAINERS_PORTS = range(20_000, 32_000)  # below those that Linux gives to connections
+_SPEAKS_SECONDS = 5.0  # for which a trainer's port is waited for, which some never open
 _SERVERS_AFTER_SECONDS = 1.0
 _WITHOUT_RUN_SECONDS = 60.0
 _LOOK_AGAIN_SECONDS = 0.5  # for a last look at what vLLM was left with
@@ -111,6 +112,7 @@ class _Play:
     def first_attempt(self, servers: contextlib.ExitStack) -> None:
         """Until it has trained a step; then it is stopped."""
         with self._start(1) as process:
+            process.until(self._speaks, _SPEAKS_SECONDS)
             process.until(lambda: False, _SERVERS_AFTER_SECONDS)
             self._open(servers)
             if process.until(self._has_trained, self.seconds):
@@ -143,6 +145,9 @@ class _Play:
         for bound, ask in zip(self.sockets, asks, strict=True):
             servers.callback(Server(bound, ask).close)
         self.record.add(ServersUp())
+
+    def _speaks(self) -> bool:
+        return any(look.progress is not None for look in self.record.of(Look))
 
     def _has_trained(self) -> bool:
         """Whether it says that a step is done; of one that says nothing, whether a good many rollouts are."""
