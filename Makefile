@@ -14,7 +14,7 @@ GPUS = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m gpu
 GPU_IMAGES = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m gpu_images
 LARGE = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m large
 FAULTS = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m faults
-PARTS_PATH = api:kube:operator:cli:trainer:report:gateway:broker:gym:inference
+PARTS_PATH = api:kube:operator:cli:trainer:report:gateway:broker:gym:inference:conformance
 PYTEST_ARGS ?=
 # Side by side; a make of its own, not a part of the one that calls it.
 LANES = MAKEFLAGS= $(MAKE) --no-print-directory --jobs=2 PYTEST_ARGS="$(PYTEST_ARGS)"

@@ -212,8 +212,37 @@ _COMBINATIONS = (
         reason="FieldValueRequired",
     ),
     Rule(
+        at="spec",
+        rule=f"!{_ALONE} || !has(self.trainer.command)",
+        message="evaluation.withoutTraining is what gymtrain's trainer does: leave out trainer.command",
+        field="trainer.command",
+        reason="FieldValueForbidden",
+    ),
+    Rule(
         at="spec.trainer",
-        rule="self.gpus == 0 || self.processesPerNode == self.gpus",
+        rule="!has(self.command) || !has(self.framework)",
+        message="command starts another trainer in place of gymtrain's, whose framework this is: set one of framework "
+        "and command",
+        field="framework",
+        reason="FieldValueForbidden",
+    ),
+    Rule(
+        at="spec.trainer",
+        rule="!has(self.command) || has(self.image)",
+        message="command is started in an image that has it: set image",
+        field="image",
+        reason="FieldValueRequired",
+    ),
+    Rule(
+        at="spec.trainer",
+        rule="!has(self.command) || (!has(self.push) && self.records.samples == 'None')",
+        message="gymtrain's trainer writes records and pushes the model, and command replaces it: leave out push and "
+        "records",
+        field="command",
+    ),
+    Rule(
+        at="spec.trainer",
+        rule="has(self.command) || self.gpus == 0 || self.processesPerNode == self.gpus",
         message="each process trains on one GPU: set processesPerNode to the same number as gpus",
         field="processesPerNode",
     ),
@@ -327,6 +356,8 @@ FIXED_AFTER_PREFLIGHT = (
     "inference.args",
     "inference.compileCache",
     "trainer.image",
+    "trainer.framework",
+    "trainer.command",
     "trainer.nodes",
     "trainer.processesPerNode",
     "trainer.gpus",

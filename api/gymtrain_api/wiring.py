@@ -1,6 +1,7 @@
 """The wiring contract: paths, ports, exit codes and documents between the parts of a run.
 
-Any trainer image that follows the trainer's half of this module can replace ours.
+Any trainer image that follows the trainer's half of this module can replace ours (spec.trainer.command); line by line,
+that half is in `trainer_contract`.
 
 Files in the pods (all are read-only except the scratch folders):
 
@@ -75,7 +76,13 @@ ENV_IMAGE_VOLUMES = "GYMTRAIN_IMAGE_VOLUMES"  # "1": the cluster supports them, 
 # Environment of trainer pods.
 ENV_ATTEMPT = "GYMTRAIN_ATTEMPT"
 ENV_NODES = "GYMTRAIN_NODES"
+ENV_MASTER_HOST = "GYMTRAIN_MASTER_HOST"  # DNS name of the attempt's node 0, known some seconds after its pod
 ENV_NODE_RANK = "JOB_COMPLETION_INDEX"  # set by the Job controller
+# In place of paths and ports of a pod, for a part of a run that runs elsewhere: tests and benchmarks set them.
+ENV_RUN_CONFIG = "GYMTRAIN_RUN_CONFIG"
+ENV_ROOT = "GYMTRAIN_ROOT"  # above model, data, checkpoints and scratch
+ENV_TERMINATION_LOG = "GYMTRAIN_TERMINATION_LOG"
+ENV_TRAINER_PORT = "GYMTRAIN_TRAINER_PORT"
 ENV_CHECK_SAMPLES = "GYMTRAIN_CHECK_SAMPLES"  # debugging: share of rows (0 to 1) to recompute log-probabilities for
 
 PUSH_PREFIX = "GYMTRAIN_PUSH_"  # of the variables that a Secret of spec.trainer.push becomes in the trainer's pods

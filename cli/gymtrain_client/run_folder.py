@@ -126,13 +126,15 @@ class Reader:
 @contextmanager
 def reader(cluster: Cluster, run: str) -> Iterator[Reader]:
     """A running pod that sees the run's folder: the trainer's first one, or one that is made for this, and removed.
+    That of another trainer than gymtrain's may have no Python.
 
     Raises:
         FolderError: the run keeps no files, or that pod doesn't run.
         ClientError: the API server doesn't answer, or refuses.
     """
     found = cluster.run(run)
-    for pod in cluster.pods(labels.run_labels(run, labels.Role.TRAINER)):
+    ours = not (found["spec"].get("trainer") or {}).get("command")
+    for pod in cluster.pods(labels.run_labels(run, labels.Role.TRAINER)) if ours else ():
         index = pod["metadata"]["labels"].get("batch.kubernetes.io/job-completion-index", "0")
         if index == "0" and pod["status"].get("phase") == "Running" and not pod["metadata"].get("deletionTimestamp"):
             yield Reader(pod["metadata"]["name"], trains=True)
@@ -152,9 +154,11 @@ def reader_pod(run: Object) -> Object:
         FolderError: the run keeps no files.
     """
     name, spec = run["metadata"]["name"], run["spec"]
-    checkpoint = (spec.get("trainer") or {}).get("checkpoint")
+    trainer = spec.get("trainer") or {}
+    checkpoint = trainer.get("checkpoint")
     status = GymTrainingRunStatus.model_validate(run.get("status") or {})
-    image = (spec.get("trainer") or {}).get("image") or (status.images.trainer if status.images else None)
+    own = None if trainer.get("command") else trainer.get("image")
+    image = own or (status.images.trainer if status.images else None)
     if not checkpoint:
         raise FolderError(f"run {name} has no trainer.checkpoint: what its pod wrote is gone with the pod")
     if not image:

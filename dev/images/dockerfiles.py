@@ -32,7 +32,11 @@ _DEFAULT = re.compile(rf"^  \w+: {NAME}/([a-z0-9-]+)$", re.MULTILINE)
 _HAS_SANDBOXES = re.compile(r"^  sandboxes:", re.MULTILINE)
 _OF_SANDBOXES = {"broker", "sandbox"}
 
-PLACES = {REPOSITORY / "images": "", REPOSITORY / "examples" / "swe": "swe-"}
+PLACES = {
+    REPOSITORY / "images": "",
+    REPOSITORY / "examples" / "swe": "swe-",
+    REPOSITORY / "examples" / "trainers": "trainer-",
+}
 """Folders whose subfolders with a Dockerfile are images, and what their names begin with."""
 
 

@@ -12,6 +12,7 @@ from tests.support.specs import smallest_run
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial.md"
+TRAINERS = sorted((Path(__file__).parents[2] / "examples" / "trainers").glob("*/run.yaml"))
 
 
 def test_the_crd_is_established_and_structural(kubectl: Kubectl) -> None:
@@ -20,7 +21,7 @@ def test_the_crd_is_established_and_structural(kubectl: Kubectl) -> None:
     assert conditions == {"Established": "True", "NamesAccepted": "True"}  # NonStructuralSchema would stand here
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*EXAMPLES, *TRAINERS], ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_examples_are_accepted(kubectl: Kubectl, path: Path) -> None:
     kubectl.run("apply", "--dry-run=server", "--validate=strict", "-f", str(path))
 

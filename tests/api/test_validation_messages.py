@@ -185,6 +185,25 @@ RULE_CASES: dict[str, tuple[dict[str, Any], str]] = {
         'spec.trainer.processesPerNode: Invalid value: "object": each process trains on one GPU: set processesPerNode '
         "to the same number as gpus",
     ),
+    "a command beside a framework": (
+        _trainer(image="mine:1", command=["train"], framework="TRL"),
+        "spec.trainer.framework: Forbidden: command starts another trainer in place of gymtrain's, whose framework "
+        "this is: set one of framework and command",
+    ),
+    "a command without an image": (
+        _trainer(command=["train"]),
+        "spec.trainer.image: Required value: command is started in an image that has it: set image",
+    ),
+    "a command and what only gymtrain's trainer does": (
+        _trainer(image="mine:1", command=["train"], checkpoint={"size": "1Gi"}, records={"samples": "All"}),
+        'spec.trainer.command: Invalid value: "object": gymtrain\'s trainer writes records and pushes the model, and '
+        "command replaces it: leave out push and records",
+    ),
+    "a command in a run that trains nothing": (
+        _evaluates_only(trainer={"image": "mine:1", "command": ["train"]}),
+        "spec.trainer.command: Forbidden: evaluation.withoutTraining is what gymtrain's trainer does: leave out "
+        "trainer.command",
+    ),
     "two checkpoint volumes": (_trainer(checkpoint={"claimName": "mine", "size": "1Gi"}), EXACTLY_ONE_VOLUME),
     "two compile caches": (
         smallest_run(inference={"compileCache": {"claimName": "mine", "size": "1Gi"}}),
@@ -337,6 +356,8 @@ ALLOWED: dict[str, dict[str, Any]] = {
     "root of a claim": _model(source="pvc://models"),
     "digest of an image": _model(source="oci://registry.example.com:5000/m/x@sha256:" + "0" * 64),
     "one process per GPU": _trainer(gpus=8, processesPerNode=8),
+    "a command": _trainer(image="mine:1", command=["torchrun", "train.py"], gpus=8, config={"anything": 1}),
+    "a framework by its name": _trainer(framework="TRL", image="mine:1"),
     "several processes on the CPU": _trainer(processesPerNode=2),
     "several nodes on a shared volume": _trainer(nodes=2, checkpoint={"size": "1Gi", "accessModes": ["ReadWriteMany"]}),
     "several nodes on a claim": _trainer(nodes=2, checkpoint={"claimName": "mine"}),

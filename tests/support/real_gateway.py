@@ -51,8 +51,14 @@ class Asked:
 
 
 @asynccontextmanager
-async def asking(server: Server, trainer: str | None = None) -> AsyncIterator[Asked]:
-    """The gateway as its pod starts it, but for addresses; `trainer` is the URL of one that says what the pods hold."""
+async def asking(server: Server, trainer: str | None = None, *, seconds: float = 30) -> AsyncIterator[Asked]:
+    """The gateway as its pod starts it, but for addresses, once a pod may answer.
+
+    Args:
+        server: of the only pod.
+        trainer: URL of one that says what the pods hold.
+        seconds: deadline of the wait for the pod's weights.
+    """
     read = settings.read(server.folder / "run.json")
     read = replace(read, pods_host="vllm", pods_port=server.port)
 
@@ -68,7 +74,7 @@ async def asking(server: Server, trainer: str | None = None) -> AsyncIterator[As
     await listening.start_server()
     watching = asyncio.create_task(pods.run())
     try:
-        until = time.monotonic() + 30
+        until = time.monotonic() + seconds
         while not pods.admissible():
             assert time.monotonic() < until, pods.reason()
             await asyncio.sleep(0.1)

@@ -74,7 +74,7 @@ def read_run_config(environ: Mapping[str, str]) -> wiring.RunConfig:
     Raises:
         SettingsError: the file is missing or of another version.
     """
-    path = Path(environ.get("GYMTRAIN_RUN_CONFIG", wiring.RUN_CONFIG_FILE))
+    path = Path(environ.get(wiring.ENV_RUN_CONFIG, wiring.RUN_CONFIG_FILE))
     try:
         return parse_run_config(path.read_bytes())
     except OSError as error:
@@ -88,7 +88,7 @@ def read_run_config(environ: Mapping[str, str]) -> wiring.RunConfig:
 
 def read_paths(environ: Mapping[str, str]) -> Paths:
     """Folders of the pod, moved below GYMTRAIN_ROOT where that is set."""
-    root = Path(environ.get("GYMTRAIN_ROOT", str(_ROOT)))
+    root = Path(environ.get(wiring.ENV_ROOT, str(_ROOT)))
 
     def moved(path: str) -> Path:
         return root / Path(path).relative_to(_ROOT)
@@ -99,7 +99,7 @@ def read_paths(environ: Mapping[str, str]) -> Paths:
         checkpoints=moved(wiring.CHECKPOINT_DIR),
         resume=moved(wiring.RESUME_DIR),
         scratch=moved(wiring.SCRATCH_DIR),
-        termination_log=Path(environ.get("GYMTRAIN_TERMINATION_LOG", wiring.TERMINATION_LOG)),
+        termination_log=Path(environ.get(wiring.ENV_TERMINATION_LOG, wiring.TERMINATION_LOG)),
     )
 
 
@@ -124,5 +124,5 @@ def read_context(environ: Mapping[str, str] = os.environ) -> Context:
         attempt=number(wiring.ENV_ATTEMPT, 1),
         nodes=number(wiring.ENV_NODES, run.spec.trainer.nodes),
         node_rank=number(wiring.ENV_NODE_RANK, 0),
-        port=number("GYMTRAIN_TRAINER_PORT", wiring.TRAINER_PORT),
+        port=number(wiring.ENV_TRAINER_PORT, wiring.TRAINER_PORT),
     )

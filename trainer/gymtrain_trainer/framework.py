@@ -44,10 +44,10 @@ if TYPE_CHECKING:  # preflight has no use for what it brings
     from gymtrain_trainer.weights import Completion, Transport
     from gymtrain_trainer.weights.transports.transport import NamedTensors
 
-FRAMEWORKS = {
-    "trl": "gymtrain_trainer.trl.framework",
+FRAMEWORKS = {  # by what spec.trainer.framework calls them
+    "TRL": "gymtrain_trainer.trl.framework",
 }
-USED = "trl"  # by every run: the resource has no field for it
+DEFAULT = "TRL"
 
 
 # --- what goes to a framework ---
@@ -488,7 +488,7 @@ class Framework(Protocol):
         ...
 
 
-def load_framework() -> Framework:
-    """The framework of runs."""
-    made: Framework = importlib.import_module(FRAMEWORKS[USED]).make_framework()
+def load_framework(name: str | None = None) -> Framework:
+    """The framework that `spec.trainer.framework` names; the default one where it is left out."""
+    made: Framework = importlib.import_module(FRAMEWORKS[name or DEFAULT]).make_framework()
     return made

@@ -66,7 +66,7 @@ def launch(context: Context) -> int:
     """Runs the framework's command to its end and returns the exit code of the attempt. SIGTERM is passed on to it."""
     if context.nodes > 1 and context.node_rank > 0:
         wait_for_name(context.master_host, context.run.spec.startup_deadline_seconds)
-    how = load_framework().launch(context)
+    how = load_framework(context.run.spec.trainer.framework).launch(context)
     noted = context.paths.scratch / EXIT_CODE_FILE
     noted.unlink(missing_ok=True)
     child = subprocess.Popen(how.command, env={**os.environ, **how.environment})

@@ -67,7 +67,8 @@ def _train(
     stop: StopSignal,
     servers: Future[None] | None,
 ) -> None:
-    spec, framework = context.run.spec, load_framework()
+    spec = context.run.spec
+    framework = load_framework(spec.trainer.framework)
     settings = framework.settings(spec, sum(file.rows for file in read_index(context.paths.data_index).train))
     start = start_of(context, settings)
     rank_zero: RankZero | None = None
@@ -153,7 +154,7 @@ def starting_board(context: Context) -> ProgressBoard:
     return ProgressBoard(
         wiring.TrainerProgress(
             phase="starting",
-            max_steps=load_framework().settings(context.run.spec, None).max_steps,
+            max_steps=load_framework(context.run.spec.trainer.framework).settings(context.run.spec, None).max_steps,
             updated_at=time.time(),
         )
     )

@@ -151,16 +151,34 @@ class Push(Spec):
     timeout_seconds: int = Field(3600, ge=1, le=86400, description="Deadline of the upload, with all tries.")
 
 
-class Trainer(PodSettings):
-    """The training Job: TRL's AsyncGRPOTrainer under torchrun."""
+type FrameworkName = Literal["TRL"]
 
+
+class Trainer(PodSettings):
+    """The training Job: gymtrain's trainer with a framework, or a command of the user's in an image of the user's."""
+
+    framework: FrameworkName | None = Field(
+        None,
+        description="Training framework of gymtrain's trainer. TRL: its AsyncGRPOTrainer under torchrun. Defaults to "
+        "TRL, unless command is set.",
+    )
+    command: list[Annotated[str, Field(min_length=1, max_length=4096)]] | None = Field(
+        None,
+        min_length=1,
+        max_length=128,
+        description="Command of another trainer, in place of framework: what the container of image starts, without a "
+        "shell. $(NAME) stands for a variable of its environment, such as $(GYMTRAIN_NODES), as in any container. The "
+        "command follows the wiring contract (docs/own-trainer.md). Fields that say how to train are then for it to "
+        "read: config, processesPerNode, model.lora, rollout, evaluation, resumeFrom.",
+    )
     nodes: int = Field(1, ge=1, le=1024, description="Number of pods of the Job, one per node.")
     processes_per_node: int = Field(1, ge=1, le=64, description="Processes that torchrun starts in each pod.")
     gpus: int = Field(0, ge=0, le=64, description="GPUs per pod (nvidia.com/gpu). 0 trains on the CPU.")
     config: KubernetesObject = Field(
         default_factory=dict,
         description="Settings of TRL's AsyncGRPOConfig, under TRL's own names, such as learning_rate, max_steps, "
-        "num_generations, per_device_train_batch_size, max_completion_length, save_steps. Preflight checks them.",
+        "num_generations, per_device_train_batch_size, max_completion_length, save_steps. Preflight checks them. With "
+        "command, whatever it reads; the gateway samples at temperature (1, where it is left out) in either case.",
     )
     env: list[KubernetesObject] = Field(
         default_factory=list,

@@ -91,9 +91,16 @@ class RunContext:
 
     @property
     def trainer_image(self) -> str:
-        """Image of the trainer, of its preflight and of the model fetch."""
+        """Image of gymtrain's trainer, of its preflight and of the model fetch."""
         default = self.defaults.trainer_gpu if self.spec.trainer.gpus else self.defaults.trainer
-        return self.recorded.trainer or self.spec.trainer.image or default
+        own = self.spec.trainer.image if self.spec.trainer.command is None else None
+        return self.recorded.trainer or own or default
+
+    @property
+    def training_image(self) -> str:
+        """Image of what trains: that of the user's command, or gymtrain's trainer."""
+        trainer = self.spec.trainer
+        return trainer.image if trainer.command is not None and trainer.image else self.trainer_image
 
     @property
     def gateway_image(self) -> str:

@@ -52,8 +52,8 @@ def trainer_job(run: RunContext, attempt: int) -> Object:
     main = container(
         run,
         CONTAINER,
-        run.trainer_image,
-        ["python", "-m", "gymtrain_trainer"],
+        run.training_image,
+        trainer.command or ["python", "-m", "gymtrain_trainer"],
         mounts=[
             model.mount,
             INDEX_MOUNT | {"readOnly": True},
@@ -68,6 +68,10 @@ def trainer_job(run: RunContext, attempt: int) -> Object:
         env=[
             {"name": wiring.ENV_ATTEMPT, "value": str(attempt)},
             {"name": wiring.ENV_NODES, "value": str(trainer.nodes)},
+            {
+                "name": wiring.ENV_MASTER_HOST,
+                "value": f"{names.trainer_job(run.name, attempt)}-0.{names.trainer(run.name)}",
+            },
             *client_env(run),  # it tells the broker which tasks come next
             *token_env(run),
             *trainer.env,

@@ -189,7 +189,7 @@ def _under_way(
     if overdue := first_overdue(pods, seen.now):
         return _waiting_for_node(attempt, overdue, report)
     if report is None:
-        return _without_report(servers, before, pods, attempt, running=running)
+        return _without_report(run, servers, before, pods, attempt, running=running)
     if report.rollouts_failing_since is not None:
         since_text = to_text(report.rollouts_failing_since)
         text = f"no usable rollout since {since_text}: {report.message}".rstrip(": ")
@@ -218,15 +218,25 @@ def _waiting_for_node(attempt: int, overdue: str, report: TrainerProgress | None
 
 
 def _without_report(
-    servers: ServersStep, before: GymTrainingRunStatus, pods: list[Object], attempt: int, *, running: bool
+    run: RunContext,
+    servers: ServersStep,
+    before: GymTrainingRunStatus,
+    pods: list[Object],
+    attempt: int,
+    *,
+    running: bool,
 ) -> TrainingStep:
-    """Goes on while the trainer doesn't answer: it starts, or one answer was lost."""
+    """Goes on while the trainer doesn't answer: it starts, one answer was lost, or it is one that never reports."""
     old = before.condition(ConditionType.PROGRESSING)
     spoke = {Reason.WAITING_FOR_ROLLOUTS, *_TRAINED}
     if running and old and old.reason in spoke and before.attempt == attempt:
         stated = StatedCondition.unchanged(old)
         return TrainingStep(Changes(conditions=(stated,), requeue_after=POLL_SECONDS), attempt, "training")
-    waits = first_problem(pods) or servers.waiting_for or "the trainer is starting"
+    waits = first_problem(pods) or servers.waiting_for
+    if run.spec.trainer.command is not None and running and not waits:
+        text = "the command of spec.trainer runs. It serves no GET /progress, so nothing is known of its steps"
+        return _progressing(attempt, Reason.TRAINING, text, phase="training")
+    waits = waits or "the trainer is starting"
     stated = true_condition(ConditionType.PROGRESSING, _starting_reason(servers), waits)
     pause = POLL_SECONDS if running else _IDLE_POLL_SECONDS
     return TrainingStep(Changes(conditions=(stated,), requeue_after=pause), attempt, "starting")

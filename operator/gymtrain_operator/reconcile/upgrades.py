@@ -58,7 +58,8 @@ def _in_use(seen: Observation, run: RunContext, verdict: Verdict) -> Images:
     jobs = sorted(seen.children.of("Job"), key=lambda job: int(labels_of(job).get(labels.ATTEMPT, "0")))
     return Images(
         gym=next(_gym_images(seen, run, verdict), None),
-        trainer=_image(jobs[-1], trainer.CONTAINER) if jobs else None,
+        # No run of such a release has a command of its own.
+        trainer=_image(jobs[-1], trainer.CONTAINER) if jobs and run.spec.trainer.command is None else None,
         sandbox=next(_values(live["broker"], broker.CONTAINER, wiring.ENV_SANDBOX_IMAGE), None),
         **{part: _image(live[part], container) for part, (_, container) in deployments.items()},
     )

@@ -106,6 +106,14 @@ def test_that_pod_may_do_nothing_but_read() -> None:
     assert "gymtrain.dev/run" not in made["metadata"]["labels"], "the operator has nothing to do with it"
 
 
+def test_of_another_trainer_neither_pod_nor_image_is_used(cluster: FakeCluster, tmp_path: Path) -> None:
+    trainer = {"checkpoint": {"size": "1Gi"}, "image": "mine:1", "command": ["train"]}
+    cluster.runs["r"] = RUN | {"spec": {"trainer": trainer}}
+    fetch(cluster, "r", "model", tmp_path / "out")  # type: ignore[arg-type]
+    (made,) = cluster.made_pods
+    assert made["spec"]["containers"][0]["image"] == "t:1"
+
+
 def test_on_a_users_own_claim_it_sees_the_runs_folder_alone() -> None:
     run = RUN | {"spec": {"trainer": {"checkpoint": {"claimName": "shared"}}}}
     (mount,) = reader_pod(run)["spec"]["containers"][0]["volumeMounts"]

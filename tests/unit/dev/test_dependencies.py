@@ -14,7 +14,20 @@ import pytest
 ROOT = Path(__file__).parents[3]
 OURS = {
     "gymtrain_" + part
-    for part in ("api", "broker", "cli", "client", "gateway", "gym", "kube", "operator", "report", "trainer", "vllm")
+    for part in (
+        "api",
+        "broker",
+        "cli",
+        "client",
+        "conformance",
+        "gateway",
+        "gym",
+        "kube",
+        "operator",
+        "report",
+        "trainer",
+        "vllm",
+    )
 } | {
     "benchmarks",
     "dev",
@@ -27,6 +40,7 @@ DEVELOPMENT = ("operator", "cli", "report", "dev")
 RUNS_WITH: dict[str, list[tuple[str, ...]]] = {
     "api": [()],
     "api/gymtrain_api/crd": [DEVELOPMENT],  # writes the generated files
+    "conformance": [("conformance",)],
     "kube": [("broker",)],
     "kube/gymtrain_kube/kubeconfig.py": [("operator",)],
     "operator": [("operator",)],
@@ -64,7 +78,19 @@ RUNS_WITH: dict[str, list[tuple[str, ...]]] = {
     "tests/unit/weights": [("trainer", "inference", "dev")],
 }
 # Folders whose files a user runs: what their extras list has to be imported there.
-PARTS = ("kube", "operator", "cli", "gateway", "broker", "gym", "inference", "trainer", "report", "images")
+PARTS = (
+    "conformance",
+    "kube",
+    "operator",
+    "cli",
+    "gateway",
+    "broker",
+    "gym",
+    "inference",
+    "trainer",
+    "report",
+    "images",
+)
 
 # Modules of a distribution, where it has another name or several.
 MODULES = {

@@ -55,6 +55,14 @@ CASES: dict[str, dict[str, Any]] = {
             "imagePullSecrets": [{"name": "registry"}],
         },
     },
+    "own-trainer": {
+        "trainer": {
+            "image": "mine:1",
+            "command": ["torchrun", "--master-addr=$(GYMTRAIN_MASTER_HOST)", "train.py"],
+            "nodes": 2,
+            "gpus": 8,
+        },
+    },
     "offline": {
         "model": {"source": "oci://models/tiny:1"},
         "trainer": {"checkpoint": {"size": "1Gi"}, "config": {"max_steps": 4}},

@@ -106,7 +106,7 @@ class Scene:
 @pytest.fixture
 def scene(tmp_path: Path, served: AgentThread, monkeypatch: pytest.MonkeyPatch) -> Scene:
     monkeypatch.setitem(FRAMEWORKS, "plain", "tests.unit.trainer.plain_framework")
-    monkeypatch.setattr(framework, "USED", "plain")
+    monkeypatch.setattr(framework, "DEFAULT", "plain")
     monkeypatch.setattr(evaluations_module, "_LOOK_SECONDS", 0.05)
     return Scene(tmp_path, served, monkeypatch)
 

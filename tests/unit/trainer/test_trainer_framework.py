@@ -7,15 +7,16 @@ import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from gymtrain_api.spec.training import FrameworkName
 from gymtrain_trainer import framework
 from gymtrain_trainer.checkpoints.folder import last_checkpoint
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.errors import InterruptedBySignal
-from gymtrain_trainer.framework import FRAMEWORKS, StepMeasures, load_framework
+from gymtrain_trainer.framework import DEFAULT, FRAMEWORKS, StepMeasures, load_framework
 from gymtrain_trainer.preflight.main import preflight
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.step_report import StepReport
@@ -47,7 +48,7 @@ class Pods:
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one line that a second framework needs, and its being used."""
     monkeypatch.setitem(FRAMEWORKS, "plain", "tests.unit.trainer.plain_framework")
-    monkeypatch.setattr(framework, "USED", "plain")
+    monkeypatch.setattr(framework, "DEFAULT", "plain")
 
 
 @pytest.fixture
@@ -175,10 +176,19 @@ def test_preflight_asks_the_framework(plain: None, tmp_path: Path) -> None:
     assert verdict.warnings == [], "what is known to be wrong is not rehearsed"
 
 
+def test_the_resource_names_every_listed_framework() -> None:
+    assert set(get_args(FrameworkName.__value__)) == set(FRAMEWORKS)
+    assert DEFAULT in FRAMEWORKS
+
+
+def test_the_resource_chooses_the_framework(plain: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(framework, "DEFAULT", "TRL")
+    assert type(load_framework("plain")) is not type(load_framework())
+
+
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_every_listed_framework_can_be_asked_without_its_libraries(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(framework, "USED", name)
-    assert callable(load_framework().make_trainer)
+    assert callable(load_framework(name).make_trainer)
 
 
 def test_only_a_frameworks_own_package_names_it() -> None:

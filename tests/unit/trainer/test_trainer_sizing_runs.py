@@ -117,6 +117,7 @@ def test_the_memory_of_the_pod_is_compared(kind: str, size: str) -> None:
     [
         ({"model": {"source": "hf://org/name"}}, "hf://org/name is none of the built-in shapes"),
         ({"trainer": {"gpus": 0}}, "spec.trainer.gpus is 0"),
+        ({"trainer": {"gpus": 1, "image": "a:1", "command": ["train"]}}, "spec.trainer.command is another trainer"),
         ({"trainer": {"gpus": 1, "processesPerNode": 2}}, "processesPerNode is 2, with 1 GPUs"),
         ({"trainer": {"gpus": 1, "config": {"bf16": False}}}, "training in float32 isn't computed"),
         ({"trainer": {"gpus": 1, "config": {"fsdp_config": {"cpu_offload": True}}}}, "cpu_offload: True"),

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Mapping
 
+from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.wiring import PREFLIGHT_MARK, Finding, TrainerPreflight
 from gymtrain_trainer.checkpoints.evaluated import check_evaluated_models
 from gymtrain_trainer.checkpoints.resume import check_resume
@@ -48,6 +49,31 @@ def preflight(framework: Framework, environ: Mapping[str, str] = os.environ) -> 
     )
 
 
+def preflight_of_command(environ: Mapping[str, str] = os.environ) -> TrainerPreflight:
+    """The verdict where the run brings a trainer of its own: what can be told of the model without knowing how it is
+    trained, and what nobody has checked."""
+    started = time.monotonic()
+    run, paths = read_run_config(environ), read_paths(environ)
+    _, misfits = served_context(paths.model, run.spec)
+    findings = check_model_folder(paths.model, run.spec.model.source, trained_here=False) + misfits
+    unchecked = [field for field, is_set in _fields_of_a_command(run.spec) if is_set]
+    message = "is another trainer than gymtrain's. It is started for the first time when the run trains"
+    if unchecked:
+        message += f", and only it knows what it makes of {', '.join(unchecked)}: preflight checks none of these"
+    warning = Finding(where="spec.trainer.command", message=message)
+    return TrainerPreflight(findings=findings, warnings=[warning], seconds=round(time.monotonic() - started, 3))
+
+
+def _fields_of_a_command(spec: GymTrainingRunSpec) -> list[tuple[str, bool]]:
+    """Fields that another trainer reads by itself, and whether the run sets them."""
+    return [
+        ("spec.trainer.config", bool(spec.trainer.config)),
+        ("spec.model.lora", spec.model.lora is not None),
+        ("spec.evaluation", spec.evaluation is not None),
+        ("spec.resumeFrom", spec.resume_from is not None),
+    ]
+
+
 def _check_push(environ: Mapping[str, str]) -> tuple[list[Finding], list[Finding]]:
     """Findings and warnings about where the final model is uploaded to."""
     found = run_push(CHECK, seconds=_PUSH_CHECK_SECONDS, environ=environ)
@@ -60,8 +86,12 @@ def _check_push(environ: Mapping[str, str]) -> tuple[list[Finding], list[Finding
 
 def main() -> int:
     """Prints the verdict; 0 whenever it could be made."""
-    framework = load_framework()
-    gc.disable()  # a framework's libraries make millions of objects while they load, and none of them goes
-    verdict = preflight(framework)
+    trainer = read_run_config(os.environ).spec.trainer
+    if trainer.command is not None:
+        verdict = preflight_of_command()
+    else:
+        framework = load_framework(trainer.framework)
+        gc.disable()  # a framework's libraries make millions of objects while they load, and none of them goes
+        verdict = preflight(framework)
     print(PREFLIGHT_MARK + verdict.model_dump_json(), flush=True)
     return 0

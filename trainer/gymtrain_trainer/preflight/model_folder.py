@@ -15,8 +15,9 @@ _SENSES = ("vision_config", "vision_tower_config", "vit_config", "image_token_id
 _HEADER_LIMIT = 200_000_000  # bytes; safetensors' own limit of the header is 100 MB
 
 
-def check_model_folder(folder: Path, source: str) -> list[Finding]:
-    """What keeps the model in `folder`, which came from `source`, from being trained here."""
+def check_model_folder(folder: Path, source: str, *, trained_here: bool = True) -> list[Finding]:
+    """What keeps the model in `folder`, which came from `source`, from being served, and from being trained where this
+    trainer does that (`trained_here`)."""
     where = "spec.model.source"
     try:
         present = set(os.listdir(folder))
@@ -33,7 +34,7 @@ def check_model_folder(folder: Path, source: str) -> list[Finding]:
     config = _json(folder / "config.json", add, f"there is no config.json (found: {listing})")
     if config is not None and not config.get("architectures"):
         add("config.json names no architectures, so neither vLLM nor transformers knows the model's class")
-    if config is not None and (problem := _kind_problem(config)):
+    if trained_here and config is not None and (problem := _kind_problem(config)):
         add(problem)
     if not present & set(_WEIGHTS) and not lacks_weights(folder):
         gguf = sorted(name for name in present if name.endswith(".gguf"))

@@ -79,6 +79,8 @@ def sizing_of(
     Raises:
         SettingsError: the model is none of the built-in ones, or the run has a setting that isn't computed.
     """
+    if spec.trainer.command is not None:
+        raise SettingsError("spec.trainer.command is another trainer: what it takes isn't computed")
     shape = shape or built_in(spec.model.source)
     if shape is None:
         raise SettingsError(f"{spec.model.source} is none of the built-in shapes: name a folder with its config.json")
