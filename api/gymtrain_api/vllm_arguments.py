@@ -43,14 +43,15 @@ def parallel_sizes(arguments: Sequence[str], nodes: int, gpus: int) -> tuple[int
     """Tensor and pipeline parallel size of a server on `nodes` pods of `gpus` each.
 
     What `arguments` leave out makes their product the number of GPUs (on the CPU, of pods). Without both, it is tensor
-    parallel within a pod, which takes fast links, and pipeline parallel across pods.
+    parallel within a pod, which takes fast links, and pipeline parallel across pods; on the CPU, where vLLM can't do
+    that, tensor parallel across them.
     """
     pod = max(1, gpus)
     tensor, pipeline = _count(arguments, _TENSOR_PARALLEL), _count(arguments, _PIPELINE_PARALLEL)
     if nodes == 1:
         return tensor or pod, pipeline or 1
     if tensor is None and pipeline is None:
-        return pod, nodes
+        return (pod, nodes) if gpus else (nodes, 1)
     places = nodes * pod
     return tensor or max(1, places // (pipeline or 1)), pipeline or max(1, places // (tensor or 1))
 

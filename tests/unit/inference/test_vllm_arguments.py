@@ -91,7 +91,7 @@ def test_a_server_on_several_nodes_ends_when_one_of_its_workers_fails() -> None:
     ("nodes", "gpus", "args", "sizes"),
     [
         (2, 8, [], (8, 2)),
-        (2, 0, [], (1, 2)),
+        (2, 0, [], (2, 1)),
         (2, 8, ["--tensor-parallel-size=16"], (16, 1)),
         (2, 8, ["-tp", "4"], (4, 4)),
         (4, 8, ["--pipeline_parallel_size=2"], (16, 2)),
