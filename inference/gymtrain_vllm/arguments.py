@@ -133,6 +133,11 @@ def _workers(inference: Inference, member: Member) -> list[str]:
             f"workers, and {inference.nodes} nodes with {pod} each have {places}: set sizes with this product, or "
             "leave one or both out"
         )
+    if pipeline > 1 and not inference.gpus:
+        raise ArgumentsError(
+            "spec.inference.args: pipeline parallel on the CPU ends vLLM's engine at the first request (seen in 0.32): "
+            f"set --tensor-parallel-size={places}, or leave both out"
+        )
     return [
         f"--tensor-parallel-size={tensor}",
         f"--pipeline-parallel-size={pipeline}",

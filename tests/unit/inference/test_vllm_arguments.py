@@ -112,6 +112,11 @@ def test_other_numbers_of_workers_are_refused(args: list[str]) -> None:
         on_nodes(2, 8, *args)
 
 
+def test_stages_on_cpus_are_refused() -> None:
+    with pytest.raises(ArgumentsError, match="--tensor-parallel-size=2"):
+        on_nodes(2, 0, "--pipeline-parallel-size=2")
+
+
 @pytest.mark.parametrize(
     "argument",
     [

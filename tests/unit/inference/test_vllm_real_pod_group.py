@@ -1,6 +1,6 @@
 """A real vLLM on the CPU whose workers are in two pods, played by two processes with the launcher of the image.
 
-One server for the tests of a shape, in order: the last one ends it.
+One server for all tests, in order: the last one ends it.
 """
 
 import asyncio
@@ -25,14 +25,12 @@ from tests.unit.inference.vllm_trainer import Trainer, syncing
 pytestmark = pytest.mark.torch
 
 SAME = 1e-4  # mean |difference| of log-probabilities
-SHAPES = {"stages": [], "shards": ["--tensor-parallel-size=2"]}
 
 
-@pytest.fixture(scope="module", params=SHAPES)
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Pipeline parallel, as by default, and tensor parallel."""
-    inference = {"nodes": 2, "args": SHAPES[request.param]}
-    with serving_tiny_model(tmp_path_factory.mktemp("vllm"), inference=inference) as found:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Tensor parallel across pods, as on the CPU by default."""
+    with serving_tiny_model(tmp_path_factory.mktemp("vllm"), inference={"nodes": 2}) as found:
         yield found
 
 
