@@ -1,8 +1,8 @@
 """What vLLM servers fetch now: which of them have all of a version, and which are still heard of.
 
-A server is paused only to load, so whoever pauses it wants to know when it has everything. It says so itself, under an id
-that it was given with the version, and each of its requests carries the id. Where a server spans several pods, each of
-them fetches for itself.
+A server is paused only to load, so whoever pauses it wants to know when it has everything. It says so itself, under an
+id that it was given with the version, and each of its requests carries the id. Where a server spans several pods, each
+of them fetches for itself.
 """
 
 import asyncio
