@@ -165,7 +165,7 @@ async def test_a_server_of_several_pods_has_all_when_each_of_them_says_so() -> N
     fetch = Fetches().begin(pods=2)
     for _ in range(2):  # each worker of the first one
         fetch.end("10.0.0.1")
-    assert not await fetch.ends_within(0)
+    assert not await fetch.ends_within(0.1)
     fetch.end("10.0.0.2")
     assert await fetch.ends_within(1)
 
