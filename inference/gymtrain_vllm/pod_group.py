@@ -1,15 +1,17 @@
 """A vLLM server that spans several pods (`spec.inference.nodes`): what its processes must agree on before they start.
 
-    leader   draws the seed, and tells it to whoever connects to its GROUP_PORT
-    worker   waits for the leader, however long its image and model take, then joins its torch.distributed group
+    leader   draws the seed, tells it to each worker on its GROUP_PORT, and starts when all of them have it
+    worker   waits for the leader, however long its image and model take, then starts
 
-The seed has to be one for all, since tensor parallel workers draw the same tokens, and another one at each start of the
-group. A worker also learns the leader's address as it is now: names of pods that were made anew change late.
+So nobody is in torch's group, which waits for minutes only, before all pods are there. The seed has to be one for all,
+since tensor parallel workers draw the same tokens, and another one at each start of the group. A worker also learns the
+leader's address as it is now: names of pods that were made anew change late.
 
 LeaderWorkerSet says in variables which pod is which, and makes the whole group anew when one of its containers ends.
 """
 
 import os
+import queue
 import socket
 import threading
 import time
@@ -22,7 +24,7 @@ from gymtrain_vllm.errors import GroupError
 _PATIENCE_SECONDS = 5.0  # with one connection
 _EVERY_SECONDS = 1.0
 _SAY_EVERY_SECONDS = 30.0
-_LONGEST = 32  # bytes of a seed
+_LONGEST = 32  # bytes of a number
 
 
 @dataclass(frozen=True)
@@ -72,27 +74,36 @@ def place(environment: Mapping[str, str] = os.environ) -> Place:
     return Place(int(index), leader, address)
 
 
-def lead(own: Place, seed: int, port: int = wiring.GROUP_PORT) -> Start:
-    """Tells the seed to workers, in a thread, until the process ends."""
+def lead(own: Place, seed: int, nodes: int, port: int = wiring.GROUP_PORT) -> Start:
+    """Tells the seed to workers, in a thread, until the process ends; waits for the first question of each."""
     family = socket.AF_INET6 if ":" in own.address else socket.AF_INET
     listener = socket.create_server((own.address, port), family=family)
-    threading.Thread(target=_tell, args=(listener, seed), name="pod-group", daemon=True).start()
+    missing = set(range(1, nodes))
+    told: queue.SimpleQueue[int] = queue.SimpleQueue()
+    threading.Thread(target=_tell, args=(listener, seed, told.put), name="pod-group", daemon=True).start()
+    while missing:
+        try:
+            missing.discard(told.get(timeout=_SAY_EVERY_SECONDS))
+        except queue.Empty:
+            print(f"gymtrain: waiting for workers {', '.join(map(str, sorted(missing)))}", flush=True)
     return Start(seed, own.address)
 
 
-def _tell(listener: socket.socket, seed: int) -> None:
+def _tell(listener: socket.socket, seed: int, told: Callable[[int], None]) -> None:
     while True:
         connection, _ = listener.accept()
         try:
             with connection:
                 connection.settimeout(_PATIENCE_SECONDS)
+                worker = _line(connection)
                 connection.sendall(f"{seed}\n".encode())
-        except OSError:
+        except (OSError, ValueError):
             continue  # it asks again
+        told(worker)
 
 
 def join(
-    leader: str, port: int = wiring.GROUP_PORT, pause: Callable[[float], None] = time.sleep, tries: int | None = None
+    own: Place, port: int = wiring.GROUP_PORT, pause: Callable[[float], None] = time.sleep, tries: int | None = None
 ) -> Start:
     """Waits for the leader, without a limit unless there is one of `tries`.
 
@@ -102,24 +113,31 @@ def join(
     said = None
     while tries is None or tries > 0:
         try:
-            return _ask(leader, port)
+            return _ask(own, port)
         except (OSError, ValueError) as error:
             if said is None or time.monotonic() - said >= _SAY_EVERY_SECONDS:
-                print(f"gymtrain: waiting for the leader {leader}: {error}", flush=True)
+                print(f"gymtrain: waiting for the leader {own.leader}: {error}", flush=True)
                 said = time.monotonic()
         tries = None if tries is None else tries - 1
         pause(_EVERY_SECONDS)
-    raise GroupError(f"the leader {leader} doesn't answer")
+    raise GroupError(f"the leader {own.leader} doesn't answer")
 
 
-def _ask(leader: str, port: int) -> Start:
-    with socket.create_connection((leader, port), _PATIENCE_SECONDS) as connection:
-        address = str(connection.getpeername()[0])
-        answer = b""
-        while not answer.endswith(b"\n") and len(answer) <= _LONGEST:
-            if not (part := connection.recv(_LONGEST)):
-                break
-            answer += part
-    if not answer.endswith(b"\n"):
-        raise ValueError(f"it answers {answer!r}")
-    return Start(int(answer), address)
+def _ask(own: Place, port: int) -> Start:
+    with socket.create_connection((own.leader, port), _PATIENCE_SECONDS) as connection:
+        connection.sendall(f"{own.index}\n".encode())
+        return Start(_line(connection), str(connection.getpeername()[0]))
+
+
+def _line(connection: socket.socket) -> int:
+    """Reads the number that the other side sends.
+
+    Raises:
+        ValueError: it sends something else, or ends before.
+    """
+    said = b""
+    while not said.endswith(b"\n"):
+        if len(said) > _LONGEST or not (part := connection.recv(_LONGEST)):
+            raise ValueError(f"it says {said!r}")
+        said += part
+    return int(said)

@@ -45,7 +45,8 @@ def main() -> None:
         arguments.check(run.spec.inference.args, run.spec.inference.nodes)
         if run.spec.inference.nodes > 1:
             own = pod_group.place()
-            start = pod_group.join(own.leader) if own.index else pod_group.lead(own, seed)
+            nodes = run.spec.inference.nodes
+            start = pod_group.join(own) if own.index else pod_group.lead(own, seed, nodes)
             seed, member = start.seed, arguments.Member(own.index, start.leader)
         argv = arguments.build(run.spec, environment.model(), port, seed=seed, member=member)
         os.environ.update(arguments.variables(run.spec, os.environ, environment.scratch()))
