@@ -95,6 +95,7 @@ test-gym: ## Unit tests of the Gym image: with NeMo Gym itself, two minutes
 .PHONY: test-api
 test-api: ## Tests against a real kube-apiserver and etcd
 	dev/run binaries
+	dev/run binaries crds-lws
 	@# Each process has an API server of its own; what they do is mostly waiting.
 	$(RUN) pytest tests/api -m api --numprocesses 2 --dist loadfile $(PYTEST_ARGS)
 
@@ -114,6 +115,12 @@ test-agent-sandbox: cluster-up images ## The same with agent-sandbox's controlle
 	dev/run addon agent-sandbox
 	@GYMTRAIN_TEST_SANDBOX_BACKEND=AgentSandbox $(E2E) tests/e2e/sandboxes $(PYTEST_ARGS); \
 	result=$$?; dev/run addon agent-sandbox --remove; exit $$result
+
+.PHONY: test-pod-groups
+test-pod-groups: ## vLLM servers of several pods with LeaderWorkerSet's controller, built on first use; not part of `make test`
+	dev/run binaries
+	dev/run binaries crds-lws lws
+	$(RUN) pytest tests/api/test_pod_groups.py -m api $(PYTEST_ARGS)
 
 .PHONY: test-large-models
 test-large-models: cluster-up images ## Train sharded models on CPUs, one on four nodes, serve them, and try trackers that hang: ten minutes; not part of `make test`

@@ -52,6 +52,7 @@ class Role(StrEnum):
     GYM = "gym"
     GATEWAY = "gateway"
     INFERENCE = "inference"
+    INFERENCE_WORKER = "inference-worker"  # of a vLLM server of several pods: all but the leader, which has INFERENCE
     TRAINER = "trainer"
     BROKER = "broker"
     SANDBOX = "sandbox"

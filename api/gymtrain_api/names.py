@@ -13,7 +13,7 @@ MAX_RUN_NAME = 40  # leaves room for suffixes below the 63 characters of a DNS l
 _MAX_LABEL = 63
 _DIGITS = 10  # of a hash
 
-_SERVICES = ("gateway", "gateway-pods", "inference", "inference-pods", "trainer", "broker")
+_SERVICES = ("gateway", "gateway-pods", "inference", "inference-pods", "trainer", "broker", "vllm")
 
 
 def _digest(text: str) -> str:
@@ -86,6 +86,15 @@ def inference_pods(run: str) -> str:
     return f"{run}-inference-pods"
 
 
+def inference_groups(run: str) -> str:
+    """LeaderWorkerSet of vLLM servers of several pods, and the headless Service that its controller makes.
+
+    The leaders are named after it (RUN-vllm-0), a StatefulSet of workers after each leader, and they in turn
+    (RUN-vllm-0-1). A StatefulSet's name can have 52 characters: its pods carry it in a label, with a hash.
+    """
+    return f"{run}-vllm"
+
+
 def sandbox(run: str, suffix: str) -> str:
     """Pod of one sandbox."""
     return f"{run}-sb-{suffix}"
@@ -148,6 +157,11 @@ def network_policy(run: str) -> str:
 def inner_network_policy(run: str) -> str:
     """NetworkPolicy for the vLLM and trainer pods, which Gym servers may not reach."""
     return f"{run}-training"
+
+
+def worker_network_policy(run: str) -> str:
+    """NetworkPolicy for the workers of vLLM servers of several pods, which the gateway may not reach either."""
+    return f"{run}-vllm-workers"
 
 
 def sandbox_network_policy(run: str) -> str:

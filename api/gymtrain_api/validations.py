@@ -265,6 +265,23 @@ _COMBINATIONS = (
         field="checkpoint.accessModes",
     ),
     Rule(
+        at="spec",
+        rule="self.inference.nodes == 1 || !has(self.model.lora) || !(self.weightSync.transport in ['Auto', "
+        "'LoRAFilesystem']) || !has(self.trainer.checkpoint) || !has(self.trainer.checkpoint.size) || "
+        "'ReadWriteMany' in self.trainer.checkpoint.accessModes",
+        message="all pods of a vLLM server on several nodes read adapters from the volume: set accessModes: "
+        "[ReadWriteMany] and a storageClassName that supports it",
+        field="trainer.checkpoint.accessModes",
+    ),
+    Rule(
+        at="spec.inference",
+        rule="self.nodes == 1 || !has(self.compileCache) || !has(self.compileCache.size) || "
+        "'ReadWriteMany' in self.compileCache.accessModes",
+        message="all pods of a vLLM server on several nodes mount the volume: set accessModes: [ReadWriteMany] and a "
+        "storageClassName that supports it",
+        field="compileCache.accessModes",
+    ),
+    Rule(
         at="spec.trainer.checkpoint",
         rule="!has(self.claimName) || self.retain != 'Delete'",
         message="retain applies only to a volume made for the run (size), and an existing claim is never deleted: "
@@ -352,6 +369,7 @@ FIXED_AFTER_PREFLIGHT = (
     "gym.env",
     "data",
     "inference.image",
+    "inference.nodes",
     "inference.gpus",
     "inference.args",
     "inference.compileCache",

@@ -59,6 +59,8 @@ SANDBOX_PORT = 8787  # of the daemon in each sandbox
 TRAINER_GRACE_SECONDS = 30  # between SIGTERM and SIGKILL, unless the trainer's template sets another value
 TRAINER_PORT = 8080  # /healthz /progress /samples /metrics /weights/...
 RENDEZVOUS_PORT = 29500
+GROUP_PORT = 29510  # of the leader of a vLLM server of several pods: what its workers must know to join
+GROUP_RENDEZVOUS_PORT = 29501  # there, of vLLM's own torch.distributed group
 
 # Environment of Gym server pods.
 ENV_GYM_SERVER = "GYMTRAIN_GYM_SERVER"  # top-level key of the server; "head_server" for the head server

@@ -95,14 +95,28 @@ def _build(settings: Settings, go: Go, binaries: BinarySet, folder: Path) -> Non
     temporary = folder.with_name(f"{folder.name}.tmp-{os.getpid()}")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
-    log = settings.cache / "logs" / f"build-{binaries.name}.log"
+    if binaries.packages:
+        _compile(go, binaries, temporary, settings.cache / "logs" / f"build-{binaries.name}.log")
+    for name, patterns in binaries.documents.items():
+        (temporary / name).write_text("\n---\n".join(_texts(go, binaries, patterns)))
+    names = [*binaries.packages, *binaries.documents]
+    (temporary / _MANIFEST).write_text(json.dumps({name: _checksum(temporary / name) for name in names}))
+    shutil.rmtree(folder, ignore_errors=True)
+    temporary.rename(folder)
+    for stale in folder.parent.glob(f"{binaries.name}-*"):
+        if stale != folder:
+            shutil.rmtree(stale, ignore_errors=True)
+
+
+def _compile(go: Go, binaries: BinarySet, folder: Path, log: Path) -> None:
+    """Build the programs into `folder`, under their own names."""
     # The linker drops debug information anyway (-s -w); not making it, and collecting garbage less often, takes a fifth
     # off the compiler's time.
     command: list[str | Path] = ["nice", go.program, "build", "-p", "2", "-trimpath", "-buildvcs=false"]
     command += ["-gcflags=all=-dwarf=false", "-tags", binaries.tags]
     # All in one: while one program is linked, which takes one processor, the next is compiled.
     packages = list(binaries.packages.values())
-    built = temporary / "built"
+    built = folder / "built"
     with step(f"building {', '.join(binaries.packages)}"):
         run_logged(
             [*command, "-ldflags", binaries.ldflags, "-o", f"{built}/", *packages],
@@ -116,23 +130,16 @@ def _build(settings: Settings, go: Go, binaries: BinarySet, folder: Path) -> Non
     # Go calls a program as its package, which is not always its own name.
     targets = run([go.program, "list", "-f", "{{.Target}}", *packages], env=go.env, cwd=binaries.folder).stdout.split()
     for name, target in zip(binaries.packages, targets, strict=True):
-        (built / Path(target).name).rename(temporary / name)
+        (built / Path(target).name).rename(folder / name)
     built.rmdir()
-    for name, patterns in binaries.documents.items():
-        (temporary / name).write_text("\n---\n".join(_texts(go, binaries, patterns)))
-    names = [*binaries.packages, *binaries.documents]
-    (temporary / _MANIFEST).write_text(json.dumps({name: _checksum(temporary / name) for name in names}))
-    shutil.rmtree(folder, ignore_errors=True)
-    temporary.rename(folder)
-    for stale in folder.parent.glob(f"{binaries.name}-*"):
-        if stale != folder:
-            shutil.rmtree(stale, ignore_errors=True)
 
 
 def _texts(go: Go, binaries: BinarySet, patterns: Sequence[str]) -> Iterator[str]:
-    """Files of modules that the build has just fetched."""
+    """Files of modules. Those of programs the build has just fetched."""
     for place in patterns:
         module, _, pattern = place.partition("//")
+        if not binaries.packages:
+            run([go.program, "mod", "download", module], env=go.env, cwd=binaries.folder)
         found = run([go.program, "list", "-m", "-f", "{{.Dir}}", module], env=go.env, cwd=binaries.folder)
         files = sorted(Path(found.stdout.strip()).glob(pattern))
         if not files:

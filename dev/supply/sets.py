@@ -26,7 +26,7 @@ class BinarySet:
 
     name: str
     packages: Mapping[str, str]
-    """Program name to Go package."""
+    """Program name to Go package; none where documents are all that is wanted."""
     ldflags: str = "-s -w"
     module: str = ""
     """Folder of the go.mod; named as the set where empty."""
@@ -60,6 +60,7 @@ IMAGE_BUILDER = "buildkit"
 _CLUSTER = "cluster"
 _CONTAINERD = "containerd"
 _PEERS = "peers"
+_LWS = "lws"
 NVIDIA = "nvidia"
 SETS = (
     # First, so that images can be built while the rest is compiled.
@@ -149,6 +150,16 @@ SETS = (
                 )
             ]
         },
+        lazy=True,
+    ),
+    # The kinds alone: that an API server takes our objects can be tried without the controller, which takes minutes.
+    BinarySet(
+        "crds-lws", {}, module=_LWS, documents={"lws.yaml": ["sigs.k8s.io/lws//config/crd/bases/*.yaml"]}, lazy=True
+    ),
+    BinarySet(
+        _LWS,
+        {"lws": "sigs.k8s.io/lws/cmd"},
+        documents={"lws-webhooks.yaml": ["sigs.k8s.io/lws//config/webhook/manifests.yaml"]},
         lazy=True,
     ),
 )

@@ -164,7 +164,7 @@ def refusals(spec: GymTrainingRunSpec, line: Sequence[str], *, has_model: bool) 
     given = spec.inference.args
     parser = vllm_internals.serve_parser(_refuse)
     try:
-        if found := list(_of_file(given, parser)):
+        if found := list(_of_file(given, parser, spec.inference.nodes)):
             return found
         args = parser.parse_args(list(line))
         vllm_internals.check_serve_arguments(args)
@@ -177,7 +177,7 @@ def refusals(spec: GymTrainingRunSpec, line: Sequence[str], *, has_model: bool) 
     return _of_model(spec, engine) if has_model else _of_workers(spec, engine)
 
 
-def _of_file(given: Sequence[str], parser: argparse.ArgumentParser) -> Iterator[Finding]:
+def _of_file(given: Sequence[str], parser: argparse.ArgumentParser, nodes: int) -> Iterator[Finding]:
     """Why the file of --config can't be read, or the reserved arguments in it: vLLM reads them as if they stood on the
     command line."""
     if _CONFIG not in given[:-1]:
@@ -189,7 +189,7 @@ def _of_file(given: Sequence[str], parser: argparse.ArgumentParser) -> Iterator[
     except Exception as error:  # YAML's own, and the file system's
         yield Finding(where=where, message=f"vLLM can't read {name}: {_line(error)}")
         return
-    for _, message in reserved(arguments):
+    for _, message in reserved(arguments, nodes):
         yield Finding(where=where, message=f"{name}: {message}")
 
 

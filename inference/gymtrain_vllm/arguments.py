@@ -8,11 +8,13 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from gymtrain_api.spec import GymTrainingRunSpec
+from gymtrain_api.spec import GymTrainingRunSpec, Inference
 from gymtrain_api.transports import LORA_RANKS, adapters_held, lora_rank, planned, takes_adapters, vllm_backend
-from gymtrain_api.wiring import SERVED_MODEL_NAME
+from gymtrain_api.vllm_arguments import parallel_sizes
+from gymtrain_api.wiring import GROUP_RENDEZVOUS_PORT, SERVED_MODEL_NAME
 from gymtrain_vllm.errors import ArgumentsError
 from gymtrain_vllm.vllm_internals import server_knows
 
@@ -38,13 +40,44 @@ _RESERVED = {
     "--override-generation-config": "sampling comes from spec.trainer.config: set temperature there",
     "--logits-processors": "the trainer scores the model's own output and doesn't know about processors",
     "--seed": "each server draws its own seed at its start and prints it; with one seed, all would sample the same",
+    "--nnodes": "spec.inference.nodes decides it",
+    "-n": "spec.inference.nodes decides it",
+    "--node-rank": "each pod of a server has its own",
+    "-r": "each pod of a server has its own",
+    "--master-addr": "the pods of a server find each other",
+    "--master-port": "the pods of a server find each other",
+    "--headless": "the workers of a server on several nodes have it, and no other pod",
     "--api-key": "Gym servers and trainer send none; use a NetworkPolicy",
     "--ssl-keyfile": "Gym servers and trainer speak plain HTTP",
     "--root-path": "the Services need the routes at /",
 }
 
+# The same, for a server on several nodes.
+_MORE_SERVERS = "for more engines on the same model, set spec.inference.replicas"
+_RESERVED_ON_NODES = {
+    "--distributed-executor-backend": "only vLLM's own processes (mp) span pods here",
+    "--data-parallel-size": _MORE_SERVERS,
+    "-dp": _MORE_SERVERS,
+    "--prefill-context-parallel-size": "the workers on several nodes are tensor and pipeline parallel",
+    "-pcp": "the workers on several nodes are tensor and pipeline parallel",
+}
+_ATTACHED = re.compile(r"-[nr]\d")  # -n2, as the parser takes it
 
-def build(spec: GymTrainingRunSpec, model: Path, port: int, seed: int = 0) -> list[str]:
+
+@dataclass(frozen=True)
+class Member:
+    """A pod of a server on several nodes.
+
+    Attributes:
+        index: 0 is the leader.
+        leader: address of the leader.
+    """
+
+    index: int = 0
+    leader: str = "127.0.0.1"
+
+
+def build(spec: GymTrainingRunSpec, model: Path, port: int, seed: int = 0, member: Member | None = None) -> list[str]:
     """The arguments of vLLM's OpenAI server.
 
     Args:
@@ -52,11 +85,13 @@ def build(spec: GymTrainingRunSpec, model: Path, port: int, seed: int = 0) -> li
         model: folder of the model.
         port: to listen on.
         seed: of this server's draws, below 2**32; its workers share it, as tensor parallel ones have to.
+        member: which pod of the server, if it spans several; the leader where it isn't given.
 
     Raises:
-        ArgumentsError: one of `spec.inference.args` is reserved, or the adapter is too large for vLLM.
+        ArgumentsError: one of `spec.inference.args` is reserved, the adapter is too large for vLLM, or the workers
+            aren't as many as the GPUs of all nodes.
     """
-    check(spec.inference.args)
+    check(spec.inference.args, spec.inference.nodes)
     on_gpu = spec.inference.gpus > 0
     dtype = spec.model.dtype
     if dtype == "auto" and not on_gpu:
@@ -73,16 +108,46 @@ def build(spec: GymTrainingRunSpec, model: Path, port: int, seed: int = 0) -> li
         f"--seed={seed}",
         f"--dtype={dtype}",
         *_weights(spec),
-        f"--tensor-parallel-size={max(1, spec.inference.gpus)}",
+        *_workers(spec.inference, member or Member()),
         "--uvicorn-log-level=warning",  # a line per probe and rollout says nothing
     ]
     if server_knows("enable_scale_out"):
         arguments.append("--enable-scale-out")  # /inference/v1/generate; always there before 0.30
     if not on_gpu:
         arguments.append("--enforce-eager")  # torch.compile takes minutes here, and a compiler in the image
-    if spec.inference.gpus > 1 or any(map(_PARALLEL.match, spec.inference.args)):
+    if spec.inference.gpus > 1 or spec.inference.nodes > 1 or any(map(_PARALLEL.match, spec.inference.args)):
         arguments.append("--middleware=gymtrain_vllm.server_exit.EndsOutOfStep")
     return arguments + list(spec.inference.args)
+
+
+def _workers(inference: Inference, member: Member) -> list[str]:
+    """How many worker processes, and where they are."""
+    if inference.nodes == 1:
+        return [f"--tensor-parallel-size={max(1, inference.gpus)}"]
+    tensor, pipeline = parallel_sizes(inference.args, inference.nodes, inference.gpus)
+    places = inference.nodes * max(1, inference.gpus)
+    if tensor * pipeline != places:
+        pod = f"{inference.gpus} GPUs" if inference.gpus else "one worker"
+        raise ArgumentsError(
+            f"spec.inference.args: tensor parallel {tensor} x pipeline parallel {pipeline} is {tensor * pipeline} "
+            f"workers, and {inference.nodes} nodes with {pod} each have {places}: set sizes with this product, or "
+            "leave one or both out"
+        )
+    if pipeline > 1 and not inference.gpus:
+        raise ArgumentsError(
+            "spec.inference.args: pipeline parallel on the CPU ends vLLM's engine at the first request (seen in 0.32): "
+            f"set --tensor-parallel-size={places}, or leave both out"
+        )
+    return [
+        f"--tensor-parallel-size={tensor}",
+        f"--pipeline-parallel-size={pipeline}",
+        "--distributed-executor-backend=mp",
+        f"--nnodes={inference.nodes}",
+        f"--node-rank={member.index}",
+        f"--master-addr={member.leader}",
+        f"--master-port={GROUP_RENDEZVOUS_PORT}",
+        *(["--headless"] if member.index else []),
+    ]
 
 
 def _weights(spec: GymTrainingRunSpec) -> list[str]:
@@ -112,25 +177,28 @@ def _weights(spec: GymTrainingRunSpec) -> list[str]:
     ]
 
 
-def check(arguments: Sequence[str]) -> None:
+def check(arguments: Sequence[str], nodes: int = 1) -> None:
     """Refuses reserved arguments in any of the spellings that vLLM's parser takes.
 
     Raises:
         ArgumentsError: names the argument and the reason.
     """
-    for number, message in reserved(arguments):
+    for number, message in reserved(arguments, nodes):
         raise ArgumentsError(f"spec.inference.args[{number}]: {message}")
 
 
-def reserved(arguments: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """The reserved ones among `arguments`: position, and why each can't be set."""
+def reserved(arguments: Sequence[str], nodes: int = 1) -> Iterator[tuple[int, str]]:
+    """The reserved ones among `arguments` of a server on so many nodes: position, and why each can't be set."""
+    names = _RESERVED if nodes == 1 else _RESERVED | _RESERVED_ON_NODES
     for number, argument in enumerate(arguments):
         if not argument.startswith("-"):
             continue
         given = argument.split("=", 1)[0]
         flag = given.split(".", 1)[0].replace("_", "-")
+        if _ATTACHED.match(flag):
+            flag = flag[:2]
         # Abbreviations count: --serv is --served-model-name to the parser.
-        for name, reason in _RESERVED.items():
+        for name, reason in names.items():
             if flag == name or (len(flag) > _SHORTEST and name.startswith(flag)):
                 yield number, f"{given} can't be set: {reason}. Remove it."
                 break

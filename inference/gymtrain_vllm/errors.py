@@ -2,6 +2,7 @@
 
 InferenceError
 ├── ArgumentsError      a user's vLLM argument contradicts what the run depends on
+├── GroupError          a pod of a server on several nodes can't find its group
 ├── FetchError          the weights couldn't be fetched or failed verification; the server keeps what it has
 └── LoadError           verified weights didn't fit the model; the server must not serve
 """
@@ -13,6 +14,10 @@ class InferenceError(Exception):
 
 class ArgumentsError(InferenceError):
     """`spec.inference.args` contains an argument that only the operator sets."""
+
+
+class GroupError(InferenceError):
+    """What says which pod of a server this is, is missing, or its leader doesn't answer."""
 
 
 class FetchError(InferenceError):

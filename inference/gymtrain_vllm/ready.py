@@ -25,12 +25,13 @@ _RUN_CONFIG = "/etc/gymtrain/run/run.json"
 _ROOT = "/gymtrain"
 _NOTE = "scratch/held-weights"  # below the root
 _PORT = 8000
+THIS_POD = "127.0.0.1"
 _SECONDS = 2.5  # for each of at most three questions
 
 
-def get(path: str, port: int, timeout: float = _SECONDS) -> tuple[int, bytes]:
+def get(path: str, port: int, timeout: float = _SECONDS, host: str = THIS_POD) -> tuple[int, bytes]:
     """Status and body of one GET. Raises OSError."""
-    with socket.create_connection(("127.0.0.1", port), timeout) as connection:
+    with socket.create_connection((host, port), timeout) as connection:
         connection.settimeout(timeout)
         connection.sendall(f"GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
         answer = b""

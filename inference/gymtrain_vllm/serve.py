@@ -1,6 +1,7 @@
 """Starts vLLM's OpenAI server for a run: `python -m gymtrain_vllm.serve`.
 
-Reads the run from /etc/gymtrain/run/run.json. This process becomes the server; there is no shell in between.
+Reads the run from /etc/gymtrain/run/run.json. This process becomes the server; there is no shell in between. In a pod
+of a server on several nodes that isn't the leader, it becomes the parent of this node's workers (`pod_group`).
 """
 
 # vLLM's engine process is a new one (not forked) and imports this module again, so that little may be imported up
@@ -23,32 +24,53 @@ def main() -> None:
     from pathlib import Path
 
     from gymtrain_api.runs import parse_run_config
-    from gymtrain_vllm import arguments, compile_cache, environment, file_cache, model_class_cache, ready, server_exit
-    from gymtrain_vllm.errors import ArgumentsError
-    from gymtrain_vllm.vllm_internals import SERVER
+    from gymtrain_vllm import (
+        arguments,
+        compile_cache,
+        environment,
+        file_cache,
+        model_class_cache,
+        pod_group,
+        ready,
+        server_exit,
+        vllm_internals,
+    )
+    from gymtrain_vllm.errors import ArgumentsError, GroupError
 
     run = parse_run_config(environment.run_config().read_bytes())
+    # Pods of a Deployment are alike: with vLLM's own default they would all draw the same rollouts, and after a
+    # restart the same again.
+    seed, port, member = secrets.randbits(31), environment.port(), None
     try:
-        # Pods of a Deployment are alike: with vLLM's own default they would all draw the same rollouts, and after a
-        # restart the same again.
-        argv = arguments.build(run.spec, environment.model(), environment.port(), seed=secrets.randbits(31))
+        arguments.check(run.spec.inference.args, run.spec.inference.nodes)
+        if run.spec.inference.nodes > 1:
+            own = pod_group.place()
+            nodes = run.spec.inference.nodes
+            start = pod_group.join(own) if own.index else pod_group.lead(own, seed, nodes)
+            seed, member = start.seed, arguments.Member(own.index, start.leader)
+        argv = arguments.build(run.spec, environment.model(), port, seed=seed, member=member)
         os.environ.update(arguments.variables(run.spec, os.environ, environment.scratch()))
-    except ArgumentsError as error:
+    except (ArgumentsError, GroupError) as error:
         sys.exit(f"gymtrain: {error}")
+    works = bool(member and member.index)
     if run.spec.inference.compile_cache:
         cache = compile_cache.of_server(environment.compile_cache(), argv, environment.model(), os.environ)
         cache.load()
-        compile_cache.keep_in_background(cache, environment.port())
+        compile_cache.keep_in_background(cache, port, member.leader if member and works else ready.THIS_POD)
     for name in ("HOME", "TMPDIR", "VLLM_CACHE_ROOT"):
         Path(os.environ[name]).mkdir(parents=True, exist_ok=True)
     ready.remove_note()
     file_cache.sweep()
     model_class_cache.provide(Path(os.environ["VLLM_CACHE_ROOT"]))
-    print(f"gymtrain: {SERVER} {' '.join(argv)}", flush=True)
-    sys.argv = [SERVER, *argv]
-    server_exit.watch_engine(environment.port())
+    print(f"gymtrain: {vllm_internals.SERVER} {' '.join(argv)}", flush=True)
+    if works:
+        vllm_internals.run_workers(argv)
+        print("gymtrain: a worker of vLLM has ended, so its server can't go on", flush=True)
+        sys.exit(server_exit.ExitCode.WORKER_GONE)
+    sys.argv = [vllm_internals.SERVER, *argv]
+    server_exit.watch_engine(port)
     # __main__ stays this module, so that the engine process imports this one and not the whole server.
-    runpy.run_module(SERVER, run_name="__main__")
+    runpy.run_module(vllm_internals.SERVER, run_name="__main__")
 
 
 if __name__ == "__main__":

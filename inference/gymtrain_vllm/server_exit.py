@@ -5,6 +5,7 @@
 | 70 | the model holds half of the weights that didn't fit it | the engine (`engine.py`) |
 | 71 | the engine is gone and its API server stays | `watch`, in a thread of that server |
 | 72 | one of several workers refused a call | `EndsOutOfStep`, around that server's application |
+| 73 | a worker in another pod than the server has ended | the launcher of that pod (`serve.py`) |
 
 **The engine is gone.** vLLM's API server is another process than its engine. Once the engine has ended it is to end
 too, but may stay: it waits for requests that nobody answers any more, with a /health that says 503 or with no open
@@ -57,6 +58,7 @@ class ExitCode(IntEnum):
     HALF_LOADED = 70
     ENGINE_GONE = 71
     OUT_OF_STEP = 72
+    WORKER_GONE = 73
 
 
 def exit_soon(code: ExitCode, seconds: float) -> None:
@@ -96,10 +98,10 @@ def watch(
     end(ExitCode.ENGINE_GONE)
 
 
-def ask(port: int) -> Health:
-    """One question to the server in this process."""
+def ask(port: int, host: str = ready.THIS_POD) -> Health:
+    """One question to a server: the one in this process, or at `host`."""
     try:
-        status, _ = ready.get("/health", port, _PATIENCE_SECONDS)
+        status, _ = ready.get("/health", port, _PATIENCE_SECONDS, host)
     except ConnectionRefusedError:
         return Health.CLOSED
     except OSError:

@@ -14,6 +14,7 @@ import argparse
 import hashlib
 import json
 import logging
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -94,6 +95,13 @@ INTERNALS = (
         _CHECKS_WHY,
         _CHECKS_INSTEAD,
         before="vllm.entrypoints.openai.cli_args:validate_parsed_serve_args",
+    ),
+    Internal(
+        "vllm.entrypoints.cli.serve:ServeSubcommand",
+        "vLLM 0.32.0",
+        "its `cmd` runs the workers of another pod's server: the module of the first row can't (--headless), and "
+        "vLLM's command line wants its metadata under the name vllm, which CPU builds don't have",
+        "`vllm serve`, once a launcher can call it",
     ),
     Internal(
         "vllm.entrypoints.launchers.launcher:validate_api_server_args",
@@ -256,6 +264,20 @@ def check_serve_arguments(args: argparse.Namespace) -> None:
     if getattr(args, "reasoning_parser_plugin", None):
         ReasoningParserManager.import_reasoning_parser(args.reasoning_parser_plugin)
     validate_api_server_args(args)
+
+
+def run_workers(arguments: list[str]) -> None:
+    """Runs the workers of this pod for a server in another one (--headless), until one of them ends."""
+    from vllm.entrypoints.cli.serve import ServeSubcommand
+
+    os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")  # as vLLM's own command line has it
+
+    def refuse(message: str) -> NoReturn:
+        raise SystemExit(f"gymtrain: vLLM refuses its arguments: {message}")
+
+    args = serve_parser(refuse).parse_args(arguments)
+    args.api_server_count = None  # as a user may want it of the server
+    ServeSubcommand.cmd(args)
 
 
 def tool_parsers() -> frozenset[str]:

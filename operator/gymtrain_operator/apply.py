@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from gymtrain_api import labels
+from gymtrain_api import labels, leader_worker_set
 from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_api.times import to_text
 from gymtrain_kube.errors import ConflictError, KubeError, NotFoundError, RejectedError
@@ -101,7 +101,7 @@ async def carry_out(
         if rejections:
             return rejections
     for scaling in plan.scale:
-        await cluster.scale(namespace, scaling.name, scaling.uid, scaling.replicas)
+        await cluster.scale(kinds.BY_NAME[scaling.kind], namespace, scaling.name, scaling.uid, scaling.replicas)
     return ()
 
 
@@ -151,6 +151,10 @@ async def _write(cluster: KubeClient, seen: Observation, manifest: Object) -> Re
             await cluster.apply(kind, manifest)
     except ForeignObjectError as error:
         return Rejection(kind.name, name, str(error), final=False)
+    except NotFoundError as error:
+        if kind is not kinds.LEADER_WORKER_SET:
+            raise
+        return Rejection(kind.name, name, f"{error}: {leader_worker_set.INSTALL}", final=False)
     except RejectedError as error:
         # An object that is there goes on as it was: a mistake in a change of it must not end a run under way.
         return Rejection(kind.name, name, str(error), final=error.final and live is None)

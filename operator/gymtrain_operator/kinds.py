@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gymtrain_api import agent_sandbox, labels
+from gymtrain_api import agent_sandbox, labels, leader_worker_set
 from gymtrain_kube.objects import Object as Object
 
 
@@ -42,7 +42,10 @@ SANDBOX_CLAIM, SANDBOX_POOL, SANDBOX_TEMPLATE = (
 )
 AGENT_SANDBOX = (SANDBOX_CLAIM, SANDBOX_POOL, SANDBOX_TEMPLATE)
 
+# LWS's, likewise.
+LEADER_WORKER_SET = Kind(leader_worker_set.KIND, leader_worker_set.PATH.strip("/"), leader_worker_set.PLURAL)
+
 CHILDREN = (POD, SERVICE, CONFIG_MAP, VOLUME_CLAIM, DEPLOYMENT, JOB, NETWORK_POLICY)
 # Created and never read: the operator has no right to look at a Secret. Owner references collect them.
 CREATED_ONLY = (SECRET, SERVICE_ACCOUNT, ROLE, ROLE_BINDING)
-BY_NAME = {kind.name: kind for kind in (*CHILDREN, *CREATED_ONLY, *AGENT_SANDBOX)}
+BY_NAME = {kind.name: kind for kind in (*CHILDREN, *CREATED_ONLY, *AGENT_SANDBOX, LEADER_WORKER_SET)}

@@ -117,10 +117,10 @@ class KubeClient:
         path = _path(kind, meta["namespace"], meta["name"])
         return await self._rest.merge_patch(path, {"metadata": changes | known})
 
-    async def scale(self, namespace: str, deployment: str, uid: str, replicas: int) -> None:
-        """Sets the number of pods of a Deployment, and nothing else of it."""
+    async def scale(self, kind: Kind, namespace: str, name: str, uid: str, replicas: int) -> None:
+        """Sets `spec.replicas` of an object, and nothing else of it."""
         changes = {"metadata": {"uid": uid}, "spec": {"replicas": replicas}}
-        await self._rest.merge_patch(_path(kinds.DEPLOYMENT, namespace, deployment), changes)
+        await self._rest.merge_patch(_path(kind, namespace, name), changes)
 
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str, *, foreground: bool = False) -> None:
         """Deletes that very object; one that is gone, or is another by now, is left alone."""

@@ -1,13 +1,14 @@
 """Observing a run: what the API server and the run's pods say, as one `Observation`."""
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import aiohttp
 from pydantic import BaseModel
 
-from gymtrain_api import labels, names
+from gymtrain_api import labels, leader_worker_set, names
 from gymtrain_api.pods import phase
 from gymtrain_api.record import read_record
 from gymtrain_api.runs import InvalidRunError, parse_spec, parse_status
@@ -16,7 +17,7 @@ from gymtrain_api.wiring import GymPreflight, InferencePreflight, TrainerPreflig
 from gymtrain_kube.errors import KubeError, NotFoundError, RejectedError
 from gymtrain_operator import kinds
 from gymtrain_operator.errors import OversizedAnswerError, ProbeError
-from gymtrain_operator.kinds import Object
+from gymtrain_operator.kinds import Kind, Object
 from gymtrain_operator.kube_client import KubeClient
 from gymtrain_operator.manifests.context import Defaults, RunContext
 from gymtrain_operator.manifests.inference import CONTAINER as INFERENCE_CONTAINER
@@ -130,11 +131,13 @@ class Observer:
         selector = f"{labels.MANAGED_BY}={labels.MANAGED_BY_VALUE},{labels.RUN}={run.name}"
         lists = await asyncio.gather(*(self._cluster.list(kind, run.namespace, selector) for kind in kinds.CHILDREN))
         by_kind = {kind.name: items for kind, items in zip(kinds.CHILDREN, lists, strict=True)}
+        if _may_have_groups(run):
+            by_kind |= await self._optional([kinds.LEADER_WORKER_SET], run)
         if _sweeps(run):
             left = f"{labels.RUN}={run.name},{labels.ROLE}={labels.Role.SANDBOX}"
             by_kind["Pod"] += await self._cluster.list(kinds.POD, run.namespace, left)
             if _may_use_agent_sandbox(run):
-                by_kind |= await self._of_agent_sandbox(run)
+                by_kind |= await self._optional(kinds.AGENT_SANDBOX, run)
         jobs = {uid_of(job) for job in by_kind["Job"] if _owned_by(job, {run.uid})}
         return Children(
             {
@@ -147,10 +150,10 @@ class Observer:
             }
         )
 
-    async def _of_agent_sandbox(self, run: Run) -> dict[str, list[Object]]:
-        """Lists what the run has of agent-sandbox's kinds; nothing where they aren't served, or are none of ours."""
+    async def _optional(self, wanted: Iterable[Kind], run: Run) -> dict[str, list[Object]]:
+        """Lists what the run has of kinds of others; nothing where they aren't served, or are none of ours."""
         found: dict[str, list[Object]] = {}
-        for kind in kinds.AGENT_SANDBOX:
+        for kind in wanted:
             try:
                 found[kind.name] = await self._cluster.list(kind, run.namespace, f"{labels.RUN}={run.name}")
             except (NotFoundError, RejectedError):
@@ -194,6 +197,9 @@ class Observer:
         demanded = run.spec.sandboxes is not None and run.spec.sandboxes.backend == "AgentSandbox"
         if demanded and not await self._cluster.serves(kinds.AGENT_SANDBOX):
             found.append(f"spec.sandboxes.backend: {MISSING}: {INSTALL}")
+        if _may_have_groups(run) and not await self._cluster.serves([kinds.LEADER_WORKER_SET]):
+            lack = f"the cluster does not serve {leader_worker_set.KIND} of {leader_worker_set.API_VERSION}"
+            found.append(f"spec.inference.nodes: {lack}: {leader_worker_set.INSTALL}")
         return tuple(dict.fromkeys(found))
 
     async def _offers(self, run: Run, children: Children) -> tuple[tuple[ServerOffer, ...] | None, str]:
@@ -271,17 +277,24 @@ def _may_use_agent_sandbox(run: Run) -> bool:
     return run.spec is None or (run.spec.sandboxes is not None and run.spec.sandboxes.backend != "Pod")
 
 
-def _is_ours(item: Object, kind: str, run_uid: str, jobs: set[str]) -> bool:
-    """Whether the run made the object, itself or through a Job or ReplicaSet of its own.
+def _may_have_groups(run: Run) -> bool:
+    """Whether the run has, or may have had, vLLM servers of several pods."""
+    return run.spec is None or run.spec.inference.nodes > 1
 
-    Pods of ReplicaSets are told by their labels: they are read only, never written.
+
+def _is_ours(item: Object, kind: str, run_uid: str, jobs: set[str]) -> bool:
+    """Whether the run made the object, itself or through a Job, ReplicaSet or StatefulSet of its own.
+
+    Pods of ReplicaSets and StatefulSets are told by their labels: they are read only, never written.
     """
     if _owned_by(item, {run_uid}):
         return True
     if kind != "Pod":
         return False
     owner = _controller(item)
-    return owner.get("uid") in jobs if owner.get("kind") == "Job" else owner.get("kind") == "ReplicaSet"
+    return (
+        owner.get("uid") in jobs if owner.get("kind") == "Job" else owner.get("kind") in {"ReplicaSet", "StatefulSet"}
+    )
 
 
 def _owned_by(item: Object, uids: set[str]) -> bool:

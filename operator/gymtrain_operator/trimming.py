@@ -47,6 +47,11 @@ _POD: dict[str, _Shape] = {
 }
 # Who else wrote the pod template, as `reconcile.writes` asks.
 _WRITERS: _Shape = {"manager": None, "subresource": None, "fieldsV1": {"f:spec": {"f:template": {}}}}
+_GROUP_WRITERS: _Shape = {
+    "manager": None,
+    "subresource": None,
+    "fieldsV1": {"f:spec": {"f:leaderWorkerTemplate": {}}},
+}
 # The images that a run without a record of them has used so far, as `reconcile.upgrades` asks.
 _IMAGES: _Shape = {"spec": {"containers": {"name": None, "image": None, "env": {"name": None, "value": None}}}}
 _SHAPES: Mapping[str, _Shape] = {
@@ -54,6 +59,11 @@ _SHAPES: Mapping[str, _Shape] = {
     kinds.DEPLOYMENT.name: {
         "metadata": _METADATA | {"managedFields": _WRITERS},
         "spec": {"replicas": None, "template": _IMAGES},
+        "status": None,
+    },
+    kinds.LEADER_WORKER_SET.name: {
+        "metadata": _METADATA | {"managedFields": _GROUP_WRITERS},
+        "spec": {"replicas": None, "leaderWorkerTemplate": {"leaderTemplate": _IMAGES}},
         "status": None,
     },
     kinds.JOB.name: {"metadata": _METADATA, "spec": {"template": _IMAGES}, "status": None},

@@ -46,6 +46,7 @@ REFUSED: dict[str, tuple[str, Any]] = {
     "gateway image": ("gateway.image", "other"),
     "rollout mode": ("rollout.mode", "Verify"),
     "inference GPUs": ("inference.gpus", 1),
+    "nodes of a server": ("inference.nodes", 2),
     "inference args": ("inference.args", ["--max-model-len=1024"]),
     "compile cache appears": ("inference.compileCache", {"claimName": "compiled"}),
     "trainer image": ("trainer.image", "other"),

@@ -49,7 +49,7 @@ def test_settings_left_out_are_filled_in(kubectl: Kubectl) -> None:
         "model": {"source": "hf://Qwen/Qwen3-0.6B", "dtype": "auto"},
         "gym": {"configPaths": ["resources_servers/reasoning_gym/configs/reasoning_gym.yaml"]},
         "data": {"train": [{"source": "pvc://datasets/train.jsonl", "weight": 1}]},
-        "inference": {"replicas": 1, "gpus": 0},
+        "inference": {"replicas": 1, "nodes": 1, "gpus": 0},
         "trainer": {"nodes": 1, "processesPerNode": 1, "gpus": 0, "records": RECORDS},
         "rollout": {
             "mode": "Agent",

@@ -258,6 +258,20 @@ RULE_CASES: dict[str, tuple[dict[str, Any], str]] = {
         "spec.trainer.checkpoint: Required value: an adapter reaches vLLM through the checkpoint volume: set "
         "trainer.checkpoint",
     ),
+    "adapter for a server on several nodes": (
+        smallest_run(
+            model={"source": "hf://Qwen/Qwen3-0.6B", "lora": {"r": 8}},
+            trainer={"checkpoint": {"size": "1Gi"}},
+            inference={"nodes": 2},
+        ),
+        'spec.trainer.checkpoint.accessModes: Invalid value: "object": all pods of a vLLM server on several nodes read '
+        "adapters from the volume: set accessModes: [ReadWriteMany] and a storageClassName that supports it",
+    ),
+    "compile cache of a server on several nodes": (
+        smallest_run(inference={"nodes": 2, "compileCache": {"size": "1Gi"}}),
+        'spec.inference.compileCache.accessModes: Invalid value: "object": all pods of a vLLM server on several nodes '
+        "mount the volume: set accessModes: [ReadWriteMany] and a storageClassName that supports it",
+    ),
     "adapter transport without an adapter": (
         smallest_run(weightSync={"transport": "LoRAFilesystem"}),
         'spec.weightSync.transport: Invalid value: "object": LoRAFilesystem sends adapters: set model.lora, or '
@@ -368,6 +382,14 @@ ALLOWED: dict[str, dict[str, Any]] = {
     ),
     "NCCL between GPUs": smallest_run(
         weightSync={"transport": "NCCL"}, inference={"gpus": 1}, trainer={"gpus": 1, "processesPerNode": 1}
+    ),
+    "a server on two nodes": smallest_run(
+        inference={"nodes": 2, "gpus": 8, "compileCache": {"size": "1Gi", "accessModes": ["ReadWriteMany"]}}
+    ),
+    "a server on two nodes, with an adapter on a shared volume": smallest_run(
+        model={"source": "hf://Qwen/Qwen3-0.6B", "lora": {"r": 8, "target_modules": ["q_proj"]}},
+        trainer={"checkpoint": {"size": "1Gi", "accessModes": ["ReadWriteMany"]}},
+        inference={"nodes": 2},
     ),
     "no agents": smallest_run(rollout={"mode": "Verify"}, gateway={"replicas": 2}),
     "sandboxes": smallest_run(sandboxes={}),

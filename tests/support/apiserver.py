@@ -30,11 +30,22 @@ def binary(name: str) -> str:
     Raises:
         ApiServerError: it isn't built.
     """
-    cache = Path(os.environ.get("GYMTRAIN_CACHE") or "~/.cache/gymtrain").expanduser()
-    found = shutil.which(name, path=f"{cache / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}")
+    found = shutil.which(name, path=f"{_cache() / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}")
     if found is None:
         raise ApiServerError(f"{name} is not built: run `dev/run binaries`")
     return found
+
+
+def document(binaries: str, name: str) -> Path:
+    """Path of a document of one of the dev cluster's sets of programs.
+
+    Raises:
+        ApiServerError: the set isn't there.
+    """
+    found = sorted(_cache().glob(f"bin-sets/{binaries}-*/{name}"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        raise ApiServerError(f"{name} isn't there: run `dev/run binaries {binaries}`")
+    return found[-1]
 
 
 class ApiServer:
@@ -111,8 +122,8 @@ class ApiServer:
         self.kubeconfig.write_text(json.dumps(self._kubeconfig(_TOKEN)))
 
     def start_controllers(self) -> None:
-        """The real controllers of Deployments, Jobs, namespaces and garbage collection."""
-        controllers = ["deployment", "replicaset", "job", "garbage-collector", "namespace"]
+        """The real controllers of Deployments, StatefulSets, Jobs, namespaces and garbage collection."""
+        controllers = ["deployment", "replicaset", "statefulset", "job", "garbage-collector", "namespace"]
         controllers += ["persistentvolumeclaim-protection"]  # takes the finalizer off deleted claims
         self.run(
             "kube-controller-manager",
@@ -158,6 +169,10 @@ class ApiServer:
             time.sleep(0.1)
         log = (self._folder / "kube-apiserver.log").read_text(errors="replace")
         raise ApiServerError(f"kube-apiserver isn't ready after {_START_SECONDS} s; its log ends:\n{log[-3000:]}")
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("GYMTRAIN_CACHE") or "~/.cache/gymtrain").expanduser()
 
 
 def free_port() -> int:

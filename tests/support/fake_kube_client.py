@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gymtrain_kube.errors import ConflictError, NotFoundError
+from gymtrain_operator import kinds
 from gymtrain_operator.kinds import Kind
 from gymtrain_operator.kube_client import KubeClient
 from gymtrain_operator.trimming import trimmed
@@ -33,6 +34,7 @@ class FakeKubeClient(KubeClient):
         self.reads = 0
         self.logs_text: dict[str, str] = {}
         self.serves_agent_sandbox = False
+        self.serves_groups = False
         self.fail: dict[str, Exception] = {}  # by call, such as "PUT GymTrainingRun" or "CREATE Job/name"
         self._version = 0
 
@@ -59,7 +61,7 @@ class FakeKubeClient(KubeClient):
                 raise self.fail[which]
 
     async def serves(self, kinds_: Iterable[Kind]) -> bool:
-        return self.serves_agent_sandbox
+        return self.serves_groups if kinds.LEADER_WORKER_SET in kinds_ else self.serves_agent_sandbox
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Object:
         self.reads += 1
@@ -116,9 +118,9 @@ class FakeKubeClient(KubeClient):
             raise ConflictError("changed")
         return self.put(kind, merge_patch(found, {"metadata": changes}))
 
-    async def scale(self, namespace: str, deployment: str, uid: str, replicas: int) -> None:
-        self.calls.append(f"SCALE Deployment/{deployment}")
-        self.objects["Deployment", namespace, deployment]["spec"]["replicas"] = replicas
+    async def scale(self, kind: Kind, namespace: str, name: str, uid: str, replicas: int) -> None:
+        self.calls.append(f"SCALE {kind.name}/{name}")
+        self.objects[kind.name, namespace, name]["spec"]["replicas"] = replicas
 
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str, *, foreground: bool = False) -> None:
         self._did("DELETE", kind, name)

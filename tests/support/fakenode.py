@@ -6,6 +6,7 @@ its time, ended, as its role says:
     preflight   ends at once; its log (served to the API server as the kubelet does) holds good verdicts
     gym, broker run, are ready
     inference   runs and answers as vLLM does; ready once the run's trainer has "pushed weights"
+    its workers run, are ready
     gateway     runs; ready when vLLM is
     trainer     waits for the vLLM pods, counts its steps on /progress, ends with its report
 
@@ -175,6 +176,7 @@ class FakeNode:
             labels.Role.PREFLIGHT: player.preflight,
             labels.Role.GYM: player.gym,
             labels.Role.INFERENCE: player.inference,
+            labels.Role.INFERENCE_WORKER: player.gym,
             labels.Role.GATEWAY: player.gateway,
             labels.Role.BROKER: player.gym,
             labels.Role.TRAINER: player.trainer,

@@ -12,7 +12,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,35 +39,61 @@ class Expected:
 
 @dataclass
 class Server:
-    """vLLM as our launcher starts it."""
+    """vLLM as our launcher starts it; with `nodes`, as many processes as it has pods."""
 
     folder: Path
     port: int
+    nodes: int = 1
     process: subprocess.Popen[bytes] | None = None
+    workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
     def place(self) -> dict[str, str]:
         """Where its pod's files are."""
-        return {
+        return self._place(0)
+
+    def _place(self, index: int) -> dict[str, str]:
+        """The same for a pod of a group."""
+        found = {
             "GYMTRAIN_RUN_CONFIG": str(self.folder / "run.json"),
-            "GYMTRAIN_ROOT": str(self.folder),
+            "GYMTRAIN_ROOT": str(self._root(index)),
             "GYMTRAIN_INFERENCE_PORT": str(self.port),
         }
+        if self.nodes == 1:
+            return found
+        return found | {
+            "LWS_WORKER_INDEX": str(index),
+            "LWS_LEADER_ADDRESS": "localhost",
+            "VLLM_HOST_IP": f"127.0.0.{index + 1}",
+        }
 
-    def start(self) -> None:
-        """Returns once it is healthy."""
+    def _root(self, index: int) -> Path:
+        if index == 0:
+            return self.folder
+        root = self.folder / f"worker-{index}"
+        if not root.exists():
+            (root / "scratch").mkdir(parents=True)
+            (root / "model").symlink_to(self.folder / "model")
+        return root
+
+    def _begin(self, index: int) -> subprocess.Popen[bytes]:
         # Ours first, so that the entry point is found in a checkout as it is in the image.
         path = os.pathsep.join([str(ROOT / "inference"), *filter(None, sys.path)])
-        environment = {**os.environ, **self.place, "PYTHONPATH": path}
+        environment = {**os.environ, **self._place(index), "PYTHONPATH": path}
         environment.pop("HOME", None)
-        with (self.folder / "vllm.log").open("ab") as log:
-            self.process = subprocess.Popen(
+        with (self._root(index) / "vllm.log").open("ab") as log:
+            return subprocess.Popen(
                 [sys.executable, "-m", "gymtrain_vllm.serve"],
                 env=environment,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
+
+    def start(self) -> None:
+        """Returns once it is healthy."""
+        self.process = self._begin(0)
+        self.workers = [self._begin(index) for index in range(1, self.nodes)]
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline and self.process.poll() is None:
             try:
@@ -80,10 +106,10 @@ class Server:
 
     def stop(self) -> None:
         """Ends it with all its processes."""
-        if self.process is not None:
+        for process in filter(None, [self.process, *self.workers]):
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait(30)
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait(30)
 
     def engine(self) -> int:
         """Process of the engine."""
@@ -155,7 +181,7 @@ def serving_tiny_model(
     addresses = {"inference_url": "http://x", "inference_pods_host": "x", "trainer_host": "x"}
     run = {"name": "demo", "namespace": "x", **addresses, "spec": smallest_run(**spec)["spec"]}
     (folder / "run.json").write_text(json.dumps(run))
-    server = Server(folder, free_port())
+    server = Server(folder, free_port(), nodes=spec.get("inference", {}).get("nodes", 1))
     try:
         server.start()
         yield server

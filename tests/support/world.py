@@ -138,7 +138,7 @@ class World:
         for manifest in done.apply:
             self._store(manifest)
         for scaling in done.scale:
-            self.objects["Deployment"][scaling.name]["spec"]["replicas"] = scaling.replicas
+            self.objects[scaling.kind][scaling.name]["spec"]["replicas"] = scaling.replicas
         if done.record:
             self.annotations[labels.RECORD] = done.record
         elif done.record is not None:

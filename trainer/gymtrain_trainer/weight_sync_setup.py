@@ -102,6 +102,7 @@ def _needs(context: Context, store: WeightStore, parameters: Parameters) -> Tran
         shared_volume=spec.trainer.checkpoint is not None,
         trainer_gpus=spec.trainer.gpus,
         inference_gpus=spec.inference.gpus,
+        nodes=spec.inference.nodes,
     )
 
 

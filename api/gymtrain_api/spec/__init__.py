@@ -20,7 +20,7 @@ from gymtrain_api.spec.evaluation import Evaluation
 from gymtrain_api.spec.gym import Gym, GymServer
 from gymtrain_api.spec.run import GymTrainingRunSpec
 from gymtrain_api.spec.sandboxes import ImageRewrite, Sandboxes
-from gymtrain_api.spec.training import CorrectionMode, FailureAction, OnFailure, Push, Records
+from gymtrain_api.spec.training import CorrectionMode, FailureAction, Inference, OnFailure, Push, Records
 
 __all__ = [
     "CIDR_PATTERN",
@@ -38,6 +38,7 @@ __all__ = [
     "GymServer",
     "GymTrainingRunSpec",
     "ImageRewrite",
+    "Inference",
     "OnFailure",
     "PodSettings",
     "Prepare",

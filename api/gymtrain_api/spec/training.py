@@ -44,7 +44,16 @@ class CompileCache(Spec):
 class Inference(PodSettings):
     """The vLLM servers."""
 
-    replicas: int = Field(1, ge=1, le=256, description="Number of vLLM pods.")
+    replicas: int = Field(1, ge=1, le=256, description="Number of vLLM servers.")
+    nodes: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="Pods per server, one per node, for a model that is too large for the GPUs of one node. More than "
+        "1 needs LeaderWorkerSet (LWS) in the cluster. A server is then a group of pods: the first serves, the others "
+        "are its workers. It has nodes x gpus workers: by default tensor parallel within a pod and pipeline parallel "
+        "across pods (on the CPU one a pod, tensor parallel). args can have other sizes with the same product.",
+    )
     gpus: int = Field(0, ge=0, le=64, description="GPUs per pod (nvidia.com/gpu). 0 serves on the CPU.")
     args: list[Annotated[str, Field(min_length=1, max_length=1024)]] = Field(
         default_factory=list,

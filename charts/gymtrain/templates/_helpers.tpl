@@ -87,4 +87,8 @@ gymtrain's names, so a name without a registry is refused; the tag `dev` means t
 - apiGroups: [extensions.agents.x-k8s.io]
   resources: [sandboxclaims, sandboxwarmpools, sandboxtemplates]
   verbs: [get, list, watch, create, patch, delete]
+# For vLLM servers of several pods (spec.inference.nodes), which LeaderWorkerSet (LWS) makes.
+- apiGroups: [leaderworkerset.x-k8s.io]
+  resources: [leaderworkersets]
+  verbs: [get, list, create, patch, delete]
 {{- end -}}

@@ -1,29 +1,94 @@
-"""Deployment of vLLM and its two Services."""
+"""vLLM and its two Services: a Deployment of servers, or a LeaderWorkerSet where each of them spans several pods
+(decision 35)."""
+
+from typing import Any
 
 from gymtrain_api import labels, names, wiring
 from gymtrain_operator.kinds import Object
 from gymtrain_operator.manifests.context import RunContext
-from gymtrain_operator.manifests.objects import deployment, hash_input, service
+from gymtrain_operator.manifests.objects import deployment, hash_input, pod_groups, service
 from gymtrain_operator.manifests.pod import container, pod_template, shared_memory
 from gymtrain_operator.manifests.sources import model_in_server_pods
 from gymtrain_operator.manifests.volumes import checkpoint_mount, checkpoint_volume, compile_cache, is_shared_with_vllm
 
 CONTAINER = "inference"
 _REQUESTS = {"cpu": "250m", "memory": "2Gi"}
+# Where the other pods of a group reach this one; vLLM would look for the address of a way to the internet.
+_OWN_ADDRESS: Object = {"name": "VLLM_HOST_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
 
 
 def inference_objects(run: RunContext) -> list[Object]:
-    """Builds the Service over pods that hold the run's weights, the one over all pods, and the Deployment."""
+    """Builds the Service over servers that hold the run's weights, the one over all servers, and the servers."""
     ports = {"http": wiring.INFERENCE_PORT}
     role = labels.Role.INFERENCE
     return [
         service(run, names.inference(run.name), role, ports),
         service(run, names.inference_pods(run.name), role, ports, headless=True),
-        _deployment(run),
+        _deployment(run) if run.spec.inference.nodes == 1 else _groups(run),
     ]
 
 
 def _deployment(run: RunContext) -> Object:
+    inference = run.spec.inference
+    return deployment(
+        run,
+        names.inference(run.name),
+        labels.Role.INFERENCE,
+        _pods(run, labels.Role.INFERENCE, _serving(run)),
+        replicas=inference.replicas,
+        inputs=_inputs(run),
+        # A rolling update needs the GPUs of one more pod, which nobody keeps spare.
+        recreate=inference.gpus > 0,
+    )
+
+
+def _groups(run: RunContext) -> Object:
+    """Builds servers of several pods. The leader of each is a vLLM pod like any other; the workers have a role of their
+    own, so that no Service, probe or weight transport takes one for a server."""
+    env = [_OWN_ADDRESS]
+    return pod_groups(
+        run,
+        names.inference_groups(run.name),
+        labels.Role.INFERENCE,
+        _pods(run, labels.Role.INFERENCE, {"env": env, **_serving(run)}),
+        _pods(run, labels.Role.INFERENCE_WORKER, {"env": env}),
+        replicas=run.spec.inference.replicas,
+        size=run.spec.inference.nodes,
+        inputs=_inputs(run),
+    )
+
+
+def _inputs(run: RunContext) -> tuple[object, ...]:
+    fetches = bool(model_in_server_pods(run).fetch)
+    return (
+        hash_input(run.spec.inference, without=frozenset({"replicas"})),
+        hash_input(run.spec.model),
+        run.spec.trainer.image if fetches else None,
+        run.spec.service_account_name,
+    )
+
+
+def _serving(run: RunContext) -> dict[str, Any]:
+    """Returns what the container of a pod with the server's routes has: port and probes."""
+    health = {"httpGet": {"path": "/health", "port": wiring.INFERENCE_PORT}, "timeoutSeconds": 5}
+    deadline = run.spec.startup_deadline_seconds
+    return {
+        "ports": [{"name": "http", "containerPort": wiring.INFERENCE_PORT}],
+        # Loading takes minutes. The startup deadline is the run's to enforce; here it only keeps the
+        # kubelet from restarting a server that is still loading.
+        "startupProbe": health | {"periodSeconds": 2, "failureThreshold": max(30, deadline // 2)},
+        # Ready means: holds weights of this run. A restarted server has none and gets no traffic.
+        "readinessProbe": {
+            "exec": {"command": ["python", "-I", "-S", "/opt/gymtrain/gymtrain_vllm/ready.py"]},
+            "periodSeconds": 2,
+            "timeoutSeconds": 8,  # it asks two questions of 3 s at most
+            "failureThreshold": 1,
+        },
+        "livenessProbe": health | {"periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 12},
+    }
+
+
+def _pods(run: RunContext, role: labels.Role, more: dict[str, Any]) -> dict[str, Any]:
     inference = run.spec.inference
     model = model_in_server_pods(run)
     shm_volume, shm_mount = shared_memory()
@@ -32,9 +97,7 @@ def _deployment(run: RunContext) -> Object:
         mounts.append(checkpoint_mount(run, read_only=True))
         volumes.append(checkpoint_volume(run))
     cache = compile_cache(run, volumes)
-    health = {"httpGet": {"path": "/health", "port": wiring.INFERENCE_PORT}, "timeoutSeconds": 5}
-    deadline = run.spec.startup_deadline_seconds
-    server = container(
+    process = container(
         run,
         CONTAINER,
         run.inference_image,
@@ -43,41 +106,14 @@ def _deployment(run: RunContext) -> Object:
         requests=_REQUESTS,
         settings=inference,
         gpus=inference.gpus,
-        ports=[{"name": "http", "containerPort": wiring.INFERENCE_PORT}],
-        # Loading takes minutes. The startup deadline is the run's to enforce; here it only keeps the
-        # kubelet from restarting a server that is still loading.
-        startupProbe=health | {"periodSeconds": 2, "failureThreshold": max(30, deadline // 2)},
-        # Ready means: holds weights of this run. A restarted server has none and gets no traffic.
-        readinessProbe={
-            "exec": {"command": ["python", "-I", "-S", "/opt/gymtrain/gymtrain_vllm/ready.py"]},
-            "periodSeconds": 2,
-            "timeoutSeconds": 8,  # it asks two questions of 3 s at most
-            "failureThreshold": 1,
-        },
-        livenessProbe=health | {"periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 12},
+        **more,
     )
-    template = pod_template(
+    return pod_template(
         run,
-        labels.Role.INFERENCE,
-        containers=[server],
+        role,
+        containers=[process],
         init=model.fetch,
         volumes=[*volumes, *cache.volumes],
         grace_seconds=15,
         template=inference.template,
-    )
-    inputs = (
-        hash_input(inference, without=frozenset({"replicas"})),
-        hash_input(run.spec.model),
-        run.spec.trainer.image if model.fetch else None,
-        run.spec.service_account_name,
-    )
-    return deployment(
-        run,
-        names.inference(run.name),
-        labels.Role.INFERENCE,
-        template,
-        replicas=inference.replicas,
-        inputs=inputs,
-        # A rolling update needs the GPUs of one more pod, which nobody keeps spare.
-        recreate=inference.gpus > 0,
     )

@@ -1,13 +1,15 @@
 """The NetworkPolicies around a run: NeMo Gym's, vLLM's and the trainer's servers have no authentication.
 
     Gym servers, gateway, preflight   ◄── all pods of the run but sandboxes, the operator
-    vLLM, trainer                     ◄── gateway, vLLM, trainer, the operator
+    vLLM, trainer                     ◄── gateway, vLLM and its workers, trainer, the operator
+    workers of vLLM                   ◄── vLLM and its workers, trainer
     broker                            ◄── Gym servers, trainer, the operator
     sandboxes                         ◄── Gym servers, broker; and they reach nothing, or what the spec opens
 
 The inner policy keeps out the Gym servers, which run others' code: whoever reaches vLLM can pause it or give it other
 weights, and whoever reaches the trainer's rendezvous can take it over. Gym servers generate through the gateway.
-vLLM pods reach each other since they are ranks of one group where NCCL carries the weights.
+vLLM pods reach each other since they are ranks of one group where NCCL carries the weights; and where a server spans
+several pods, for each token. Those that are workers serve nobody, so not even the gateway reaches them.
 
 A policy only adds to what others let in, so each pod is selected by one of them.
 
@@ -36,15 +38,22 @@ _WITH_OWN_POLICY = [*_INNER, labels.Role.BROKER, labels.Role.SANDBOX]
 
 def network_policies(run: RunContext) -> list[Object]:
     """Builds all policies of a run."""
+    workers = [labels.Role.INFERENCE_WORKER] if run.spec.inference.nodes > 1 else []
     outer = _ingress(
-        run, _pods(run, "NotIn", _WITH_OWN_POLICY), [_pods(run, "NotIn", [labels.Role.SANDBOX]), _OPERATOR]
+        run,
+        _pods(run, "NotIn", [*_WITH_OWN_POLICY, *workers]),
+        [_pods(run, "NotIn", [labels.Role.SANDBOX]), _OPERATOR],
     )
     outer |= {"policyTypes": ["Ingress", "Egress"], "egress": _ANYWHERE_BUT_METADATA}
-    inner = _ingress(run, _pods(run, "In", _INNER), [_pods(run, "In", [labels.Role.GATEWAY, *_INNER]), _OPERATOR])
+    clients = [labels.Role.GATEWAY, *_INNER, *workers]
+    inner = _ingress(run, _pods(run, "In", _INNER), [_pods(run, "In", clients), _OPERATOR])
     policies = [
         _policy(run, names.network_policy(run.name), outer),
         _policy(run, names.inner_network_policy(run.name), inner),
     ]
+    if workers:
+        group = _ingress(run, _pods(run, "In", workers), [_pods(run, "In", [*_INNER, *workers])])
+        policies.append(_policy(run, names.worker_network_policy(run.name), group))
     if run.spec.sandboxes is None:
         return policies
     clients = [labels.Role.GYM, labels.Role.TRAINER]

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from gymtrain_api import labels
+from gymtrain_api import labels, leader_worker_set
 from gymtrain_api.merge import merge
 from gymtrain_operator.kinds import Object
 from gymtrain_operator.manifests.context import RunContext
@@ -139,6 +139,42 @@ def deployment(
             "selector": {"matchLabels": labels.run_labels(run.name, role) | narrowed},
             "strategy": strategy,
             "template": template,
+        },
+    }
+    return stamped(manifest, stamp)
+
+
+def pod_groups(
+    run: RunContext,
+    name: str,
+    role: labels.Role,
+    leader: dict[str, Any],
+    worker: dict[str, Any],
+    *,
+    replicas: int,
+    size: int,
+    inputs: object,
+) -> Object:
+    """Builds a LeaderWorkerSet: `replicas` groups of `size` pods, one of them made from `leader`. As with a Deployment,
+    pods are replaced when `inputs` change, and only then: one group after the other, within the room that it has."""
+    stamp = digest(inputs)
+    leader, worker = (
+        merge(one, {"metadata": {"annotations": {labels.CONFIG_HASH: stamp}}}) for one in (leader, worker)
+    )
+    manifest = {
+        "apiVersion": leader_worker_set.API_VERSION,
+        "kind": leader_worker_set.KIND,
+        "metadata": metadata(run, name, role),
+        "spec": {
+            "replicas": replicas,
+            "startupPolicy": "LeaderCreated",  # no leader gets ready without its workers
+            "leaderWorkerTemplate": {
+                "size": size,
+                # The processes of a group start together, or not at all: one that was started again can't join.
+                "restartPolicy": "RecreateGroupOnPodRestart",
+                "leaderTemplate": leader,
+                "workerTemplate": worker,
+            },
         },
     }
     return stamped(manifest, stamp)

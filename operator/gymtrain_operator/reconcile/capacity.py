@@ -17,7 +17,13 @@ from gymtrain_operator.reconcile.pod_diagnosis import node_of
 RESTART_SECONDS = 300.0
 """Pause before an attempt that ended while it waited for room is begun again."""
 
-_SERVERS = (labels.Role.INFERENCE, labels.Role.GYM, labels.Role.GATEWAY, labels.Role.BROKER)
+_SERVERS = (
+    labels.Role.INFERENCE,
+    labels.Role.INFERENCE_WORKER,
+    labels.Role.GYM,
+    labels.Role.GATEWAY,
+    labels.Role.BROKER,
+)
 _MADE_SECONDS = 60.0  # a busy Job controller is late in making pods
 
 

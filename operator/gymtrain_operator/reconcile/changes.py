@@ -3,13 +3,13 @@
 from dataclasses import dataclass, replace
 from typing import Self
 
-from gymtrain_api import agent_sandbox
+from gymtrain_api import agent_sandbox, leader_worker_set
 from gymtrain_api.conditions import Reason
 from gymtrain_operator.kinds import Object
 from gymtrain_operator.reconcile.conditions import StatedCondition
 from gymtrain_operator.reconcile.observation import name_of, uid_of
 
-_WITH_PODS = {"Job", "Deployment", agent_sandbox.CLAIM}
+_WITH_PODS = {"Job", "Deployment", leader_worker_set.KIND, agent_sandbox.CLAIM}
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from gymtrain_api import agent_sandbox, labels
+from gymtrain_api import agent_sandbox, labels, leader_worker_set
 from gymtrain_api.condition_table import CONDITIONS, reason_row
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.status import GymTrainingRunStatus
@@ -86,8 +86,12 @@ def not_suspended(before: GymTrainingRunStatus) -> StatedCondition:
 
 def stop_all(seen: Observation) -> Changes:
     """Suspends a run: everything that has pods goes. Volumes, Services and ConfigMaps stay."""
-    objects = seen.children.of("Deployment") + seen.children.of("Job")
+    objects = _servers(seen) + seen.children.of("Job")
     return _deletions(objects + seen.children.pods(labels.Role.PREFLIGHT)).and_then(delete_sandboxes(seen))
+
+
+def _servers(seen: Observation) -> list[Object]:
+    return seen.children.of("Deployment") + seen.children.of(leader_worker_set.KIND)
 
 
 def delete_sandboxes(seen: Observation) -> Changes:
@@ -103,7 +107,7 @@ def tear_down(seen: Observation) -> Changes:
     """Ends a run: servers go, and a trainer that still runs. What ended stays, for its log."""
     jobs = [job for job in seen.children.of("Job") if not is_finished(job)]
     preflight = [p for p in seen.children.pods(labels.Role.PREFLIGHT) if not is_over(p)]
-    return _deletions(seen.children.of("Deployment") + jobs + preflight).and_then(delete_sandboxes(seen))
+    return _deletions(_servers(seen) + jobs + preflight).and_then(delete_sandboxes(seen))
 
 
 def seconds_to_live(seen: Observation, before: GymTrainingRunStatus) -> float | None:

@@ -13,6 +13,7 @@ _OVERDUE_SECONDS = 60  # a busy kubelet is late in ending a pod, and in telling
 TAIL_LINES = 10
 MAX_TAIL = 1800  # characters
 _MOST_SERVERS = 2
+_LOGGED_SERVERS = (labels.Role.INFERENCE, labels.Role.INFERENCE_WORKER, labels.Role.GATEWAY, labels.Role.GYM)
 _FIXES = {
     "ErrImagePull": "check the image's name and the pull secrets",
     "ImagePullBackOff": "check the image's name and the pull secrets",
@@ -119,6 +120,18 @@ def problem(pod: Object) -> str:
     return ""
 
 
+def last_failure(pod: Object) -> str:
+    """Says which container of the pod failed last, and what it said; empty if none has."""
+    for status, _ in container_statuses(pod):
+        for state in (status.get("state"), status.get("lastState")):
+            ended = (state or {}).get("terminated") or {}
+            if ended.get("exitCode", 0) != 0:
+                text = f"pod {name_of(pod)}, container {status['name']} ended with exit code {ended['exitCode']}"
+                said = tail(str(ended.get("message", "")))
+                return f"{text}: {said}" if said else text
+    return ""
+
+
 def first_problem(pods: Iterable[Object]) -> str:
     """Says what is wrong with the first of several pods that has a problem; empty if none has any."""
     return next((text for text in map(problem, pods) if text), "")
@@ -157,9 +170,7 @@ def crashed_containers(pod: Object) -> list[tuple[str, bool]]:
 def wanted_tails(children: Children, attempt: int) -> list[LogRef]:
     """Returns the logs of the containers that failed: of preflight, of the current trainer, of servers that crash."""
     trainer = children.pods(labels.Role.TRAINER, {labels.ATTEMPT: str(attempt)})
-    servers = [
-        pod for role in (labels.Role.INFERENCE, labels.Role.GATEWAY, labels.Role.GYM) for pod in children.servers(role)
-    ]
+    servers = [pod for role in _LOGGED_SERVERS for pod in children.servers(role)]
     found: list[LogRef] = []
     for group, most in ((children.pods(labels.Role.PREFLIGHT), 4), (trainer, 4), (servers, _MOST_SERVERS)):
         refs = []

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from gymtrain_api import labels, names
+from gymtrain_api import labels, leader_worker_set, names
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.pods import condition
 from gymtrain_api.status import GymTrainingRunStatus, ServerKind, ServerStatus, WeightSyncStatus
@@ -26,11 +26,12 @@ from gymtrain_operator.manifests.volumes import is_shared_with_vllm, is_single_n
 from gymtrain_operator.reconcile import weight_sync
 from gymtrain_operator.reconcile.changes import Changes, Failure
 from gymtrain_operator.reconcile.conditions import StatedCondition, false_condition, true_condition
-from gymtrain_operator.reconcile.observation import Observation, Verdict, name_of
-from gymtrain_operator.reconcile.pod_diagnosis import first_problem, has_started, node_of
+from gymtrain_operator.reconcile.observation import Observation, Verdict, age_of, is_deleting, name_of
+from gymtrain_operator.reconcile.pod_diagnosis import first_problem, has_started, last_failure, node_of
 from gymtrain_operator.reconcile.sandbox_backend import BackendChoice, choose_backend
 
 _PROBE_AGAIN_SECONDS = 1.0
+_CONTROLLER_SECONDS = 60.0  # in which LWS's controller should have looked at a new LeaderWorkerSet
 
 
 @dataclass(frozen=True)
@@ -155,18 +156,56 @@ def _gym_state(seen: Observation, run: RunContext, name: str, kind: ServerKind) 
 
 
 def _inference_state(seen: Observation, run: RunContext) -> _ServerState:
-    deployment = seen.children.get("Deployment", names.inference(run.name))
+    """Returns how vLLM is: its servers, which are the leaders of groups where each of them spans several pods."""
     pods = seen.children.servers(labels.Role.INFERENCE)
     wanted = run.spec.inference.replicas
-    state = _server_state("inference", "inference", inference_url(run), deployment, wanted, pods)
-    stuck = _on_another_node(seen, run, pods)
+    if run.spec.inference.nodes == 1:
+        deployment = seen.children.get("Deployment", names.inference(run.name))
+        state = _server_state("inference", "inference", inference_url(run), deployment, wanted, pods)
+        members = pods
+    else:
+        state = _group_state(seen, run, pods)
+        members = pods + seen.children.servers(labels.Role.INFERENCE_WORKER)
+    stuck = _on_another_node(seen, run, members)
     if stuck and not state.ready:
         return _ServerState(state.status, False, stuck)
     started = sum(has_started(pod, INFERENCE_CONTAINER) for pod in pods)
     if state.ready or state.problem or not started:
         return state
-    text = f"{started} of {wanted} vLLM pods are up and wait for the trainer's first weights"
+    what = "pods" if run.spec.inference.nodes == 1 else "servers"
+    text = f"{started} of {wanted} vLLM {what} are up and wait for the trainer's first weights"
     return _ServerState(state.status, False, text)
+
+
+def _group_state(seen: Observation, run: RunContext, leaders: list[Object]) -> _ServerState:
+    """Returns how servers of several pods are. A leader is ready only if its workers are part of the server, so the
+    leaders' readiness is the servers'."""
+    groups = seen.children.get(leader_worker_set.KIND, names.inference_groups(run.name))
+    wanted = run.spec.inference.replicas
+    ready = min(sum(condition(pod, "Ready").get("status") == "True" for pod in leaders), wanted)
+    shown = ServerStatus(name="inference", kind="inference", url=inference_url(run), ready=f"{ready}/{wanted}")
+    workers = seen.children.servers(labels.Role.INFERENCE_WORKER)
+    problem = first_problem([*leaders, *workers]) or _recreated(seen) or _without_controller(seen, groups)
+    return _ServerState(shown, groups is not None and ready >= wanted, problem)
+
+
+def _recreated(seen: Observation) -> str:
+    """Says which container failed, so that its whole group is on its way out: the new group's pods don't know it."""
+    roles = (labels.Role.INFERENCE, labels.Role.INFERENCE_WORKER)
+    for pod in (pod for role in roles for pod in seen.children.pods(role) if is_deleting(pod)):
+        if failed := last_failure(pod):
+            return f"{failed}; its group of pods is made anew"
+    return ""
+
+
+def _without_controller(seen: Observation, groups: Object | None) -> str:
+    """Says that nobody carries out the LeaderWorkerSet; empty if its controller does, or may still."""
+    if groups is None or groups.get("status") or age_of(groups, seen.now) <= _CONTROLLER_SECONDS:
+        return ""
+    return (
+        f"{leader_worker_set.KIND} {name_of(groups)} has had no status for {_CONTROLLER_SECONDS:.0f} s: is LWS's "
+        "controller running (kubectl get pods -n lws-system)?"
+    )
 
 
 def _on_another_node(seen: Observation, run: RunContext, pods: list[Object]) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from pydantic import ValidationError
 
-from gymtrain_api import labels, names, wiring
+from gymtrain_api import labels, leader_worker_set, names, wiring
 from gymtrain_api.status import GymTrainingRunStatus, Images
 from gymtrain_operator.kinds import Object
 from gymtrain_operator.manifests import broker, gateway, gym, inference, trainer
@@ -55,6 +55,7 @@ def _in_use(seen: Observation, run: RunContext, verdict: Verdict) -> Images:
         "broker": (names.broker(run.name), broker.CONTAINER),
     }
     live = {part: seen.children.get("Deployment", name) for part, (name, _) in deployments.items()}
+    live["inference"] = live["inference"] or seen.children.get(leader_worker_set.KIND, names.inference_groups(run.name))
     jobs = sorted(seen.children.of("Job"), key=lambda job: int(labels_of(job).get(labels.ATTEMPT, "0")))
     return Images(
         gym=next(_gym_images(seen, run, verdict), None),
@@ -86,7 +87,9 @@ def _values(manifest: Object | None, container: str, variable: str) -> Iterator[
 def _containers(manifest: Object | None, name: str) -> list[Object]:
     if manifest is None:
         return []
-    return [one for one in manifest["spec"]["template"]["spec"]["containers"] if one["name"] == name]
+    spec = manifest["spec"]
+    template = spec["leaderWorkerTemplate"]["leaderTemplate"] if "leaderWorkerTemplate" in spec else spec["template"]
+    return [one for one in template["spec"]["containers"] if one["name"] == name]
 
 
 def kept_names(children: Children, run: str) -> KeptNames:

@@ -6,6 +6,7 @@
 - Deployment: when its inputs changed (annotation `gymtrain.dev/config-hash`), and at a resync when someone else
   wrote to its pod template. Another release of the operator builds another template from the same inputs; that
   alone must not restart a server, so templates are not compared. The number of pods is set by itself.
+- LeaderWorkerSet: as a Deployment.
 - Secret, ServiceAccount, Role, RoleBinding: with the Deployment that needs them, since they can't be looked at.
 - others: when their content changed, and at each resync.
 
@@ -27,13 +28,16 @@ from gymtrain_operator.manifests.objects import config_hash, owner_reference
 from gymtrain_operator.reconcile.observation import Children, Observation, is_deleting, labels_of, name_of
 
 _WRITTEN_ONCE = {"Pod", "Job", "PersistentVolumeClaim", "SandboxWarmPool"}
+# Kinds with pod templates that can change, and where those are in `spec`.
+_TEMPLATES = {"Deployment": "f:template", kinds.LEADER_WORKER_SET.name: "f:leaderWorkerTemplate"}
 _UNSEEN = {kind.name for kind in kinds.CREATED_ONLY}
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """A Deployment that needs only another number of pods."""
+    """A Deployment or LeaderWorkerSet that needs only another number of pods, or of groups of them."""
 
+    kind: str
     name: str
     uid: str
     replicas: int
@@ -55,7 +59,7 @@ class OwnerChange:
 def needed_writes(
     desired: Iterable[Object], children: Children, *, resync: bool
 ) -> tuple[tuple[Object, ...], tuple[Scaling, ...]]:
-    """Returns the objects to write, in the given order, and the Deployments to scale.
+    """Returns the objects to write, in the given order, and what to scale.
 
     An object on its way out is left alone: its successor can only be made when it is gone.
     """
@@ -70,15 +74,15 @@ def needed_writes(
             continue
         elif config_hash(live) != config_hash(manifest):
             writes.append(manifest)
-        elif kind == "Deployment":
+        elif kind in _TEMPLATES:
             wanted = manifest["spec"]["replicas"]
             if resync and _edited_by_others(live):
                 writes.append(manifest)
             elif live["spec"].get("replicas") != wanted:
-                scalings.append(Scaling(name_of(live), str(live["metadata"]["uid"]), wanted))
+                scalings.append(Scaling(kind, name_of(live), str(live["metadata"]["uid"]), wanted))
         elif resync:
             writes.append(manifest)
-    parts = {labels_of(manifest)[ROLE] for manifest in writes if manifest["kind"] == "Deployment"}
+    parts = {labels_of(manifest)[ROLE] for manifest in writes if manifest["kind"] in _TEMPLATES}
     due = (m for m in writes if m["kind"] not in _UNSEEN or labels_of(m)[ROLE] in parts)
     return tuple(due), tuple(scalings)
 
@@ -92,7 +96,7 @@ def _edited_by_others(live: Object) -> bool:
     return any(
         entry.get("manager") != FIELD_MANAGER
         and not entry.get("subresource")
-        and "f:template" in ((entry.get("fieldsV1") or {}).get("f:spec") or {})
+        and _TEMPLATES[live["kind"]] in ((entry.get("fieldsV1") or {}).get("f:spec") or {})
         for entry in live["metadata"].get("managedFields") or []
     )
 

@@ -13,7 +13,7 @@ RUN_PATTERN = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # as the CRD has it (`v
 UID = "11111111-2222-3333-4444-555555555555"
 
 # Words that our own names are made of, and such that look like what we put behind a name.
-WORDS = ["a", "gym", "inference", "pods", "trainer", "gateway", "broker", "servers", "0123456789", "2"]
+WORDS = ["a", "gym", "inference", "pods", "trainer", "gateway", "broker", "vllm", "servers", "0123456789", "2"]
 MORE_RUNS = ["a-training", "a-sandboxes", "a-run", "a-probe", "a-shape", "a-sb", "a-model", "a--gym", "a-gym-gym"]
 MORE_SERVERS = ["_a", "a_", "a__gym", "A", "a b", "ä", "", "-", "a.b", "gym_" * 20, "gym_" * 20 + "a"]
 
@@ -43,6 +43,7 @@ KINDS: dict[str, list[Callable[[str], Named]]] = {
     "Deployment": [_one(names.gateway, names.inference, names.broker), _gym_servers],
     "Service": [
         _one(names.gateway, names.gateway_pods, names.inference, names.inference_pods, names.trainer, names.broker),
+        _one(names.inference_groups),
         _gym_servers,
     ],
     "Job": [_jobs],
@@ -54,6 +55,7 @@ KINDS: dict[str, list[Callable[[str], Named]]] = {
         _one(
             names.network_policy,
             names.inner_network_policy,
+            names.worker_network_policy,
             names.sandbox_network_policy,
             names.broker_network_policy,
         )
@@ -93,6 +95,12 @@ def test_every_name_is_a_dns_label(kind: str) -> None:
         for make in KINDS[kind]:
             for _, name in make(run):
                 assert re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", name), name
+
+
+def test_a_stateful_set_of_workers_has_a_name_that_its_pods_can_carry_in_a_label() -> None:
+    """Beside the hash of its revision, which makes 63 characters."""
+    longest = names.inference_groups("a" * names.MAX_RUN_NAME)
+    assert len(f"{longest}-255") <= 52
 
 
 def test_every_name_is_tried() -> None:

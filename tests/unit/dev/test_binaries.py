@@ -142,6 +142,25 @@ def test_documents_of_a_module_are_kept_beside_its_programs(
     assert not (settings.programs / "all.yaml").exists()
 
 
+def test_a_set_can_be_documents_alone(
+    settings: Settings, builds: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[str] = []
+
+    def run(argv: Sequence[str | Path], **_: object) -> subprocess.CompletedProcess[str]:
+        asked.append(" ".join(map(str, argv[1:])))
+        return subprocess.CompletedProcess([], 0, f"{tmp_path}\n", "")
+
+    (tmp_path / "a.yaml").write_text("kind: a")
+    monkeypatch.setattr(binaries, "run", run)
+    monkeypatch.setattr(sets, "GO_FOLDER", tmp_path)
+    monkeypatch.setattr(binaries, "SETS", (BinarySet("one", {}, documents={"all.yaml": ["example.org/m//*.yaml"]}),))
+
+    assert binaries.ensure(settings)["all.yaml"].read_text() == "kind: a"
+    assert asked[0] == "mod download example.org/m"
+    assert builds == []
+
+
 def test_a_set_is_ready_before_the_next_one_is_built(settings: Settings, builds: list[str]) -> None:
     def note() -> None:
         assert (settings.programs / "pause").exists()

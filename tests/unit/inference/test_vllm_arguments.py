@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gymtrain_api.spec import GymTrainingRunSpec
-from gymtrain_vllm.arguments import build, check, variables
+from gymtrain_vllm.arguments import Member, build, check, variables
 from gymtrain_vllm.errors import ArgumentsError
 from tests.support.specs import smallest_run
 
@@ -54,6 +54,83 @@ def test_a_server_of_several_workers_ends_when_one_of_them_fails(several: list[s
 @pytest.mark.parametrize("one", [arguments(), arguments(gpus=1), arguments("--max-model-len=2048")])
 def test_a_server_of_one_worker_outlives_an_error(one: list[str]) -> None:
     assert _GUARD not in one
+
+
+def on_nodes(nodes: int, gpus: int, *args: str, member: Member | None = None) -> list[str]:
+    run = smallest_run(inference={"nodes": nodes, "gpus": gpus, "args": list(args)})
+    return build(GymTrainingRunSpec.model_validate(run["spec"]), MODEL, 8000, member=member)
+
+
+def test_the_leader_of_a_server_on_several_nodes_serves() -> None:
+    found = on_nodes(2, 8, member=Member(0, "10.0.0.1"))
+    assert {"--nnodes=2", "--node-rank=0", "--master-addr=10.0.0.1", "--distributed-executor-backend=mp"} <= set(found)
+    assert "--headless" not in found
+
+
+def test_a_worker_of_a_server_on_several_nodes_does_not_serve() -> None:
+    found = on_nodes(3, 8, member=Member(2, "10.0.0.1"))
+    assert {"--nnodes=3", "--node-rank=2", "--master-addr=10.0.0.1", "--headless"} <= set(found)
+
+
+def test_all_pods_of_a_server_have_the_same_arguments_but_for_their_place() -> None:
+    leader, worker = (set(on_nodes(2, 8, member=Member(index, "10.0.0.1"))) for index in (0, 1))
+    assert leader ^ worker == {"--node-rank=0", "--node-rank=1", "--headless"}
+
+
+def test_a_server_on_one_node_has_no_place_in_a_group() -> None:
+    assert not any(
+        argument.startswith(("--nnodes", "--node-rank", "--master-", "--headless")) for argument in arguments()
+    )
+
+
+def test_a_server_on_several_nodes_ends_when_one_of_its_workers_fails() -> None:
+    assert _GUARD in on_nodes(2, 0)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "args", "sizes"),
+    [
+        (2, 8, [], (8, 2)),
+        (2, 0, [], (2, 1)),
+        (2, 8, ["--tensor-parallel-size=16"], (16, 1)),
+        (2, 8, ["-tp", "4"], (4, 4)),
+        (4, 8, ["--pipeline_parallel_size=2"], (16, 2)),
+        (2, 8, ["--tensor-parallel-size=8", "--pipeline-parallel-size=2"], (8, 2)),
+        (2, 0, ["--tensor-parallel-size=2"], (2, 1)),
+    ],
+)
+def test_workers_are_as_many_as_the_gpus_of_all_nodes(
+    nodes: int, gpus: int, args: list[str], sizes: tuple[int, int]
+) -> None:
+    found = on_nodes(nodes, gpus, *args)
+    assert {f"--tensor-parallel-size={sizes[0]}", f"--pipeline-parallel-size={sizes[1]}"} <= set(found)
+
+
+@pytest.mark.parametrize("args", [["-tp=8", "-pp=1"], ["--tensor-parallel-size=3"], ["--pipeline-parallel-size=64"]])
+def test_other_numbers_of_workers_are_refused(args: list[str]) -> None:
+    with pytest.raises(ArgumentsError, match="2 nodes with 8 GPUs each have 16"):
+        on_nodes(2, 8, *args)
+
+
+def test_stages_on_cpus_are_refused() -> None:
+    with pytest.raises(ArgumentsError, match="--tensor-parallel-size=2"):
+        on_nodes(2, 0, "--pipeline-parallel-size=2")
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "--distributed-executor-backend=ray",
+        "--data-parallel-size=2",
+        "-dp=2",
+        "-pcp",
+        "--prefill_context_parallel_size=2",
+    ],
+)
+def test_what_a_server_on_several_nodes_does_not_support_is_refused_there_alone(argument: str) -> None:
+    check([argument])
+    with pytest.raises(ArgumentsError, match=r"spec\.inference\.args\[0\]"):
+        on_nodes(2, 8, argument)
 
 
 def test_a_type_of_the_users_choice_wins() -> None:
@@ -136,10 +213,17 @@ def test_the_users_arguments_come_last_so_that_they_win() -> None:
         "--override-generation-config.top_k=20",
         "--logits-processors=mine:Processor",
         "--seed=1",
+        "--nnodes=2",
+        "-n2",
+        "-n",
+        "--node_rank=1",
+        "-r=1",
+        "--master-addr=x",
+        "--headless",
     ],
 )
 def test_what_the_run_depends_on_cannot_be_set(argument: str) -> None:
-    with pytest.raises(ArgumentsError, match=r"spec\.inference\.args\[1\]: --\S+ can't be set: .* Remove it\."):
+    with pytest.raises(ArgumentsError, match=r"spec\.inference\.args\[1\]: -\S+ can't be set: .* Remove it\."):
         check(["--max-model-len=4096", argument])
 
 

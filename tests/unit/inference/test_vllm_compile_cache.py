@@ -204,6 +204,8 @@ def test_what_killed_pods_began_is_removed_and_what_others_write_stays(pods: Pod
 def test_servers_share_an_archive_if_they_differ_in_seed_and_port_alone(pods: Pods) -> None:
     one = pods.key("--seed=1", "--port=8000", "--dtype=float32").archive
     assert one == pods.key("--seed=2", "--port=8001", "--dtype=float32").archive
+    assert one == pods.key("--seed=2", "--port=8001", "--dtype=float32", "--master-addr=10.0.0.1").archive
+    assert one != pods.key("--seed=1", "--port=8000", "--dtype=float32", "--node-rank=1").archive
     assert one != pods.key("--seed=1", "--port=8000", "--dtype=bfloat16").archive
     assert one != pods.key("--seed=1", "--port=8000", "--dtype=float32", root="/elsewhere").archive
     (pods.root / "model" / "config.json").write_text('{"hidden_size": 8}')

@@ -58,6 +58,23 @@ def test_reserved_arguments_are_refused_by_position_all_at_once(pod: Pod) -> Non
     assert not pod.asked
 
 
+@pytest.mark.parametrize(
+    ("argument", "where", "words"),
+    [
+        ("--data-parallel-size=2", "spec.inference.args[0]", "set spec.inference.replicas"),
+        ("--tensor-parallel-size=8", "spec.inference.args", "2 nodes with 2 GPUs each have 4"),
+        ("--headless", "spec.inference.args[0]", "and no other pod"),
+    ],
+)
+def test_arguments_that_do_not_fit_a_server_on_several_nodes_are_refused(
+    pod: Pod, argument: str, where: str, words: str
+) -> None:
+    (finding,) = pod.run(inference={"nodes": 2, "gpus": 2, "args": [argument]}).findings
+    assert finding.where == where
+    assert words in finding.message
+    assert not pod.asked
+
+
 def test_what_the_notes_are_sure_of_costs_no_import(pod: Pod) -> None:
     verdict = pod.run("--max-model-len=512")
     assert (verdict.findings, verdict.asked_vllm, pod.asked) == ([], False, [])

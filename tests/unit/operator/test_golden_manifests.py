@@ -48,6 +48,10 @@ CASES: dict[str, dict[str, Any]] = {
         "inference": {"gpus": 1},
         "trainer": {"gpus": 1, "checkpoint": {"claimName": "checkpoints"}},
     },
+    "server-of-two-nodes": {
+        "inference": {"replicas": 2, "nodes": 2, "gpus": 8, "compileCache": {"claimName": "kept"}},
+        "trainer": {"gpus": 8, "processesPerNode": 8},
+    },
     "sandboxes": {
         "sandboxes": {
             "warmPools": [{"image": "tasks/one:1", "replicas": 4, "reuse": "Restart"}],

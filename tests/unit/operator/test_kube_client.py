@@ -40,7 +40,7 @@ async def test_applying_a_new_object_does_not_insist(api: ScriptedApi, kube: Kub
 async def test_all_writes_have_the_operators_name(api: ScriptedApi, kube: KubeClient) -> None:
     await kube.create(kinds.JOB, MANIFEST)
     await kube.apply(kinds.SERVICE, MANIFEST)
-    await kube.scale("ns", "d", "u1", 0)
+    await kube.scale(kinds.DEPLOYMENT, "ns", "d", "u1", 0)
     await kube.replace(kinds.SERVICE, MANIFEST)
     assert {request.query["fieldManager"] for request in api.requests} == {"gymtrain-operator"}
 

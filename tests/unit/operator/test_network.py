@@ -12,7 +12,8 @@ from tests.support.world import World
 INNER = {Role.INFERENCE, Role.TRAINER}
 OPEN = {Role.PREFLIGHT, Role.GYM, Role.GATEWAY}
 MAY_REACH = {
-    **{role: {Role.GATEWAY, Role.INFERENCE, Role.TRAINER} for role in INNER},
+    **{role: {Role.GATEWAY, *INNER, Role.INFERENCE_WORKER} for role in INNER},
+    Role.INFERENCE_WORKER: {*INNER, Role.INFERENCE_WORKER},
     **{role: set(Role) - {Role.SANDBOX} for role in OPEN},
     Role.BROKER: {Role.GYM, Role.TRAINER},
     Role.SANDBOX: {Role.GYM, Role.BROKER},
@@ -28,7 +29,8 @@ def _with_sandboxes(**network: Any) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("target", list(Role))
 def test_each_part_is_reached_by_those_that_need_it_and_sandboxes_reach_nothing(source: Role, target: Role) -> None:
     expected = source in MAY_REACH[target]
-    policies = _with_sandboxes()
+    world = World(sandboxes={}, inference={"nodes": 2}).to_servers()
+    policies = list(world.objects["NetworkPolicy"].values())
     assert lets_in(policies, labels.run_labels("run", source), labels.run_labels("run", target)) is expected
 
 

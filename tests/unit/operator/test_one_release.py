@@ -205,3 +205,11 @@ def test_an_ended_run_still_says_what_it_was_made_of(end: int) -> None:
     world.settle(5)
     assert world.status.images is not None
     assert world.status.images.trainer == "trainer:1"
+
+
+def test_the_image_of_a_server_of_several_pods_is_that_of_its_leader() -> None:
+    world = _of_an_earlier_release(_world(inference={"nodes": 2}).to_training())
+    world.defaults = NEXT
+    world.reconcile()
+    assert world.status.images is not None
+    assert world.status.images.inference == "inference:1"

@@ -38,7 +38,13 @@ def _add(world: World, role: labels.Role, status: dict[str, Any]) -> None:
     world.add_pod(f"run-{role}-x", role, status, **attempt)
 
 
-WAITING = [labels.Role.TRAINER, labels.Role.INFERENCE, labels.Role.GYM, labels.Role.GATEWAY]
+WAITING = [
+    labels.Role.TRAINER,
+    labels.Role.INFERENCE,
+    labels.Role.INFERENCE_WORKER,
+    labels.Role.GYM,
+    labels.Role.GATEWAY,
+]
 
 
 @pytest.mark.parametrize("role", WAITING)

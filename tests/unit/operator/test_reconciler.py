@@ -10,7 +10,7 @@ import pytest
 from gymtrain_api import agent_sandbox, labels, names
 from gymtrain_api.times import to_text
 from gymtrain_api.wiring import PREFLIGHT_MARK, TrainerProgress
-from gymtrain_kube.errors import ConflictError, KubeError, RejectedError, UnreachableError
+from gymtrain_kube.errors import ConflictError, KubeError, NotFoundError, RejectedError, UnreachableError
 from gymtrain_operator import kinds
 from gymtrain_operator import observe as observing
 from gymtrain_operator.observe import Observer
@@ -507,3 +507,47 @@ async def test_rights_that_the_operator_lacks_are_no_failure_of_auto(bench: Benc
     await bench.reconcile()
     (ready,) = [one for one in bench.run["status"]["conditions"] if one["type"] == "SandboxesReady"]
     assert "Backend Pod: the operator may not use agent-sandbox" in ready["message"]
+
+
+async def test_servers_of_several_pods_wait_for_lws_before_preflight(bench: Bench) -> None:
+    bench.cluster.fail["LIST LeaderWorkerSet"] = NotFoundError("the server could not find the requested resource")
+    bench.add_run(inference={"nodes": 2})
+    calls = await bench.reconcile()
+    assert not [call for call in calls if "Pod" in call]
+    (passed,) = [one for one in bench.run["status"]["conditions"] if one["type"] == "PreflightPassed"]
+    assert passed["message"].startswith("spec.inference.nodes: the cluster does not serve LeaderWorkerSet")
+    assert "install LeaderWorkerSet" in passed["message"]
+    bench.cluster.serves_groups = True
+    assert [call for call in await bench.reconcile(10) if call.startswith("CREATE Pod")]
+
+
+async def test_lws_that_goes_away_in_a_run_is_named(bench: Bench) -> None:
+    bench.cluster.serves_groups = True
+    bench.cluster.fail["APPLY LeaderWorkerSet"] = NotFoundError("the server could not find the requested resource")
+    bench.add_run(inference={"nodes": 2})
+    await bench.pass_preflight()
+    (progressing,) = [one for one in bench.run["status"]["conditions"] if one["type"] == "Progressing"]
+    assert "install LeaderWorkerSet (https://lws.sigs.k8s.io)" in progressing["message"]
+
+
+async def test_other_runs_never_ask_for_lws(bench: Bench) -> None:
+    bench.cluster.fail["LIST LeaderWorkerSet"] = AssertionError("asked for")
+    bench.add_run()
+    await bench.pass_preflight()
+    assert (await bench.reconcile()) is not None
+
+
+async def test_pods_that_a_stateful_set_made_are_the_runs(bench: Bench) -> None:
+    """A group's pods belong to StatefulSets, of the LeaderWorkerSet and of its leaders."""
+    bench.cluster.serves_groups = True
+    bench.add_run(inference={"nodes": 2})
+    await bench.pass_preflight()
+    owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "run-vllm", "uid": "s", "controller": True}
+    own = labels.run_labels("run", labels.Role.INFERENCE)
+    meta = {"name": "run-vllm-0", "namespace": "ns", "labels": own, "ownerReferences": [owner]}
+    ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    bench.cluster.put(kinds.POD, {"kind": "Pod", "metadata": meta, "status": ready})
+    bench.reconciler.event(KEY)
+    await bench.reconcile()
+    (shown,) = [one for one in bench.run["status"]["servers"] if one["kind"] == "inference"]
+    assert shown["ready"] == "1/1"

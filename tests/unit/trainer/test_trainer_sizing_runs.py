@@ -100,6 +100,16 @@ def test_vllms_arguments_count() -> None:
     assert (serving.utilization, serving.tensor_parallel, serving.length) == (0.5, 2, 1024)
 
 
+def test_a_server_on_two_nodes_has_half_the_weights_and_the_cache_on_each_gpu() -> None:
+    one, two = (sized(inference={"gpus": 4, "nodes": nodes}).serving for nodes in (1, 2))
+    assert one is not None
+    assert two is not None
+    assert (two.tensor_parallel, two.pipeline_parallel) == (4, 2)
+    (weights, _, cache), (half, _, half_cache) = one.needs().parts, two.needs().parts
+    assert abs(weights.bytes - 2 * half.bytes) <= 2
+    assert cache.bytes == 2 * half_cache.bytes
+
+
 def test_the_gpus_of_a_pod_share_the_weights() -> None:
     serving = sized(inference={"gpus": 4}).serving
     assert serving is not None

@@ -161,6 +161,19 @@ async def test_a_pod_goes_on_until_it_has_all_that_it_is_to_load(cluster: Any, m
     assert pod.loaded_while_paused == [True]
 
 
+async def test_a_server_of_several_pods_goes_on_until_each_has_all(cluster: Any) -> None:
+    leader, version = await cluster.start_pod(ADDRESS), cluster.stage(1)
+    carrier = HTTPFull(cluster.store, nodes=2)
+    await carrier.begin(client_of(cluster), version, 5.0)
+    push = asyncio.create_task(carrier.push(client_of(cluster), version, 5.0))
+    await asyncio.sleep(0.3)
+    assert "/pause" not in leader.calls
+    (fetch,) = cluster.store.fetches._open.values()
+    fetch.end("its worker's address")
+    await push
+    assert leader.loaded_while_paused == [True]
+
+
 async def test_a_pod_that_is_not_heard_of_is_told_to_load_all_the_same(
     cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ from blake3 import blake3
 
 from gymtrain_api.manifest import WeightEnd, WeightHead, WeightPart
 from gymtrain_trainer.weights import StagingError, WeightStore, weight_routes
+from gymtrain_trainer.weights.store.fetches import Fetches
 from gymtrain_trainer.weights.store.weight_store import Draft
 
 
@@ -158,6 +159,15 @@ def test_a_version_is_written_into_the_files_of_the_one_before_the_last(tmp_path
     draft = store.begin(3, "demo:0:3")
     assert draft.spare.take(draft.folder / "a.safetensors", 1)
     assert (draft.folder / "a.safetensors").stat().st_ino == first
+
+
+async def test_a_server_of_several_pods_has_all_when_each_of_them_says_so() -> None:
+    fetch = Fetches().begin(pods=2)
+    for _ in range(2):  # each worker of the first one
+        fetch.end("10.0.0.1")
+    assert not await fetch.ends_within(0.1)
+    fetch.end("10.0.0.2")
+    assert await fetch.ends_within(1)
 
 
 async def test_a_pod_says_that_it_has_all_under_the_id_that_it_was_given(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from gymtrain_api.runs import InvalidRunError, parse_spec
 from gymtrain_api.spec import SIZE_PATTERN, GymTrainingRunSpec
 from gymtrain_api.spec.base import bytes_of
 from gymtrain_api.transports import adapters_held, lora_rank, planned
-from gymtrain_api.vllm_arguments import last_of, max_model_len
+from gymtrain_api.vllm_arguments import last_of, max_model_len, parallel_sizes
 from gymtrain_trainer.errors import SettingsError
 from gymtrain_trainer.sizing.serving import UTILIZATION, Serving
 from gymtrain_trainer.sizing.shapes import FULL, HALF, ModelShape, built_in
@@ -159,9 +159,11 @@ def _adapter(spec: GymTrainingRunSpec) -> Adapter | None:
 def _serving(spec: GymTrainingRunSpec, training: Training, gpu_memory: float) -> Serving:
     arguments = spec.inference.args
     held = adapters_held(spec.rollout.max_staleness) if training.transport == "LoRAFilesystem" else 0
+    tensor, pipeline = parallel_sizes(arguments, spec.inference.nodes, spec.inference.gpus)
     return Serving(
         shape=training.shape,
-        tensor_parallel=int(_number(arguments, "--tensor-parallel-size", spec.inference.gpus)),
+        tensor_parallel=tensor,
+        pipeline_parallel=pipeline,
         gpu_memory=gpu_memory,
         utilization=_number(arguments, "--gpu-memory-utilization", UTILIZATION),
         length=training.length,

@@ -1,5 +1,6 @@
 """The memory of a vLLM GPU, and how many rollouts it holds at once."""
 
+import math
 from dataclasses import dataclass
 
 from gymtrain_trainer.sizing.shapes import HALF, ModelShape
@@ -16,6 +17,7 @@ class Serving:
 
     Attributes:
         tensor_parallel: GPUs that share its weights and its cache.
+        pipeline_parallel: stages, each with as many GPUs and its share of the layers.
         gpu_memory: GiB of each.
         utilization: --gpu-memory-utilization.
         length: tokens of a rollout, prompt and answers together.
@@ -32,6 +34,7 @@ class Serving:
     number: int = HALF
     adapters: int = 0
     syncs: bool = True
+    pipeline_parallel: int = 1
 
     @property
     def divides(self) -> bool:
@@ -47,18 +50,23 @@ class Serving:
     @property
     def rollouts(self) -> int:
         """Rollouts of `length` tokens that are in the cache at once, without shared prompts."""
-        return max(0, self.cache) // (self.shape.kv_bytes(self.tensor_parallel) * self.length)
+        return max(0, self.cache) // (self._token_bytes * self.length)
+
+    @property
+    def _token_bytes(self) -> int:
+        return math.ceil(self.shape.kv_bytes(self.tensor_parallel) / self.pipeline_parallel)
 
     def _fixed(self) -> tuple[Part, ...]:
-        share = (self.number * self.shape.parameters + self.adapters) // self.tensor_parallel
+        gpus = self.tensor_parallel * self.pipeline_parallel
+        share = (self.number * self.shape.parameters + self.adapters) // gpus
         return (
-            Part("weights", share, f"{'bf16' if self.number == HALF else 'float32'}, 1/{self.tensor_parallel}"),
+            Part("weights", share, f"{'bf16' if self.number == HALF else 'float32'}, 1/{gpus}"),
             Part("reserve", _RESERVE, "activations, sampling, CUDA graphs"),
         )
 
     def needs(self) -> Needs:
         """Of one GPU: what has to fit into vLLM's part of it, with the cache of one rollout."""
-        one = self.shape.kv_bytes(self.tensor_parallel) * self.length
+        one = self._token_bytes * self.length
         parts = (*self._fixed(), Part("cache of one rollout", one, f"{self.length} tokens"))
         return Needs("vLLM GPU", parts, int(self.utilization * self.gpu_memory * GIB))
 

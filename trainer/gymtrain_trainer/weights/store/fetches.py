@@ -1,7 +1,8 @@
-"""What pods fetch now: which of them have all of a version, and which are still heard of.
+"""What vLLM servers fetch now: which of them have all of a version, and which are still heard of.
 
-A pod is paused only to load, so whoever pauses it wants to know when it has everything. It says so itself, under an id
-that it was given with the version, and each of its requests carries the id.
+A server is paused only to load, so whoever pauses it wants to know when it has everything. It says so itself, under an
+id that it was given with the version, and each of its requests carries the id. Where a server spans several pods, each
+of them fetches for itself.
 """
 
 import asyncio
@@ -12,10 +13,12 @@ from concurrent.futures import Future
 
 
 class Fetch:
-    """One fetch of one pod. From any thread."""
+    """One fetch of one server, by all of its pods. From any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, pods: int = 1) -> None:
         self.id = secrets.token_hex(8)
+        self._pods = pods
+        self._done: set[str] = set()
         self._heard_at = time.monotonic()
         self._ended: Future[None] = Future()
         self._lock = threading.Lock()
@@ -24,10 +27,11 @@ class Fetch:
         """The pod asked for something."""
         self._heard_at = time.monotonic()
 
-    def end(self) -> None:
-        """The pod has everything, or knows that it can't have it: that it says when it is to load."""
+    def end(self, pod: str = "") -> None:
+        """A pod, named in any way, has everything, or knows that it can't have it: that it says when it is to load."""
         with self._lock:
-            if not self._ended.done():
+            self._done.add(pod)
+            if len(self._done) >= self._pods and not self._ended.done():
                 self._ended.set_result(None)
 
     @property
@@ -51,9 +55,9 @@ class Fetches:
         self._lock = threading.Lock()
         self._open: dict[str, Fetch] = {}
 
-    def begin(self) -> Fetch:
-        """One more. `forget` has to follow."""
-        fetch = Fetch()
+    def begin(self, pods: int = 1) -> Fetch:
+        """One more, of a server of so many pods. `forget` has to follow."""
+        fetch = Fetch(pods)
         with self._lock:
             self._open[fetch.id] = fetch
         return fetch

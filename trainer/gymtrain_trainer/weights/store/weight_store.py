@@ -215,7 +215,7 @@ def weight_routes(store: WeightStore) -> list[web.AbstractRouteDef]:
         fetch = store.fetches.find(request.match_info["fetch_id"])
         if fetch is None:
             raise web.HTTPNotFound(text=f"no such fetch: {request.path}\n")
-        fetch.end()
+        fetch.end(request.remote or "")
         return web.Response(status=204)
 
     return [

@@ -40,6 +40,7 @@ class TransportNeeds:
         lora: `spec.model.lora`; None trains all weights.
         shared_volume: whether trainer and vLLM pods share the checkpoint volume; None if not known.
         trainer_gpus, inference_gpus: of each pod; None if not known.
+        nodes: pods of each vLLM server.
     """
 
     requested: str
@@ -51,6 +52,7 @@ class TransportNeeds:
     shared_volume: bool | None = None
     trainer_gpus: int | None = None
     inference_gpus: int | None = None
+    nodes: int = 1
 
 
 def choose_transport(settings: SyncSettings, needs: TransportNeeds) -> ChosenTransport:
@@ -88,7 +90,7 @@ def _make(name: TransportName, needs: TransportNeeds, dtype: str | None) -> Tran
         case "LoRAFilesystem":
             return LoRAFilesystem(needs.adapters, max_staleness=needs.max_staleness)
         case "HTTPFull":
-            return HTTPFull(needs.store, dtype=dtype, max_staleness=needs.max_staleness)
+            return HTTPFull(needs.store, dtype=dtype, max_staleness=needs.max_staleness, nodes=needs.nodes)
         case "None":
             return NoTransport()
 

@@ -43,13 +43,15 @@ class HTTPFull(Transport):
 
     name: TransportName = "HTTPFull"
 
-    def __init__(self, store: WeightStore, *, dtype: str | None = None, max_staleness: int = 0) -> None:
+    def __init__(self, store: WeightStore, *, dtype: str | None = None, max_staleness: int = 0, nodes: int = 1) -> None:
         """
         Args:
             store: folder that `weight_routes` serves.
             dtype: what floating-point tensors are cast to, the servers' own type; None leaves them.
             max_staleness: versions that rollouts may be behind; with 0 every sync is waited for.
+            nodes: pods of each server.
         """
+        self._nodes = nodes
         self.overlaps = max_staleness > 0
         self._store = store
         self._dtype = dtype
@@ -100,7 +102,7 @@ class HTTPFull(Transport):
             PodError: it doesn't. `push` asks it for all.
         """
         self._forget(client.pod)
-        fetch = self._store.fetches.begin()
+        fetch = self._store.fetches.begin(self._nodes)
         try:
             await client.begin_pull(version, seconds, fetch.id)
         except BaseException:
