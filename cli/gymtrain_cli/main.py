@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -376,6 +377,9 @@ def main(argv: list[str] | None = None) -> int:
     Returns:
         0 on success, 1 where the run failed, 2 where the command could not do its work, 130 after Ctrl-C.
     """
+    with contextlib.suppress(ValueError):  # in a thread, which gets no signals
+        # A pod that was made to read with goes, too, when the command is told to end.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         app(_as_kubectl(sys.argv[1:] if argv is None else argv), prog_name=_called_as())
     except SystemExit as end:  # Typer's: after each command, and of arguments that are wrong

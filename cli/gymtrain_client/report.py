@@ -7,6 +7,7 @@ gymtrain_report serve ◄─── port ──────► a port of this mac
 In the trainer's pod it runs with the lowest priority and little memory, for the run's sake.
 """
 
+import contextlib
 import json
 import socket
 import threading
@@ -158,7 +159,7 @@ def _forward(cluster: Cluster, pod: str, port: int, browser: socket.socket) -> N
             away = cluster.connect(pod, port)
         except ClientError:
             return  # the browser asks again
-        with away:
+        with contextlib.closing(away):
             back = threading.Thread(target=_copy, args=(away, browser), daemon=True)
             back.start()
             _copy(browser, away)
@@ -166,9 +167,10 @@ def _forward(cluster: Cluster, pod: str, port: int, browser: socket.socket) -> N
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:
-    try:
+    """Until either ends; the client's connections to pods know no half of one."""
+    with contextlib.suppress(OSError):
         while data := source.recv(_PART):
             target.sendall(data)
-        target.shutdown(socket.SHUT_WR)
-    except OSError:  # one of the two has gone
-        return
+    for one in (source, target):
+        with contextlib.suppress(OSError):
+            one.shutdown(socket.SHUT_RDWR)

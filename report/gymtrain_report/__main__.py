@@ -61,9 +61,10 @@ def _write(folder: RunFolder, output: str, max_mib: int) -> None:
     page = file_of(folder, chosen)
     if output == "-":
         sys.stdout.write(page)
-        return
-    Path(output).write_text(page)
-    print(f"{output}: {len(page) / _MIB:.1f} MiB. {chosen.sample}", file=sys.stderr)
+        sys.stdout.flush()
+    else:
+        Path(output).write_text(page)
+    print(f"{len(page) / _MIB:.1f} MiB. {chosen.sample}", file=sys.stderr)
 
 
 def _rollouts(folder: RunFolder, arguments: argparse.Namespace) -> None:

@@ -52,8 +52,8 @@ CREATE TABLE rollouts (
 CREATE INDEX by_step ON rollouts (step);
 CREATE INDEX by_reward ON rollouts (reward);
 CREATE INDEX by_file ON rollouts (file);
-CREATE VIRTUAL TABLE words USING fts5 (text, content='');
-"""
+CREATE VIRTUAL TABLE words USING fts5 (text, content='', prefix='1 2 3');
+"""  # prefix: of a word that is being typed; thousands of words may begin like that
 
 
 class Index:

@@ -55,10 +55,12 @@ class Page:
             raise AssertionError(f"not so: {what}. The page:\n{self.text('main')[-2000:]}\n{self.errors()}") from error
 
     def text(self, selector: str) -> str:
-        return self.browser.find_element(By.CSS_SELECTOR, selector).text
+        said: str = self.browser.find_element(By.CSS_SELECTOR, selector).text
+        return said
 
     def all(self, selector: str) -> list[Any]:
-        return self.browser.find_elements(By.CSS_SELECTOR, selector)
+        found: list[Any] = self.browser.find_elements(By.CSS_SELECTOR, selector)
+        return found
 
     def ask(self, words: str) -> None:
         box = self.browser.find_element(By.NAME, "q")
@@ -141,6 +143,16 @@ def test_tokens_have_the_colour_of_their_ratio(page: Page) -> None:
     assert more.value_of_css_property("background-color") != less.value_of_css_property("background-color")
     assert more.get_attribute("title") == "ratio 2"
     assert page.errors() == []
+
+
+def test_nothing_overlaps_beside_an_opened_rollout(page: Page) -> None:
+    page.all("#list tbody tr")[0].click()
+    page.until(lambda: page.all("#rollout .message"), "the rollout is open")
+    edges = page.browser.execute_script(
+        "return [document.querySelector('#list').getBoundingClientRect().right,"
+        " document.querySelector('#rollout').getBoundingClientRect().left]"
+    )
+    assert edges[0] <= edges[1]
 
 
 def test_keys_alone_are_enough(page: Page) -> None:

@@ -105,7 +105,10 @@ function chart(title, series, { zero = false } = {}) {
 }
 
 function drawOverview(told) {
-  const { steps, evaluations } = told;
+  const steps = told.steps;
+  // Of one environment alone, all are that one.
+  const names = new Set(told.evaluations.map((row) => row.environment));
+  const evaluations = told.evaluations.filter((row) => names.size !== 2 || row.environment !== "(all)");
   const column = (name, value) => ({
     name, points: steps.filter((row) => value(row) !== null && !Number.isNaN(value(row))).map((row) => ({ x: row.step, y: value(row) })),
   });

@@ -3,14 +3,17 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 import yaml
 
-from gymtrain_client import Client
+from gymtrain_client import Client, Run
 from tests.support.kubectl import Kubectl, eventually
 from tests.support.runs import tiny_run
 
@@ -45,6 +48,33 @@ def _written(folder: Path, run: dict[str, Any]) -> str:
     return str(file)
 
 
+@contextmanager
+def served_report(run: Run) -> Iterator[str]:
+    """The address of the live report, while it is served."""
+    known, end, addresses = threading.Event(), threading.Event(), list[str]()
+
+    def ready(address: str) -> None:
+        addresses.append(address)
+        known.set()
+
+    serving = threading.Thread(target=run.serve_report, args=(0, ready, end), daemon=True)
+    serving.start()
+    assert known.wait(2 * MINUTES)
+    eventually(lambda: _answers(addresses[0]), "the first steps are indexed", MINUTES)
+    yield addresses[0]
+    end.set()
+    serving.join(MINUTES)
+    assert not serving.is_alive()
+
+
+def _answers(address: str) -> bool:
+    try:
+        with urlopen(f"{address}/api/overview", timeout=60):
+            return True
+    except OSError:
+        return False
+
+
 def test_a_run_is_checked_without_being_run(
     operator: Kubectl, kubectl: Kubectl, gymtrain: Gymtrain, tmp_path: Path
 ) -> None:
@@ -67,6 +97,7 @@ def test_a_run_is_followed_and_what_it_made_comes_home(
 ) -> None:
     client = Client(namespace=kubectl.namespace, kubeconfig=kubeconfig)
     wanted = tiny_run("small", max_steps=100, save_steps=10)
+    wanted["spec"]["trainer"]["records"] = {"rollouts": "All", "samples": "Sampled"}
     run = client.submit(wanted)
     eventually(lambda: (p := run.status.progress) is not None and p.step >= 10, "some steps are made", 8 * MINUTES)
 
@@ -75,6 +106,19 @@ def test_a_run_is_followed_and_what_it_made_comes_home(
     rewards = tmp_path / "now"
     gymtrain("fetch", "small", "rewards.csv", "-o", str(rewards))
     assert (rewards / "rewards.csv").read_text().startswith("step,")
+
+    # While it trains, a program beside the trainer reads.
+    assert "recorded rollouts" in gymtrain("report", "small", "-o", str(tmp_path / "small.html")).stdout
+    page = (tmp_path / "small.html").read_text()
+    assert "<title>small " in page
+    assert '"outcome": "trained"' in page
+    one, two = (
+        json.loads(line) for line in gymtrain("rollouts", "small", "--limit", "2", "--json").stdout.splitlines()
+    )
+    assert one["step"] == two["step"] == 1
+    assert one["conversation"]["output"]
+    with served_report(run) as address, urlopen(f"{address}/api/overview", timeout=60) as answer:
+        assert json.loads(answer.read())["run"] == "small"
 
     assert gymtrain("suspend", "small").stdout == "small is suspended\n"
     eventually(lambda: run.status.state == "Suspended" and not kubectl.pods("small", role="trainer"), "it stops", 180)

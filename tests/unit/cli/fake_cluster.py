@@ -10,14 +10,17 @@ from gymtrain_client import run_folder
 from gymtrain_client.cluster import LogOptions, Object
 from gymtrain_client.errors import RunNotFoundError
 
+type Damage = Callable[[bytes], bytes]
+
 
 class Command:
     """A process, as the official client's WSClient shows one that runs in a pod."""
 
-    def __init__(self, command: Sequence[str], damage: Callable[[bytes], bytes] = lambda data: data) -> None:
-        done = subprocess.run([sys.executable, *command[1:]], capture_output=True, check=False, timeout=60)
+    def __init__(self, command: Sequence[str], damage: Damage, damage_said: Damage) -> None:
+        words = command[command.index("python3") + 1 :]
+        done = subprocess.run([sys.executable, *words], capture_output=True, check=False, timeout=60)
         self.returncode = done.returncode
-        self._out, self._err = damage(done.stdout), done.stderr
+        self._out, self._err = damage(done.stdout), damage_said(done.stderr)
         self.closed = False
 
     def is_open(self) -> bool:
@@ -56,9 +59,12 @@ class FakeCluster:
         self.dry: list[Object] = []
         self.deleted: list[str] = []
         self.logs: dict[tuple[str, str], list[str]] = {}
-        self.damage: Callable[[bytes], bytes] = lambda data: data
+        self.damage: Damage = lambda data: data
+        self.damage_said: Damage = lambda data: data
+        self.commands: list[list[str]] = []
+        self.instead: list[str] = []  # of each command
         self.on_read: Callable[[str], None] = lambda name: None
-        self._volume = volume
+        self.volume = volume or Path()
 
     def run(self, name: str) -> Object:
         """A run."""
@@ -101,10 +107,11 @@ class FakeCluster:
         """The lines that a test put there."""
         yield from self.logs.get((pod, container), [])
 
-    def exec(self, pod: str, container: str, command: Sequence[str]) -> Any:
+    def exec(self, pod: str, container: str, command: Sequence[str], *, stdin: bool = False) -> Any:
         """On the folder that stands for the volume."""
-        assert self._volume is not None
-        return Command([str(self._volume) if part == run_folder.FOLDER else part for part in command], self.damage)
+        self.commands.append(list(command))
+        words = [str(self.volume) if part == run_folder.FOLDER else part for part in self.instead or command]
+        return Command(words, self.damage, self.damage_said)
 
 
 def pod(name: str, role: str, phase: str = "Running", **labels: str) -> Object:

@@ -15,6 +15,7 @@ for few tokens: vLLM's own rounding moves one by 0.04 on average (docs/recorded/
 
 import json
 import logging
+import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,7 +44,7 @@ class Tolerance:
 
     def of(self, tokens: int) -> float:
         """Of a sample with so many."""
-        return self.mean + self.token / tokens**0.5
+        return self.mean + self.token / math.sqrt(tokens)
 
 
 _FULL = Tolerance(0.005)
