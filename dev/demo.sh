@@ -51,13 +51,15 @@ if [ "$outcome" != 0 ]; then
     exit 1
 fi
 
-step "the reward curve"
+step "the reward curve, and the report"
 mkdir -p out
 "${gymtrain[@]}" curve "$run" --png "out/$run.png"
+"${gymtrain[@]}" report "$run" --output "out/$run.html"
 kubectl -n "$namespace" get gtr
 cat <<EOF
 
 Done in $((SECONDS - began)) s. What to look at next:
+  out/$run.html                           the report: curves, evaluations, and what was said in each rollout
   export KUBECONFIG=$KUBECONFIG
   kubectl -n $namespace describe gtr $run             conditions and events
   kubectl -n $namespace logs job/$run-trainer-1       one JSON line per step
