@@ -104,15 +104,27 @@ def _common(
 def init(
     config: Annotated[
         list[str],
-        typer.Argument(help="Paths of Gym configs in the Gym image.", show_default=False, metavar="CONFIG..."),
+        typer.Argument(
+            help="Paths of Gym configs in the Gym image; or environment NAME.",
+            show_default=False,
+            metavar="CONFIG... | environment NAME",
+        ),
     ],
     model: Annotated[str, typer.Option(help="Source of the model.")] = "hf://Qwen/Qwen3-4B-Instruct-2507",
     name: Annotated[str | None, typer.Option(help="Name of the run (default: the config's).")] = None,
     gpus: Annotated[int, typer.Option(min=0, max=8, help="GPUs of vLLM, and of the trainer.")] = 1,
     tools: Annotated[bool, typer.Option(help="Whether the environments call tools.")] = True,
-    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write it there.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write it there; of an environment, a folder.")
+    ] = None,
 ) -> None:
-    """Write a GymTrainingRun to begin with, with comments: gymtrain init resources_servers/mcqa/configs/mcqa.yaml"""
+    """Write a GymTrainingRun to begin with, with comments: gymtrain init resources_servers/mcqa/configs/mcqa.yaml
+
+    Or an environment of your own to begin with, with its data, test, image and run: gymtrain init environment my_task
+    """
+    if config[0] == "environment":
+        _init_environment(config[1:], output)
+        return
     from gymtrain_api.spec import GymTrainingRunSpec
     from gymtrain_cli.init import Wanted, manifest
 
@@ -125,6 +137,17 @@ def init(
         raise typer.BadParameter(f"{output} is there already", param_hint="--output")
     output.write_text(text)
     _write(f"written: {output}")
+
+
+def _init_environment(names: list[str], output: Path | None) -> None:
+    from gymtrain_cli.environment import copy_environment
+
+    if len(names) != 1:
+        raise typer.BadParameter("give one name: gymtrain init environment my_task", param_hint="CONFIG")
+    folder = output or Path(names[0].replace("_", "-"))
+    for file in copy_environment(names[0], folder):
+        _write(f"written: {file}")
+    _write("what they are, and what comes next: docs/own-environment.md")
 
 
 def _check_spec(text: str, kind: Any) -> None:

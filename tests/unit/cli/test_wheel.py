@@ -44,5 +44,8 @@ def test_installed_by_itself_it_starts(uv: str, wheel: Path, tmp_path: Path) -> 
         [tmp_path / "bin" / "gymtrain", "init", "a.yaml"], capture_output=True, text=True, check=True, timeout=60
     )
     assert "kind: GymTrainingRun" in made.stdout
+    command = [str(tmp_path / "bin" / "gymtrain"), "init", "environment", "my_task", "-o", str(tmp_path / "task")]
+    subprocess.run(command, check=True, timeout=60, capture_output=True)
+    assert (tmp_path / "task" / "resources_servers" / "my_task" / "app.py").exists()
     code = "import gymtrain_client, gymtrain_client.cluster as c; import kubernetes"
     subprocess.run([python, "-c", code], check=True, timeout=60)
