@@ -94,7 +94,8 @@ def page(browser: webdriver.Chrome, folder: Path, tmp_path: Path) -> Page:
 def test_curves_and_tables_are_drawn(page: Page) -> None:
     titles = [one.text for one in page.all("#charts figcaption")]
     assert titles[:2] == ["Reward", "Evaluation reward, with its 95 % interval"]
-    assert len(page.all("#charts svg polyline")) == len(titles)
+    assert len(page.all("#charts svg polyline")) == len(titles) + 2
+    assert "waiting for rollouts" in page.text("#charts")
     assert page.all("#charts polygon.band"), "the interval is drawn"
     assert "step 4" in page.text("#facts")
     assert "equal_rewards" in page.text("#ends")

@@ -85,10 +85,10 @@ class StepReport:
             return
         used, self._used = self._used, []
         now = time.monotonic()
-        record = step_record(steps.done, used, now - self._step_ended)
+        numbers = measures.known()
+        record = step_record(steps.done, used, now - self._step_ended, numbers=numbers)
         first, self._first, self._step_ended = self._first, False, now
         self._rank_zero.recorder.report(record)
-        numbers = measures.known()
         self._series = series_of(
             record, used, numbers=numbers, dropped=self._rank_zero.worker.dropped, lost=self._board.lost()
         )

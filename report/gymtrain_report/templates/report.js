@@ -124,7 +124,11 @@ function drawOverview(told) {
     chart("Evaluation reward, with its 95 % interval", [...environments].map(([name, points]) => ({ name, points }))),
     chart("Deviation of rewards in a group", [column("deviation", (row) => row.reward_std)], { zero: true }),
     chart("Staleness, weight versions", [column("staleness", (row) => row.staleness)], { zero: true }),
-    chart("Seconds a step", [column("seconds", (row) => row.seconds)], { zero: true }),
+    chart("Where a step's seconds go", [
+      column("all", (row) => row.seconds),
+      column("waiting for rollouts", (row) => row.rollout_wait_s ?? null),
+      column("weight sync", (row) => row.weight_sync_s ?? null),
+    ].filter((one, number) => number === 0 || one.points.length), { zero: true }),
     chart("Trained tokens a second", [column("tokens", perSecond)], { zero: true }),
   ].filter(Boolean));
   const last = steps.at(-1);

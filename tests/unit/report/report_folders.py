@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-REWARDS = "step,reward,reward_std,groups,staleness,tokens,seconds,time"
+REWARDS = "step,reward,reward_std,groups,staleness,tokens,seconds,time,rollout_wait_s,weight_sync_s"
 EVALUATIONS = "step,environment,version,tasks,reward,reward_low,reward_high,pass_1,pass_k,k,tokens,truncated,failed"
 TOOL = {"type": "function_call", "name": "book_room", "arguments": '{"floor": 3}'}
 
@@ -59,7 +59,7 @@ def write(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 def curves(folder: Path, steps: int) -> None:
     """rewards.csv and evaluations.csv."""
     folder.mkdir(parents=True, exist_ok=True)
-    rows = [f"{step},{step / steps:.3f},0.1,8,0.5,1000,2.0,{step}" for step in range(1, steps + 1)]
+    rows = [f"{step},{step / steps:.3f},0.1,8,0.5,1000,2.0,{step},0.5,0.25" for step in range(1, steps + 1)]
     (folder / "rewards.csv").write_text("\n".join([REWARDS, *rows]) + "\n")
     scores = [(step, step / steps) for step in range(0, steps + 1, 2)]
     rows = [

@@ -252,8 +252,28 @@ def test_a_resumed_attempt_drops_the_rows_after_its_checkpoint(tmp_path: Path) -
     rewards.begin(2)
     rewards.append(step_record(3, [used(0.75)], 1.0, now=9.0))
     lines = (tmp_path / "rewards.csv").read_text().split()
-    assert lines[0] == "step,reward,reward_std,groups,staleness,tokens,seconds,time"
+    assert lines[0] == "step,reward,reward_std,groups,staleness,tokens,seconds,time,rollout_wait_s,weight_sync_s"
     assert [line.split(",")[:2] for line in lines[1:]] == [["1", "0.25"], ["2", "0.25"], ["3", "0.75"]]
+
+
+def test_a_row_says_where_the_steps_time_went_as_far_as_it_is_known(tmp_path: Path) -> None:
+    rewards = RewardsFile(tmp_path / "rewards.csv")
+    rewards.begin(0)
+    numbers = {"rollout_wait_s": 0.12345, "weight_sync_s": 0.5, "kl": 1.0}
+    rewards.append(step_record(1, [used(1.0)], 2.0, now=1.0, numbers=numbers), step_record(2, [used(1.0)], 2.0))
+    first, second = rewards.read()
+    assert (first["rollout_wait_s"], first["weight_sync_s"]) == ("0.123", "0.5")
+    assert (second["rollout_wait_s"], second["weight_sync_s"]) == ("", "")
+
+
+def test_rows_of_a_release_with_fewer_columns_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "rewards.csv").write_text(
+        "step,reward,reward_std,groups,staleness,tokens,seconds,time\n1,0.5,0,1,0,9,1,1\n"
+    )
+    rewards = RewardsFile(tmp_path / "rewards.csv")
+    rewards.begin(1)
+    (row,) = rewards.read()
+    assert (row["reward"], row["time"], row["weight_sync_s"]) == ("0.5", "1", "")
 
 
 # --- signals and CPUs ---

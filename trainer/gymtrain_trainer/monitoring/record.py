@@ -28,6 +28,8 @@ class StepRecord:
     tokens: int  # completion tokens trained
     seconds: float  # since the step before
     time: float  # seconds since the epoch
+    rollout_wait_s: float | None = None  # of `seconds`, where it is known
+    weight_sync_s: float | None = None  # likewise
 
     @property
     def tokens_per_second(self) -> float:
@@ -35,8 +37,15 @@ class StepRecord:
         return self.tokens / self.seconds if self.seconds > 0 else 0.0
 
 
-def step_record(step: int, used: Sequence[UsedGroup], seconds: float, now: float | None = None) -> StepRecord:
-    """The record of a step that used these groups (at least one)."""
+def step_record(
+    step: int,
+    used: Sequence[UsedGroup],
+    seconds: float,
+    now: float | None = None,
+    numbers: Mapping[str, float] | None = None,
+) -> StepRecord:
+    """The record of a step that used these groups (at least one). `numbers`: where its time went, as far as known."""
+    waited, synced = ((numbers or {}).get(name) for name in ("rollout_wait_s", "weight_sync_s"))
     return StepRecord(
         step=step,
         reward=round(statistics.fmean(reward for one in used for reward in one.group.rewards), 6),
@@ -46,6 +55,8 @@ def step_record(step: int, used: Sequence[UsedGroup], seconds: float, now: float
         tokens=sum(sample.trained_tokens for one in used for sample in one.group.samples),
         seconds=round(seconds, 3),
         time=round(time.time() if now is None else now, 3),
+        rollout_wait_s=round(waited, 3) if waited is not None else None,
+        weight_sync_s=round(synced, 3) if synced is not None else None,
     )
 
 
@@ -64,7 +75,8 @@ def step_line(
         "weight_versions": [version(number) for number in versions],
         **numbers,
     }
-    return json.dumps({"event": "step", **asdict(record), **more})
+    known = {name: value for name, value in asdict(record).items() if value is not None}
+    return json.dumps({"event": "step", **known, **more})
 
 
 class StepRow(Protocol):
@@ -87,6 +99,8 @@ class StepFile[Row: StepRow]:
         if step and self._path.exists():
             with self._path.open(newline="") as file:
                 kept = [row for row in list(csv.reader(file))[1:] if row and int(row[0]) <= step]
+        # An earlier release may have had fewer columns; those of a later one come behind them.
+        kept = [row + [""] * (len(self._columns) - len(row)) for row in kept]
         with self._path.open("w", newline="") as file:
             csv.writer(file).writerows([self._columns, *kept])
 
