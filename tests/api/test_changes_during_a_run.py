@@ -50,6 +50,7 @@ REFUSED: dict[str, tuple[str, Any]] = {
     "inference args": ("inference.args", ["--max-model-len=1024"]),
     "compile cache appears": ("inference.compileCache", {"claimName": "compiled"}),
     "trainer image": ("trainer.image", "other"),
+    "trainer framework appears": ("trainer.framework", "TRL"),
     "nodes": ("trainer.nodes", 4),
     "processes": ("trainer.processesPerNode", 2),
     "trainer GPUs": ("trainer.gpus", 1),
@@ -123,6 +124,14 @@ def test_what_the_pods_are_made_from_is_fixed(kubectl: Kubectl, case: str) -> No
     )
 
 
+def test_the_command_of_a_trainer_of_ones_own_is_fixed(kubectl: Kubectl) -> None:
+    run = _changed(_changed(_run(), "trainer.image", "mine"), "trainer.command", ["python", "train.py"])
+    kubectl.apply(run)
+    _report_preflight(kubectl, "True")
+    with pytest.raises(KubectlError, match=r"spec\.trainer\.command can't change after preflight has passed"):
+        kubectl.apply(_changed(run, "trainer.command", ["python", "other.py"]))
+
+
 def test_what_sandboxes_are_made_of_is_fixed_and_their_other_settings_are_not(kubectl: Kubectl) -> None:
     run = _changed(_run(), "sandboxes", {"backend": "Pod"})
     kubectl.apply(run)
@@ -171,7 +180,7 @@ def test_a_renamed_key_of_a_free_block_slips_past_the_api_server(kubectl: Kubect
 
 
 def test_every_fixed_field_has_a_case() -> None:
-    paths = [path for path, _ in REFUSED.values()]
+    paths = [path for path, _ in REFUSED.values()] + ["trainer.command"]  # which has a test of its own
     assert [f for f in FIXED_AFTER_PREFLIGHT if not any(p == f or p.startswith(f"{f}.") for p in paths)] == []
 
 

@@ -38,7 +38,7 @@ def test_server_side_apply_takes_an_example(kubectl: Kubectl) -> None:
     assert kubectl.get("gtr", "quickstart")["metadata"]["generation"] == 1
 
 
-RECORDS = {"samples": "None", "groupsPerStep": 1, "format": "Parquet", "maxSize": "1Gi"}
+RECORDS = {"samples": "None", "rollouts": "None", "groupsPerStep": 1, "format": "Parquet", "maxSize": "1Gi"}
 
 
 def test_settings_left_out_are_filled_in(kubectl: Kubectl) -> None:

@@ -237,7 +237,7 @@ RULE_CASES: dict[str, tuple[dict[str, Any], str]] = {
     "records without a volume": (
         _trainer(records={"samples": "All"}),
         "spec.trainer.checkpoint: Required value: records are written to the checkpoint volume: set "
-        "trainer.checkpoint, or records.samples: None",
+        "trainer.checkpoint, or records.samples and records.rollouts: None",
     ),
     "push without a volume": (
         _trainer(push={"to": "hf://org/name"}),

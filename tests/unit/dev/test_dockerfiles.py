@@ -34,6 +34,31 @@ def test_no_image_has_its_own_way_to_install() -> None:
     assert [name for name, text in texts.items() if "cat /run/secrets" in text] == ["python-build"]
 
 
+def sources(dockerfile: Path) -> set[str]:
+    """Paths of the build's context that it reads."""
+    text = dockerfile.read_text().replace("\\\n", " ")
+    found: set[str] = set()
+    for line in text.splitlines():
+        if line.startswith("COPY ") and "--from=" not in line:
+            found.update(word for word in line.split()[1:-1] if not word.startswith("--"))
+        for mount in re.findall(r"--mount=(type=bind\S*)", line):
+            options = dict(one.partition("=")[::2] for one in mount.split(","))
+            if "from" not in options:
+                found.add(options["source"])
+    return found
+
+
+def test_what_images_read_is_there_and_not_ignored() -> None:
+    lines = (REPOSITORY / ".dockerignore").read_text().splitlines()
+    allowed = tuple(line.removeprefix("!") for line in lines if line.startswith("!"))
+    assert "*" in lines
+    read = {(image.name, source) for image in discover() for source in sources(image.dockerfile)}
+    assert len(read) > 30
+    hidden = {(name, one) for name, one in read if not any(f"{one}/".startswith(f"{part}/") for part in allowed)}
+    assert hidden == set(), "see .dockerignore"
+    assert {(name, one) for name, one in read if not list(REPOSITORY.glob(one))} == set()
+
+
 def test_naming_some_images_builds_what_they_need_too(tmp_path: Path) -> None:
     found = discover(images(tmp_path, a="FROM gymtrain/b:dev", b="FROM scratch", c="FROM scratch"))
 
