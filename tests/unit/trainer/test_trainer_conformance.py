@@ -40,7 +40,7 @@ def _spec(**blocks: Any) -> GymTrainingRunSpec:
 
 
 def test_gymtrains_trainer_keeps_every_line(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(str(path) for path in (ROOT / "api", ROOT / "trainer")))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # of a checkout, or of the trainer's image
     # The stand-in of vLLM computes nothing, so parity can't be what is tried here.
     spec = _spec(weightSync={"parityThreshold": "1000"})
     trial = run_trial(spec, [sys.executable, "-m", "gymtrain_trainer"], seconds=SECONDS, model=tiny_model)
