@@ -15,10 +15,8 @@ import json
 import logging
 import os
 import resource
-import signal
 import sys
 import tempfile
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -86,22 +84,20 @@ def _rollouts(folder: RunFolder, arguments: argparse.Namespace) -> None:
 
 
 def _serve(arguments: argparse.Namespace) -> None:
-    if arguments.until_stdin_ends:
-        threading.Thread(target=_end_with_stdin, name="stdin", daemon=True).start()
     place = tempfile.TemporaryDirectory(prefix="gymtrain-report-", ignore_cleanup_errors=True)
     with place as name, contextlib.suppress(KeyboardInterrupt):
         live = Live(arguments.folder, Path(name, "index.sqlite"), arguments.run)
-        serve(live, arguments.host, arguments.port, lambda port: _tell(f"http://{arguments.host}:{port}"))
+        until = _stdin_ends if arguments.until_stdin_ends else None
+        serve(live, arguments.host, arguments.port, lambda port: _tell(f"http://{arguments.host}:{port}"), until)
 
 
 def _tell(address: str) -> None:
     print(address, flush=True)
 
 
-def _end_with_stdin() -> None:
+def _stdin_ends() -> None:
     while os.read(0, 1 << 16):
         pass
-    os.kill(os.getpid(), signal.SIGINT)
 
 
 def _bound_memory(mebibytes: int) -> None:

@@ -73,8 +73,21 @@ class Live:
         return self._index.rollout(int(number)) if number.isdecimal() and len(number) < 19 else None
 
 
-def serve(live: Live, host: str, port: int, ready: Callable[[int], None] = lambda port: None) -> None:
-    """Serves until the process ends. `ready` is told the port.
+def serve(
+    live: Live,
+    host: str,
+    port: int,
+    ready: Callable[[int], None] = lambda port: None,
+    until: Callable[[], None] | None = None,
+) -> None:
+    """Serves until the process ends.
+
+    Args:
+        live: what is served.
+        host: to listen on.
+        port: 0 for any that is free.
+        ready: told the port.
+        until: returns when the server is to end; called in a thread of its own.
 
     Raises:
         OSError: the port is taken.
@@ -102,8 +115,15 @@ def serve(live: Live, host: str, port: int, ready: Callable[[int], None] = lambd
     with ThreadingHTTPServer((host, port), Handler) as server:
         server.daemon_threads = True
         threading.Thread(target=_keep_looking, args=(live,), name="index", daemon=True).start()
+        if until is not None:
+            threading.Thread(target=_end, args=(server, until), name="end", daemon=True).start()
         ready(server.server_address[1])
         server.serve_forever()
+
+
+def _end(server: ThreadingHTTPServer, until: Callable[[], None]) -> None:
+    until()
+    server.shutdown()
 
 
 def _keep_looking(live: Live) -> None:
