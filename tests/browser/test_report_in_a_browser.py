@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from selenium import webdriver
-from selenium.common.exceptions import TimeoutException
+from selenium.common.exceptions import StaleElementReferenceException, TimeoutException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
@@ -50,17 +50,28 @@ class Page:
 
     def until(self, condition: Callable[[], Any], what: str) -> None:
         try:
-            WebDriverWait(self.browser, _SECONDS, 0.05).until(lambda _: condition(), what)
+            # A row may be drawn anew between two questions about it.
+            waiting = WebDriverWait(self.browser, _SECONDS, 0.05, ignored_exceptions=[StaleElementReferenceException])
+            waiting.until(lambda _: condition(), what)
         except TimeoutException as error:
             raise AssertionError(f"not so: {what}. The page:\n{self.text('main')[-2000:]}\n{self.errors()}") from error
 
     def text(self, selector: str) -> str:
-        said: str = self.browser.find_element(By.CSS_SELECTOR, selector).text
+        said: str = self.browser.execute_script("return document.querySelector(arguments[0]).innerText", selector)
         return said
 
     def all(self, selector: str) -> list[Any]:
         found: list[Any] = self.browser.find_elements(By.CSS_SELECTOR, selector)
         return found
+
+    def open(self, number: int) -> None:
+        """Clicks a row of the list."""
+
+        def clicked() -> bool:
+            self.all("#list tbody tr")[number].click()
+            return True
+
+        self.until(clicked, f"row {number} is clicked")
 
     def ask(self, words: str) -> None:
         box = self.browser.find_element(By.NAME, "q")
@@ -122,7 +133,7 @@ def test_rollouts_are_searched_and_filtered(page: Page) -> None:
 def test_an_opened_rollout_shows_what_was_said_with_tool_calls_folded(page: Page) -> None:
     page.ask("rooms")
     page.found("of 4 rollouts")
-    page.all("#list tbody tr")[0].click()
+    page.open(0)
     page.until(lambda: "All rooms are taken" in page.text("#rollout"), "the answer is shown")
     assert "Book a room" in page.text("#rollout")
     call, result = page.all("#rollout details.tool")
@@ -136,7 +147,7 @@ def test_tokens_have_the_colour_of_their_ratio(page: Page) -> None:
     page.choose("sort", "newest")
     page.choose("outcome", "trained")
     page.found("of 16 rollouts")
-    page.all("#list tbody tr")[0].click()
+    page.open(0)
     page.until(lambda: page.all("#rollout .tokens span"), "tokens are shown")
     same, more, less = page.all("#rollout .tokens span")
     assert [one.text.strip() for one in (same, more, less)] == ["It", "is", "8."]
@@ -147,7 +158,7 @@ def test_tokens_have_the_colour_of_their_ratio(page: Page) -> None:
 
 
 def test_nothing_overlaps_beside_an_opened_rollout(page: Page) -> None:
-    page.all("#list tbody tr")[0].click()
+    page.open(0)
     page.until(lambda: page.all("#rollout .message"), "the rollout is open")
     edges = page.browser.execute_script(
         "return [document.querySelector('#list').getBoundingClientRect().right,"
@@ -168,7 +179,7 @@ def test_a_script_in_an_answer_is_text(browser: webdriver.Chrome, tmp_path: Path
     run = RunFolder(folder)
     (tmp_path / "bad.html").write_text(file_of(run, choose(run, 1 << 20)))
     page = Page(browser, (tmp_path / "bad.html").as_uri())
-    page.all("#list tbody tr")[-1].click()
+    page.open(-1)
     page.until(lambda: bad in page.text("#rollout"), "it is shown as it is")
     assert browser.title == "run · gymtrain"
     assert page.errors() == []
@@ -187,6 +198,6 @@ def test_live_new_steps_come_in_by_themselves(browser: webdriver.Chrome, folder:
     page.found("of 4 rollouts")
     write(folder / "rollouts" / "step-00000005.parquet", list(step_rows(5)))
     page.found("of 5 rollouts")
-    page.all("#list tbody tr")[0].click()
+    page.open(0)
     page.until(lambda: "All rooms are taken" in page.text("#rollout"), "the answer is asked for")
     assert page.errors() == []
