@@ -20,12 +20,10 @@ class Chosen:
     Attributes:
         rollouts: as the page has them, in order.
         ends: outcome, reason and agent of all that are recorded.
-        steps: whose rollouts are recorded.
     """
 
     rollouts: list[dict[str, Any]]
     ends: list[dict[str, Any]]
-    steps: int
 
     @property
     def sample(self) -> str:
@@ -59,7 +57,7 @@ def choose(folder: RunFolder, max_bytes: int) -> Chosen:
     rollouts = list(itertools.chain.from_iterable(reversed(chosen)))
     for number, one in enumerate(rollouts):
         one["id"] = number
-    return Chosen(rollouts, ends, len({file.step for file in files}))
+    return Chosen(rollouts, ends)
 
 
 def shown(row: dict[str, Any]) -> dict[str, Any]:

@@ -154,3 +154,14 @@ def last_words(told: dict[str, Any], most: int = 200) -> str:
         if item.get("type") == "function_call":
             return f"{item.get('name')}({item.get('arguments')})"[:most]
     return ""
+
+
+def finite(value: Any) -> Any:
+    """NaN and infinity, which JSON doesn't have, as null."""
+    if isinstance(value, float):
+        return value if value - value == 0 else None
+    if isinstance(value, dict):
+        return {key: finite(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [finite(one) for one in value]
+    return value

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from gymtrain_report.errors import ReportError
-from gymtrain_report.folder import RunFolder
+from gymtrain_report.folder import RunFolder, finite
 from gymtrain_report.index import Index
 from gymtrain_report.overview import overview
 from gymtrain_report.page import live_page
@@ -60,7 +60,7 @@ class Live:
             return HTTPStatus.BAD_REQUEST, "text/plain; charset=utf-8", str(error)
         if told is None:
             return HTTPStatus.NOT_FOUND, "text/plain; charset=utf-8", "there is no such page, or no longer"
-        return HTTPStatus.OK, "application/json", json.dumps(_finite(told), allow_nan=False)
+        return HTTPStatus.OK, "application/json", json.dumps(finite(told), allow_nan=False)
 
     def _told(self, path: str, query: str) -> Any:
         if self._index is None or self._folder is None:
@@ -135,14 +135,3 @@ def _keep_looking(live: Live) -> None:
         except Exception:
             log.exception("the records could not be read; they are looked at again")
         time.sleep(_LOOK_SECONDS)
-
-
-def _finite(value: Any) -> Any:
-    """NaN and infinity, which JSON doesn't have, as null."""
-    if isinstance(value, float):
-        return value if value - value == 0 else None
-    if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_finite(one) for one in value]
-    return value

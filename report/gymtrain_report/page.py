@@ -10,7 +10,7 @@ from typing import Any
 import jinja2
 
 from gymtrain_report.choice import Chosen
-from gymtrain_report.folder import RunFolder
+from gymtrain_report.folder import RunFolder, finite
 from gymtrain_report.overview import overview
 
 _ROOM = 64 << 10  # bytes, for what is neither curves nor rollouts
@@ -19,7 +19,7 @@ _ROOM = 64 << 10  # bytes, for what is neither curves nor rollouts
 def file_of(folder: RunFolder, chosen: Chosen) -> str:
     """The page as a file that needs nobody to serve it."""
     data = {"overview": overview(folder, chosen.ends), "rollouts": chosen.rollouts, "sample": chosen.sample}
-    return _render(folder.run, data)
+    return _render(folder.run, finite(data))
 
 
 def live_page(run: str) -> str:

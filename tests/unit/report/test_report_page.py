@@ -56,6 +56,14 @@ def test_what_a_model_says_stays_text(tmp_path: Path) -> None:
     assert data_of(page)["rollouts"][0]["conversation"]["input"][0]["content"] == bad
 
 
+def test_a_number_that_json_lacks_is_null(tmp_path: Path) -> None:
+    curves(tmp_path, 1)
+    row = rollout(1, 0, 0, ratio=float("nan"), reward=float("inf"))
+    write(tmp_path / "rollouts" / "step-00000001.parquet", [row])
+    (one,) = data_of(page_of(tmp_path))["rollouts"]
+    assert (one["ratio"], one["reward"]) == (None, None)
+
+
 def test_the_name_of_a_run_stays_text(tmp_path: Path) -> None:
     run = RunFolder(made(tmp_path / "run"), "<b>&")
     page = file_of(run, choose(run, 1 << 20))
