@@ -37,7 +37,7 @@ def kubectl_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def api_server(tmp_path_factory: pytest.TempPathFactory, kubectl_cache: None) -> Iterator[ApiServer]:
     """etcd and kube-apiserver with the CRD established."""
     with ApiServer(tmp_path_factory.mktemp("apiserver")) as server:
-        _install_crd(server)
+        install_crd(server)
         yield server
 
 
@@ -51,7 +51,7 @@ def kubectl(api_server: ApiServer) -> Kubectl:
 def cluster(tmp_path_factory: pytest.TempPathFactory, kubectl_cache: None) -> Iterator[ApiServer]:
     """One more API server, with the real controllers and a node that plays the runs' pods."""
     with ApiServer(tmp_path_factory.mktemp("cluster")) as server:
-        _install_crd(server)
+        install_crd(server)
         server.start_controllers()
         with FakeNode(server) as node:
             yield server
@@ -75,10 +75,11 @@ def operator_kubeconfig(cluster: ApiServer) -> Path:
     return cluster.kubeconfig_for("operator", token)
 
 
-def _install_crd(server: ApiServer) -> None:
+def install_crd(server: ApiServer, crd: Path = CRD) -> None:
+    """Applies the CRD, and waits until it is established."""
     admin = Kubectl(str(server.kubeconfig), "default", binary("kubectl"))
-    admin.run("apply", "--server-side", "-f", str(CRD))
-    wait = ("wait", "--for=condition=Established", "-f", str(CRD))
+    admin.run("apply", "--server-side", "-f", str(crd))
+    wait = ("wait", "--for=condition=Established", "-f", str(crd))
     # kubectl fails where the object has no conditions at all yet.
     eventually(lambda: admin.run(*wait, check=False), "the CRD is established", PATIENCE)
 

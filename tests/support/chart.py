@@ -18,9 +18,9 @@ def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([binary("helm"), *arguments], capture_output=True, text=True, timeout=60, check=False)
 
 
-def render(*sets: str, namespace: str = "system", release: str = "gymtrain") -> list[Manifest]:
+def render(*sets: str, namespace: str = "system", release: str = "gymtrain", chart: Path = CHART) -> list[Manifest]:
     """All manifests of a release, with values such as `replicas=2`."""
     values = [argument for value in ("imageRegistry=r.example.com/", *sets) for argument in ("--set", value)]
-    done = helm("template", release, str(CHART), "--namespace", namespace, "--kube-version", "1.34", *values)
+    done = helm("template", release, str(chart), "--namespace", namespace, "--kube-version", "1.34", *values)
     assert done.returncode == 0, done.stderr
     return [document for document in yaml.safe_load_all(done.stdout) if document]
