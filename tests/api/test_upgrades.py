@@ -39,7 +39,8 @@ class Release:
     def operator(self, name: str) -> OperatorProcess:
         """Its operator, with the rights of its chart."""
         admin = Kubectl(str(self._cluster.kubeconfig), OPERATOR_NAMESPACE, binary("kubectl"))
-        install_crd(self._cluster, self._root / "crds" / "gymtrain.dev_gymtrainingruns.yaml")
+        for crd in sorted((self._root / "crds").glob("*.yaml")):
+            install_crd(self._cluster, crd)
         chart = self._root / CHART.relative_to(_ROOT)
         admin.apply(*(m for m in render(namespace=OPERATOR_NAMESPACE, chart=chart) if m["kind"] in _RIGHTS))
         account = json.loads(admin.run("create", "token", "gymtrain-operator", "--duration=2h", "-o", "json"))
