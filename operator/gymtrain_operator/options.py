@@ -98,6 +98,12 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> Options:
         "{}",
         "JSON with defaults for the runs of all namespaces, as in a GymTrainingDefaults' spec",
     )
+    parser.add_argument(
+        "--kueue",
+        action=argparse.BooleanOptionalAction,
+        default=_is_on(env.get("GYMTRAIN_KUEUE")),
+        help="the operator has the right to use Kueue's Workloads, so runs can wait in its queues [GYMTRAIN_KUEUE]",
+    )
     text("--port", "GYMTRAIN_PORT", "8080", "port of /metrics, /healthz and /readyz")
     text("--workers", "GYMTRAIN_WORKERS", "8", "runs that are reconciled at the same time")
     parser.add_argument(
@@ -138,6 +144,7 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> Options:
             pull_policy=found.image_pull_policy,
             user_namespaces=found.user_namespaces,
             image_volumes=found.image_volumes,
+            kueue=found.kueue,
             operator_namespace=found.lease_namespace,
             scrapers=scrapers,
             cluster=cluster,
