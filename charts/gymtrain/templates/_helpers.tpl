@@ -68,7 +68,7 @@ gymtrain's names, so a name without a registry is refused; the tag `dev` means t
   verbs: [get]
 - apiGroups: [""]
   resources: [services, configmaps, persistentvolumeclaims]
-  verbs: [get, list, create, patch, delete]
+  verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [events]
   verbs: [create, patch]
@@ -80,7 +80,7 @@ gymtrain's names, so a name without a registry is refused; the tag `dev` means t
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
-  verbs: [get, list, create, patch, delete]
+  verbs: [get, list, watch, create, patch, delete]
 # For a run with sandboxes: its broker's token, which the operator creates and can't read, and the broker's own rights,
 # which are a part of those on pods above.
 - apiGroups: [""]
