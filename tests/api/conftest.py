@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.apiserver import ApiServer, binary
-from tests.support.chart import render
+from tests.support.chart import CHART, render
 from tests.support.fakenode import FakeNode
 from tests.support.kubectl import PATIENCE, Kubectl, eventually
 
@@ -69,10 +69,16 @@ def operator_kubeconfig(cluster: ApiServer) -> Path:
     """The rights that the chart gives the operator, and no more."""
     admin = Kubectl(str(cluster.kubeconfig), OPERATOR_NAMESPACE, binary("kubectl"))
     admin.run("create", "namespace", OPERATOR_NAMESPACE)
+    return kubeconfig_of_chart(cluster)
+
+
+def kubeconfig_of_chart(server: ApiServer, chart: Path = CHART) -> Path:
+    """Applies the rights that a chart gives its operator, in the namespace that is there for it."""
+    admin = Kubectl(str(server.kubeconfig), OPERATOR_NAMESPACE, binary("kubectl"))
     kinds = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
-    admin.apply(*(m for m in render(namespace=OPERATOR_NAMESPACE) if m["kind"] in kinds))
+    admin.apply(*(m for m in render(namespace=OPERATOR_NAMESPACE, chart=chart) if m["kind"] in kinds))
     token = json.loads(admin.run("create", "token", _OPERATOR, "--duration=2h", "-o", "json"))["status"]["token"]
-    return cluster.kubeconfig_for("operator", token)
+    return server.kubeconfig_for("operator", token)
 
 
 def install_crd(server: ApiServer, crd: Path = CRD) -> None:

@@ -1,23 +1,20 @@
 """From the last release to this one and back, while runs go on: with that release's own operator, chart and CRD."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.api.conftest import OPERATOR_NAMESPACE, install_crd
+from tests.api.conftest import CRD, OPERATOR_NAMESPACE, ROOT, install_crd, kubeconfig_of_chart
 from tests.support.apiserver import ApiServer, binary
-from tests.support.chart import CHART, render
+from tests.support.chart import CHART
 from tests.support.fakenode import FakeNode
 from tests.support.kubectl import PATIENCE, Kubectl, eventually
 from tests.support.operator import OperatorProcess
 from tests.support.releases import last_release
 from tests.support.specs import smallest_run
 
-_ROOT = Path(__file__).parents[2]
-_RIGHTS = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
 _WITH_TEMPLATES = "deployments,statefulsets,jobs,pods,services,networkpolicies,configmaps,persistentvolumeclaims"
 _NAMESPACE = "research"
 # All objects of a run are written again each ten minutes, in case somebody edited them. Here within the test.
@@ -34,16 +31,11 @@ class Release:
 
     def __init__(self, cluster: ApiServer, root: Path, logs: Path) -> None:
         self._cluster, self._root, self._logs = cluster, root, logs
-        (logs / "sitecustomize.py").write_text(_IMPATIENT)
 
     def operator(self, name: str) -> OperatorProcess:
         """Its operator, with the rights of its chart."""
-        admin = Kubectl(str(self._cluster.kubeconfig), OPERATOR_NAMESPACE, binary("kubectl"))
-        install_crd(self._cluster, self._root / "crds" / "gymtrain.dev_gymtrainingruns.yaml")
-        chart = self._root / CHART.relative_to(_ROOT)
-        admin.apply(*(m for m in render(namespace=OPERATOR_NAMESPACE, chart=chart) if m["kind"] in _RIGHTS))
-        account = json.loads(admin.run("create", "token", "gymtrain-operator", "--duration=2h", "-o", "json"))
-        kubeconfig = self._cluster.kubeconfig_for("operator", account["status"]["token"])
+        install_crd(self._cluster, self._root / CRD.relative_to(ROOT))
+        kubeconfig = kubeconfig_of_chart(self._cluster, self._root / CHART.relative_to(ROOT))
         source = self._root / "operator"
         return OperatorProcess(kubeconfig, self._logs / f"{name}.log", source=source, preload=self._logs)
 
@@ -69,14 +61,13 @@ def _state(kubectl: Kubectl, run: str) -> str:
     return str(kubectl.get("gtr", run).get("status", {}).get("state", ""))
 
 
-def _written(kubectl: Kubectl, *runs: str) -> dict[str, tuple[str, int, Any]]:
-    """UID, generation and pod template of all objects of some runs."""
+def _written(kubectl: Kubectl, *runs: str) -> dict[str, tuple[str, Any]]:
+    """UID and pod template of all objects of some runs."""
     found = {}
     for item in kubectl.list(_WITH_TEMPLATES):
         meta = item["metadata"]
         if meta.get("labels", {}).get("gymtrain.dev/run") in runs:
-            template = item.get("spec", {}).get("template")
-            found[f"{item['kind']}/{meta['name']}"] = (meta["uid"], meta.get("generation", 0), template)
+            found[f"{item['kind']}/{meta['name']}"] = (meta["uid"], item.get("spec", {}).get("template"))
     return found
 
 
@@ -90,15 +81,11 @@ def _goes_on(kubectl: Kubectl, *runs: str) -> None:
     eventually(lambda: all(steps(run) > before[run] + 8 for run in runs), "the runs go on", PATIENCE)
 
 
-def _templates(written: dict[str, tuple[str, int, Any]]) -> dict[str, tuple[str, Any]]:
-    """Without generations: what is no pod may be written."""
-    return {name: (uid, template) for name, (uid, _, template) in written.items()}
-
-
 def test_runs_go_on_from_the_last_release_to_this_one_and_back(server: ApiServer, tmp_path: Path) -> None:
-    (tmp_path / "logs").mkdir()
-    old = Release(server, last_release(tmp_path / "old"), tmp_path / "logs")
-    new = Release(server, _ROOT, tmp_path / "logs")
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    (logs / "sitecustomize.py").write_text(_IMPATIENT)
+    old, new = Release(server, last_release(tmp_path / "old"), logs), Release(server, ROOT, logs)
     admin = Kubectl(str(server.kubeconfig), OPERATOR_NAMESPACE, binary("kubectl"))
     admin.run("create", "namespace", OPERATOR_NAMESPACE)
     admin.run("create", "namespace", _NAMESPACE)
@@ -113,7 +100,7 @@ def test_runs_go_on_from_the_last_release_to_this_one_and_back(server: ApiServer
 
     with new.operator("new") as operator:
         _goes_on(runs, "long-one")
-        assert _templates(_written(runs, "long-one")) == _templates(first)
+        assert _written(runs, "long-one") == first
         runs.run("patch", "gtr", "paused", "--type=merge", "-p", '{"spec": {"suspend": false}}')
         runs.apply(_run("long-two"), _run("later"))
         for run in ("paused", "later"):
@@ -125,5 +112,5 @@ def test_runs_go_on_from_the_last_release_to_this_one_and_back(server: ApiServer
 
     with old.operator("back") as operator:
         _goes_on(runs, "long-one", "long-two")
-        assert _templates(_written(runs, "long-one", "long-two")) == _templates(second)
+        assert _written(runs, "long-one", "long-two") == second
         assert operator.metrics().get("gymtrain_operator_reconcile_errors_total", 0) == 0
