@@ -2,14 +2,15 @@
 
     PYTHONPATH=api:gateway python -m benchmarks.ledger_memory [calls]
 
-Each call has tokens of its own; versions change as in a run. Nothing is asked for, as in groups that are open.
+Each call has tokens and times of its own; versions change as in a run. Nothing is asked for, as in groups that are
+open.
 """
 
 import os
 import sys
 from pathlib import Path
 
-from gymtrain_api.ledger import LedgerEntry
+from gymtrain_api.ledger import CallTimes, LedgerEntry
 from gymtrain_gateway.ledger import Ledger, LedgerLimits
 
 _CALLS = 1_000_000
@@ -28,7 +29,9 @@ def main() -> None:
     ledger = Ledger(LedgerLimits(calls=calls, seconds=3600.0))
     before = resident()
     for number in range(calls):
-        entry = LedgerEntry(versions=[f"run:1:{number // _CALLS_A_VERSION}"], history="exact", finish_reason="stop")
+        times = CallTimes(seconds=number / 1e5, queued=number / 1e7, sampled=number / 1e6)
+        version = f"run:1:{number // _CALLS_A_VERSION}"
+        entry = LedgerEntry(versions=[version], history="exact", finish_reason="stop", times=times)
         ledger.note([number >> 16, 1, 2, 3], [number & 0xFFFF, 4, 5], entry)
     held = resident() - before
     assert ledger.unasked == calls

@@ -7,12 +7,15 @@ sampled it. The gateway records that under a digest of the ids, and the trainer 
     each call: ledger[digest(prompt, output)] = Entry
     POST /gymtrain/ledger {"digests": [...]}   <─────  each gateway pod, once a group
     {"entries": {digest: Entry}}               ─────►  version of every turn; none: the group is dropped
+
+For the same reason it says where a call's seconds went. Clocks of two nodes differ, so a call's end is told by the
+clock that `age_seconds` of the answer is read from: who asks knows how long ago it was.
 """
 
 import hashlib
 from array import array
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -27,6 +30,18 @@ def token_digest(prompt_ids: Sequence[int], output_ids: Sequence[int]) -> str:
     text.update(array("I", prompt_ids).tobytes())
     text.update(array("I", output_ids).tobytes())
     return text.hexdigest()
+
+
+class CallTimes(BaseModel):
+    """Where the seconds of a model call went, to three digits."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    seconds: float  # from the call's arrival at the gateway to its answer
+    queued: float  # of these, before the pod that answered took it: no pod had room, or another one failed
+    sampled: float  # in that pod's generation: vLLM's own queue, prefill and decoding
+    ended: float = 0.0
+    """When it was answered: seconds since the pod's ledger began. Set by the ledger; see `LedgerEntry.by_clock`."""
 
 
 class LedgerEntry(BaseModel):
@@ -46,6 +61,15 @@ class LedgerEntry(BaseModel):
     """Sampling settings that the call requested, and that the run's settings replaced."""
     temperatures: tuple[float, ...] = ()
     """At which it was sampled, several where equal calls were; empty where the run has one temperature for all."""
+    times: CallTimes | None = None
+    """Of the last one, where equal calls were."""
+
+    def by_clock(self, began: float) -> Self:
+        """The entry with `times.ended` by another clock, on which the pod's ledger began at `began`."""
+        if self.times is None:
+            return self
+        times = self.times.model_copy(update={"ended": began + self.times.ended})
+        return self.model_copy(update={"times": times})
 
 
 class LedgerQuestion(BaseModel):

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gymtrain_api.ledger import LedgerEntry
+from gymtrain_api.ledger import CallTimes, LedgerEntry
 from gymtrain_gateway import completion
 from gymtrain_gateway.calls import Calls
 from gymtrain_gateway.completion import Generated
@@ -82,12 +82,13 @@ class Chat:
         return found
 
     async def _on_pod(self, assignment: Assignment, sampled: Sampled, deadline: Deadline) -> ChatAnswer:
-        body = sampled.body
+        body, queued = sampled.body, deadline.passed
         request = self._pods.request_for(assignment.pod, assignment.version, body)
         prompt = await self._prompter.prepare(assignment.pod, request, deadline)
-        raw = await self._upstream.post(
-            assignment.pod, GENERATE, self._generate_request(assignment, prompt, body), deadline
-        )
+        asked = self._generate_request(assignment, prompt, body)
+        before = deadline.passed
+        raw = await self._upstream.post(assignment.pod, GENERATE, asked, deadline)
+        in_vllm = deadline.passed - before
         generated = completion.read(raw, body)
         answer = await self._derender(assignment, request, prompt, generated, deadline)
         answer = completion.finish(answer, generated, prompt.tokens, body, with_ids=sampled.trained)
@@ -98,6 +99,7 @@ class Chat:
             constrained=self._sampling.constrained(sampled, grammar_of(prompt.request["sampling_params"])),
             replaced=sampled.replaced,
             temperatures=sampled.temperatures,
+            times=CallTimes(seconds=deadline.passed, queued=queued, sampled=in_vllm),
         )
         self._note(body, prompt, generated, entry)
         return ChatAnswer(answer, entry, prompt.fork.reason if prompt.fork else "")

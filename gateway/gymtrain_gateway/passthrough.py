@@ -6,7 +6,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from gymtrain_api.ledger import LedgerEntry
+from gymtrain_api.ledger import CallTimes, LedgerEntry
 from gymtrain_gateway.calls import Calls
 from gymtrain_gateway.chat import Chat
 from gymtrain_gateway.dispatch import Assignment
@@ -53,14 +53,17 @@ class Passthrough:
         sampled = self._sampling.of(body)
 
         async def work(assignment: Assignment) -> web.StreamResponse:
+            queued = deadline.passed
             answer = await self._upstream.post(
                 assignment.pod,
                 request.path,
                 self._pods.request_for(assignment.pod, assignment.version, sampled.body),
                 deadline,
             )
+            in_vllm = deadline.passed - queued
             versions = await self._pods.versions_since(assignment.pod, assignment.version)
-            self._note(answer, versions, sampled)
+            times = CallTimes(seconds=deadline.passed, queued=queued, sampled=in_vllm)
+            self._note(answer, versions, sampled, times)
             return web.json_response(answer, headers={VERSION_HEADER: ",".join(versions)})
 
         return await self._calls.run(conversation(body), deadline, work)
@@ -111,7 +114,7 @@ class Passthrough:
         await answer.write_eof()
         return answer
 
-    def _note(self, answer: Mapping[str, Any], versions: list[str], sampled: Sampled) -> None:
+    def _note(self, answer: Mapping[str, Any], versions: list[str], sampled: Sampled, times: CallTimes) -> None:
         constrained = self._sampling.constrained(sampled, grammar_asked(sampled.body))
         for choice in answer.get("choices") or []:
             prompt, output = choice.get("prompt_token_ids"), choice.get("token_ids")
@@ -122,6 +125,7 @@ class Passthrough:
                     constrained=constrained,
                     replaced=sampled.replaced,
                     temperatures=sampled.temperatures,
+                    times=times,
                 )
                 self._ledger.note(prompt, output, entry)
 

@@ -16,7 +16,7 @@ from gymtrain_gateway.ledger import LedgerLimits
 from gymtrain_gateway.pod_choice import Rules
 
 BODY_BYTES = 64 * 1024 * 1024  # of one request: a long conversation carries each turn's token ids
-LEDGER_CALLS = 131_072  # at least; 21 MiB, if so many are open
+LEDGER_CALLS = 131_072  # at least; 25 MiB, if so many are open
 LEDGER_CALLS_PER_ROLLOUT = 512  # twice what agents with many turns make: 250 steps, and a try that failed
 PROMPT_TOKENS = 4_194_304  # of recent prompts kept for /tokenize: 16 MiB
 _TRL_GENERATIONS = 8  # TRL's default of num_generations

@@ -33,6 +33,11 @@ class Deadline:
         """From now."""
         return cls(time.monotonic() + seconds, seconds)
 
+    @property
+    def passed(self) -> float:
+        """Seconds since the call began."""
+        return time.monotonic() - (self.at - self.seconds)
+
     def left(self) -> float:
         """Seconds left.
 

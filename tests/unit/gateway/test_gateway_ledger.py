@@ -4,13 +4,14 @@ from typing import Any
 
 import pytest
 
-from gymtrain_api.ledger import LEDGER_PATH, LedgerAnswer, LedgerEntry, LedgerQuestion, token_digest
+from gymtrain_api.ledger import LEDGER_PATH, CallTimes, LedgerAnswer, LedgerEntry, LedgerQuestion, token_digest
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_gateway import ledger as ledger_module
 from gymtrain_gateway.ledger import Ledger, LedgerLimits
 from gymtrain_gateway.settings import ledger_limits
 from tests.support.world import spec
 from tests.unit.gateway.conftest import Start
+from tests.unit.gateway.fake_vllm import FakeVLLM
 
 
 def digest(number: int) -> str:
@@ -140,3 +141,75 @@ def test_calls_with_equal_tokens_keep_what_any_of_them_was_sampled_with() -> Non
     ledger.note([1], [2], LedgerEntry(versions=["run:1:2"], replaced=("top_k",)))
     (entry,) = ledger.answer(LedgerQuestion(digests=[token_digest([1], [2])])).entries.values()
     assert (entry.constrained, entry.replaced) == (True, ("seed", "top_k"))
+
+
+def times_of(ledger: Ledger, number: int) -> CallTimes:
+    (entry,) = ask(ledger, number).entries.values()
+    assert entry.times is not None
+    return entry.times
+
+
+def test_a_call_has_its_own_times_to_three_digits() -> None:
+    clock = Clock()
+    ledger = Ledger(LedgerLimits(8, 1e6), clock)
+    for number, seconds in enumerate((1.0, 123.4)):
+        clock.now = 1000.0 + number
+        times = CallTimes(seconds=seconds, queued=0.1, sampled=0.75)
+        ledger.note([0], [number], LedgerEntry(versions=["run:1:1"], times=times))
+    clock.now = 2000.0
+    first, second = times_of(ledger, 0), times_of(ledger, 1)
+    assert (first.seconds, first.sampled, first.ended) == (1.0, 0.75, 1000.0)
+    assert second.ended == 1001.0
+    assert second.seconds == pytest.approx(123.4, rel=1e-3)
+    assert second.queued == pytest.approx(0.1, rel=1e-3)
+
+
+def test_when_a_call_ended_is_right_after_the_milliseconds_began_anew() -> None:
+    clock = Clock()
+    ledger = Ledger(LedgerLimits(8, 1e6), clock)
+    clock.now = 2**32 / 1000 - 1.0
+    ledger.note([0], [1], LedgerEntry(versions=["v"], times=CallTimes(seconds=1, queued=0, sampled=1)))
+    clock.now += 5.0
+    assert times_of(ledger, 1).ended == pytest.approx(2**32 / 1000 - 1.0, abs=0.01)
+
+
+def test_calls_with_equal_tokens_have_the_times_of_the_last_one() -> None:
+    ledger = Ledger(LedgerLimits(8, 1e6))
+    for seconds in (1.0, 2.0):
+        ledger.note([0], [1], LedgerEntry(versions=["v"], times=CallTimes(seconds=seconds, queued=0, sampled=0)))
+    assert times_of(ledger, 1).seconds == 2.0
+
+
+def test_a_call_longer_than_half_a_day_is_told_as_such() -> None:
+    ledger = Ledger(LedgerLimits(8, 1e6))
+    ledger.note([0], [1], LedgerEntry(versions=["v"], times=CallTimes(seconds=1e6, queued=0, sampled=1e6)))
+    assert times_of(ledger, 1).seconds == 65_504
+
+
+def test_nothing_of_a_call_is_left_when_it_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_module, "ASKED", 2)
+    clock = Clock()
+    ledger = Ledger(LedgerLimits(calls=2, seconds=60.0), clock)
+    for number in range(20):
+        note(ledger, number, number, version=f"run:1:{number}")  # pushed out, asked for, and noted twice
+        if number % 3:
+            ask(ledger, number)
+    assert len(ledger._kinds._numbers) == len(ledger._kinds._kinds) == len(ledger) == 3
+    clock.now = 100.0
+    note(ledger, 100)
+    assert len(ledger._kinds._kinds) == len(ledger) == 3
+
+
+async def test_the_gateway_says_where_a_calls_seconds_went(start: Start) -> None:
+    bench = await start(FakeVLLM())
+    status, body, _ = await bench.post(
+        "/v1/chat/completions",
+        {"model": "policy", "logprobs": True, "messages": [{"role": "user", "content": "q"}], "return_token_ids": True},
+    )
+    assert status == 200
+    asked = token_digest(body["prompt_token_ids"], body["choices"][0]["token_ids"])
+    (entry,) = bench.gateway.ledger.answer(LedgerQuestion(digests=[asked])).entries.values()
+    assert entry.times is not None
+    assert entry.times.queued >= 0
+    assert entry.times.sampled > 0
+    assert entry.times.queued + entry.times.sampled <= entry.times.seconds * 1.002

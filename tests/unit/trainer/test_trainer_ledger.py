@@ -28,6 +28,17 @@ async def test_a_call_is_found_in_whichever_pods_ledger_it_stands() -> None:
     }
 
 
+async def test_the_end_of_a_call_is_told_by_the_trainers_clock() -> None:
+    gateway = Gateway({"a": entry("run:1:3", times={"seconds": 2.0, "queued": 0.5, "sampled": 1.0, "ended": 90.0})})
+    gateway.age = 100.0
+    async with serving(gateway) as pods, Ledger("gateways", find=dns(pods)) as ledger:
+        before = time.monotonic()
+        ((found,),) = (await ledger.entries(["a"])).values()
+    assert found.times is not None
+    assert before - 10.0 <= found.times.ended <= time.monotonic() - 10.0
+    assert found.times.queued == 0.5
+
+
 async def test_a_group_is_one_question_to_each_pod() -> None:
     gateway = Gateway({"a": entry("run:1:3"), "b": entry("run:1:3")})
     async with serving(gateway) as pods, Ledger("gateways", find=dns(pods)) as ledger:

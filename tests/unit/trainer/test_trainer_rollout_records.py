@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gymtrain_api.ledger import CallTimes
 from gymtrain_api.spec import Records
 from gymtrain_trainer.data.rows import Task
 from gymtrain_trainer.errors import DropReason, FailureKind, GroupDroppedError
@@ -48,8 +50,9 @@ def task(position: int = 7) -> Task:
 
 
 def summary(version: int = 3, reward: float = 1.0) -> RolloutSummary:
-    made = Answer(ANSWER.turns, reward, "5", False, output=ANSWER.output, seconds=1.25, tries=2)
-    origin = Origin((version,), continues=True, forked=True, constrained=True)
+    made = replace(ANSWER, reward=reward, began=100.0, slot_seconds=0.25, earlier_seconds=3.0)
+    times = CallTimes(seconds=0.75, queued=0.125, sampled=0.5, ended=101.0)
+    origin = Origin((version,), continues=True, forked=True, constrained=True, times=times)
     return RolloutSummary.of(Rollout(made, (version,), (origin,)), packed(ROW, made.output))
 
 
@@ -107,6 +110,15 @@ def test_a_trained_rollout_is_told_with_its_step(make: Callable[..., Recorder], 
         "constrained": True,
         "seconds": 1.25,
         "tries": 2,
+        "slot_s": 0.25,
+        "earlier_s": 3.0,
+        "start_s": 0.25,
+        "model_s": 0.75,
+        "queue_s": 0.125,
+        "vllm_s": 0.5,
+        "tools_s": 0.0,
+        "verify_s": 0.25,
+        "calls": '[{"at":0.25,"seconds":0.75,"queue":0.125,"vllm":0.5,"prompt":2,"tokens":1}]',
     }
     assert (second["rollout"], second["advantage"], second["staleness"]) == (1, -0.5, 2)
     assert names_of(tmp_path / "rollouts") == ["step-00000012.jsonl"]

@@ -22,6 +22,7 @@ from gymtrain_trainer.framework import TrainedSample
 from gymtrain_trainer.rollouts.buffer import UsedGroup
 from gymtrain_trainer.rollouts.evaluation import EvaluationEnd
 from gymtrain_trainer.rollouts.group import Group, Lost
+from gymtrain_trainer.rollouts.hops import Hops
 from gymtrain_trainer.rollouts.transcript import unpacked
 
 FOLDER = "rollouts"  # below the run's
@@ -47,6 +48,15 @@ COLUMNS: Mapping[str, str] = {
     "seconds": "double",
     "tries": "int32",
     "time": "double",
+    "slot_s": "double",
+    "earlier_s": "double",
+    "start_s": "double",
+    "model_s": "double",
+    "queue_s": "double",
+    "vllm_s": "double",
+    "tools_s": "double",
+    "verify_s": "double",
+    "calls": "string",  # JSON
     "conversation": "string",
 }
 
@@ -75,6 +85,7 @@ class EndedRollout:
     constrained: bool = False
     seconds: float | None = None
     tries: int | None = None
+    hops: Hops | None = None
     conversation: bytes = b""
     advantage: float | None = None
     ratio: float | None = None
@@ -95,10 +106,12 @@ class StepRollouts:
     def rows(self) -> Iterator[dict[str, Any]]:
         """One by rollout, its columns in order."""
         for one in self.ended:
-            own = {name: getattr(one, name) for name in COLUMNS if name != "step"}
+            own = {name: getattr(one, name) for name in COLUMNS if hasattr(one, name)}
             own["versions"] = [self.labels[version] for version in one.versions]
             own["conversation"] = unpacked(one.conversation)
-            yield {"step": self.step, **own}
+            own |= {f"{name}_s": round(value, 3) for name, value in one.hops.numbers().items()} if one.hops else {}
+            own["calls"] = one.hops.calls if one.hops else ""
+            yield {name: own.get(name) for name in COLUMNS} | {"step": self.step}
 
 
 class EndedRollouts:
@@ -193,6 +206,7 @@ class EndedRollouts:
                 tokens=one.tokens,
                 truncated=one.truncated,
                 seconds=one.seconds or None,
+                hops=one.hops,
                 conversation=one.conversation,
             )
             for task in tasks
@@ -224,6 +238,7 @@ class EndedRollouts:
                 constrained=one.constrained > 0,
                 seconds=round(one.seconds, 3),
                 tries=one.tries,
+                hops=one.hops,
                 conversation=one.conversation,
             )
 

@@ -58,6 +58,9 @@ class Answer:
     output: tuple[Mapping[str, Any], ...] = field(default=(), compare=False)  # the response's, without tokens
     seconds: float = field(default=0.0, compare=False)  # that the try took which gave it
     tries: int = field(default=1, compare=False)
+    began: float = field(default=0.0, compare=False)  # time.monotonic() at which that try began
+    slot_seconds: float = field(default=0.0, compare=False)  # waiting for a slot, in all tries
+    earlier_seconds: float = field(default=0.0, compare=False)  # in tries that failed, and in pauses after them
 
     @property
     def generated(self) -> int:

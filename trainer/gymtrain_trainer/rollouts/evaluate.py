@@ -18,6 +18,7 @@ from gymtrain_trainer.data.rows import Task
 from gymtrain_trainer.errors import DropReason, FailureKind, GroupDroppedError, RolloutError
 from gymtrain_trainer.rollouts.answer import Answer, UnscoredError
 from gymtrain_trainer.rollouts.failures import action_for
+from gymtrain_trainer.rollouts.hops import Hops
 from gymtrain_trainer.rollouts.ledger import Ledger
 from gymtrain_trainer.rollouts.origins import Rollout, digests_of, rollouts_of
 from gymtrain_trainer.rollouts.source import RolloutLimits, RolloutSource, Sampling
@@ -60,6 +61,7 @@ class Evaluated:
         tokens: that the model sampled; None where they aren't known.
         truncated: it hit the token limit.
         seconds: that its last try took.
+        hops: where they went; None where that isn't known.
         conversation: packed (transcript.py), as far as it is known, where the run keeps records of rollouts.
     """
 
@@ -71,6 +73,7 @@ class Evaluated:
     truncated: bool = False
     turns: int = 0
     seconds: float = 0.0
+    hops: Hops | None = None
     conversation: bytes = b""
 
 
@@ -104,18 +107,20 @@ class Evaluator:
             if rollout.aborted:
                 ended = Evaluated(failure=FailureKind.INFRASTRUCTURE, error="vLLM cut a model call off")
                 continue
-            return Evaluated(answer.reward, truncated=rollout.truncated, **self._told(task, answer))
+            return Evaluated(answer.reward, truncated=rollout.truncated, **self._told(task, rollout))
         return ended
 
-    def _told(self, task: Task, answer: Answer | None) -> dict[str, Any]:
-        """What is known of any answer."""
+    def _told(self, task: Task, rollout: Rollout | None) -> dict[str, Any]:
+        """What is known of any rollout with an answer."""
+        answer = rollout.answer if rollout is not None else None
         conversation = packed(task.row, answer.output if answer is not None else ()) if self._rules.records else b""
-        if answer is None:
+        if rollout is None or answer is None:
             return {"conversation": conversation}
         return {
             "tokens": answer.generated,
             "turns": len(answer.turns),
             "seconds": answer.seconds,
+            "hops": rollout.hops(each=self._rules.records),
             "conversation": conversation,
         }
 
@@ -128,7 +133,7 @@ class Evaluator:
             failure=error.kind,
             error=str(error),
             truncated=answer is not None and answer.truncated,
-            **self._told(task, answer),
+            **self._told(task, Rollout(answer, ()) if answer is not None else None),
         )
 
     async def _origin(self, answer: Answer, version: int, began: float) -> Rollout:

@@ -14,7 +14,7 @@ import aiohttp
 
 from gymtrain_trainer.data.rows import Task
 from gymtrain_trainer.errors import AgentError, RolloutError, RowRefusedError
-from gymtrain_trainer.rollouts.answer import Answer
+from gymtrain_trainer.rollouts.answer import Answer, UnscoredError
 from gymtrain_trainer.rollouts.failures import Call, action_for, kind_of_answer, kind_of_silence
 from gymtrain_trainer.rollouts.inner_error import ERROR_BYTES, clipped, inner_error
 from gymtrain_trainer.rollouts.source import RolloutLimits, Sampling
@@ -67,12 +67,19 @@ class HttpSource(abc.ABC):
                 (`limits.on_failure`).
             RowRefusedError: a server refused the row for good (422).
         """
+        entered, waited = time.monotonic(), 0.0
         for attempt in range(1, self._limits.max_attempts + 1):
+            wanted = time.monotonic()
             try:
                 async with self._slots:
                     began = time.monotonic()
-                    answer = await self._once(task)
-                    return replace(answer, seconds=time.monotonic() - began, tries=attempt)
+                    waited += began - wanted
+                    try:
+                        answer = await self._once(task)
+                    except UnscoredError as error:
+                        error.answer = _timed(error.answer, attempt, entered, began, waited)
+                        raise
+                    return _timed(answer, attempt, entered, began, waited)
             except RolloutError as error:
                 self._on_failure(error)
                 again = action_for(self._limits.on_failure, error.kind) == "Retry"
@@ -111,6 +118,18 @@ class HttpSource(abc.ABC):
             raise AgentError(clipped(f"{url}: {type(error).__name__}: {error}")) from error
         except ValueError as error:
             raise AgentError(clipped(f"{url} answered no JSON: {error}")) from error
+
+
+def _timed(answer: Answer, attempt: int, entered: float, began: float, waited: float) -> Answer:
+    """The answer of a try that has just ended: `entered`, when the first was wanted, and `waited` for slots since."""
+    return replace(
+        answer,
+        seconds=time.monotonic() - began,
+        tries=attempt,
+        began=began,
+        slot_seconds=waited,
+        earlier_seconds=began - entered - waited,
+    )
 
 
 async def _whole_body(response: aiohttp.ClientResponse, url: str) -> bytes:

@@ -60,7 +60,7 @@ class Ledger:
         await self._session.close()
 
     async def entries(self, digests: Sequence[str], since: float | None = None) -> Entries:
-        """What is known of each digest; every digest has at least one entry.
+        """What is known of each digest; every digest has at least one entry, its times by time.monotonic().
 
         `since`: time.monotonic() at which the first of the calls may have begun, None where that isn't known.
 
@@ -113,8 +113,10 @@ class Ledger:
                 async with self._session.post(url + LEDGER_PATH, json=question.model_dump()) as response:
                     if response.status != 200:
                         return f"{url} answered {response.status}"
-                    answer = LedgerAnswer.model_validate_json(await response.read())
-                    found |= answer.entries
+                    body, heard = await response.read(), time.monotonic()
+                    answer = LedgerAnswer.model_validate_json(body)
+                    began = heard - (answer.age_seconds or 0.0)
+                    found |= {digest: entry.by_clock(began) for digest, entry in answer.entries.items()}
         except TimeoutError:
             return f"{url} didn't answer within {_ASK_SECONDS:g} s"
         except (aiohttp.ClientError, OSError) as error:

@@ -9,11 +9,12 @@ than the rollout's belong to other calls, too.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from gymtrain_api.ledger import LedgerEntry
+from gymtrain_api.ledger import CallTimes, LedgerEntry
 from gymtrain_trainer.errors import DropReason, GroupDroppedError
 from gymtrain_trainer.rollouts.answer import Answer, Turn
+from gymtrain_trainer.rollouts.hops import Hops, hops_of, of_rollout
 from gymtrain_trainer.rollouts.ledger import Entries
 from gymtrain_trainer.weights import SyncNumbers
 
@@ -32,6 +33,7 @@ class Origin:
     aborted: bool = False  # vLLM cut it off
     constrained: bool = False  # a grammar held the answer: see LedgerEntry
     replaced: tuple[str, ...] = ()  # sampling settings that the call asked for, and the gateway replaced by the run's
+    times: CallTimes | None = None  # None where they aren't known
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,10 @@ class Rollout:
     def aborted(self) -> bool:
         """vLLM cut a turn off: what followed from it wasn't the policy's doing."""
         return any(origin.aborted for origin in self.origins)
+
+    def hops(self, *, each: bool) -> Hops:
+        """Where its seconds went; `each`: with each model call."""
+        return hops_of(self.answer, [origin.times for origin in self.origins], each=each)
 
     @property
     def forks(self) -> int:
@@ -86,7 +92,13 @@ def rollouts_of(
     """
     rollouts = []
     for answer in answers:
-        origins = tuple(_origin(turn, entries, numbering, floor, temperature) for turn in answer.turns)
+        origins = tuple(
+            replace(
+                _origin(turn, entries, numbering, floor, temperature),
+                times=_times(answer, entries.get(turn.digest, ())),
+            )
+            for turn in answer.turns
+        )
         versions = {version for origin in origins for version in origin.versions}
         rollouts.append(Rollout(answer, tuple(sorted(versions)), origins))
     return rollouts
@@ -127,6 +139,12 @@ def _origin(
         constrained=any(entry.constrained for entry, _ in recent),
         replaced=tuple(dict.fromkeys(name for entry, _ in recent for name in entry.replaced)),
     )
+
+
+def _times(answer: Answer, entries: Sequence[LedgerEntry]) -> CallTimes | None:
+    """Of the last of the calls with these tokens that can be the rollout's."""
+    possible = [times for entry in entries if (times := of_rollout(answer, entry.times)) is not None]
+    return max(possible, key=lambda times: times.ended, default=None)
 
 
 def _numbers(entry: LedgerEntry, numbering: SyncNumbers) -> list[int] | None:

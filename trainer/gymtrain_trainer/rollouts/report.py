@@ -4,7 +4,8 @@ import logging
 import queue
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from gymtrain_api.conditions import Reason
@@ -16,6 +17,7 @@ from gymtrain_trainer.rollouts.alarms import Environments, KnownCalls
 from gymtrain_trainer.rollouts.answer import prompt_text
 from gymtrain_trainer.rollouts.group import Group, Lost
 from gymtrain_trainer.rollouts.source import Sampling, replaced_by_run
+from gymtrain_trainer.rollouts.summary import RolloutSummary
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +45,15 @@ class RolloutRecords(Protocol):
     def lost(self, agent: str, lost: Lost) -> None:
         """A rollout of the agent failed for good."""
         ...
+
+
+def _mean_hops(rollouts: Sequence[RolloutSummary]) -> dict[str, float]:
+    """Where the rollouts' seconds went, means over those of which it is known."""
+    told: defaultdict[str, list[float]] = defaultdict(list)
+    for rollout in rollouts:
+        for name, value in rollout.hops.numbers().items():
+            told[name].append(value)
+    return {f"rollout/{name}_s_mean": sum(values) / len(values) for name, values in told.items()}
 
 
 class RolloutReport:
@@ -141,6 +152,7 @@ class RolloutReport:
         self.metrics.put(
             {
                 "rollout/group_s": group.seconds,
+                **_mean_hops(rollouts),
                 "rollout/completion_tokens_mean": sum(rollout.tokens for rollout in rollouts) / count,
                 "rollout/turns_mean": sum(rollout.turns for rollout in rollouts) / count,
                 "rollout/rows_per_rollout": len(samples) / count,

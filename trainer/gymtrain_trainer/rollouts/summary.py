@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from gymtrain_trainer.rollouts.hops import Hops
 from gymtrain_trainer.rollouts.origins import Rollout
 
 
@@ -18,6 +19,7 @@ class RolloutSummary:
         constrained: turns that a grammar held.
         replaced: sampling settings that its calls asked for, and the gateway replaced by the run's; once a call.
         seconds: that it took, by the last of its `tries`.
+        hops: where they went.
         conversation: packed (transcript.py), where the run keeps records of rollouts.
     """
 
@@ -33,11 +35,12 @@ class RolloutSummary:
     replaced: tuple[str, ...]
     seconds: float
     tries: int
+    hops: Hops
     conversation: bytes = b""
 
     @classmethod
     def of(cls, rollout: Rollout, conversation: bytes = b"") -> "RolloutSummary":
-        """Of a finished one."""
+        """Of a finished one; each of its model calls is told where its conversation is."""
         return cls(
             versions=rollout.versions,
             reward=rollout.answer.reward,
@@ -51,6 +54,7 @@ class RolloutSummary:
             replaced=tuple(name for origin in rollout.origins for name in origin.replaced),
             seconds=rollout.answer.seconds,
             tries=rollout.answer.tries,
+            hops=rollout.hops(each=bool(conversation)),
             conversation=conversation,
         )
 
