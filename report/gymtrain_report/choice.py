@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gymtrain_report.folder import RunFolder, conversation, last_words
+from gymtrain_report.hops import Means
 from gymtrain_report.tokens import tokens_of
 
 _TEXT = 20_000  # characters of one text of a conversation
@@ -20,10 +21,12 @@ class Chosen:
     Attributes:
         rollouts: as the page has them, in order.
         ends: outcome, reason and agent of all that are recorded.
+        hops: where the seconds of all of them went (`Means.told`).
     """
 
     rollouts: list[dict[str, Any]]
     ends: list[dict[str, Any]]
+    hops: dict[str, list[dict[str, Any]]]
 
     @property
     def sample(self) -> str:
@@ -41,10 +44,11 @@ def choose(folder: RunFolder, max_bytes: int) -> Chosen:
     files = folder.files()
     chosen: list[list[dict[str, Any]]] = []
     ends: list[dict[str, Any]] = []
-    left = max_bytes
+    means, left = Means(), max_bytes
     for place, file in enumerate(reversed(files)):
         rows = folder.rollouts(file)
         ends += [{name: row.get(name) for name in ("outcome", "reason", "agent")} for row in rows]
+        means.add(rows)
         share = left // (len(files) - place)
         taken: list[dict[str, Any]] = []
         for group in _groups(folder, rows):
@@ -57,14 +61,15 @@ def choose(folder: RunFolder, max_bytes: int) -> Chosen:
     rollouts = list(itertools.chain.from_iterable(reversed(chosen)))
     for number, one in enumerate(rollouts):
         one["id"] = number
-    return Chosen(rollouts, ends)
+    return Chosen(rollouts, ends, means.told())
 
 
 def shown(row: dict[str, Any]) -> dict[str, Any]:
-    """A row as the page has it: with its conversation as an object, and the end of that."""
+    """A row as the page has it: with its conversation and its model calls as objects, and the end of that."""
     told = conversation(row)
     return {name: value for name, value in row.items() if name != "conversation"} | {
         "preview": last_words(told) or row.get("error") or "",
+        "calls": json.loads(row.get("calls") or "[]"),
         "conversation": told,
     }
 

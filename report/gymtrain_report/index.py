@@ -15,6 +15,7 @@ from typing import Any
 from gymtrain_report.choice import shown
 from gymtrain_report.errors import ReportError
 from gymtrain_report.folder import RecordFile, RunFolder, conversation, last_words, texts
+from gymtrain_report.hops import HOPS
 from gymtrain_report.tokens import tokens_of
 
 PAGE = 50  # rollouts of one answer
@@ -47,7 +48,7 @@ _SCHEMA = f"""
 CREATE TABLE files (key TEXT PRIMARY KEY, name TEXT);
 CREATE TABLE rollouts (
     id INTEGER PRIMARY KEY AUTOINCREMENT, file TEXT, row INTEGER, preview TEXT,
-    {", ".join(f'"{name}"' for name in _SHOWN)}
+    {", ".join(f'"{name}"' for name in (*_SHOWN, *HOPS))}
 );
 CREATE INDEX by_step ON rollouts (step);
 CREATE INDEX by_reward ON rollouts (reward);
@@ -86,6 +87,21 @@ class Index:
         query = "SELECT outcome, reason, agent, count(*) AS count FROM rollouts GROUP BY 1, 2, 3"
         return [dict(row) for row in self._rows(query, ())]
 
+    def hops(self) -> dict[str, list[dict[str, Any]]]:
+        """Where the rollouts' seconds went, as `hops.Means` has it."""
+        means = ", ".join(f"round(avg(coalesce({name}, 0)), 3) AS {name}" for name in HOPS)
+        return {
+            key: [
+                dict(row)
+                for row in self._rows(
+                    f"SELECT {key}, count(*) AS count, {means} FROM rollouts "  # noqa: S608 - no value in it
+                    "WHERE outcome <> 'evaluated' AND model_s IS NOT NULL GROUP BY 1 ORDER BY 1",
+                    (),
+                )
+            ]
+            for key in ("step", "agent")
+        }
+
     def search(self, wanted: Mapping[str, str]) -> dict[str, Any]:
         """A page of rollouts.
 
@@ -123,11 +139,12 @@ class Index:
 
     def _take(self, file: RecordFile) -> None:
         rows = self._folder.rollouts(file)
-        names = ", ".join(f'"{name}"' for name in ("file", "row", "preview", *_SHOWN))
-        marks = ", ".join("?" * (3 + len(_SHOWN)))
+        columns = (*_SHOWN, *HOPS)
+        names = ", ".join(f'"{name}"' for name in ("file", "row", "preview", *columns))
+        marks = ", ".join("?" * (3 + len(columns)))
         for number, row in enumerate(rows):
             told = conversation(row)
-            own = [row.get(name) for name in _SHOWN]
+            own = [row.get(name) for name in columns]
             words = " ".join((*texts(told), row.get("error") or ""))[:_WORDS]
             preview = last_words(told) or row.get("error") or ""
             with self._lock:  # for each row: who searches doesn't wait for a whole file

@@ -66,7 +66,7 @@ class Live:
         if self._index is None or self._folder is None:
             raise ReportError("no step of the run has ended yet")
         if path == "/api/overview":
-            return overview(self._folder, self._index.ends())
+            return overview(self._folder, self._index.ends(), self._index.hops())
         if path == "/api/rollouts":
             return self._index.search(dict(parse_qsl(query, max_num_fields=20)))
         number = path.removeprefix("/api/rollouts/")

@@ -14,11 +14,16 @@ from gymtrain_report.folder import RunFolder, finite
 from gymtrain_report.overview import overview
 
 _ROOM = 64 << 10  # bytes, for what is neither curves nor rollouts
+_STEP = 256  # bytes of where the seconds of a step's rollouts went
 
 
 def file_of(folder: RunFolder, chosen: Chosen) -> str:
     """The page as a file that needs nobody to serve it."""
-    data = {"overview": overview(folder, chosen.ends), "rollouts": chosen.rollouts, "sample": chosen.sample}
+    data = {
+        "overview": overview(folder, chosen.ends, chosen.hops),
+        "rollouts": chosen.rollouts,
+        "sample": chosen.sample,
+    }
     return _render(folder.run, finite(data))
 
 
@@ -29,7 +34,7 @@ def live_page(run: str) -> str:
 
 def room_for_rollouts(folder: RunFolder, max_bytes: int) -> int:
     """What is left for them of a file of so many bytes."""
-    fixed = len(json.dumps([folder.steps(), folder.evaluations()]))
+    fixed = len(json.dumps([folder.steps(), folder.evaluations()])) + _STEP * len(folder.files())
     # "<" is escaped in the page, and some of the texts are of other than ASCII characters.
     return max(0, int((max_bytes - fixed - _ROOM) * 0.95))
 

@@ -1,9 +1,11 @@
 """The report's page in a real browser: the file, and live."""
 
+import json
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from gymtrain_report.choice import choose
 from gymtrain_report.folder import RunFolder
 from gymtrain_report.live import Live, serve
 from gymtrain_report.page import file_of, room_for_rollouts
-from tests.unit.report.report_folders import conversation, made, rollout, step_rows, with_tokens, write
+from tests.unit.report.report_folders import call, conversation, made, rollout, step_rows, with_tokens, write
 
 pytestmark = pytest.mark.browser
 
@@ -105,7 +107,7 @@ def page(browser: webdriver.Chrome, folder: Path, tmp_path: Path) -> Page:
 def test_curves_and_tables_are_drawn(page: Page) -> None:
     titles = [one.text for one in page.all("#charts figcaption")]
     assert titles[:2] == ["Reward", "Evaluation reward, with its 95 % interval"]
-    assert len(page.all("#charts svg polyline")) == len(titles) + 2
+    assert len(page.all("#charts svg polyline")) == len(titles) + 2 + 6, "seconds are parted"
     assert "waiting for rollouts" in page.text("#charts")
     assert page.all("#charts polygon.band"), "the interval is drawn"
     assert "step 4" in page.text("#facts")
@@ -141,6 +143,59 @@ def test_an_opened_rollout_shows_what_was_said_with_tool_calls_folded(page: Page
     call.find_element(By.TAG_NAME, "summary").click()
     page.until(lambda: '"floor": 3' in call.text, "the arguments unfold")
     assert page.errors() == []
+
+
+def test_an_opened_rollout_shows_where_its_seconds_went(page: Page) -> None:
+    page.ask("rooms")
+    page.found("of 4 rollouts")
+    page.open(0)
+    page.until(lambda: page.all("#rollout .timeline rect"), "the timeline is drawn")
+    bars = [one.get_attribute("textContent") for one in page.all("#rollout .timeline rect title")]
+    first, second = "call 1, 9 tokens, then 3", "call 2, 9 tokens, then 3"
+    assert bars == [
+        "waiting for a slot: 0.25 s",
+        "start: 1 s",
+        f"{first}: waiting for vLLM: 0.25 s",
+        f"{first}: in vLLM: 1.5 s",
+        f"{first}: rest of model calls: 0.25 s",
+        "tools: 2.5 s",
+        f"{second}: waiting for vLLM: 0.25 s",
+        f"{second}: in vLLM: 1.5 s",
+        f"{second}: rest of model calls: 0.25 s",
+        "verification: 0.5 s",
+    ]
+    edges = [(one.rect["x"], one.rect["x"] + one.rect["width"]) for one in page.all("#rollout .timeline rect")]
+    assert all(end == pytest.approx(begin, abs=1.5) for (_, end), (begin, _) in pairwise(edges)), "one after the other"
+    assert "tools 2.5 s" in page.text("#rollout .timeline")
+    page.all("#rollout .timeline summary")[0].click()
+    page.until(lambda: len(page.all("#rollout .timeline tbody tr")) == 2, "the calls unfold")
+    assert page.errors() == []
+
+
+def test_calls_side_by_side_are_drawn_in_lines_of_their_own(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    folder = made(tmp_path / "run", steps=1)
+    calls = json.dumps([call(0.0, 1.0, 0.0, 1.0), call(0.5, 1.0, 0.0, 1.0)])
+    write(folder / "rollouts" / "step-00000001.parquet", [rollout(1, 0, 0, calls=calls)])
+    run = RunFolder(folder)
+    (tmp_path / "side.html").write_text(file_of(run, choose(run, 1 << 20)))
+    page = Page(browser, (tmp_path / "side.html").as_uri())
+    page.choose("outcome", "trained")
+    page.found("1 rollouts")
+    page.open(0)
+    page.until(lambda: page.all("#rollout .timeline rect.h4"), "the timeline is drawn")
+    first, second = page.all("#rollout .timeline rect.h4")
+    assert second.rect["y"] >= first.rect["y"] + first.rect["height"]
+    assert page.errors() == []
+
+
+def test_agents_are_compared_by_where_seconds_went(page: Page) -> None:
+    adder, booker = page.all("#hops tbody tr")
+    assert adder.text.startswith("adder 16 1.75 0.25 0 0.25 0.125 0.75 0.125 0 0.25")
+    widths = [
+        sum(part.rect["width"] for part in row.find_elements(By.CSS_SELECTOR, ".bar span")) for row in (adder, booker)
+    ]
+    assert widths[0] / widths[1] == pytest.approx(1.75 / 8.25, rel=0.05)
+    assert "Where a rollout's seconds go, mean of a step" in page.text("#charts")
 
 
 def test_tokens_have_the_colour_of_their_ratio(page: Page) -> None:

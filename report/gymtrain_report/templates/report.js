@@ -87,7 +87,7 @@ function chart(title, series, { zero = false } = {}) {
   drawn.append(svg("text", { x: left, y: height - 6 }, `step ${short(x0)}`),
     svg("text", { x: width - right, y: height - 6, "text-anchor": "end" }, short(x1)));
   series.forEach((one, number) => {
-    const color = `c${number % 4}`;
+    const color = one.color ?? `c${number % 4}`;
     const bands = one.points.filter((p) => p.low !== undefined && p.low !== null && p.high !== null);
     if (bands.length > 1) {
       const edge = [...bands.map((p) => `${x(p.x)},${y(p.high)}`), ...bands.reverse().map((p) => `${x(p.x)},${y(p.low)}`)];
@@ -100,8 +100,95 @@ function chart(title, series, { zero = false } = {}) {
     }
   });
   const legend = series.length > 1
-    ? series.map((one, number) => el("span", { class: `legend c${number % 4}` }, one.name)) : [];
+    ? series.map((one, number) => el("span", { class: `legend ${one.color ?? `c${number % 4}`}` }, one.name)) : [];
   return el("figure", {}, el("figcaption", {}, title), drawn, ...legend);
+}
+
+// --- where rollouts' seconds went ---
+
+const HOPS = [
+  ["waiting for a slot", (one) => one.slot_s],
+  ["earlier tries", (one) => one.earlier_s],
+  ["start", (one) => one.start_s],
+  ["waiting for vLLM", (one) => one.queue_s],
+  ["in vLLM", (one) => one.vllm_s],
+  ["rest of model calls", (one) => (one.model_s ?? null) === null ? null : Math.max(0, one.model_s - one.queue_s - one.vllm_s)],
+  ["tools", (one) => one.tools_s],
+  ["verification", (one) => one.verify_s],
+];
+
+function legend(one) {
+  return HOPS.map(([name, value], number) => [name, value(one) ?? null, number]).filter(([, seconds]) => seconds !== null)
+    .map(([name, seconds, number]) => el("span", { class: "hop" }, el("i", { class: `h${number}` }), `${name} ${short(seconds)} s`));
+}
+
+const all = (one) => ["slot_s", "earlier_s", "start_s", "model_s", "tools_s", "verify_s"].reduce((sum, name) => sum + (one[name] ?? 0), 0);
+
+function bar(one, longest) {
+  const calls = one.queue_s + one.vllm_s; // summed: side by side they have less room
+  const room = calls > one.model_s ? one.model_s / calls : 1;
+  const parts = HOPS.map(([name, value], number) => {
+    const part = el("span", { class: `h${number}`, title: `${name}: ${short(value(one))} s` });
+    part.style.width = `${100 * (value(one) ?? 0) * (number === 3 || number === 4 ? room : 1) / longest}%`;
+    return part;
+  });
+  return el("div", { class: "bar" }, ...parts);
+}
+
+function drawHops(agents) {
+  const place = document.getElementById("hops");
+  if (!agents.length) return place.replaceChildren(el("p", {}, "It is not known of any rollout (docs/records.md)."));
+  const longest = Math.max(...agents.map(all), 1e-9);
+  place.replaceChildren(
+    el("p", {}, ...HOPS.map(([name], number) => el("span", { class: "hop" }, el("i", { class: `h${number}` }), name))),
+    el("table", {},
+      el("thead", {}, el("tr", {}, ...["agent", "rollouts", "mean s", ...HOPS.map(([name]) => name), ""].map((name) => el("th", {}, name)))),
+      el("tbody", {}, ...agents.map((one) => el("tr", {}, el("td", {}, one.agent),
+        ...[one.count, all(one), ...HOPS.map(([, value]) => value(one))].map((value) => el("td", { class: "number" }, short(value))),
+        el("td", {}, bar(one, longest)))))));
+}
+
+// One line for each model call that others overlap; what lies between them is in the first.
+function timeline(one) {
+  const before = (one.slot_s ?? 0) + (one.earlier_s ?? 0);
+  const calls = (one.calls ?? []).filter((call) => call.at !== null);
+  const told = legend(one);
+  if (!told.length || one.seconds === null || one.seconds === undefined) return [];
+  const [width, height, gap] = [1000, 16, 3];
+  const scale = width / Math.max(before + one.seconds, 1e-9);
+  const drawn = svg("svg", { role: "img", "aria-label": "Where its seconds went", preserveAspectRatio: "none" });
+  const add = (hop, from, seconds, lane, title) => {
+    if (seconds <= 0) return;
+    drawn.append(svg("rect", { class: `h${hop}`, x: (before + from) * scale, y: lane * (height + gap), width: seconds * scale, height },
+      svg("title", {}, `${title ?? HOPS[hop][0]}: ${short(seconds)} s`)));
+  };
+  add(0, -before, one.slot_s ?? 0, 0);
+  add(1, (one.slot_s ?? 0) - before, one.earlier_s ?? 0, 0);
+  const ends = [0]; // of the last call in each lane
+  let busy = 0;
+  if ((one.model_s ?? null) !== null) {
+    calls.map((call, number) => ({ ...call, number: number + 1 })).sort((a, b) => a.at - b.at).forEach((call, place) => {
+      add(place ? 6 : 2, busy, call.at - busy, 0);
+      let lane = ends.findIndex((end) => end <= call.at + 0.001);
+      if (lane < 0) lane = ends.push(0) - 1;
+      ends[lane] = call.at + call.seconds;
+      busy = Math.max(busy, call.at + call.seconds);
+      const what = `call ${call.number}, ${short(call.prompt)} tokens, then ${short(call.tokens)}`;
+      const [queue, vllm] = [Math.min(call.queue, call.seconds), Math.min(call.vllm, Math.max(0, call.seconds - call.queue))];
+      add(3, call.at, queue, lane, `${what}: ${HOPS[3][0]}`);
+      add(4, call.at + queue, vllm, lane, `${what}: ${HOPS[4][0]}`);
+      add(5, call.at + queue + vllm, call.seconds - queue - vllm, lane, `${what}: ${HOPS[5][0]}`);
+    });
+    add(7, busy, one.seconds - busy, 0);
+  }
+  const tall = ends.length * (height + gap);
+  drawn.setAttribute("viewBox", `0 0 ${width} ${tall}`);
+  drawn.style.height = `${tall}px`;
+  const body = calls.map((call, number) => [number + 1, call.at, call.seconds, call.queue, call.vllm, call.prompt, call.tokens]);
+  const made = el("table", {}, el("thead", {}, el("tr", {}, ...["call", "from s", "s", "waiting for vLLM", "in vLLM", "prompt", "tokens"].map((name) => el("th", {}, name)))),
+    el("tbody", {}, ...body.map((row) => el("tr", {}, ...row.map((value) => el("td", { class: "number" }, short(value)))))));
+  return [el("div", { class: "timeline" }, drawn, ...told,
+    ...(calls.length ? [el("details", {}, el("summary", {}, `${calls.length} model calls`), made)] : []))];
 }
 
 function drawOverview(told) {
@@ -129,6 +216,9 @@ function drawOverview(told) {
       column("waiting for rollouts", (row) => row.rollout_wait_s ?? null),
       column("weight sync", (row) => row.weight_sync_s ?? null),
     ].filter((one, number) => number === 0 || one.points.length), { zero: true }),
+    chart("Where a rollout's seconds go, mean of a step", HOPS.map(([name, value], number) => ({
+      name, color: `h${number}`, points: told.hops.step.map((row) => ({ x: row.step, y: value(row) })),
+    })).filter((one) => one.points.some((point) => point.y >= 0.001)), { zero: true }),
     chart("Trained tokens a second", [column("tokens", perSecond)], { zero: true }),
   ].filter(Boolean));
   const last = steps.at(-1);
@@ -145,6 +235,7 @@ function drawOverview(told) {
     ["outcome", "reason", "agent", "rollouts"],
     ...told.ends.map((row) => [row.outcome, row.reason || "–", row.agent, row.count]),
   ] : null, "No rollout is recorded (spec.trainer.records.rollouts).");
+  drawHops(told.hops.agent);
   fill("outcome", [...new Set(told.ends.map((row) => row.outcome))]);
   fill("agent", told.agents);
 }
@@ -218,7 +309,7 @@ async function open(id) {
   const told = facts.filter((name) => ![null, undefined, "", false].includes(one[name]));
   place.replaceChildren(
     el("dl", {}, ...told.flatMap((name) => [el("dt", {}, name), el("dd", {}, short(Array.isArray(one[name]) ? one[name].join(", ") : one[name]))])),
-    ...messages(one.conversation), ...sampledTokens(one.sampled));
+    ...timeline(one), ...messages(one.conversation), ...sampledTokens(one.sampled));
   place.hidden = false;
   place.scrollTop = 0;
   document.getElementById("browser").className = "open";

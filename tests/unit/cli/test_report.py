@@ -18,6 +18,7 @@ from gymtrain_cli.rollouts import OUTCOMES, shown
 from gymtrain_client import run_folder
 from gymtrain_client.client import Run
 from gymtrain_client.errors import ReportError
+from gymtrain_report.hops import HOPS
 from tests.unit.cli.fake_cluster import FakeCluster, pod
 from tests.unit.cli.test_fetch import RUN
 from tests.unit.report.report_folders import TOOL, conversation, made, rollout
@@ -189,12 +190,13 @@ def test_a_port_that_is_taken_is_named(run: Run) -> None:
 def test_a_rollout_reads_well_in_a_terminal() -> None:
     told = conversation("Book a room", "Done", TOOL, {"type": "function_call_output", "output": "booked"})
     one = rollout(3, 7, 0, conversation=json.loads(told), error="not within 30 s", reason="timeout")
-    console = Console(file=io.StringIO(), width=100)
+    console = Console(file=io.StringIO(), width=200)
     console.print(shown(one))
     assert isinstance(console.file, io.StringIO)
     said = console.file.getvalue()
     for text in (
         "step 3 · trained · adder · group 7",
+        "model calls 1 · of these waiting for vLLM 0.125 · in vLLM 0.75",
         "reward 0",
         "not within 30 s",
         "user: Book a room",
@@ -208,3 +210,11 @@ def test_a_rollout_reads_well_in_a_terminal() -> None:
 def test_outcomes_are_those_of_the_records() -> None:
     page = (Path(__file__).parents[3] / "docs" / "records.md").read_text()
     assert all(f"`{outcome}`" in page for outcome in OUTCOMES)
+
+
+def test_a_rollout_of_which_no_hop_is_known_has_no_line_of_them() -> None:
+    one = rollout(3, 7, 0, conversation={}) | dict.fromkeys(HOPS)
+    console = Console(file=io.StringIO(), width=200)
+    console.print(shown(one))
+    assert isinstance(console.file, io.StringIO)
+    assert "seconds:" not in console.file.getvalue()

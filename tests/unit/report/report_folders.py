@@ -16,6 +16,11 @@ def conversation(question: str, answer: str, *more: dict[str, Any]) -> str:
     return json.dumps({"input": [{"role": "user", "content": question}], "tools": [], "output": output})
 
 
+def call(at: float, seconds: float, queue: float, vllm: float) -> dict[str, Any]:
+    """A model call of a rollout."""
+    return {"at": at, "seconds": seconds, "queue": queue, "vllm": vllm, "prompt": 9, "tokens": 3}
+
+
 def rollout(step: int, group: int, number: int, **fields: Any) -> dict[str, Any]:
     """A row with every column."""
     usual = {
@@ -38,6 +43,15 @@ def rollout(step: int, group: int, number: int, **fields: Any) -> dict[str, Any]
         "constrained": False,
         "seconds": 1.5,
         "tries": 1,
+        "slot_s": 0.25,
+        "earlier_s": 0.0,
+        "start_s": 0.25,
+        "model_s": 1.0,
+        "queue_s": 0.125,
+        "vllm_s": 0.75,
+        "tools_s": 0.0,
+        "verify_s": 0.25,
+        "calls": json.dumps([call(0.25, 1.0, 0.125, 0.75)]),
         "time": 1.0e9,
         "conversation": conversation(f"What is {group} + {number}?", f"It is {group + number}."),
     }
@@ -74,8 +88,20 @@ def step_rows(step: int) -> Iterator[dict[str, Any]]:
     for group in (2 * step, 2 * step + 1):
         yield from (rollout(step, group, number) for number in range(2))
     told = conversation("Book a room", "All rooms are taken", TOOL, {"type": "function_call_output", "output": "none"})
-    yield rollout(step, 900 + step, 0, outcome="dropped", reason="equal_rewards", agent="booker", conversation=told)
+    hops = {
+        "seconds": 8.0,
+        "start_s": 1.0,
+        "model_s": 4.0,
+        "tools_s": 2.5,
+        "verify_s": 0.5,
+        "queue_s": 0.5,
+        "vllm_s": 3.0,
+    }
+    calls = json.dumps([call(1.0, 2.0, 0.25, 1.5), call(5.5, 2.0, 0.25, 1.5)])
+    dropped = {"outcome": "dropped", "reason": "equal_rewards", "agent": "booker"}
+    yield rollout(step, 900 + step, 0, **dropped, **hops, calls=calls, conversation=told)
     lost = {"outcome": "lost", "reason": "timeout", "error": "not within 30 s", "reward": None, "rollout": None}
+    lost |= {"slot_s": None, "model_s": None, "calls": "", "seconds": None}
     yield rollout(step, 950 + step, 0, **lost, conversation="")
 
 

@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 
 import pytest
 
+from gymtrain_report.choice import choose
 from gymtrain_report.errors import ReportError
 from gymtrain_report.folder import RunFolder
 from gymtrain_report.index import PAGE, Index
@@ -87,6 +88,11 @@ def test_a_page_has_an_end_and_the_next_one_goes_on(tmp_path: Path) -> None:
 def test_a_value_that_is_none_is_named(index: Index, wanted: dict[str, str], said: str) -> None:
     with pytest.raises(ReportError, match=said):
         index.search(wanted)
+
+
+def test_the_means_of_where_seconds_went_are_those_of_the_file(index: Index, folder: Path) -> None:
+    assert index.hops() == choose(RunFolder(folder), 10 << 20).hops
+    assert [row["count"] for row in index.hops()["agent"]] == [16, 4]
 
 
 def test_new_steps_come_in_and_removed_ones_go(index: Index, folder: Path) -> None:

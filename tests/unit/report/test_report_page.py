@@ -11,6 +11,7 @@ from gymtrain_report.__main__ import main
 from gymtrain_report.choice import choose
 from gymtrain_report.errors import ReportError
 from gymtrain_report.folder import RunFolder
+from gymtrain_report.hops import HOPS
 from gymtrain_report.page import file_of, room_for_rollouts
 from tests.unit.report.report_folders import conversation, curves, made, rollout, with_tokens, write
 
@@ -45,6 +46,27 @@ def test_the_page_has_curves_evaluations_and_all_rollouts(tmp_path: Path, ending
     assert first["conversation"]["input"][0]["content"] == "What is 2 + 0?"
     lost = next(one for one in told["rollouts"] if one["outcome"] == "lost")
     assert (lost["preview"], lost["conversation"]) == ("not within 30 s", {})
+
+
+def test_where_rollouts_seconds_went_is_a_mean_by_step_and_by_agent(tmp_path: Path) -> None:
+    told = data_of(page_of(made(tmp_path / "run", steps=2)))
+    by_agent = {row["agent"]: row for row in told["overview"]["hops"]["agent"]}
+    assert by_agent["adder"]["count"] == 8, "evaluated and lost ones are not among them"
+    assert (by_agent["adder"]["vllm_s"], by_agent["booker"]["tools_s"]) == (0.75, 2.5)
+    first, second = told["overview"]["hops"]["step"]
+    assert (first["step"], first["count"], second["step"]) == (1, 5, 2)
+    assert first["model_s"] == (4 * 1.0 + 4.0) / 5
+    booked = next(one for one in told["rollouts"] if one["agent"] == "booker")
+    assert [call["at"] for call in booked["calls"]] == [1.0, 5.5]
+
+
+def test_records_of_an_earlier_release_say_nothing_of_it(tmp_path: Path) -> None:
+    curves(tmp_path, 1)
+    old = {name: value for name, value in rollout(1, 0, 0).items() if name not in (*HOPS, "calls")}
+    write(tmp_path / "rollouts" / "step-00000001.parquet", [old])
+    told = data_of(page_of(tmp_path))
+    assert told["overview"]["hops"] == {"step": [], "agent": []}
+    assert told["rollouts"][0]["calls"] == []
 
 
 def test_what_a_model_says_stays_text(tmp_path: Path) -> None:
