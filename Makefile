@@ -79,6 +79,10 @@ site: ## Build the documentation as a site, out/site, and check its links; secon
 wheel: ## Build the wheel of the command line and the Python client: dist/gymtrain-*.whl, for pipx install "dist/...whl[cli]"
 	$(UV) build --quiet --wheel --python "$(PYTHON)" --out-dir dist
 
+.PHONY: krew
+krew: ## Build krew's manifest and archives of kubectl gymtrain, dist/gymtrain.yaml and dist/kubectl-gymtrain-*: minutes (KREW_URL=https://...: the folder that they are downloaded from; SITE_REPOSITORY: the project's page; KREW_ARGS)
+	$(RUN) python -m dev.krew --base-url "$${KREW_URL:?the https:// folder that the archives will be downloaded from}" --homepage "$${SITE_REPOSITORY:?the https:// page of the project}" $(KREW_ARGS)
+
 .PHONY: test-unit
 test-unit: ## Unit tests: no cluster, seconds
 	$(RUN) pytest tests/unit -m "not gym and not torch" $(PYTEST_ARGS)
