@@ -80,7 +80,7 @@ def test_the_archive_tells_nothing_of_this_machine(out: Path) -> None:
 
 
 def test_the_same_files_make_the_same_archive(tmp_path: Path) -> None:
-    contents = []
+    contents: list[bytes] = []
     for name in ("one", "two"):
         for file in ("b", "a") if name == "one" else ("a", "b"):
             (tmp_path / name / "lib").mkdir(parents=True, exist_ok=True)
