@@ -174,6 +174,11 @@ def broker_network_policy(run: str) -> str:
     return f"{run}-broker"
 
 
+def metrics_network_policy(run: str) -> str:
+    """NetworkPolicy that lets scrapers of metrics in, where the operator knows of any."""
+    return f"{run}-metrics"
+
+
 def sandbox_shape(run: str, digest: str) -> str:
     """SandboxTemplate and SandboxWarmPool of one shape, if agent-sandbox makes the sandboxes."""
     return f"{run}-shape-{digest}"

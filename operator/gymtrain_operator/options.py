@@ -9,6 +9,7 @@ from typing import Literal, cast
 
 from gymtrain_operator.log import LogFormat
 from gymtrain_operator.manifests.context import Defaults
+from gymtrain_operator.manifests.scrapers import PORTS, ROLES, Scrapers
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,18 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> Options:
         default=_is_on(env.get("GYMTRAIN_IMAGE_VOLUMES")),
         help="the cluster supports image volumes, so sandboxes mount their daemon [GYMTRAIN_IMAGE_VOLUMES]",
     )
+    text(
+        "--scrapers",
+        "GYMTRAIN_SCRAPERS",
+        "[]",
+        "who may read metrics of runs' pods: JSON of a list of NetworkPolicyPeers",
+    )
+    text(
+        "--scraped-roles",
+        "GYMTRAIN_SCRAPED_ROLES",
+        ",".join(ROLES),
+        f"of which pods, by role, separated by commas: {', '.join(PORTS)}",
+    )
     text("--port", "GYMTRAIN_PORT", "8080", "port of /metrics, /healthz and /readyz")
     text("--workers", "GYMTRAIN_WORKERS", "8", "runs that are reconciled at the same time")
     parser.add_argument(
@@ -90,6 +103,10 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> Options:
     text("--log-format", "GYMTRAIN_LOG_FORMAT", "json", "format of the log", ("json", "console"))
 
     found = parser.parse_args(argv)
+    try:
+        scrapers = Scrapers.parse(found.scrapers, found.scraped_roles.split(","))
+    except ValueError as error:
+        parser.error(f"--scrapers, --scraped-roles: {error}")
     namespaces = found.namespace or env.get("GYMTRAIN_NAMESPACES", "").split(",")
     return Options(
         namespaces=tuple(dict.fromkeys(name.strip() for name in namespaces if name.strip())),
@@ -106,6 +123,7 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> Options:
             user_namespaces=found.user_namespaces,
             image_volumes=found.image_volumes,
             operator_namespace=found.lease_namespace,
+            scrapers=scrapers,
         ),
         port=int(found.port),
         workers=max(1, int(found.workers)),

@@ -5,10 +5,14 @@ import json
 import pytest
 import yaml
 
+from gymtrain_api import labels
+from gymtrain_api.labels import Role
 from gymtrain_api.runs import parse_spec
 from gymtrain_api.sandboxes import BACKENDS, SandboxBackend
 from gymtrain_operator.manifests.broker import broker_identity
 from gymtrain_operator.manifests.context import RunContext
+from gymtrain_operator.manifests.scrapers import ROLES, Scrapers
+from gymtrain_operator.options import parse
 from tests.support.apiserver import ApiServer
 from tests.support.chart import CHART, Manifest, helm, render
 from tests.support.kubectl import Kubectl, KubectlError
@@ -199,6 +203,44 @@ def test_the_operator_is_told_what_the_cluster_has(value: str, argument: str) ->
     assert argument in arguments(f"sandboxes.{value}=true")
 
 
+SCRAPERS = [
+    "metrics.runs.scrapers[0].namespaceSelector.matchLabels.kubernetes\\.io/metadata\\.name=monitoring",
+    "metrics.runs.scrapers[0].podSelector.matchExpressions[0].key=app",
+    "metrics.runs.scrapers[0].podSelector.matchExpressions[0].operator=In",
+    "metrics.runs.scrapers[0].podSelector.matchExpressions[0].values={prometheus}",
+]
+
+
+def test_the_operator_is_told_who_scrapes_runs() -> None:
+    def scrapers(*sets: str) -> Scrapers:
+        arguments = _pod(render(*sets))["spec"]["containers"][0]["args"]
+        return parse(arguments, {}).defaults.scrapers
+
+    assert scrapers() == Scrapers()
+    rule = scrapers(*SCRAPERS, "metrics.runs.roles={trainer}").rule([Role.TRAINER])
+    assert rule == {
+        "from": [
+            {
+                "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}},
+                "podSelector": {"matchExpressions": [{"key": "app", "operator": "In", "values": ["prometheus"]}]},
+            }
+        ],
+        "ports": [{"port": 8080, "protocol": "TCP"}],
+    }
+
+
+def test_pod_monitors_read_the_operator_and_the_runs_where_they_are() -> None:
+    assert _of_kind(render(), "PodMonitor") == []
+    own, runs = _of_kind(render("metrics.podMonitor.enabled=true", "watchNamespaces={a,b}"), "PodMonitor")
+    assert "namespaceSelector" not in own["spec"]
+    assert own["spec"]["podMetricsEndpoints"][0]["honorLabels"] is True
+    assert runs["spec"]["namespaceSelector"] == {"matchNames": ["a", "b"]}
+    wanted = runs["spec"]["selector"]["matchExpressions"][1]
+    assert (wanted["key"], wanted["values"]) == (labels.ROLE, list(ROLES))
+    # A trainer must not speak for another run.
+    assert "honorLabels" not in runs["spec"]["podMetricsEndpoints"][0]
+
+
 def test_the_labels_are_those_that_runs_let_in() -> None:
     """Each run's NetworkPolicy admits pods with these two labels."""
     labels = _pod(render(release="other"))["metadata"]["labels"]
@@ -219,6 +261,8 @@ def test_uninstall_keeps_the_crd() -> None:
         ("images.pullPolicy=Sometimes", "/images/pullPolicy"),
         ("imageRegistry=r.example.com", "/imageRegistry"),
         ("replicas=two", "/replicas"),
+        ("metrics.runs.scrapers[0].podSelector.matchLabels.a=b", "/metrics/runs/scrapers/0"),
+        ("metrics.runs.roles={gym}", "/metrics/runs/roles/0"),
         ("watchNamespaces={Team_A}", "/watchNamespaces/0"),
     ],
 )

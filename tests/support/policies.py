@@ -7,13 +7,29 @@ type Labels = dict[str, str]
 type Object = dict[str, Any]
 
 
-def lets_in(policies: list[Object], source: Labels, target: Labels) -> bool:
-    """Whether a pod with the labels `source` reaches one with `target`, in the same namespace, on any port."""
+def lets_in(
+    policies: list[Object], source: Labels, target: Labels, *, namespace: Labels | None = None, port: int | None = None
+) -> bool:
+    """Whether a pod with the labels `source` reaches one with `target` by TCP: from a namespace with the labels
+    `namespace`, where None is the same one; at `port`, where None is any."""
     around = [policy["spec"] for policy in policies if _selects(policy["spec"]["podSelector"], target)]
     if not around:
         return True
-    peers = [peer for spec in around for rule in spec.get("ingress", []) for peer in rule["from"]]
-    return any(_selects(peer["podSelector"], source) for peer in peers if "namespaceSelector" not in peer)
+    rules = [rule for spec in around for rule in spec.get("ingress", [])]
+    at_port = [rule for rule in rules if port is None or _is_open(rule, port)]
+    return any(_is_peer(peer, source, namespace) for rule in at_port for peer in rule["from"])
+
+
+def _is_open(rule: Object, port: int) -> bool:
+    return "ports" not in rule or {"port": port, "protocol": "TCP"} in rule["ports"]
+
+
+def _is_peer(peer: Object, source: Labels, namespace: Labels | None) -> bool:
+    if ("namespaceSelector" in peer) != (namespace is not None):
+        return False
+    if namespace is not None and not _selects(peer["namespaceSelector"], namespace):
+        return False
+    return _selects(peer.get("podSelector", {}), source)
 
 
 def lets_out(policies: list[Object], source: Labels, address: str, port: int) -> bool:
@@ -24,7 +40,7 @@ def lets_out(policies: list[Object], source: Labels, address: str, port: int) ->
 
 
 def _goes(rule: Object, address: str, port: int) -> bool:
-    if "ports" in rule and {"port": port, "protocol": "TCP"} not in rule["ports"]:
+    if not _is_open(rule, port):
         return False
     return "to" not in rule or any(_inside(peer["ipBlock"], address) for peer in rule["to"] if "ipBlock" in peer)
 

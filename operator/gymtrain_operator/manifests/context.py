@@ -8,6 +8,7 @@ from gymtrain_api import names
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.status import Images
 from gymtrain_api.wiring import GymServerInfo
+from gymtrain_operator.manifests.scrapers import Scrapers
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Defaults:
         image_volumes: whether its API server and nodes can mount an image as a volume.
         operator_namespace: where the operator runs, so that it may call the run's pods; None if it
             runs outside of the cluster.
+        scrapers: who may read the metrics of the run's pods.
     """
 
     gym: str = "gymtrain/gym:dev"
@@ -36,6 +38,7 @@ class Defaults:
     user_namespaces: bool = False
     image_volumes: bool = False
     operator_namespace: str | None = None
+    scrapers: Scrapers = field(default_factory=Scrapers)
 
 
 @dataclass(frozen=True)

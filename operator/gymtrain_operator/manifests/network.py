@@ -11,7 +11,7 @@ weights, and whoever reaches the trainer's rendezvous can take it over. Gym serv
 vLLM pods reach each other since they are ranks of one group where NCCL carries the weights; and where a server spans
 several pods, for each token. Those that are workers serve nobody, so not even the gateway reaches them.
 
-A policy only adds to what others let in, so each pod is selected by one of them.
+A policy only adds to what others let in, so each pod is selected by one of them, and by that for scrapers.
 
 Gym servers and preflight run others' code and judge with models that may be anywhere, so all is open to them but the
 addresses at which clouds hand a node's credentials to whoever asks. The gateway shares their policy.
@@ -54,6 +54,8 @@ def network_policies(run: RunContext) -> list[Object]:
     if workers:
         group = _ingress(run, _pods(run, "In", workers), [_pods(run, "In", [*_INNER, *workers])])
         policies.append(_policy(run, names.worker_network_policy(run.name), group))
+    if scraped := around_scraped(run):
+        policies.append(_policy(run, names.metrics_network_policy(run.name), scraped))
     if run.spec.sandboxes is None:
         return policies
     clients = [labels.Role.GYM, labels.Role.TRAINER]
@@ -63,6 +65,15 @@ def network_policies(run: RunContext) -> list[Object]:
         _policy(run, names.broker_network_policy(run.name), broker),
         _policy(run, names.sandbox_network_policy(run.name), _around_sandboxes(run)),
     ]
+
+
+def around_scraped(run: RunContext) -> Object | None:
+    """Adds to the others, since Gym servers share one with the gateway and are nothing to scrapers; None where nobody
+    scrapes."""
+    scrapers = run.defaults.scrapers
+    roles = [role for role in scrapers.roles if role != labels.Role.BROKER or run.spec.sandboxes is not None]
+    rule = scrapers.rule(roles)
+    return rule and {"podSelector": _pods(run, "In", roles), "policyTypes": ["Ingress"], "ingress": [rule]}
 
 
 def _around_sandboxes(run: RunContext) -> Object:

@@ -18,6 +18,7 @@ from gymtrain_api.status import GymTrainingRunStatus, Images
 from gymtrain_operator.kinds import Object
 from gymtrain_operator.manifests import broker, gateway, gym, inference, trainer
 from gymtrain_operator.manifests.context import KeptNames, RunContext
+from gymtrain_operator.manifests.network import around_scraped
 from gymtrain_operator.manifests.preflight import preflight_hash
 from gymtrain_operator.reconcile.changes import Changes, Deletion
 from gymtrain_operator.reconcile.observation import Children, Observation, Verdict, is_deleting, labels_of, name_of
@@ -106,8 +107,13 @@ def kept_names(children: Children, run: str) -> KeptNames:
 
 
 def outdated_policies(children: Children, run: RunContext) -> Changes:
-    """Deletes the NetworkPolicy that had the run's own name, once the one that took its place is there."""
-    old, new = (children.get("NetworkPolicy", name) for name in (run.name, names.network_policy(run.name)))
-    if old is None or new is None or is_deleting(old):
-        return Changes()
-    return Changes(delete=(Deletion.of(old),))
+    """Deletes the NetworkPolicy that had the run's own name, once the one that took its place is there; and the one for
+    scrapers, once there are none."""
+    old, new, scraped = (
+        children.get("NetworkPolicy", name)
+        for name in (run.name, names.network_policy(run.name), names.metrics_network_policy(run.name))
+    )
+    gone = [old] if old is not None and new is not None else []
+    if scraped is not None and around_scraped(run) is None:
+        gone.append(scraped)
+    return Changes(delete=tuple(Deletion.of(one) for one in gone if not is_deleting(one)))

@@ -58,6 +58,7 @@ KINDS: dict[str, list[Callable[[str], Named]]] = {
             names.worker_network_policy,
             names.sandbox_network_policy,
             names.broker_network_policy,
+            names.metrics_network_policy,
         )
     ],
     "Pod": [_numbered(names.preflight, HEX, HEX[::-1]), _numbered(names.sandbox, "abc12", "gym")],

@@ -1,13 +1,16 @@
 """Who of a run reaches whom."""
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gymtrain_api import labels
 from gymtrain_api.labels import Role
+from gymtrain_operator.manifests.scrapers import ROLES, Scrapers
 from tests.support.policies import lets_in, lets_out
-from tests.support.world import World
+from tests.support.world import DEFAULTS, World
 
 INNER = {Role.INFERENCE, Role.TRAINER}
 OPEN = {Role.PREFLIGHT, Role.GYM, Role.GATEWAY}
@@ -131,3 +134,62 @@ def test_others_code_reaches_the_network_but_no_metadata_service(role: Role) -> 
         "169.254.20.10",
         "2606:2800:21f::1",
     ]
+
+
+MONITORING = {"kubernetes.io/metadata.name": "monitoring"}
+PROMETHEUS = {"app.kubernetes.io/name": "prometheus"}
+PEERS = [{"namespaceSelector": {"matchLabels": MONITORING}, "podSelector": {"matchLabels": PROMETHEUS}}]
+
+
+def _scraped(*roles: Role, peers: Any = PEERS, **blocks: Any) -> World:
+    world = World(**blocks)
+    world.defaults = replace(DEFAULTS, scrapers=Scrapers.parse(json.dumps(peers), roles or ROLES))
+    return world
+
+
+def _policies(world: World) -> list[dict[str, Any]]:
+    return list(world.to_servers().objects["NetworkPolicy"].values())
+
+
+@pytest.mark.parametrize("role", list(Role))
+@pytest.mark.parametrize("port", [8000, 8080, 8787, 29500])
+def test_a_scraper_reaches_the_ports_of_metrics_and_no_other(role: Role, port: int) -> None:
+    policies = _policies(_scraped(sandboxes={}, inference={"nodes": 2}))
+    target = labels.run_labels("run", role)
+    metrics = {Role.TRAINER: (8000, 8080), Role.GATEWAY: (8000, 8080), Role.BROKER: (8000, 8080)}
+    expected = port in metrics.get(role, ())
+    assert lets_in(policies, PROMETHEUS, target, namespace=MONITORING, port=port) is expected
+
+
+@pytest.mark.parametrize(
+    ("pod", "namespace"), [(PROMETHEUS, {"kubernetes.io/metadata.name": "team"}), ({"app": "other"}, MONITORING)]
+)
+def test_nobody_else_is_let_in_with_the_scraper(pod: dict[str, str], namespace: dict[str, str]) -> None:
+    policies = _policies(_scraped(sandboxes={}))
+    for role in Role:
+        assert not lets_in(policies, pod, labels.run_labels("run", role), namespace=namespace, port=8080)
+
+
+def test_vllm_is_scraped_where_somebody_says_so() -> None:
+    policies = _policies(_scraped(Role.INFERENCE))
+    target = labels.run_labels("run", Role.INFERENCE)
+    assert lets_in(policies, PROMETHEUS, target, namespace=MONITORING, port=8000)
+    assert not lets_in(policies, PROMETHEUS, target, namespace=MONITORING, port=29510)
+
+
+def test_without_scrapers_there_is_no_policy_for_them() -> None:
+    assert "run-metrics" not in World().to_servers().objects["NetworkPolicy"]
+
+
+def test_a_broker_that_the_run_lacks_is_no_reason_for_a_policy() -> None:
+    assert "run-metrics" not in _scraped(Role.BROKER).to_servers().objects["NetworkPolicy"]
+
+
+def test_a_run_under_way_follows_a_change_of_the_scrapers_and_keeps_its_pods() -> None:
+    world = World().to_servers()
+    world.defaults = replace(DEFAULTS, scrapers=Scrapers.parse(json.dumps(PEERS), ROLES))
+    done = world.reconcile(60.0)
+    assert [manifest["metadata"]["name"] for manifest in done.apply] == ["run-metrics"]
+    world.defaults = DEFAULTS
+    done = world.reconcile(60.0)
+    assert (done.apply, [one.name for one in done.delete]) == ((), ["run-metrics"])

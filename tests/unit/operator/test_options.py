@@ -1,7 +1,10 @@
 """Flags and environment."""
 
+import json
+
 import pytest
 
+from gymtrain_operator.manifests.scrapers import Scrapers
 from gymtrain_operator.options import parse
 
 
@@ -53,3 +56,35 @@ def test_the_gateways_image_can_be_named() -> None:
     assert parse([], {}).defaults.gateway == "gymtrain/gateway:dev"
     assert parse([], {"GYMTRAIN_IMAGE_GATEWAY": "g:env"}).defaults.gateway == "g:env"
     assert parse(["--image-gateway=g:flag"], {"GYMTRAIN_IMAGE_GATEWAY": "g:env"}).defaults.gateway == "g:flag"
+
+
+PEER = '{"namespaceSelector": {"matchLabels": {"team": "sre"}}, "podSelector": {}}'
+
+
+def test_scrapers_are_nobody_unless_they_are_named() -> None:
+    assert parse([], {}).defaults.scrapers == Scrapers()
+    assert parse([], {"GYMTRAIN_SCRAPERS": ""}).defaults.scrapers == Scrapers()
+    named = parse([], {"GYMTRAIN_SCRAPERS": f"[{PEER}]", "GYMTRAIN_SCRAPED_ROLES": "gateway"}).defaults.scrapers
+    assert named.rule(named.roles) == {"from": [json.loads(PEER)], "ports": [{"port": 8000, "protocol": "TCP"}]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--scrapers=monitoring"], "no list of NetworkPolicyPeers: value: Invalid JSON"),
+        ([f"--scrapers={PEER}"], "value: Input should be a valid array"),
+        (['--scrapers=[{"namespaceSelector": {"matchLabel": {}}}]'], "[0].namespaceSelector.matchLabel: Extra inputs"),
+        (['--scrapers=[{"podSelector": {}}]'], "[0]: namespaceSelector or ipBlock is needed"),
+        (
+            ['--scrapers=[{"ipBlock": {"cidr": "10.0.0.0/8"}, "podSelector": {}}]'],
+            "[0]: ipBlock stands alone",
+        ),
+        (["--scraped-roles=trainer,gym"], "pods with role gym have no metrics: choose from trainer, gateway"),
+    ],
+)
+def test_scrapers_that_no_policy_could_have_are_refused_at_the_start(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse(arguments, {})
+    assert complaint in capsys.readouterr().err
