@@ -11,7 +11,9 @@ from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
-import gymtrain_operator.metrics  # noqa: F401 # it declares its metrics in the default registry
+# They declare their metrics in the default registry.
+import gymtrain_operator.metrics
+import gymtrain_operator.run_metrics  # noqa: F401
 from dev.settings import REPOSITORY
 from gymtrain_api.wiring import TrainerProgress
 from gymtrain_broker.metrics import Metrics as BrokerMetrics

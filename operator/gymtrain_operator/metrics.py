@@ -1,4 +1,4 @@
-"""Prometheus metrics of the operator."""
+"""Prometheus metrics of the operator itself; those about runs are in `run_metrics`."""
 
 from prometheus_client import Counter, Gauge, Histogram
 
@@ -11,7 +11,6 @@ RECONCILE_SECONDS = Histogram(
 RECONCILE_ERRORS = Counter(
     "gymtrain_operator_reconcile_errors_total", "Reconciles that ended in an error, by its class.", ["reason"]
 )
-RUNS = Gauge("gymtrain_operator_runs", "Runs by state, that of status.state.", ["state"])
 STATUS_WRITES = Counter("gymtrain_operator_status_writes_total", "Status writes.")
 QUEUE = Gauge("gymtrain_operator_queue_length", "Runs that wait to be reconciled.")
 API_REQUESTS = Counter(

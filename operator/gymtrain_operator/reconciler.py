@@ -25,6 +25,7 @@ from gymtrain_operator.reconcile.observation import Observation
 from gymtrain_operator.reconcile.plan import Plan, plan
 from gymtrain_operator.reconcile.rejections import unanswered_condition
 from gymtrain_operator.reconcile.status import with_condition
+from gymtrain_operator.run_metrics import RUNS
 from gymtrain_operator.run_queue import RunKey
 from gymtrain_operator.trimming import trimmed_run
 
@@ -67,7 +68,6 @@ class Reconciler:
         self._clock = clock
         self._memories: dict[RunKey, _Memory] = {}
         self._ended: dict[RunKey, str] = {}  # resourceVersion of runs about which nothing is left to do
-        self._states: dict[RunKey, str] = {}  # for the metric
         self._recorded: dict[RunKey, str] = {}  # records as written last: not again where somebody takes them away
         self._changed: set[RunKey] = set()  # runs with events since they were observed
         self._failing: dict[RunKey, float] = {}  # since when each reconcile of a run has ended in an error
@@ -97,7 +97,7 @@ class Reconciler:
     def note_ended(self, key: RunKey, resource_version: str, state: str) -> None:
         """Notes a run that ended before this process began, about which little is left to do."""
         self._ended[key] = resource_version
-        self._count(key, state)
+        RUNS.show_ended(key, state)
 
     def known(self, namespace: str | None) -> set[RunKey]:
         """Returns all runs that `knows` knows, of a namespace or of all."""
@@ -191,6 +191,7 @@ class Reconciler:
         status = with_condition(seen.status, unanswered_condition(str(error), since), seen.generation, now)
         try:
             run = trimmed_run(await write_status(self._cluster, run, status))
+            RUNS.show(seen, status)
             for event in events_between(seen.status, status):
                 await post_event(self._cluster, run, event, now)
         except KubeError as also:
@@ -216,7 +217,7 @@ class Reconciler:
     def _remember(self, key: RunKey, run: Object, seen: Observation, wanted: Plan, *, quiet: bool) -> None:
         memory = self._memories[key]
         memory.run = run
-        self._count(key, wanted.status.state or "")
+        RUNS.show(seen.run, wanted.status)
         if not quiet or wanted.apply or wanted.delete or wanted.scale or wanted.owners:
             return
         recorded = wanted.record in (None, self._recorded.get(key))
@@ -232,12 +233,4 @@ class Reconciler:
         self._changed.discard(key)
         self._failing.pop(key, None)
         self._recorded.pop(key, None)
-        self._count(key, "")
-
-    def _count(self, key: RunKey, state: str) -> None:
-        before = self._states.pop(key, "")
-        if before:
-            metrics.RUNS.labels(before).dec()
-        if state:
-            metrics.RUNS.labels(state).inc()
-            self._states[key] = state
+        RUNS.forget(key)

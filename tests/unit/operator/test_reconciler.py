@@ -6,6 +6,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from prometheus_client import REGISTRY
 
 from gymtrain_api import agent_sandbox, labels, names
 from gymtrain_api.times import to_text
@@ -381,9 +382,42 @@ async def test_a_record_that_is_refused_keeps_no_status_back_and_is_tried_again_
 async def test_a_run_that_is_gone_is_forgotten(bench: Bench) -> None:
     bench.add_run()
     await bench.reconcile()
+    assert _conditions_in_metrics() != {}
     del bench.cluster.objects[labels.KIND, "ns", "run"]
     bench.reconciler.event(KEY)
     assert await bench.reconcile() == []
+    assert _conditions_in_metrics() == {}
+
+
+async def test_metrics_have_the_status_that_was_written(bench: Bench) -> None:
+    bench.add_run()
+    await bench.reconcile()
+    assert _conditions_in_metrics()["Failed"] == "false"
+    bench.only_pod()["status"] = {"phase": "Failed"}
+    bench.reconciler.event(KEY)
+    await bench.reconcile()
+    assert _conditions_in_metrics() == {"Complete": "false", "Failed": "true"}
+
+
+async def test_metrics_have_what_the_api_server_answers_for_a_while(bench: Bench) -> None:
+    bench.add_run()
+    await bench.reconcile()
+    bench.cluster.fail["LIST Pod"] = UnreachableError("HTTP 500")
+    bench.reconciler.event(KEY)
+    for _ in range(2):
+        with pytest.raises(UnreachableError):
+            await bench.reconcile(10)
+    name, progressing = "gymtrain_run_status_reason", {"condition": "Progressing", "reason": "APIServerError"}
+    assert REGISTRY.get_sample_value(name, {"namespace": "ns", "run": "run", **progressing}) == 1.0
+
+
+def _conditions_in_metrics() -> dict[str, str]:
+    """The status of each condition of the run, as a scrape finds it."""
+    samples = [sample for family in REGISTRY.collect() for sample in family.samples if sample.value == 1.0]
+    of_run = [
+        one.labels for one in samples if one.name == "gymtrain_run_status_condition" and one.labels["run"] == "run"
+    ]
+    return {one["condition"]: one["status"] for one in of_run}
 
 
 async def test_an_ended_run_deletes_itself_by_its_uid(bench: Bench) -> None:
