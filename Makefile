@@ -31,7 +31,7 @@ demo: ## Start a cluster with the images that the quickstart needs, install the 
 .PHONY: test
 test: ## All test rings, and lint
 	$(LANES) lint test-unit
-	$(MAKE) --no-print-directory test-browser
+	$(MAKE) --no-print-directory test-browser test-prometheus
 	@# One after the other: side by side they take as long on two cores, and attacks in sandboxes starve what waits.
 	$(MAKE) --no-print-directory test-processes
 	$(MAKE) --no-print-directory test-e2e
@@ -53,11 +53,12 @@ format: ## Format, and fix what lint can fix
 	dev/run go-format --write
 
 .PHONY: generate
-generate: ## Regenerate the CRD, the chart's copy of it, the reference, and the tables of memory, metrics, versions and environments
+generate: ## Regenerate the CRD, the chart's copy of it, the reference, and the dashboards, the tables of memory, metrics, versions and environments
 	PYTHONPATH=api $(RUN) python -m gymtrain_api.crd
 	PYTHONPATH=api:trainer $(RUN) python -m gymtrain_trainer.sizing.page
 	PYTHONPATH=api:cli $(RUN) python -m gymtrain_cli.reference
 	PYTHONPATH=$(PARTS_PATH) $(RUN) python -m dev.metrics
+	$(RUN) python -m dev.dashboards
 	$(PYTHON) -m dev.versions page
 	$(PYTHON) -m tests.environments page
 
@@ -67,6 +68,7 @@ verify: ## Compare the generated files with what the types say
 	PYTHONPATH=api:trainer $(RUN) python -m gymtrain_trainer.sizing.page --check
 	PYTHONPATH=api:cli $(RUN) python -m gymtrain_cli.reference --check
 	PYTHONPATH=$(PARTS_PATH) $(RUN) python -m dev.metrics --check
+	$(RUN) python -m dev.dashboards --check
 	$(PYTHON) -m dev.versions page --check
 	$(PYTHON) -m tests.environments page --check
 
@@ -91,6 +93,10 @@ test-unit: ## Unit tests: no cluster, seconds
 .PHONY: test-browser
 test-browser: ## Tests of the report's page in a real browser: headless Chromium, installed if need be
 	CHROMEDRIVER="$$(dev/browser.sh)" $(RUN) --group browser pytest tests/browser -m browser $(PYTEST_ARGS)
+
+.PHONY: test-prometheus
+test-prometheus: ## Tests of alerts and dashboards with a real Prometheus, fetched if need be
+	PROMETHEUS="$$(dev/prometheus.sh)" $(RUN) pytest tests/prometheus -m prometheus $(PYTEST_ARGS)
 
 .PHONY: test-gym
 test-gym: ## Unit tests of the Gym image: with NeMo Gym itself, two minutes

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from gymtrain_kube.errors import KubeError
-from gymtrain_operator import log
+from gymtrain_operator import log, metrics
 from gymtrain_operator.errors import OperatorError
 from gymtrain_operator.health import Health, served
 from gymtrain_operator.kube_client import KubeClient
@@ -55,6 +55,7 @@ async def _serve(options: Options, health: Health) -> None:
 async def _lead(options: Options, cluster: KubeClient, service: Service, health: Health, stop: asyncio.Event) -> None:
     """Runs the service, only as the leader if there is an election."""
     if not options.leader_elect:
+        metrics.LEADER.set(1)
         await service.run(options.workers, stop)
         return
     leadership = Leadership(cluster, options.lease_namespace or cluster.namespace, options.identity)

@@ -24,5 +24,5 @@ API_SECONDS = Histogram(
     ["method"],
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 15.0),
 )
-LEADER = Gauge("gymtrain_operator_leader", "1 while this replica is the leader.")
+LEADER = Gauge("gymtrain_operator_leader", "1 while this replica is the leader, or works without election.")
 RESYNC_TIME = Gauge("gymtrain_operator_last_resync_timestamp_seconds", "When all runs were last listed.")
