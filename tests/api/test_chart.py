@@ -11,6 +11,7 @@ from gymtrain_api.runs import parse_spec
 from gymtrain_api.sandboxes import BACKENDS, SandboxBackend
 from gymtrain_operator.manifests.broker import broker_identity
 from gymtrain_operator.manifests.context import RunContext
+from gymtrain_operator.manifests.network import network_policies
 from gymtrain_operator.manifests.scrapers import ROLES, Scrapers
 from gymtrain_operator.options import parse
 from tests.support.apiserver import ApiServer
@@ -229,6 +230,15 @@ def test_the_operator_is_told_who_scrapes_runs() -> None:
     }
 
 
+def test_the_api_server_accepts_the_policy_that_lets_them_in(kubectl: Kubectl) -> None:
+    defaults = parse(_pod(render(*SCRAPERS))["spec"]["containers"][0]["args"], {}).defaults
+    spec = parse_spec(smallest_run(sandboxes={})["spec"])
+    run = RunContext("run", kubectl.namespace, "11111111-2222-3333-4444-555555555555", spec, defaults)
+    kubectl.apply(*network_policies(run))
+    found = kubectl.run("get", "networkpolicies", "-o", "name")
+    assert "networkpolicy.networking.k8s.io/run-metrics" in found.splitlines()
+
+
 def test_pod_monitors_read_the_operator_and_the_runs_where_they_are() -> None:
     assert _of_kind(render(), "PodMonitor") == []
     own, runs = _of_kind(render("metrics.podMonitor.enabled=true", "watchNamespaces={a,b}"), "PodMonitor")
@@ -239,6 +249,38 @@ def test_pod_monitors_read_the_operator_and_the_runs_where_they_are() -> None:
     assert (wanted["key"], wanted["values"]) == (labels.ROLE, list(ROLES))
     # A trainer must not speak for another run.
     assert "honorLabels" not in runs["spec"]["podMetricsEndpoints"][0]
+
+
+def test_alerts_link_to_the_runbooks_where_they_are_served() -> None:
+    def links(*sets: str) -> set[str]:
+        (rule,) = _of_kind(render("metrics.prometheusRule.enabled=true", *sets), "PrometheusRule")
+        alerts = [alert for group in rule["spec"]["groups"] for alert in group["rules"]]
+        return {alert["annotations"]["runbook_url"].split("#")[0] for alert in alerts}
+
+    assert _of_kind(render(), "PrometheusRule") == []
+    assert links() == {"docs/runbooks.md"}
+    served = "https://docs.example.com/runbooks.html"
+    assert links(f"metrics.prometheusRule.runbookUrl={served}") == {served}
+
+
+def test_the_rules_are_as_prometheus_itself_reads_them() -> None:
+    (rule,) = _of_kind(render("metrics.prometheusRule.enabled=true"), "PrometheusRule")
+    assert rule["spec"] == yaml.safe_load((CHART / "files" / "rules.yaml").read_text())
+
+
+def test_dashboards_are_where_grafana_looks_for_them() -> None:
+    def config_maps(*sets: str) -> list[Manifest]:
+        return _of_kind(render(*sets), "ConfigMap")
+
+    assert config_maps() == []
+    made = config_maps("metrics.dashboards.enabled=true", "metrics.dashboards.annotations.grafana_folder=gymtrain")
+    files = {path.name: path.read_text() for path in (CHART / "files" / "dashboards").iterdir()}
+    assert {name: text for one in made for name, text in one["data"].items()} == {
+        f"gymtrain-{name}": text for name, text in files.items()
+    }
+    for one in made:
+        assert one["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert one["metadata"]["annotations"] == {"grafana_folder": "gymtrain"}
 
 
 def test_the_labels_are_those_that_runs_let_in() -> None:
@@ -263,6 +305,7 @@ def test_uninstall_keeps_the_crd() -> None:
         ("replicas=two", "/replicas"),
         ("metrics.runs.scrapers[0].podSelector.matchLabels.a=b", "/metrics/runs/scrapers/0"),
         ("metrics.runs.roles={gym}", "/metrics/runs/roles/0"),
+        ("metrics.prometheusRule.runbookUrl=docs.example.com", "/metrics/prometheusRule/runbookUrl"),
         ("watchNamespaces={Team_A}", "/watchNamespaces/0"),
     ],
 )

@@ -1,7 +1,9 @@
-"""docs/metrics.md has every metric of operator, trainer, gateway and broker; its manifests select pods of runs."""
+"""docs/metrics.md has every metric of operator, trainer, gateway and broker; its values are the chart's."""
 
+import json
 import re
 
+import jsonschema
 import pytest
 import yaml
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -9,7 +11,6 @@ from prometheus_client.core import CounterMetricFamily
 
 from dev import metrics
 from dev.settings import REPOSITORY
-from gymtrain_api import labels
 
 TEXT = "# Page\n\n<!-- begin a: made by `make generate` -->\nold\n<!-- end a -->\n\nMore.\n"
 
@@ -61,11 +62,9 @@ def test_a_page_without_a_place_for_a_table_is_refused() -> None:
         metrics.render(TEXT, {"b": ""})
 
 
-def test_its_manifests_select_pods_of_runs_by_their_role() -> None:
+def test_its_values_are_values_of_the_chart() -> None:
     blocks = re.findall(r"```yaml\n(.*?)```", metrics.PAGE.read_text(), re.DOTALL)
-    specs = [document["spec"] for block in blocks for document in yaml.safe_load_all(block)]
-    expressions = [(spec.get("podSelector") or spec["selector"])["matchExpressions"] for spec in specs]
-    assert expressions
-    for (expression,) in expressions:
-        assert expression["key"] == labels.ROLE
-        assert set(expression["values"]) <= set(labels.Role)
+    assert blocks
+    schema = json.loads((REPOSITORY / "charts/gymtrain/values.schema.json").read_text())
+    for block in blocks:
+        jsonschema.validate(yaml.safe_load(block), schema)
