@@ -1,18 +1,16 @@
-"""Carrying out a plan: owners, deletions, writes and scalings of objects; then the run's record, status and events.
+"""Carrying out a plan: owners, deletions, writes and scalings of objects; then the run's record and status.
 
 Never on an object that isn't the run's.
 """
 
 import asyncio
 import secrets
-import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from gymtrain_api import labels, leader_worker_set
 from gymtrain_api.status import GymTrainingRunStatus
-from gymtrain_api.times import to_text
-from gymtrain_kube.errors import ConflictError, KubeError, NotFoundError, RejectedError
+from gymtrain_kube.errors import ConflictError, NotFoundError, RejectedError
 from gymtrain_operator import kinds, metrics
 from gymtrain_operator.errors import ForeignObjectError
 from gymtrain_operator.kinds import Kind, Object
@@ -20,7 +18,6 @@ from gymtrain_operator.kube_client import KubeClient
 from gymtrain_operator.log import logger
 from gymtrain_operator.manifests.objects import digest
 from gymtrain_operator.manifests.volumes import is_kept
-from gymtrain_operator.reconcile.events import Event
 from gymtrain_operator.reconcile.observation import Observation, Rejection, labels_of, name_of, uid_of
 from gymtrain_operator.reconcile.plan import Plan
 from gymtrain_operator.reconcile.writes import OwnerChange
@@ -215,35 +212,3 @@ async def write_status(cluster: KubeClient, run: Object, status: GymTrainingRunS
         return run
     metrics.STATUS_WRITES.inc()
     return await cluster.replace(kinds.RUN, run | {"status": document}, "status")
-
-
-async def post_event(cluster: KubeClient, run: Object, event: Event, now: float) -> None:
-    """Posts an event about the run. One that is lost is logged and forgotten: the status says it too."""
-    meta = run["metadata"]
-    time = to_text(now)
-    manifest = {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"namespace": meta["namespace"], "name": f"{meta['name']}.{uuid.uuid4().hex[:16]}"},
-        "involvedObject": {
-            "apiVersion": labels.API_VERSION,
-            "kind": labels.KIND,
-            "namespace": meta["namespace"],
-            "name": meta["name"],
-            "uid": meta["uid"],
-            "resourceVersion": meta.get("resourceVersion", ""),
-        },
-        "type": event.type,
-        "reason": event.reason,
-        "message": event.note,
-        "source": {"component": labels.FIELD_MANAGER},
-        "reportingComponent": labels.FIELD_MANAGER,
-        "reportingInstance": labels.FIELD_MANAGER,
-        "firstTimestamp": time,
-        "lastTimestamp": time,
-        "count": 1,
-    }
-    try:
-        await cluster.create(kinds.EVENT, manifest)
-    except KubeError as error:
-        logger().warning("event lost", reason=event.reason, error=str(error))

@@ -117,6 +117,14 @@ class KubeClient:
         path = _path(kind, meta["namespace"], meta["name"])
         return await self._rest.merge_patch(path, {"metadata": changes | known})
 
+    async def change(self, kind: Kind, namespace: str, name: str, changes: Object) -> Object:
+        """Merges `changes` into an object, whichever has the name.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+        return await self._rest.merge_patch(_path(kind, namespace, name), changes)
+
     async def scale(self, kind: Kind, namespace: str, name: str, uid: str, replicas: int) -> None:
         """Sets `spec.replicas` of an object, and nothing else of it."""
         changes = {"metadata": {"uid": uid}, "spec": {"replicas": replicas}}

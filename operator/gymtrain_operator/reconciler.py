@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 
 from gymtrain_kube.errors import KubeError, NotFoundError, RejectedError
 from gymtrain_operator import kinds, metrics
-from gymtrain_operator.apply import RejectionBackoff, carry_out, post_event, write_record, write_status
+from gymtrain_operator.apply import RejectionBackoff, carry_out, write_record, write_status
+from gymtrain_operator.event_poster import EventPoster
 from gymtrain_operator.kinds import Object
 from gymtrain_operator.kube_client import KubeClient
 from gymtrain_operator.log import logger
@@ -64,6 +65,7 @@ class Reconciler:
     ) -> None:
         self._cluster = cluster
         self._observer = observer
+        self._events = EventPoster(cluster)
         self._defaults = defaults
         self._clock = clock
         self._memories: dict[RunKey, _Memory] = {}
@@ -176,7 +178,7 @@ class Reconciler:
             run = trimmed_run(await write_status(self._cluster, run, wanted.status))
         for event in wanted.events:
             logger().info("event", type=event.type, reason=event.reason, note=event.note)
-            await post_event(self._cluster, run, event, seen.now)
+            await self._events.post(run, event, seen.now)
         self._remember(key, run, seen, wanted, quiet=not rejections)
         return wanted.requeue_after
 
@@ -193,7 +195,7 @@ class Reconciler:
             run = trimmed_run(await write_status(self._cluster, run, status))
             RUNS.show(seen, status)
             for event in events_between(seen.status, status):
-                await post_event(self._cluster, run, event, now)
+                await self._events.post(run, event, now)
         except KubeError as also:
             logger().warning("the status can't be written either", error=str(also))
         if key in self._memories:

@@ -1,8 +1,8 @@
 """Metrics about runs, in the manner of kube-state-metrics: what their statuses say, made anew at each scrape.
 
 They are bounded. A run that goes on has three series for each condition and one for its reason, with the rest some 50;
-of one that has ended only its end is told, in a dozen. Of more than `MAX_RUNS` runs the newest are told, those that go
-on before those that have ended; a gauge says how many are left out. A run that is deleted is gone at the next scrape.
+of one that has ended only its end is told, in a dozen. Of more than `MAX_RUNS` runs, or `MAX_ENDED` that have ended,
+the newest are told; a gauge says how many are left out. A run that is deleted is gone at the next scrape.
 """
 
 import threading
@@ -20,6 +20,8 @@ from gymtrain_api.times import to_seconds
 from gymtrain_operator.reconcile.observation import Run
 
 MAX_RUNS = 5000
+MAX_ENDED = 500
+"""Of these, that have ended: they may be many more than those that go on, and are no news for long."""
 
 _ENDS = (ConditionType.COMPLETE, ConditionType.FAILED)
 _STATUSES = ("True", "False", "Unknown")
@@ -52,8 +54,9 @@ class _Told:
 class RunMetrics(Collector):
     """The runs that the operator knows. It is told of them in one thread, and scraped in another."""
 
-    def __init__(self, most: int = MAX_RUNS) -> None:
+    def __init__(self, most: int = MAX_RUNS, most_ended: int = MAX_ENDED) -> None:
         self._most = most
+        self._most_ended = most_ended
         self._runs: dict[_Key, _Told] = {}  # the one told of first comes first
         self._lock = threading.Lock()
 
@@ -95,10 +98,12 @@ class RunMetrics(Collector):
             runs = list(self._runs.items())
         yield _by_state(told.state for _, told in runs)
         runs.reverse()
-        told_of = sorted(runs, key=lambda item: (item[1].ended, -(item[1].completed or 0.0)))[: self._most]
+        told_of = [one for one in runs if not one[1].ended][: self._most]
+        ended = sorted((one for one in runs if one[1].ended), key=lambda one: -(one[1].completed or 0.0))
+        told_of += ended[: min(self._most_ended, self._most - len(told_of))]
         yield GaugeMetricFamily(
             "gymtrain_operator_runs_left_out",
-            f"Runs without the metrics gymtrain_run_..., as there are more than {MAX_RUNS}.",
+            f"Runs without the metrics gymtrain_run_..., as there are more than {MAX_RUNS}, or {MAX_ENDED} have ended.",
             value=len(runs) - len(told_of),
         )
         yield _info(told_of)

@@ -9,11 +9,15 @@ from gymtrain_api import labels
 from gymtrain_api.labels import Role
 from gymtrain_api.runs import parse_spec
 from gymtrain_api.sandboxes import BACKENDS, SandboxBackend
+from gymtrain_kube import kubeconfig
+from gymtrain_operator.event_poster import EventPoster
+from gymtrain_operator.kube_client import KubeClient
 from gymtrain_operator.manifests.broker import broker_identity
 from gymtrain_operator.manifests.context import RunContext
 from gymtrain_operator.manifests.network import network_policies
 from gymtrain_operator.manifests.scrapers import ROLES, Scrapers
 from gymtrain_operator.options import parse
+from gymtrain_operator.reconcile.events import Event
 from tests.support.apiserver import ApiServer
 from tests.support.chart import CHART, Manifest, helm, render
 from tests.support.kubectl import Kubectl, KubectlError
@@ -131,6 +135,30 @@ def test_the_operator_can_give_each_broker_its_rights(kubectl: Kubectl, account:
     run = RunContext("run", kubectl.namespace, "11111111-2222-3333-4444-555555555555", spec)
     for manifest in broker_identity(run, backend):
         kubectl.run("create", "-f", "-", "--as", account, stdin=json.dumps(manifest))
+
+
+async def test_an_event_that_repeats_is_one_object_and_needs_no_right_to_read(
+    kubectl: Kubectl, api_server: ApiServer, account: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kubectl.apply(smallest_run("told"))
+    run = kubectl.get("gtr", "told")
+    token = kubectl.run("create", "token", account.rpartition(":")[2]).strip()
+    monkeypatch.setenv("KUBECONFIG", str(api_server.kubeconfig_for("events", token)))
+    client = KubeClient(kubeconfig.load())
+    try:
+        poster = EventPoster(client)
+        for number in range(3):
+            await poster.post(run, Event("Warning", "KLHigh", f"KL 0.{number}", "Healthy"), 1_800_000_000.0 + number)
+    finally:
+        await client.close()
+    (event,) = (one for one in kubectl.list("events") if one["involvedObject"]["name"] == "told")
+    assert (event["count"], event["message"], event["firstTimestamp"], event["lastTimestamp"]) == (
+        3,
+        "KL 0.2",
+        "2027-01-15T08:00:00Z",
+        "2027-01-15T08:00:02Z",
+    )
+    assert "(x3 over " in kubectl.run("describe", "gtr", "told")
 
 
 def test_images_take_registry_and_tag_unless_they_carry_one() -> None:

@@ -118,6 +118,13 @@ class FakeKubeClient(KubeClient):
             raise ConflictError("changed")
         return self.put(kind, merge_patch(found, {"metadata": changes}))
 
+    async def change(self, kind: Kind, namespace: str, name: str, changes: Object) -> Object:
+        self._did("PATCH", kind, name)
+        found = self.objects.get((kind.name, namespace, name))
+        if found is None:
+            raise NotFoundError("gone")
+        return self.put(kind, merge_patch(found, changes))
+
     async def scale(self, kind: Kind, namespace: str, name: str, uid: str, replicas: int) -> None:
         self.calls.append(f"SCALE {kind.name}/{name}")
         self.objects[kind.name, namespace, name]["spec"]["replicas"] = replicas

@@ -64,7 +64,7 @@ gymtrain's names, so a name without a registry is refused; the tag `dev` means t
   verbs: [get, list, create, patch, delete]
 - apiGroups: [""]
   resources: [events]
-  verbs: [create]
+  verbs: [create, patch]
 - apiGroups: [apps]
   resources: [deployments]
   verbs: [get, list, watch, create, patch, delete]

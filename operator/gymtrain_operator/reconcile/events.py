@@ -13,11 +13,16 @@ MAX_NOTE = 1000  # the API server takes 1024 bytes
 
 @dataclass(frozen=True)
 class Event:
-    """One event about the run."""
+    """One event about the run.
+
+    Attributes:
+        about: type of the condition that it comes from; empty for what no condition says.
+    """
 
     type: EventType
     reason: str
     note: str
+    about: str = ""
 
 
 def events_between(before: GymTrainingRunStatus, after: GymTrainingRunStatus) -> tuple[Event, ...]:
@@ -36,7 +41,7 @@ def events_between(before: GymTrainingRunStatus, after: GymTrainingRunStatus) ->
         note, warnings = condition.message, ""
         if reason == Reason.PREFLIGHT_PASSED:
             note, warnings = split_message(note)
-        events[reason] = Event(kind, reason, shorten(note or reason, MAX_NOTE))
+        events[reason] = Event(kind, reason, shorten(note or reason, MAX_NOTE), condition.type)
         if warnings:
             events[Reason.PREFLIGHT_WARNED] = Event("Warning", Reason.PREFLIGHT_WARNED, shorten(warnings, MAX_NOTE))
     return tuple(events.values())

@@ -117,18 +117,26 @@ def test_a_run_that_is_gone_leaves_no_series(metrics: RunMetrics) -> None:
     assert scrape.value("gymtrain_operator_runs", state="Training") == 1.0
 
 
-def test_of_too_many_runs_those_are_left_out_that_ended_first() -> None:
-    metrics = RunMetrics(most=3)
-    for number in range(3):
-        metrics.show(
-            _run(f"ended-{number}"), FAILED.model_copy(update={"completion_time": f"2026-11-2{number}T00:00:00Z"})
-        )
+@pytest.mark.parametrize("bounds", [{"most": 3}, {"most_ended": 1}])
+def test_of_too_many_runs_those_are_left_out_that_ended_first(bounds: dict[str, int]) -> None:
+    metrics = RunMetrics(**bounds)
+    for number in (0, 2, 1):
+        ended = FAILED.model_copy(update={"completion_time": f"2026-11-2{number}T00:00:00Z"})
+        metrics.show(_run(f"ended-{number}"), ended)
     for number in range(2):
         metrics.show(_run(f"running-{number}"), TRAINING)
     scrape = Scrape(metrics)
     assert {one["run"] for one in scrape.of("gymtrain_run_info")} == {"running-0", "running-1", "ended-2"}
     assert scrape.value("gymtrain_operator_runs_left_out") == 2.0
     assert scrape.value("gymtrain_operator_runs", state="Failed") == 3.0
+
+
+def test_of_too_many_runs_that_go_on_the_newest_are_told() -> None:
+    metrics = RunMetrics(most=2)
+    for number in range(3):
+        metrics.show(_run(f"running-{number}"), TRAINING)
+    metrics.show(_run("running-0"), TRAINING)  # to be told of again makes no run newer
+    assert {one["run"] for one in Scrape(metrics).of("gymtrain_run_info")} == {"running-1", "running-2"}
 
 
 def test_a_run_has_some_50_series_while_it_trains_and_a_dozen_when_it_has_ended(metrics: RunMetrics) -> None:
