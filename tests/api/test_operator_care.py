@@ -59,6 +59,43 @@ def test_another_release_with_other_images_restarts_nothing_that_runs(
         assert operator.metrics().get("gymtrain_operator_reconcile_errors_total", 0) == 0
 
 
+def test_scrapers_that_are_named_in_the_middle_are_let_in_and_restart_nothing(
+    runs: Kubectl, operator_kubeconfig: Path, tmp_path: Path
+) -> None:
+    def policies() -> set[str]:
+        return {one["metadata"]["name"] for one in runs.list("networkpolicies")}
+
+    with OperatorProcess(operator_kubeconfig, tmp_path / "old.log"):
+        runs.apply(_run("long-one"))
+        _training(runs, "long-one")
+        before, fences = _deployments(runs), policies()
+    scrapers = '--scrapers=[{"namespaceSelector": {"matchLabels": {"team": "sre"}}}]'
+    with OperatorProcess(operator_kubeconfig, tmp_path / "new.log", scrapers):
+        eventually(lambda: policies() == fences | {"long-one-metrics"}, "scrapers are let in", PATIENCE)
+        assert _deployments(runs) == before
+    with OperatorProcess(operator_kubeconfig, tmp_path / "without.log"):
+        eventually(lambda: policies() == fences, "and no longer", PATIENCE)
+        assert _deployments(runs) == before
+
+
+def test_metrics_tell_of_each_run_also_after_a_restart_and_until_it_is_deleted(
+    runs: Kubectl, operator_kubeconfig: Path, tmp_path: Path
+) -> None:
+    def complete(operator: OperatorProcess) -> float | None:
+        labels = f'condition="Complete",namespace="{runs.namespace}",run="told",status="true"'
+        return operator.metrics().get(f"gymtrain_run_status_condition{{{labels}}}")
+
+    with OperatorProcess(operator_kubeconfig, tmp_path / "first.log") as operator:
+        runs.apply(_run("told"))
+        runs.wait_condition("told", "Complete", PATIENCE)
+        eventually(lambda: complete(operator) == 1.0, "the end is told", PATIENCE)
+        assert operator.metrics()["gymtrain_operator_leader"] == 1.0
+    with OperatorProcess(operator_kubeconfig, tmp_path / "second.log") as operator:
+        eventually(lambda: complete(operator) == 1.0, "and is by the next process", PATIENCE)
+        runs.run("delete", "gtr", "told")
+        eventually(lambda: complete(operator) is None, "a run that is gone is told of no longer", PATIENCE)
+
+
 def test_an_upgrade_in_the_middle_changes_no_image_of_any_pod(
     runs: Kubectl, operator_kubeconfig: Path, tmp_path: Path
 ) -> None:
