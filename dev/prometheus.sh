@@ -6,7 +6,7 @@ if command -v prometheus >/dev/null && found="$(command -v promtool)"; then
     dirname "$found"
     exit 0
 fi
-cache="${XDG_CACHE_HOME:-$HOME/.cache}/gymtrain/prometheus"
+cache="${GYMTRAIN_CACHE:-$HOME/.cache/gymtrain}/prometheus"
 if [ ! -x "$cache/usr/bin/promtool" ] && command -v apt-get >/dev/null; then
     echo "no Prometheus found; fetching Debian's package" >&2
     folder="$(mktemp -d)"
