@@ -45,7 +45,7 @@ def dashboard() -> Dashboard:
             "Failed runs",
             [
                 Query(
-                    'max by (namespace, run, reason) (gymtrain_run_status_reason{condition=~"Failed"}) and on '
+                    'max by (namespace, run, reason) (gymtrain_run_status_reason{condition="Failed"}) and on '
                     "(namespace, run) max by (namespace, run) "
                     '(gymtrain_run_status_condition{condition="Failed",status="true"}) == 1'
                 )
