@@ -9,6 +9,9 @@ PLURAL = "gymtrainingruns"
 SHORT_NAME = "gtr"
 API_VERSION = f"{GROUP}/{VERSION}"
 
+DEFAULTS_KIND = "GymTrainingDefaults"
+DEFAULTS_PLURAL = "gymtrainingdefaults"
+
 FIELD_MANAGER = "gymtrain-operator"
 
 MANAGED_BY = "app.kubernetes.io/managed-by"

@@ -1,9 +1,11 @@
 """`status` of a GymTrainingRun. Each reconcile computes it from the plan once, and writes it once."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from pydantic.alias_generators import to_camel
+
+from gymtrain_api.defaults import AppliedDefaults
 
 MAX_DISRUPTED_ATTEMPTS = 100
 """Further disruptions count against backoffLimit, so a run that keeps losing its pods ends eventually."""
@@ -139,6 +141,16 @@ class GymTrainingRunStatus(Status):
         None,
         description="Images that preflight used. All pods of the run use them until its end, even if the operator's "
         "defaults change.",
+    )
+    # Its fields are in the CRD once, as those of GymTrainingDefaults.
+    defaults: Annotated[AppliedDefaults, WithJsonSchema({"type": "object", "additionalProperties": True})] | None = (
+        Field(
+            None,
+            description="Defaults of cluster and namespace that the run is made with, with the fields of "
+            "GymTrainingDefaults, and requiredLimits: resources of which each container gets a limit, since a "
+            "ResourceQuota counts them. Once preflight has passed they stay, even if those of cluster and namespace "
+            "change.",
+        )
     )
     conditions: list[Condition] = Field(
         default_factory=list,

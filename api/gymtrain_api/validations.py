@@ -12,7 +12,7 @@ from typing import Literal
 from gymtrain_api.names import MAX_RUN_NAME
 from gymtrain_api.resume import RESUME_PATTERN
 from gymtrain_api.sources import DATA_SOURCE_PATTERN, MODEL_SOURCE_PATTERN, PUSH_PATTERN, REMOTE_PATTERN
-from gymtrain_api.spec import CIDR_PATTERN, DECIMAL_PATTERN, IMAGE_PATTERN, SIZE_PATTERN
+from gymtrain_api.spec import CIDR_PATTERN, DECIMAL_PATTERN, GPU_RESOURCE_PATTERN, IMAGE_PATTERN, SIZE_PATTERN
 from gymtrain_api.spec.training import Checkpoint
 
 # A CEL rule checks a field's pattern and shows the value followed by this message. The API server's own
@@ -28,6 +28,7 @@ PATTERN_MESSAGES = {
     SIZE_PATTERN: "must be a size such as 20Gi or 500Mi",
     CIDR_PATTERN: "must be an address range such as 10.0.0.0/8 or 0.0.0.0/0",
     RESUME_PATTERN: "must be RUN, RUN/checkpoint-STEP or RUN/best, with /previous-N after RUN for what was set aside",
+    GPU_RESOURCE_PATTERN: "must be an extended resource such as nvidia.com/gpu or amd.com/gpu",
     IMAGE_PATTERN: "must be an image name such as docker.io/library/debian:trixie",
 }
 
@@ -371,6 +372,7 @@ FIXED_AFTER_PREFLIGHT = (
     "inference.image",
     "inference.nodes",
     "inference.gpus",
+    "inference.gpuResourceName",
     "inference.args",
     "inference.compileCache",
     "trainer.image",
@@ -379,6 +381,7 @@ FIXED_AFTER_PREFLIGHT = (
     "trainer.nodes",
     "trainer.processesPerNode",
     "trainer.gpus",
+    "trainer.gpuResourceName",
     "trainer.config",
     "trainer.env",
     "trainer.checkpoint",

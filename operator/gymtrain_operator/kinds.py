@@ -33,6 +33,8 @@ SECRET = Kind("Secret", "api/v1", "secrets")
 SERVICE_ACCOUNT = Kind("ServiceAccount", "api/v1", "serviceaccounts")
 ROLE = Kind("Role", "apis/rbac.authorization.k8s.io/v1", "roles")
 ROLE_BINDING = Kind("RoleBinding", "apis/rbac.authorization.k8s.io/v1", "rolebindings")
+DEFAULTS = Kind(labels.DEFAULTS_KIND, f"apis/{labels.GROUP}/{labels.VERSION}", labels.DEFAULTS_PLURAL)
+RESOURCE_QUOTA = Kind("ResourceQuota", "api/v1", "resourcequotas")
 LEASE = Kind("Lease", "apis/coordination.k8s.io/v1", "leases")
 
 # agent-sandbox's, where the cluster serves them.

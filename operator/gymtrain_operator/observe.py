@@ -19,13 +19,15 @@ from gymtrain_operator import kinds
 from gymtrain_operator.errors import OversizedAnswerError, ProbeError
 from gymtrain_operator.kinds import Kind, Object
 from gymtrain_operator.kube_client import KubeClient
-from gymtrain_operator.manifests.context import Defaults, RunContext
+from gymtrain_operator.manifests.context import Defaults
 from gymtrain_operator.manifests.inference import CONTAINER as INFERENCE_CONTAINER
 from gymtrain_operator.manifests.preflight import GYM_CONTAINER, TRAINER_CONTAINER, preflight_hash
 from gymtrain_operator.manifests.preflight import INFERENCE_CONTAINER as PREFLIGHT_INFERENCE
 from gymtrain_operator.manifests.volumes import is_kept
+from gymtrain_operator.namespace_defaults import NamespaceReader
 from gymtrain_operator.probes import server_offer, trainer_progress
 from gymtrain_operator.reconcile.attempts import current_attempt, trainer_pods
+from gymtrain_operator.reconcile.defaulting import keeps_defaults, new_context, objects_of_defaults
 from gymtrain_operator.reconcile.lifecycle import has_ended
 from gymtrain_operator.reconcile.observation import (
     AgentSandbox,
@@ -56,6 +58,7 @@ class Observer:
         self._cluster = cluster
         self._session = session
         self._defaults = defaults
+        self._namespaces = NamespaceReader(cluster)
         self._tails: dict[LogRef, str] = {}
         self._logs_at_once = asyncio.Semaphore(_LOGS_AT_ONCE)
 
@@ -68,12 +71,16 @@ class Observer:
         run = read_run(found)
         children = await self._children(run)
         seen = Observation(run=run, now=now, children=children, resync=resync)
-        if run.deleting or run.spec is None or has_ended(run.status):
+        if run.deleting or run.spec is None:
+            return seen
+        if not keeps_defaults(run):
+            seen = replace(seen, namespace=await self._namespaces.read(run.namespace, now))
+        if has_ended(run.status):
             return seen
         verdict = stored_verdict(children, run.name)
         attempt = current_attempt(seen, run.status)
-        output = None if verdict else await self._preflight_output(run, children)
-        missing = () if verdict else await self._missing(run)
+        output = None if verdict else await self._preflight_output(seen)
+        missing = () if verdict else await self._missing(seen)
         progress, (offers, oversized), agent_sandbox, tails = await asyncio.gather(
             self._progress(seen),
             self._offers(run, children),
@@ -160,10 +167,9 @@ class Observer:
                 break
         return found
 
-    async def _preflight_output(self, run: Run, children: Children) -> PreflightOutput | None:
-        assert run.spec is not None
-        context = RunContext(run.name, run.namespace, run.uid, run.spec, self._defaults)
-        pod = children.get("Pod", names.preflight(run.name, preflight_hash(context)))
+    async def _preflight_output(self, seen: Observation) -> PreflightOutput | None:
+        run = seen.run
+        pod = seen.children.get("Pod", names.preflight(run.name, preflight_hash(new_context(seen, self._defaults))))
         if pod is None or not is_over(pod):
             return None
         return PreflightOutput(
@@ -186,10 +192,12 @@ class Observer:
                 return None
             raise
 
-    async def _missing(self, run: Run) -> tuple[str, ...]:
+    async def _missing(self, seen: Observation) -> tuple[str, ...]:
+        run = seen.run
         assert run.spec is not None
-        found = []
-        for kind, name, field in named_objects(run.spec, run.name):
+        found = [seen.namespace.error] if seen.namespace.error else []
+        of_defaults = objects_of_defaults(new_context(seen, self._defaults).applied)
+        for kind, name, field in (*named_objects(run.spec, run.name), *of_defaults):
             try:
                 await self._cluster.get(kinds.BY_NAME[kind], run.namespace, name)
             except NotFoundError:

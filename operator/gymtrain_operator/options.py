@@ -1,12 +1,15 @@
 """The operator's settings: flags, and an environment variable for each."""
 
 import argparse
+import json
 import os
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
+from gymtrain_api.defaults import InvalidDefaultsError
+from gymtrain_api.defaults import parse as parse_defaults
 from gymtrain_operator.log import LogFormat
 from gymtrain_operator.manifests.context import Defaults
 from gymtrain_operator.manifests.scrapers import PORTS, ROLES, Scrapers
@@ -89,6 +92,12 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> Options:
         ",".join(ROLES),
         f"of which pods, by role, separated by commas: {', '.join(PORTS)}",
     )
+    text(
+        "--defaults",
+        "GYMTRAIN_DEFAULTS",
+        "{}",
+        "JSON with defaults for the runs of all namespaces, as in a GymTrainingDefaults' spec",
+    )
     text("--port", "GYMTRAIN_PORT", "8080", "port of /metrics, /healthz and /readyz")
     text("--workers", "GYMTRAIN_WORKERS", "8", "runs that are reconciled at the same time")
     parser.add_argument(
@@ -107,6 +116,13 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> Options:
         scrapers = Scrapers.parse(found.scrapers, found.scraped_roles.split(","))
     except ValueError as error:
         parser.error(f"--scrapers, --scraped-roles: {error}")
+    try:
+        document = json.loads(found.defaults)
+        if not isinstance(document, dict):
+            parser.error("--defaults: not an object")
+        cluster = parse_defaults(document, "defaults")
+    except (InvalidDefaultsError, json.JSONDecodeError) as error:
+        parser.error(f"--defaults: {error}")
     namespaces = found.namespace or env.get("GYMTRAIN_NAMESPACES", "").split(",")
     return Options(
         namespaces=tuple(dict.fromkeys(name.strip() for name in namespaces if name.strip())),
@@ -124,6 +140,7 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> Options:
             image_volumes=found.image_volumes,
             operator_namespace=found.lease_namespace,
             scrapers=scrapers,
+            cluster=cluster,
         ),
         port=int(found.port),
         workers=max(1, int(found.workers)),

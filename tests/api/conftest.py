@@ -14,6 +14,7 @@ from tests.support.kubectl import PATIENCE, Kubectl, eventually
 
 ROOT = Path(__file__).parents[2]
 CRD = ROOT / "crds" / "gymtrain.dev_gymtrainingruns.yaml"
+DEFAULTS_CRD = ROOT / "crds" / "gymtrain.dev_gymtrainingdefaults.yaml"
 OPERATOR_NAMESPACE = "gymtrain-system"
 _OPERATOR = "gymtrain-operator"
 
@@ -38,6 +39,7 @@ def api_server(tmp_path_factory: pytest.TempPathFactory, kubectl_cache: None) ->
     """etcd and kube-apiserver with the CRD established."""
     with ApiServer(tmp_path_factory.mktemp("apiserver")) as server:
         install_crd(server)
+        install_crd(server, DEFAULTS_CRD)
         yield server
 
 
@@ -52,6 +54,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, kubectl_cache: None) -> It
     """One more API server, with the real controllers and a node that plays the runs' pods."""
     with ApiServer(tmp_path_factory.mktemp("cluster")) as server:
         install_crd(server)
+        install_crd(server, DEFAULTS_CRD)
         server.start_controllers()
         with FakeNode(server) as node:
             yield server

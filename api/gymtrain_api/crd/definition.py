@@ -6,12 +6,15 @@ from gymtrain_api import labels
 from gymtrain_api.conditions import ConditionType
 from gymtrain_api.crd.rules import add_rules
 from gymtrain_api.crd.structural import Schema, structural_schema
+from gymtrain_api.defaults import NAME as DEFAULTS_NAME
+from gymtrain_api.defaults import RunDefaults
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_api.validations import RULES
 
 NAME = f"{labels.PLURAL}.{labels.GROUP}"
 FILE_NAME = f"{labels.GROUP}_{labels.PLURAL}.yaml"
+DEFAULTS_FILE_NAME = f"{labels.GROUP}_{labels.DEFAULTS_PLURAL}.yaml"
 
 
 def custom_resource_definition() -> dict[str, Any]:
@@ -46,6 +49,61 @@ def custom_resource_definition() -> dict[str, Any]:
                 }
             ],
         },
+    }
+
+
+def defaults_definition() -> dict[str, Any]:
+    """The CRD of the defaults of a namespace, as a manifest."""
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": f"{labels.DEFAULTS_PLURAL}.{labels.GROUP}",
+            "annotations": {"helm.sh/resource-policy": "keep"},
+        },
+        "spec": {
+            "group": labels.GROUP,
+            "scope": "Namespaced",
+            "names": {
+                "kind": labels.DEFAULTS_KIND,
+                "listKind": f"{labels.DEFAULTS_KIND}List",
+                "plural": labels.DEFAULTS_PLURAL,
+                "singular": labels.DEFAULTS_PLURAL,
+                "categories": ["gymtrain"],
+            },
+            "versions": [
+                {
+                    "name": labels.VERSION,
+                    "served": True,
+                    "storage": True,
+                    "schema": {"openAPIV3Schema": defaults_schema()},
+                }
+            ],
+        },
+    }
+
+
+def defaults_schema() -> Schema:
+    """Schema of the defaults of a namespace."""
+    return {
+        "type": "object",
+        "description": "Defaults for the runs of a namespace that start from now on. They go over those of the "
+        "cluster, and the spec of a run goes over both.",
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"type": "string", "description": f"{labels.API_VERSION}."},
+            "kind": {"type": "string", "description": f"{labels.DEFAULTS_KIND}."},
+            "metadata": {"type": "object", "properties": {"name": {"type": "string"}}},
+            "spec": structural_schema(RunDefaults, defaults=False),
+        },
+        "x-kubernetes-validations": [
+            {
+                "rule": f"self.metadata.name == '{DEFAULTS_NAME}'",
+                "message": f"a namespace has one {labels.DEFAULTS_KIND}, which is called {DEFAULTS_NAME}",
+                "fieldPath": ".metadata.name",
+                "reason": "FieldValueInvalid",
+            }
+        ],
     }
 
 

@@ -5,7 +5,14 @@ field descriptions. Field names are camelCase on the wire and snake_case in Pyth
 Only implemented fields are here.
 """
 
-from gymtrain_api.spec.base import CIDR_PATTERN, DECIMAL_PATTERN, IMAGE_PATTERN, SIZE_PATTERN, PodSettings
+from gymtrain_api.spec.base import (
+    CIDR_PATTERN,
+    DECIMAL_PATTERN,
+    GPU_RESOURCE_PATTERN,
+    IMAGE_PATTERN,
+    SIZE_PATTERN,
+    PodSettings,
+)
 from gymtrain_api.spec.data import (
     Data,
     Dataset,
@@ -25,6 +32,7 @@ from gymtrain_api.spec.training import CorrectionMode, FailureAction, Inference,
 __all__ = [
     "CIDR_PATTERN",
     "DECIMAL_PATTERN",
+    "GPU_RESOURCE_PATTERN",
     "IMAGE_PATTERN",
     "SIZE_PATTERN",
     "CorrectionMode",

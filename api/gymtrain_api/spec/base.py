@@ -13,6 +13,7 @@ DECIMAL_PATTERN = r"^[0-9]+(\.[0-9]+)?$"
 SIZE_PATTERN = r"^[0-9]+(\.[0-9]+)?(Ki|Mi|Gi|Ti|k|M|G|T)?$"
 CIDR_PATTERN = r"^[0-9a-fA-F.:]+/[0-9]{1,3}$"
 IMAGE_PATTERN = r"^[a-zA-Z0-9][-a-zA-Z0-9._:/@]*$"
+GPU_RESOURCE_PATTERN = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/[a-zA-Z0-9]([-a-zA-Z0-9_.]*[a-zA-Z0-9])?)?$"
 
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 

@@ -7,12 +7,18 @@ from pydantic import Field
 from gymtrain_api.sources import PUSH_PATTERN
 from gymtrain_api.spec.base import (
     DECIMAL_PATTERN,
+    GPU_RESOURCE_PATTERN,
     SIZE_PATTERN,
     KubernetesObject,
     PodSettings,
     SecretRef,
     Spec,
     bytes_of,
+)
+
+GPU_RESOURCE_NAME = (
+    "Extended resource that the GPUs are requested by, such as amd.com/gpu or nvidia.com/mig-1g.10gb. Empty: none, "
+    "since the template's resourceClaims bring the GPUs (DRA). Defaults to the cluster's, or nvidia.com/gpu."
 )
 
 
@@ -54,7 +60,13 @@ class Inference(PodSettings):
         "are its workers. It has nodes x gpus workers: by default tensor parallel within a pod and pipeline parallel "
         "across pods (on the CPU one a pod, tensor parallel). args can have other sizes with the same product.",
     )
-    gpus: int = Field(0, ge=0, le=64, description="GPUs per pod (nvidia.com/gpu). 0 serves on the CPU.")
+    gpus: int = Field(0, ge=0, le=64, description="GPUs per pod. 0 serves on the CPU.")
+    gpu_resource_name: str | None = Field(
+        None,
+        pattern=GPU_RESOURCE_PATTERN,
+        max_length=317,
+        description=GPU_RESOURCE_NAME,
+    )
     args: list[Annotated[str, Field(min_length=1, max_length=1024)]] = Field(
         default_factory=list,
         max_length=128,
@@ -182,7 +194,13 @@ class Trainer(PodSettings):
     )
     nodes: int = Field(1, ge=1, le=1024, description="Number of pods of the Job, one per node.")
     processes_per_node: int = Field(1, ge=1, le=64, description="Processes that torchrun starts in each pod.")
-    gpus: int = Field(0, ge=0, le=64, description="GPUs per pod (nvidia.com/gpu). 0 trains on the CPU.")
+    gpus: int = Field(0, ge=0, le=64, description="GPUs per pod. 0 trains on the CPU.")
+    gpu_resource_name: str | None = Field(
+        None,
+        pattern=GPU_RESOURCE_PATTERN,
+        max_length=317,
+        description=GPU_RESOURCE_NAME,
+    )
     config: KubernetesObject = Field(
         default_factory=dict,
         description="Settings of TRL's AsyncGRPOConfig, under TRL's own names, such as learning_rate, max_steps, "

@@ -172,13 +172,16 @@ def _with_daemon(settings: Settings) -> Object:
 
 
 def _installer(settings: Settings) -> Object:
+    # Whoever limits the CPU of all sandboxes may do so for a quota, which admits no pod with a container without.
+    own = (settings.spec.resources or {}).get("limits") or {}
+    limits = {"memory": "64Mi"} | ({"cpu": own["cpu"]} if "cpu" in own else {})
     return {
         "name": INSTALLER,
         "image": settings.daemon_image,
         "imagePullPolicy": settings.pull_policy,
         "command": [f"/{DAEMON}", "install", DAEMON_DIR],
         "volumeMounts": [{"name": _VOLUME, "mountPath": DAEMON_DIR}],
-        "resources": {"requests": {"cpu": "1m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
+        "resources": {"requests": {"cpu": "1m", "memory": "16Mi"}, "limits": limits},
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,

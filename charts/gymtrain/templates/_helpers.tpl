@@ -53,6 +53,13 @@ gymtrain's names, so a name without a registry is refused; the tag `dev` means t
 - apiGroups: [gymtrain.dev]
   resources: [gymtrainingruns/status]
   verbs: [update]
+# What a namespace has for all of its runs: its defaults, and whether its quotas require limits.
+- apiGroups: [gymtrain.dev]
+  resources: [gymtrainingdefaults]
+  verbs: [get]
+- apiGroups: [""]
+  resources: [resourcequotas]
+  verbs: [list]
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, create, patch, delete]

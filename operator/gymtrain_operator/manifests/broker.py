@@ -135,6 +135,7 @@ def _deployment(run: RunContext, backend: SandboxBackend, why: str) -> Object:
         run.broker_image,
         ["python", "-m", "gymtrain_broker"],
         requests=_REQUESTS,
+        role=labels.Role.BROKER,
         mounts=[_TOKEN_MOUNT, _IDENTITY_MOUNT],
         env=[
             {"name": wiring.ENV_SANDBOX_IMAGE, "value": run.sandbox_image},

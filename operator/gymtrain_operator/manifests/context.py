@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gymtrain_api import names
+from gymtrain_api.defaults import AppliedDefaults, RunDefaults
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.status import Images
 from gymtrain_api.wiring import GymServerInfo
@@ -24,6 +25,7 @@ class Defaults:
         operator_namespace: where the operator runs, so that it may call the run's pods; None if it
             runs outside of the cluster.
         scrapers: who may read the metrics of the run's pods.
+        cluster: what holds for the runs of all namespaces, unless a namespace or a run says otherwise.
     """
 
     gym: str = "gymtrain/gym:dev"
@@ -39,6 +41,7 @@ class Defaults:
     image_volumes: bool = False
     operator_namespace: str | None = None
     scrapers: Scrapers = field(default_factory=Scrapers)
+    cluster: RunDefaults = field(default_factory=RunDefaults)
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,8 @@ class RunContext:
     Attributes:
         recorded: images that the run has used so far; what is left out follows from the spec and the defaults.
         kept: names of its objects, where it was begun by a release that gave others.
+        applied: defaults of cluster and namespace that the run is made with; those fields of the spec that they fill in
+            are filled in.
         lineage: uid of the run that this one was restored from, which its checkpoints carry; its own for any other.
     """
 
@@ -71,6 +76,7 @@ class RunContext:
     defaults: Defaults = field(default_factory=Defaults)
     recorded: Images = field(default_factory=Images)
     kept: KeptNames = field(default_factory=KeptNames)
+    applied: AppliedDefaults = field(default_factory=AppliedDefaults)
     lineage: str = ""
 
     def gym_server(self, server: str) -> str:
@@ -90,12 +96,16 @@ class RunContext:
     @property
     def gym_image(self) -> str:
         """Image of the Gym servers, of the Gym preflight and of the data preparation."""
-        return self.recorded.gym or self.spec.gym.image or self.defaults.gym
+        return self.recorded.gym or self.spec.gym.image or self.applied.images.gym or self.defaults.gym
 
     @property
     def trainer_image(self) -> str:
         """Image of gymtrain's trainer, of its preflight and of the model fetch."""
-        default = self.defaults.trainer_gpu if self.spec.trainer.gpus else self.defaults.trainer
+        images = self.applied.images
+        if self.spec.trainer.gpus:
+            default = images.trainer_gpu or self.defaults.trainer_gpu
+        else:
+            default = images.trainer or self.defaults.trainer
         own = self.spec.trainer.image if self.spec.trainer.command is None else None
         return self.recorded.trainer or own or default
 
@@ -108,23 +118,27 @@ class RunContext:
     @property
     def gateway_image(self) -> str:
         """Image of the gateway."""
-        return self.recorded.gateway or self.spec.gateway.image or self.defaults.gateway
+        return self.recorded.gateway or self.spec.gateway.image or self.applied.images.gateway or self.defaults.gateway
 
     @property
     def inference_image(self) -> str:
         """Image of vLLM."""
-        default = self.defaults.inference_gpu if self.spec.inference.gpus else self.defaults.inference
+        images = self.applied.images
+        if self.spec.inference.gpus:
+            default = images.inference_gpu or self.defaults.inference_gpu
+        else:
+            default = images.inference or self.defaults.inference
         return self.recorded.inference or self.spec.inference.image or default
 
     @property
     def broker_image(self) -> str:
         """Image of the sandbox broker."""
-        return self.recorded.broker or self.defaults.broker
+        return self.recorded.broker or self.applied.images.broker or self.defaults.broker
 
     @property
     def sandbox_image(self) -> str:
         """Image with the daemon of the sandboxes."""
-        return self.recorded.sandbox or self.defaults.sandbox
+        return self.recorded.sandbox or self.applied.images.sandbox or self.defaults.sandbox
 
     @property
     def images(self) -> Images:

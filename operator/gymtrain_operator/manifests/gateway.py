@@ -32,6 +32,7 @@ def _deployment(run: RunContext) -> Object:
         ["python", "-m", "gymtrain_gateway"],
         requests=_REQUESTS,
         settings=gateway,
+        role=labels.Role.GATEWAY,
         ports=[{"name": "http", "containerPort": wiring.GATEWAY_PORT}],
         # Imports take a second of CPU, which on a node where everything starts at once may be minutes.
         startupProbe=health | {"periodSeconds": 1, "failureThreshold": 600},

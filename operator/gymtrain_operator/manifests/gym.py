@@ -91,6 +91,7 @@ def _deployment(run: RunContext, gym: GymServers, name: str, kind: ServerKind) -
         ],
         requests=_RAY_REQUESTS if uses_ray else _REQUESTS[kind],
         settings=settings,
+        role=labels.Role.GYM,
         ports=[{"name": "http", "containerPort": wiring.GYM_PORT}],
         # Imports take 4-6 s on an idle core and minutes on a node where everything starts at once.
         startupProbe=check | {"periodSeconds": 2, "failureThreshold": 300},

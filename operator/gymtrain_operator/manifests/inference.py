@@ -7,12 +7,13 @@ from gymtrain_api import labels, names, wiring
 from gymtrain_operator.kinds import Object
 from gymtrain_operator.manifests.context import RunContext
 from gymtrain_operator.manifests.objects import deployment, hash_input, pod_groups, service
-from gymtrain_operator.manifests.pod import container, pod_template, shared_memory
+from gymtrain_operator.manifests.pod import container, gpu_limits, pod_template, shared_memory
 from gymtrain_operator.manifests.sources import model_in_server_pods
 from gymtrain_operator.manifests.volumes import checkpoint_mount, checkpoint_volume, compile_cache, is_shared_with_vllm
 
 CONTAINER = "inference"
 _REQUESTS = {"cpu": "250m", "memory": "2Gi"}
+_LIMITS = {"cpu": "4", "memory": "8Gi"}
 # Where the other pods of a group reach this one; vLLM would look for the address of a way to the internet.
 _OWN_ADDRESS: Object = {"name": "VLLM_HOST_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
 
@@ -104,8 +105,10 @@ def _pods(run: RunContext, role: labels.Role, more: dict[str, Any]) -> dict[str,
         ["python", "-m", "gymtrain_vllm.serve"],
         mounts=[*mounts, *cache.mounts],
         requests=_REQUESTS,
+        limits=_LIMITS,
         settings=inference,
-        gpus=inference.gpus,
+        gpu_limits=gpu_limits(inference),
+        role=role,
         **more,
     )
     return pod_template(

@@ -87,7 +87,7 @@ def _around_sandboxes(run: RunContext) -> Object:
     if network.mode == "EgressAllowed":
         rule: Object = {"to": [{"ipBlock": _block(cidr)} for cidr in network.cidrs]}
         ports = [{"port": port, "protocol": "TCP"} for port in network.ports]
-        egress = [rule | ({"ports": ports} if ports else {}), _DNS]
+        egress = [rule | ({"ports": ports} if ports else {}), _to_name_servers(run)]
     return {
         "podSelector": _pods(run, "In", [labels.Role.SANDBOX]),
         "policyTypes": ["Ingress", "Egress"],
@@ -121,19 +121,42 @@ def _pods(run: RunContext, operator: str, roles: list[labels.Role]) -> Object:
     }
 
 
-def _dns_ports() -> list[Object]:
-    return [{"port": 53, "protocol": protocol} for protocol in ("UDP", "TCP")]
+def _dns_ports(*ports: int) -> list[Object]:
+    return [{"port": port, "protocol": protocol} for port in ports or (53,) for protocol in ("UDP", "TCP")]
+
+
+def _to_name_servers(run: RunContext) -> Object:
+    """Opens DNS: to where the cluster's defaults say that it is, or to where it is in most clusters."""
+    dns = run.applied.dns
+    if dns is None:
+        return _DNS
+    peers: list[Object] = [{"ipBlock": {"cidr": cidr}} for cidr in dns.cidrs]
+    if dns.namespace is not None:
+        peers.append(_name_servers(dns.namespace, {"matchLabels": dns.pod_labels} if dns.pod_labels else {}))
+    return {"to": peers, "ports": _dns_ports(*dns.ports)} if peers else {"ports": _dns_ports(*dns.ports)}
+
+
+def _name_servers(namespace: str, pods: Object) -> Object:
+    return {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}, "podSelector": pods}
 
 
 _OPERATOR: Object = {"matchLabels": OPERATOR_LABELS}
 _DNS: Object = {
     "to": [
-        {
-            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
-            "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
-        }
+        # By their labels on kubeadm, kind, GKE, EKS, AKS, k3s and RKE2 (kube-dns, which CoreDNS has too), NodeLocal
+        # DNSCache, and charts of CoreDNS.
+        _name_servers(
+            "kube-system",
+            {
+                "matchExpressions": [
+                    {"key": "k8s-app", "operator": "In", "values": ["kube-dns", "coredns", "node-local-dns"]}
+                ]
+            },
+        ),
+        _name_servers("openshift-dns", {}),  # its pods listen on 5353, and policies see the pods' port
+        {"ipBlock": {"cidr": "169.254.20.10/32"}},  # NodeLocal DNSCache, on the node itself
     ],
-    "ports": _dns_ports(),
+    "ports": _dns_ports(53, 5353),
 }
 _ANYWHERE_BUT_METADATA: list[Object] = [
     # Name servers may have a link-local address (NodeLocal DNSCache).

@@ -5,11 +5,16 @@ from typing import Any
 
 from gymtrain_api import labels, names, wiring
 from gymtrain_api.merge import merge
-from gymtrain_api.spec import PodSettings
+from gymtrain_api.spec import Inference, PodSettings
+from gymtrain_api.spec.training import Trainer
 from gymtrain_operator.kinds import Object
+from gymtrain_operator.manifests import platform
 from gymtrain_operator.manifests.context import RunContext
 
 _USER = 65532
+# Of a container where a quota requires limits, and nobody has set its resources.
+_LIMITS = {"cpu": "1", "memory": "2Gi", "ephemeral-storage": "20Gi"}
+_FIXED_IDS: Object = {"runAsUser": _USER, "runAsGroup": _USER, "fsGroup": _USER}
 
 _HOME = f"{wiring.SCRATCH_DIR}/home"
 _TMP = f"{wiring.SCRATCH_DIR}/tmp"  # noqa: S108 - in the pod's own volume
@@ -39,26 +44,35 @@ def container(
     mounts: Sequence[Object] = (),
     env: Sequence[Object] = (),
     requests: dict[str, str] | None = None,
+    limits: dict[str, str] | None = None,
     settings: PodSettings | None = None,
-    gpus: int = 0,
+    gpu_limits: dict[str, str] | None = None,
+    role: labels.Role | None = None,
     **more: Any,
 ) -> Object:
     """Builds a container under restricted Pod Security with the run's settings and scratch space mounted.
 
-    `requests` stand unless `settings` brings resources of its own; GPUs are added to either.
+    `requests` stand unless `settings`, or the defaults for the main container of `role`, bring resources. To either are
+    added GPUs, and of `limits` those that the namespace's quotas require: of resources that were set, the request.
     """
     resources: dict[str, Any] = {"requests": dict(requests or {"cpu": "20m", "memory": "128Mi"})}
-    if settings and settings.resources is not None:
-        resources = dict(settings.resources)
-    if gpus:
-        resources = merge({"limits": {"nvidia.com/gpu": str(gpus)}}, resources)
+    wanted = settings.resources if settings and settings.resources is not None else None
+    if wanted is None and role is not None:
+        wanted = run.applied.main_resources(role)
+    limits = _LIMITS | (limits or {})
+    if wanted is not None:
+        resources = dict(wanted)
+        limits |= resources.get("requests") or {}
+    if gpu_limits:
+        resources = merge({"limits": gpu_limits}, resources)
+    resources = platform.with_required_limits(resources, run.applied, limits)
     return {
         "name": name,
         "image": image,
         "imagePullPolicy": run.defaults.pull_policy,
         "command": list(command),
-        "env": _one_of_each_name([*_ENV, *env]),
-        "volumeMounts": [*_SCRATCH_MOUNTS, _RUN_CONFIG_MOUNT, *mounts],
+        "env": _one_of_each_name([*_ENV, *platform.env(run), *env]),
+        "volumeMounts": [*_SCRATCH_MOUNTS, _RUN_CONFIG_MOUNT, *platform.mounts(run.applied), *mounts],
         "resources": resources,
         # What a crashed container said last reaches the status even where it wrote no message.
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -91,7 +105,8 @@ def pod_template(
     template: dict[str, Any] | None = None,
     **more: Any,
 ) -> dict[str, Any]:
-    """Builds a pod template of the run, with the user's partial `template` merged over it.
+    """Builds a pod template of the run, with what cluster and namespace have as defaults for the role, and then the
+    user's partial `template`, merged over it.
 
     What can't be overridden: the labels by which Services, policies and the operator find the pod, and that it
     gets no token of its ServiceAccount.
@@ -102,9 +117,7 @@ def pod_template(
         "terminationGracePeriodSeconds": grace_seconds,
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": _USER,
-            "runAsGroup": _USER,
-            "fsGroup": _USER,
+            **({} if run.applied.user_ids == "Assigned" else _FIXED_IDS),
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
@@ -113,6 +126,7 @@ def pod_template(
         "volumes": [
             {"name": "scratch", "emptyDir": {}},
             {"name": "run", "configMap": {"name": names.run_config(run.name)}},
+            *platform.volumes(run.applied),
             *volumes,
         ],
     }
@@ -120,10 +134,17 @@ def pod_template(
         spec["initContainers"] = list(init)
     if account := service_account or run.spec.service_account_name:
         spec["serviceAccountName"] = account
-    merged = merge({"metadata": {"labels": own}, "spec": spec}, template or {})
+    merged = merge({"metadata": {"labels": own}, "spec": spec}, run.applied.pod_template(role))
+    merged = merge(merged, template or {})
     merged["metadata"]["labels"] = merged["metadata"].get("labels", {}) | own
     merged["spec"]["automountServiceAccountToken"] = False
     return merged
+
+
+def gpu_limits(part: Inference | Trainer) -> dict[str, str]:
+    """Returns the limit by which pods get their GPUs; none where a resource claim of the template brings them."""
+    resource = "nvidia.com/gpu" if part.gpu_resource_name is None else part.gpu_resource_name
+    return {resource: str(part.gpus)} if part.gpus and resource else {}
 
 
 def shared_memory() -> tuple[Object, Object]:

@@ -26,6 +26,7 @@ GYM_CONTAINER = "gym"
 TRAINER_CONTAINER = "trainer"
 INFERENCE_CONTAINER = "inference"
 CONTAINERS = (GYM_CONTAINER, TRAINER_CONTAINER, INFERENCE_CONTAINER)
+_LIMITS = {"cpu": "1", "memory": "4Gi"}
 
 # Live settings: no check depends on them, so a change of them needs no new preflight.
 _UNCHECKED: Mapping[str, Mapping[str, bool | set[str]] | set[str] | bool] = {
@@ -48,6 +49,9 @@ def preflight_hash(run: RunContext) -> str:
     servers = run.spec.gym.servers
     spec["gym"]["servers"] = sorted(servers)  # their names are checked, their pods are not
     spec["checks"] = CONTAINERS  # a pod of another release, which checked less, is none of ours
+    # Images may differ, as default images may: the pod keeps note of those that it has.
+    if applied := run.applied.model_dump(mode="json", exclude={"images", "ttl_seconds_after_finished"}):
+        spec["defaults"] = applied
     return digest(spec)
 
 
@@ -68,6 +72,7 @@ def preflight_pod(run: RunContext) -> Object:
         mounts=[INDEX_MOUNT, *fetched.read, *sources.mounts],
         env=run.spec.gym.env,
         requests={"cpu": "50m", "memory": "256Mi"},
+        limits=_LIMITS,
     )
     trainer = container(
         run,
@@ -78,6 +83,7 @@ def preflight_pod(run: RunContext) -> Object:
         env=[*token_env(run), *run.spec.trainer.env],
         **push_keys(run),
         requests={"cpu": "50m", "memory": "512Mi"},
+        limits=_LIMITS,
     )
     inference = container(
         run,
@@ -87,6 +93,7 @@ def preflight_pod(run: RunContext) -> Object:
         mounts=[model.mount],
         # Less than the trainer's share of a busy core: its check is the longer one where no vLLM has to be imported.
         requests={"cpu": "20m", "memory": "512Mi"},
+        limits=_LIMITS,
     )
     name = names.preflight(run.name, preflight_hash(run))
     template = pod_template(

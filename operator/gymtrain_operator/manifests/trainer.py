@@ -6,7 +6,7 @@ from gymtrain_operator.manifests.broker import client_env, token_mount, token_vo
 from gymtrain_operator.manifests.config_maps import GYM_CONFIG_MOUNT, gym_config_volume
 from gymtrain_operator.manifests.context import RunContext
 from gymtrain_operator.manifests.objects import digest, hash_input, metadata, service, stamped
-from gymtrain_operator.manifests.pod import container, pod_template, shared_memory
+from gymtrain_operator.manifests.pod import container, gpu_limits, pod_template, shared_memory
 from gymtrain_operator.manifests.sources import (
     INDEX_MOUNT,
     INDEX_VOLUME,
@@ -19,6 +19,7 @@ from gymtrain_operator.manifests.volumes import checkpoint_mount, checkpoint_vol
 
 CONTAINER = "trainer"
 _REQUESTS = {"cpu": "250m", "memory": "2Gi"}
+_LIMITS = {"cpu": "4", "memory": "8Gi"}
 # Changes nothing but the reason of the Job's end, which outlives the pods: PodFailurePolicy instead of
 # BackoffLimitExceeded where the cluster took a pod away.
 _BY_THE_CLUSTER = {
@@ -77,8 +78,10 @@ def trainer_job(run: RunContext, attempt: int) -> Object:
             *trainer.env,
         ],
         requests=_REQUESTS,
+        limits=_LIMITS,
         settings=trainer,
-        gpus=trainer.gpus,
+        gpu_limits=gpu_limits(trainer),
+        role=labels.Role.TRAINER,
         **push_keys(run),
         ports=[
             {"name": "http", "containerPort": wiring.TRAINER_PORT},

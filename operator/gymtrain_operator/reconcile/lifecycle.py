@@ -118,6 +118,8 @@ def seconds_to_live(seen: Observation, before: GymTrainingRunStatus) -> float | 
     told = [c.last_transition_time for c in before.conditions if c.type in ENDS and c.status == "True"]
     times = [time for text in (before.completion_time, *told) if (time := to_seconds(text)) is not None]
     ttl = seen.run.spec.ttl_seconds_after_finished if seen.run.spec else None
+    if seen.run.spec and ttl is None and before.defaults is not None:
+        ttl = before.defaults.ttl_seconds_after_finished
     return None if ttl is None or not times else ttl - (seen.now - max(times))
 
 

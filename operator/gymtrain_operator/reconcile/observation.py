@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gymtrain_api import labels
+from gymtrain_api.defaults import RunDefaults
 from gymtrain_api.pods import condition
 from gymtrain_api.record import Record
 from gymtrain_api.spec import GymTrainingRunSpec
@@ -111,11 +112,27 @@ class AgentSandbox:
 
 
 @dataclass(frozen=True)
+class NamespaceDefaults:
+    """What the run's namespace has for all of its runs.
+
+    Attributes:
+        defaults: None where it has no GymTrainingDefaults.
+        error: why they can't be read; empty if they can.
+        required_limits: resources of which its quotas count limits, so that no pod without them is admitted.
+    """
+
+    defaults: RunDefaults | None = None
+    error: str = ""
+    required_limits: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Observation:
     """The input of `plan`.
 
     Attributes:
         now: seconds since the epoch.
+        namespace: its defaults; not read once the run keeps its own.
         verdict: of the ConfigMap, so it outlives the preflight pod.
         preflight_output: of the finished preflight pod of the current spec.
         missing: sentences on objects that the spec names and that don't exist.
@@ -131,6 +148,7 @@ class Observation:
     run: Run
     now: float
     children: Children = field(default_factory=Children)
+    namespace: NamespaceDefaults = field(default_factory=NamespaceDefaults)
     verdict: Verdict | None = None
     preflight_output: PreflightOutput | None = None
     missing: tuple[str, ...] = ()

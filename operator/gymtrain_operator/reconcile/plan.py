@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from gymtrain_api import labels
 from gymtrain_api.conditions import ConditionType, Reason
+from gymtrain_api.defaults import AppliedDefaults, with_defaults
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.status import GymTrainingRunStatus, Images
 from gymtrain_operator.kinds import Object
@@ -23,6 +24,7 @@ from gymtrain_operator.reconcile import lifecycle, preflight, record, servers, t
 from gymtrain_operator.reconcile.attempts import current_attempt
 from gymtrain_operator.reconcile.changes import Changes, Deletion, Failure, sooner
 from gymtrain_operator.reconcile.conditions import StatedCondition, false_condition
+from gymtrain_operator.reconcile.defaulting import applied_defaults, shown
 from gymtrain_operator.reconcile.events import Event, events_between
 from gymtrain_operator.reconcile.immutable_fields import effective_spec, recorded_spec
 from gymtrain_operator.reconcile.observation import Observation
@@ -74,14 +76,15 @@ def _next(seen: Observation, defaults: Defaults) -> Plan:
         return _unreadable(seen, before)
     passed = seen.verdict is not None and before.is_true(ConditionType.PREFLIGHT_PASSED)
     recorded = recorded_spec(seen.children, seen.run.name) if passed else None
-    effective = effective_spec(seen.run.spec, recorded)
+    applied = applied_defaults(seen, before, defaults, passed=passed)
+    effective = effective_spec(with_defaults(seen.run.spec, applied), recorded)
     lineage = seen.run.record.uid if seen.run.record else seen.run.uid
     run = RunContext(seen.run.name, seen.run.namespace, seen.run.uid, effective.spec, defaults, lineage=lineage)
-    run = replace(run, kept=kept_names(seen.children, run.name))
+    run = replace(run, kept=kept_names(seen.children, run.name), applied=applied)
     verdict = preflight.standing_verdict(seen, run, before)
     run = replace(run, recorded=recorded_images(seen, run, verdict, before))
     if run.spec.suspend:
-        return _suspended(seen, before, run.images if verdict else None)
+        return _suspended(seen, run, before, run.images if verdict else None)
     return _active(seen, run, before, effective.ignored)
 
 
@@ -112,7 +115,7 @@ def _after_the_end(seen: Observation, before: GymTrainingRunStatus) -> Plan:
     )
 
 
-def _suspended(seen: Observation, before: GymTrainingRunStatus, images: Images | None) -> Plan:
+def _suspended(seen: Observation, run: RunContext, before: GymTrainingRunStatus, images: Images | None) -> Plan:
     passed = before.condition(ConditionType.PREFLIGHT_PASSED)
     conditions = lifecycle.suspended_conditions(seen)
     if passed is not None and passed.status == "True":
@@ -123,6 +126,7 @@ def _suspended(seen: Observation, before: GymTrainingRunStatus, images: Images |
         attempt=current_attempt(seen, before) if before.attempt else None,
         preflight_hash=before.preflight_hash,
         images=images,
+        defaults=shown(run.applied),
         progress=before.progress,
     )
     return _plan(seen, before, facts, lifecycle.stop_all(seen))
@@ -131,7 +135,10 @@ def _suspended(seen: Observation, before: GymTrainingRunStatus, images: Images |
 def _active(seen: Observation, run: RunContext, before: GymTrainingRunStatus, ignored: tuple[str, ...]) -> Plan:
     times = lifecycle.run_times(seen, before, suspend=False)
     suspension = (lifecycle.not_suspended(before),)
-    facts = Facts(times=times, conditions=suspension, attempt=before.attempt, progress=before.progress)
+    defaults = shown(run.applied)
+    facts = Facts(
+        times=times, conditions=suspension, attempt=before.attempt, progress=before.progress, defaults=defaults
+    )
     remaining = lifecycle.remaining_seconds(seen, run, times)
     if mistake := fatal_rejection(seen, before):
         return _ended(seen, before, replace(facts, images=before.images), mistake)
@@ -139,7 +146,7 @@ def _active(seen: Observation, run: RunContext, before: GymTrainingRunStatus, ig
     check = preflight.step(seen, run, before, ignored)
     changes = check.changes.and_then(outdated_policies(seen.children, run)).and_then(Changes(requeue_after=remaining))
     if check.verdict is None:
-        facts = Facts(times=times, conditions=suspension + changes.conditions)
+        facts = Facts(times=times, conditions=suspension + changes.conditions, defaults=defaults)
         if check.failure:
             return _ended(seen, before, facts, check.failure)
         if remaining is not None and remaining <= 0:
@@ -149,7 +156,13 @@ def _active(seen: Observation, run: RunContext, before: GymTrainingRunStatus, ig
     if seen.run.preflight_only:
         told = false_condition(ConditionType.PROGRESSING, Reason.PREFLIGHT_ONLY, _PREFLIGHT_ONLY)
         conditions = (*suspension, *changes.conditions, told)
-        facts = Facts(times=times, conditions=conditions, preflight_hash=check.verdict.hash, images=run.images)
+        facts = Facts(
+            times=times,
+            conditions=conditions,
+            preflight_hash=check.verdict.hash,
+            images=run.images,
+            defaults=defaults,
+        )
         return _plan(seen, before, facts, changes)
 
     up = servers.step(seen, run, check.verdict, before)
@@ -162,6 +175,7 @@ def _active(seen: Observation, run: RunContext, before: GymTrainingRunStatus, ig
         disrupted_attempts=trained.disrupted,
         preflight_hash=check.verdict.hash,
         images=run.images,
+        defaults=defaults,
         weight_sync=weight_sync.with_version(up.weight_sync, trained.report),
         progress=shown_progress(trained.report, before.progress, seen.now),
         servers=up.statuses,
@@ -193,10 +207,11 @@ def _ended(seen: Observation, before: GymTrainingRunStatus, facts: Facts, failur
         status,
         delete=lifecycle.tear_down(seen).delete,
         events=events_between(seen.run.status, status),
-        requeue_after=1.0 if seen.run.spec and _looks_again(seen.run.spec) else None,
+        requeue_after=1.0 if seen.run.spec and _looks_again(seen.run.spec, facts.defaults) else None,
     )
 
 
-def _looks_again(spec: GymTrainingRunSpec) -> bool:
+def _looks_again(spec: GymTrainingRunSpec, defaults: AppliedDefaults | None) -> bool:
     """Whether something is left to do about an ended run."""
-    return spec.ttl_seconds_after_finished is not None or spec.sandboxes is not None
+    lives = with_defaults(spec, defaults or AppliedDefaults()).ttl_seconds_after_finished
+    return lives is not None or spec.sandboxes is not None

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from gymtrain_api.condition_table import CONDITIONS, reason_row
 from gymtrain_api.conditions import ConditionType, Reason
+from gymtrain_api.defaults import AppliedDefaults
 from gymtrain_api.status import Condition, GymTrainingRunStatus, Images, Progress, ServerStatus, WeightSyncStatus
 from gymtrain_api.times import to_text
 from gymtrain_operator.reconcile.changes import Failure
@@ -20,6 +21,7 @@ class Facts:
         conditions: those left out are waiting for their turn.
         disrupted_attempts: None where they were not looked at, and are as before.
         images: None before preflight has passed.
+        defaults: None where cluster and namespace have none.
         end: the failure that ends the run, or True for completion; None while it runs.
     """
 
@@ -29,6 +31,7 @@ class Facts:
     disrupted_attempts: tuple[int, ...] | None = None
     preflight_hash: str | None = None
     images: Images | None = None
+    defaults: AppliedDefaults | None = None
     weight_sync: WeightSyncStatus | None = None
     progress: Progress | None = None
     servers: tuple[ServerStatus, ...] = field(default=())
@@ -53,6 +56,7 @@ def build(before: GymTrainingRunStatus, facts: Facts, generation: int, now: floa
         disrupted_attempts=list(disrupted),
         preflight_hash=facts.preflight_hash,
         images=facts.images,
+        defaults=facts.defaults,
         conditions=conditions,
         weight_sync=facts.weight_sync,
         progress=facts.progress,

@@ -153,7 +153,7 @@ async def test_few_logs_are_read_at_the_same_time() -> None:
     world.reconcile()
     world.preflight_pod["status"] = {"phase": "Succeeded"}
     seen = world.observe()
-    read = [observer._preflight_output(seen.run, seen.children) for _ in range(20)]
+    read = [observer._preflight_output(seen) for _ in range(20)]
     outputs = await asyncio.gather(*read)
     await observer._session.close()
     assert all(output is not None and output.trainer == TRAINER_VERDICT for output in outputs)
