@@ -345,8 +345,13 @@ def validate(
     ] = None,
     file: Annotated[Path | None, typer.Option("-f", "--file", help="YAML file with runs.")] = None,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Time for each run's preflight.")] = 1800,
+    show_effective: Annotated[
+        bool,
+        typer.Option("--show-effective", help="Also print, as YAML, what the run becomes with the cluster's defaults."),
+    ] = False,
 ) -> None:
     """Let the cluster check a run by types, admission and preflight, without a GPU. Exit code 1 if it fails."""
+    from gymtrain_cli.validate import effective
     from gymtrain_cli.validate import validate as check
 
     if (run is None) == (file is None):
@@ -359,6 +364,10 @@ def validate(
         verdict = check(cluster, one, timeout, lambda text, name=name: _say(f"{name}: {text}"))  # type: ignore[misc]
         failed = failed or not verdict.passed
         _write(f"{name}: {'passed' if verdict.passed else 'FAILED'}: {verdict.message}")
+        if show_effective:
+            import yaml
+
+            _write("---\n" + yaml.safe_dump(effective(one, verdict.defaults), sort_keys=False).rstrip())
     raise typer.Exit(_FAILED if failed else 0)
 
 

@@ -8,10 +8,14 @@ import copy
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from gymtrain_api import labels
 from gymtrain_api.conditions import ConditionType
+from gymtrain_api.defaults import AppliedDefaults, with_defaults
+from gymtrain_api.merge import merge
+from gymtrain_api.runs import parse_spec
 from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_client.cluster import Cluster, Object
 from gymtrain_client.errors import WatchDeadlineError
@@ -22,10 +26,37 @@ _NAME_LENGTH = 30
 
 @dataclass(frozen=True)
 class Verdict:
-    """What preflight says."""
+    """What preflight says, and the defaults of cluster and namespace that the run would be made with."""
 
     passed: bool
     message: str
+    defaults: AppliedDefaults = field(default_factory=AppliedDefaults)
+
+
+def effective(run: Object, defaults: AppliedDefaults) -> Object:
+    """Returns what a run becomes with the defaults of cluster and namespace: its spec as filled in, what its pods get
+    by role, with the run's own templates over it, and the defaults themselves.
+
+    Raises:
+        InvalidRunError: the spec doesn't fit the types.
+    """
+    spec = with_defaults(parse_spec(run["spec"]), defaults)
+    templates: dict[str, Any] = {
+        "preflight": None,
+        "gym": spec.gym.template,
+        "gateway": spec.gateway.template,
+        "inference": spec.inference.template,
+        "trainer": spec.trainer.template,
+    }
+    if spec.sandboxes is not None:
+        templates |= {"broker": None, "sandbox": spec.sandboxes.template}
+    pods = {role: merge(defaults.pod_template(role), template or {}) for role, template in templates.items()}
+    return {
+        "metadata": {"name": run["metadata"].get("name", "")},
+        "spec": spec.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True),
+        "pods": {role: template.get("spec", {}) for role, template in pods.items()},
+        "defaults": defaults.model_dump(mode="json", by_alias=True),
+    }
 
 
 def copy_of(run: Object) -> Object:
@@ -77,7 +108,11 @@ def _verdict(cluster: Cluster, name: str, deadline_seconds: float, say: Callable
         for kind in (ConditionType.FAILED, ConditionType.PREFLIGHT_PASSED):
             found = status.condition(kind)
             if found is not None and (found.status == "True" or (found.status == "False" and kind != "Failed")):
-                return Verdict(kind != ConditionType.FAILED and found.status == "True", found.message)
+                return Verdict(
+                    kind != ConditionType.FAILED and found.status == "True",
+                    found.message,
+                    status.defaults or AppliedDefaults(),
+                )
         waits = status.condition(ConditionType.PROGRESSING)
         now = waits.message if waits else "waiting for the operator"
         if now != said:

@@ -42,11 +42,10 @@ class NamespaceReader:
         required = await self._required_limits(namespace)
         try:
             document = await self._cluster.get(kinds.DEFAULTS, namespace, NAME)
+            return NamespaceDefaults(_spec_of(document), required_limits=required)
         except NotFoundError:
             return NamespaceDefaults(required_limits=required)
-        try:
-            return NamespaceDefaults(_spec_of(document), required_limits=required)
-        except InvalidDefaultsError as error:
+        except (InvalidDefaultsError, RejectedError) as error:
             where = f"{DEFAULTS_KIND} {NAME} of namespace {namespace}"
             return NamespaceDefaults(error=f"{where} can't be read: {error}", required_limits=required)
 

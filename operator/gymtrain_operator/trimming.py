@@ -67,6 +67,7 @@ _SHAPES: Mapping[str, _Shape] = {
         "status": None,
     },
     kinds.JOB.name: {"metadata": _METADATA, "spec": {"template": _IMAGES}, "status": None},
+    kinds.RESOURCE_QUOTA.name: {"metadata": _METADATA, "spec": {"hard": None}},
     kinds.CONFIG_MAP.name: {"metadata": _METADATA, "data": {PREFLIGHT_KEY: None, RUN_KEY: None}},
 }
 _OTHERS: _Shape = {"metadata": _METADATA, "status": None}

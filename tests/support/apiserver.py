@@ -125,6 +125,7 @@ class ApiServer:
         """The real controllers of Deployments, StatefulSets, Jobs, namespaces and garbage collection."""
         controllers = ["deployment", "replicaset", "statefulset", "job", "garbage-collector", "namespace"]
         controllers += ["persistentvolumeclaim-protection"]  # takes the finalizer off deleted claims
+        controllers += ["resourcequota"]  # a quota without a status admits nothing
         self.run(
             "kube-controller-manager",
             f"--kubeconfig={self.kubeconfig}",

@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
-from gymtrain_cli.validate import copy_of, validate
+from gymtrain_api.defaults import parse, resolve
+from gymtrain_cli.validate import copy_of, effective, validate
 from gymtrain_client.errors import WatchDeadlineError
+from tests.support.specs import smallest_run
 from tests.unit.cli.fake_cluster import FakeCluster
 
 RUN: dict[str, Any] = {
@@ -75,3 +77,29 @@ def test_a_preflight_that_does_not_end_is_given_up_and_the_copy_deleted(cluster:
     with pytest.raises(WatchDeadlineError, match=r"within 0\.2 s\. Last seen: no node has room"):
         validate(cluster, RUN, 0.2)  # type: ignore[arg-type]
     assert len(cluster.deleted) == 1
+
+
+def test_the_verdict_has_the_defaults_of_cluster_and_namespace(cluster: FakeCluster) -> None:
+    passed = condition("PreflightPassed", "True", "3 Gym servers")
+
+    def look(name: str) -> None:
+        cluster.runs[name]["status"] = {"conditions": [passed], "defaults": {"storageClassName": "fast"}}
+
+    cluster.on_read = look
+    assert validate(cluster, RUN, 60).defaults.storage_class_name == "fast"  # type: ignore[arg-type]
+
+
+def test_a_run_is_shown_as_it_becomes() -> None:
+    run = {
+        "metadata": {"name": "a"},
+        "spec": smallest_run(
+            trainer={"checkpoint": {"size": "1Gi"}, "template": {"spec": {"nodeSelector": {"disk": "ssd"}}}}
+        )["spec"],
+    }
+    defaults = {"storageClassName": "fast", "roles": {"trainer": {"nodeSelector": {"pool": "h100"}}}}
+    shown = effective(run, resolve([parse(defaults, "d")]))
+    assert shown["spec"]["trainer"]["checkpoint"] == {"size": "1Gi", "storageClassName": "fast"}
+    assert shown["pods"]["trainer"] == {"nodeSelector": {"pool": "h100", "disk": "ssd"}}
+    assert shown["pods"]["gym"] == {}
+    assert shown["defaults"] == defaults
+    assert shown["spec"]["model"] == run["spec"]["model"], "what nobody sets isn't there"

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gymtrain_api import labels
+from gymtrain_api.defaults import parse
 from gymtrain_api.labels import Role
 from gymtrain_operator.manifests.scrapers import ROLES, Scrapers
 from tests.support.policies import lets_in, lets_out
@@ -51,21 +52,48 @@ def test_closed_sandboxes_may_not_send_anything_out() -> None:
 def test_egress_opens_what_the_spec_names_and_dns_and_no_more() -> None:
     policies = _with_sandboxes(mode="EgressAllowed", cidrs=["10.9.0.0/16"], ports=[443])
     fence = next(p for p in policies if p["metadata"]["name"] == "run-sandboxes")
-    assert fence["spec"]["egress"] == [
-        {
-            "to": [{"ipBlock": {"cidr": "10.9.0.0/16"}}],
-            "ports": [{"port": 443, "protocol": "TCP"}],
-        },
-        {
-            "to": [
-                {
-                    "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
-                    "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
-                }
-            ],
-            "ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}],
-        },
-    ]
+    named, dns = fence["spec"]["egress"]
+    assert named == {"to": [{"ipBlock": {"cidr": "10.9.0.0/16"}}], "ports": [{"port": 443, "protocol": "TCP"}]}
+    assert {(port["port"], port["protocol"]) for port in dns["ports"]} == {
+        (53, "UDP"), (53, "TCP"), (5353, "UDP"), (5353, "TCP"),
+    }  # fmt: skip
+    kube, openshift, node = dns["to"]
+    assert kube["namespaceSelector"] == {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}
+    (labelled,) = kube["podSelector"]["matchExpressions"]
+    assert (labelled["key"], labelled["operator"]) == ("k8s-app", "In")
+    assert openshift["namespaceSelector"] == {"matchLabels": {"kubernetes.io/metadata.name": "openshift-dns"}}
+    assert node == {"ipBlock": {"cidr": "169.254.20.10/32"}}
+
+
+@pytest.mark.parametrize(
+    ("dns", "rule"),
+    [
+        (
+            {"namespace": "dns", "podLabels": {"app": "bind"}, "ports": [5300]},
+            {
+                "to": [
+                    {
+                        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "dns"}},
+                        "podSelector": {"matchLabels": {"app": "bind"}},
+                    }
+                ],
+                "ports": [{"port": 5300, "protocol": "UDP"}, {"port": 5300, "protocol": "TCP"}],
+            },
+        ),
+        (
+            {"cidrs": ["169.254.169.254/32"]},
+            {
+                "to": [{"ipBlock": {"cidr": "169.254.169.254/32"}}],
+                "ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}],
+            },
+        ),
+    ],
+)
+def test_name_servers_are_where_the_clusters_defaults_say(dns: dict[str, Any], rule: dict[str, Any]) -> None:
+    world = World(sandboxes={"network": {"mode": "EgressAllowed", "cidrs": ["10.9.0.0/16"]}})
+    world.defaults = replace(DEFAULTS, cluster=parse({"dns": dns}, "defaults"))
+    policies = world.to_servers().objects["NetworkPolicy"]
+    assert policies["run-sandboxes"]["spec"]["egress"][1] == rule
 
 
 @pytest.mark.parametrize(

@@ -88,3 +88,25 @@ def test_scrapers_that_no_policy_could_have_are_refused_at_the_start(
     with pytest.raises(SystemExit):
         parse(arguments, {})
     assert complaint in capsys.readouterr().err
+def test_the_clusters_defaults_are_json() -> None:
+    assert parse([], {}).defaults.cluster.storage_class_name is None
+    given = '{"storageClassName": "fast"}'
+    assert parse(["--defaults", given], {}).defaults.cluster.storage_class_name == "fast"
+    assert parse([], {"GYMTRAIN_DEFAULTS": given}).defaults.cluster.storage_class_name == "fast"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ('{"tolerations": [{"effect": "Never"}]}', "defaults.tolerations.0.effect: Input should be"),
+        ('{"storageClass": "fast"}', "defaults.storageClass: Extra inputs are not permitted"),
+        ("{", "--defaults: Expecting property name"),
+        ("[]", "--defaults: not an object"),
+    ],
+)
+def test_defaults_that_do_not_fit_end_the_operator_at_once(
+    given: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--defaults", given], {})
+    assert said in capsys.readouterr().err
