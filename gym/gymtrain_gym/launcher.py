@@ -27,6 +27,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from gymtrain_api.listening import bound_everywhere
 from gymtrain_api.wiring import ENV_DRAIN_SECONDS, ENV_GYM_SERVER, GYM_CONFIG_FILE, SCRATCH_DIR
 from gymtrain_gym import nemo_gym_internals
 from gymtrain_gym.config import code_scan, server_config
@@ -38,6 +39,7 @@ ENV_CONFIG_FILE = "GYMTRAIN_GYM_CONFIG"
 DRAIN_SECONDS = 25.0  # below Kubernetes' default terminationGracePeriodSeconds of 30
 MAX_ENV_BYTES = 100_000  # the kernel refuses to start a process with one variable over 128 KiB
 EX_CONFIG = 78
+_IPV4_ANY = "0.0.0.0"  # noqa: S104  a pod's only address
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -56,14 +58,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def launch(name: str, config_file: Path, bind: str, drain_seconds: float) -> None:
+def launch(name: str, config_file: Path, bind: str | None, drain_seconds: float) -> None:
     """Runs server `name` of the config in this process until SIGTERM, and drains it.
 
     Raises:
         ConfigFileError: the config can't be used.
         ServerStartError: the address is taken or can't be bound, or a Python module is missing.
     """
-    config = server_config.read(config_file, name, bind)
+    config = server_config.read(config_file, name, bind or _IPV4_ANY)  # the socket is ours, whatever it says
     listener = _listen(bind, config.port)
     scratch = _scratch()
     os.environ.setdefault("HF_HOME", str(scratch / "huggingface"))
@@ -99,7 +101,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="gymtrain_gym.launcher", description="Runs one NeMo Gym server.")
     parser.add_argument("--server", default=os.environ.get(ENV_GYM_SERVER), help="top-level key of the server")
     parser.add_argument("--config", type=Path, default=Path(os.environ.get(ENV_CONFIG_FILE, GYM_CONFIG_FILE)))
-    parser.add_argument("--bind", default="0.0.0.0", help="address to listen on")  # noqa: S104  a pod's only address
+    parser.add_argument("--bind", help="address to listen on; all of the pod's by default")
     parser.add_argument("--drain-seconds", type=float, default=os.environ.get(ENV_DRAIN_SECONDS, DRAIN_SECONDS))
     options = parser.parse_args(argv)
     if not options.server:
@@ -107,9 +109,14 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _listen(host: str | None, port: int) -> socket.socket:
     """A bound socket that does not listen yet: clients are refused until the server can answer."""
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    if host is None:
+        try:
+            return bound_everywhere(port)
+        except OSError as error:
+            raise ServerStartError(f"can't listen on port {port}: {error}") from error
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gymtrain_api.listening import any_address
 from gymtrain_api.spec import GymTrainingRunSpec, Inference
 from gymtrain_api.transports import LORA_RANKS, adapters_held, lora_rank, planned, takes_adapters, vllm_backend
 from gymtrain_api.vllm_arguments import parallel_sizes
@@ -99,7 +100,7 @@ def build(spec: GymTrainingRunSpec, model: Path, port: int, seed: int = 0, membe
     arguments = [
         f"--model={model}",
         f"--served-model-name={SERVED_MODEL_NAME}",
-        "--host=0.0.0.0",
+        f"--host={any_address()}",
         f"--port={port}",
         "--logprobs-mode=processed_logprobs",
         # Else top_k, top_p and penalties of the model's generation_config.json go into each request that leaves them

@@ -16,6 +16,7 @@ from typing import Self
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from gymtrain_api.listening import bound_everywhere
 from gymtrain_trainer.cpus import usable_cpus
 from gymtrain_trainer.errors import TrainerError
 from gymtrain_trainer.monitoring.metrics import registry
@@ -82,7 +83,8 @@ class HttpServer:
             TrainerError: the port can't be opened.
         """
         try:
-            listener = socket.create_server(("", self._port), backlog=_BACKLOG)
+            listener = bound_everywhere(self._port)
+            listener.listen(_BACKLOG)
         except OSError as error:
             raise TrainerError(f"cannot listen on port {self._port}: {error}") from error
         listener.setblocking(False)
