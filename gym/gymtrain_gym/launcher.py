@@ -27,13 +27,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gymtrain_api.listening import bound_everywhere
 from gymtrain_api.wiring import ENV_DRAIN_SECONDS, ENV_GYM_SERVER, GYM_CONFIG_FILE, SCRATCH_DIR
 from gymtrain_gym import nemo_gym_internals
 from gymtrain_gym.config import code_scan, server_config
 from gymtrain_gym.config.server_config import ServerConfig
 from gymtrain_gym.errors import ConfigFileError, GymImageError, ServerStartError
 from gymtrain_gym.server import mini_swe, ray_modes, workspace
+from gymtrain_gym.server.listening import bound, bound_everywhere
 
 ENV_CONFIG_FILE = "GYMTRAIN_GYM_CONFIG"
 DRAIN_SECONDS = 25.0  # below Kubernetes' default terminationGracePeriodSeconds of 30
@@ -111,19 +111,12 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _listen(host: str | None, port: int) -> socket.socket:
     """A bound socket that does not listen yet: clients are refused until the server can answer."""
-    if host is None:
-        try:
-            return bound_everywhere(port)
-        except OSError as error:
-            raise ServerStartError(f"can't listen on port {port}: {error}") from error
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((host, port))
+        if host is None:
+            return bound_everywhere(port)
+        return bound(socket.AF_INET6 if ":" in host else socket.AF_INET, host, port)
     except OSError as error:
-        listener.close()
-        raise ServerStartError(f"can't listen on {host}:{port}: {error}") from error
-    return listener
+        raise ServerStartError(f"can't listen on {f'{host}:' if host else 'port '}{port}: {error}") from error
 
 
 def _scratch() -> Path:

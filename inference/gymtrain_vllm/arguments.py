@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gymtrain_api.listening import any_address
 from gymtrain_api.spec import GymTrainingRunSpec, Inference
 from gymtrain_api.transports import LORA_RANKS, adapters_held, lora_rank, planned, takes_adapters, vllm_backend
 from gymtrain_api.vllm_arguments import parallel_sizes
 from gymtrain_api.wiring import GROUP_RENDEZVOUS_PORT, SERVED_MODEL_NAME
 from gymtrain_vllm.errors import ArgumentsError
+from gymtrain_vllm.listening import any_address
 from gymtrain_vllm.vllm_internals import server_knows
 
 PLUGIN = "gymtrain"  # name of our entry point

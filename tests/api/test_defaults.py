@@ -60,7 +60,11 @@ def test_a_mistake_is_named_when_it_is_applied(kubectl: Kubectl, defaults: dict[
 
 
 def test_all_fields_are_accepted(kubectl: Kubectl) -> None:
-    pods = {"nodeSelector": {"a": "b"}, "tolerations": [GPU | {"tolerationSeconds": 1}], "runtimeClassName": "x"}
+    pods: dict[str, Any] = {
+        "nodeSelector": {"a": "b"},
+        "tolerations": [GPU | {"tolerationSeconds": 1}],
+        "runtimeClassName": "x",
+    }
     role = pods | {"resources": {"requests": {"cpu": "1"}}}
     main = dict.fromkeys(("gym", "gateway", "inference", "trainer", "broker"), role)
     kubectl.apply(

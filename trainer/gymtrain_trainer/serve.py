@@ -16,7 +16,6 @@ from typing import Self
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from gymtrain_api.listening import bound_everywhere
 from gymtrain_trainer.cpus import usable_cpus
 from gymtrain_trainer.errors import TrainerError
 from gymtrain_trainer.monitoring.metrics import registry
@@ -83,8 +82,9 @@ class HttpServer:
             TrainerError: the port can't be opened.
         """
         try:
-            listener = bound_everywhere(self._port)
-            listener.listen(_BACKLOG)
+            dual = socket.has_dualstack_ipv6()
+            family = socket.AF_INET6 if dual else socket.AF_INET
+            listener = socket.create_server(("", self._port), family=family, backlog=_BACKLOG, dualstack_ipv6=dual)
         except OSError as error:
             raise TrainerError(f"cannot listen on port {self._port}: {error}") from error
         listener.setblocking(False)

@@ -24,6 +24,8 @@ _CA_VARIABLES = (
     "AWS_CA_BUNDLE",
     "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
 )
+# A user that the cluster assigns isn't in /etc/passwd: Python's getpass fails, which torch asks for a cache's folder.
+_USER_VARIABLES = ("USER", "LOGNAME")
 _ALWAYS_DIRECT = ("localhost", "127.0.0.1", "::1", ".svc", ".cluster.local")
 
 
@@ -33,6 +35,7 @@ def env(run: RunContext) -> list[Object]:
     return [
         *({"name": name, "value": value} for name, value in _proxy(run)),
         *({"name": name, "value": f"{_DIR}/{_FILE}"} for name in _CA_VARIABLES if defaults.ca_bundle),
+        *({"name": name, "value": "gymtrain"} for name in _USER_VARIABLES if defaults.user_ids == "Assigned"),
         *({"name": variable.name, "value": variable.value} for variable in defaults.env),
     ]
 

@@ -227,6 +227,9 @@ def test_where_the_cluster_assigns_users_no_pod_names_one() -> None:
     for pod in pods.values():
         assert not {"runAsUser", "runAsGroup", "fsGroup"} & set(pod["securityContext"])
         assert pod["securityContext"]["runAsNonRoot"] is True
+        for container in _containers(pod):
+            names = {one["name"] for one in container["env"] if one.get("value") == "gymtrain"}
+            assert names == {"USER", "LOGNAME"}, "nobody finds the name of such a user"
 
 
 # ── quotas ────────────────────────────────────────────────────────────────────────────────────────

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import threading
 import urllib.request
 from collections import Counter
@@ -146,3 +147,35 @@ async def test_where_files_are_short_it_goes_on_to_accept_connections(monkeypatc
     loop = asyncio.get_running_loop()
     monkeypatch.setattr(loop, "sock_accept", accept)
     assert await serve._connection(loop, mock.Mock()) is connection
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this host has no IPv6")
+def test_the_port_is_open_at_addresses_of_both_families(board: ProgressBoard, unused_tcp_port: int) -> None:
+    server = HttpServer(lambda: make_app(board), unused_tcp_port)
+    server.start()
+    try:
+        assert _answers("127.0.0.1", unused_tcp_port)
+        assert _answers("[::1]", unused_tcp_port)
+    finally:
+        server.stop()
+
+
+def test_the_port_is_open_on_a_host_without_ipv6(
+    board: ProgressBoard, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
+    server = HttpServer(lambda: make_app(board), unused_tcp_port)
+    server.start()
+    try:
+        assert _answers("127.0.0.1", unused_tcp_port)
+        assert not _answers("[::1]", unused_tcp_port)
+    finally:
+        server.stop()
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://{host}:{port}/progress", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False

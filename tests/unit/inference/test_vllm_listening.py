@@ -1,4 +1,4 @@
-"""Sockets at all addresses, of both families where the host has them."""
+"""The address at which vLLM listens."""
 
 import errno
 import socket
@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from gymtrain_api import listening
-from gymtrain_api.listening import any_address, bound_everywhere
+from gymtrain_vllm.listening import any_address
 
 
 def _has_ipv6() -> bool:
@@ -40,35 +39,7 @@ def without_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
                 raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
             super().__init__(family, *rest, **more)
 
-    monkeypatch.setattr(listening.socket, "socket", OnlyIPv4)
-
-
-@needs_ipv6
-def test_both_families_are_heard() -> None:
-    with bound_everywhere(0) as server:
-        server.listen()
-        port = server.getsockname()[1]
-        assert _answers("127.0.0.1", port)
-        assert _answers("::1", port)
-
-
-def test_a_host_without_ipv6_is_heard_all_the_same(without_ipv6: None) -> None:
-    with bound_everywhere(0) as server:
-        assert server.family == socket.AF_INET
-        server.listen()
-        assert _answers("127.0.0.1", server.getsockname()[1])
-
-
-def test_clients_are_refused_until_it_listens() -> None:
-    with bound_everywhere(0) as server:
-        assert not _answers("127.0.0.1", server.getsockname()[1])
-
-
-def test_a_port_that_is_taken_is_an_error() -> None:
-    with bound_everywhere(0) as first:
-        first.listen()
-        with pytest.raises(OSError, match="Address already in use"):
-            bound_everywhere(first.getsockname()[1])
+    monkeypatch.setattr("gymtrain_vllm.listening.socket.socket", OnlyIPv4)
 
 
 @needs_ipv6
