@@ -4,8 +4,8 @@
                          └────────── resolve ──────────┘
                                         │ applied when preflight passes, and kept in status.defaults (decision 39)
                     ┌───────────────────┼────────────────────────┐
-              with_defaults       pod_template              main_resources, env, images, ...
-             fields of the spec   below the run's template  read by the operator's builders
+           sandboxes_with_defaults  pod_template            main_resources, env, images, ...
+           of the broker's run.json below the run's template read by the operator's builders
 
 One merge for all levels, that of templates (`merge`): mappings by key, env and pull secrets by name, tolerations as a
 whole.
@@ -19,7 +19,7 @@ from pydantic.alias_generators import to_camel
 
 from gymtrain_api.errors import ApiError
 from gymtrain_api.merge import merge
-from gymtrain_api.spec import GymTrainingRunSpec
+from gymtrain_api.spec import GymTrainingRunSpec, Sandboxes
 from gymtrain_api.spec.base import CIDR_PATTERN, GPU_RESOURCE_PATTERN, IMAGE_PATTERN, KubernetesObject
 
 NAME = "default"
@@ -265,7 +265,8 @@ def resolve(levels: Iterable[RunDefaults], required_limits: Iterable[str] = ()) 
 
 
 def with_defaults(spec: GymTrainingRunSpec, defaults: AppliedDefaults) -> GymTrainingRunSpec:
-    """Returns the spec with those of its own fields filled in that it leaves open and the defaults don't."""
+    """Returns the spec with those of its own fields filled in that it leaves open and the defaults don't: what the run
+    becomes, for people. Its pods aren't made from this one: what decides when they are replaced is the author's."""
     wire: dict[str, Any] = {}
     if spec.ttl_seconds_after_finished is None and defaults.ttl_seconds_after_finished is not None:
         wire["ttl_seconds_after_finished"] = defaults.ttl_seconds_after_finished
@@ -286,12 +287,18 @@ def with_defaults(spec: GymTrainingRunSpec, defaults: AppliedDefaults) -> GymTra
             part = wire.get(block, getattr(spec, block))
             if part.gpus and part.gpu_resource_name is None:
                 wire[block] = part.model_copy(update={"gpu_resource_name": defaults.gpu_resource_name})
-    if spec.sandboxes is not None:
-        wire["sandboxes"] = _with_sandbox_defaults(spec.sandboxes, defaults)
-    return spec.model_copy(update=wire) if wire else spec
+    return sandboxes_with_defaults(spec.model_copy(update=wire) if wire else spec, defaults)
 
 
-def _with_sandbox_defaults(sandboxes: Any, defaults: AppliedDefaults) -> Any:
+def sandboxes_with_defaults(spec: GymTrainingRunSpec, defaults: AppliedDefaults) -> GymTrainingRunSpec:
+    """Returns the spec as the broker is to read it, which makes the sandboxes by it."""
+    if spec.sandboxes is None:
+        return spec
+    filled = _filled(spec.sandboxes, defaults)
+    return spec if filled is spec.sandboxes else spec.model_copy(update={"sandboxes": filled})
+
+
+def _filled(sandboxes: Sandboxes, defaults: AppliedDefaults) -> Sandboxes:
     patch = defaults.pod_template("sandbox").get("spec", {})
     runtime_class = patch.pop("runtimeClassName", None)
     secrets = {secret["name"] for secret in patch.pop("imagePullSecrets", [])}
@@ -309,7 +316,7 @@ def _with_sandbox_defaults(sandboxes: Any, defaults: AppliedDefaults) -> Any:
         wire["resources"] = merge({"limits": limits}, sandboxes.resources or {})
     if not wire:
         return sandboxes
-    return type(sandboxes).model_validate(sandboxes.model_dump(by_alias=True) | wire)
+    return Sandboxes.model_validate(sandboxes.model_dump(by_alias=True) | wire)
 
 
 def _pod_fields(defaults: PodDefaults) -> dict[str, Any]:

@@ -46,6 +46,8 @@ REFUSED: dict[str, tuple[str, Any]] = {
     "gateway image": ("gateway.image", "other"),
     "rollout mode": ("rollout.mode", "Verify"),
     "inference GPUs": ("inference.gpus", 1),
+    "the resource of vLLM's GPUs": ("inference.gpuResourceName", "amd.com/gpu"),
+    "the resource of the trainer's GPUs": ("trainer.gpuResourceName", "amd.com/gpu"),
     "nodes of a server": ("inference.nodes", 2),
     "inference args": ("inference.args", ["--max-model-len=1024"]),
     "compile cache appears": ("inference.compileCache", {"claimName": "compiled"}),

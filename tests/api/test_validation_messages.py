@@ -317,6 +317,11 @@ RULE_CASES: dict[str, tuple[dict[str, Any], str]] = {
         'spec.sandboxes.prePull.images[1]: Invalid value: "string": my image must be an image name such as '
         "docker.io/library/debian:trixie",
     ),
+    "resource of GPUs": (
+        _trainer(gpuResourceName="gpu"),
+        'spec.trainer.gpuResourceName: Invalid value: "string": gpu must be an extended resource such as '
+        "nvidia.com/gpu or amd.com/gpu",
+    ),
     "image of a pool": (
         smallest_run(sandboxes={"warmPools": [{"image": "my image"}]}),
         'spec.sandboxes.warmPools[0].image: Invalid value: "string": my image must be an image name such as '
@@ -369,6 +374,8 @@ ALLOWED: dict[str, dict[str, Any]] = {
     "gated model of the hub": _model(revision="main", tokenSecret={"name": "hf", "key": "token"}),
     "root of a claim": _model(source="pvc://models"),
     "digest of an image": _model(source="oci://registry.example.com:5000/m/x@sha256:" + "0" * 64),
+    "a slice of a GPU": _trainer(gpus=1, gpuResourceName="nvidia.com/mig-1g.10gb"),
+    "GPUs by a resource claim": _trainer(gpus=1, gpuResourceName=""),
     "one process per GPU": _trainer(gpus=8, processesPerNode=8),
     "a command": _trainer(image="mine:1", command=["torchrun", "train.py"], gpus=8, config={"anything": 1}),
     "a framework by its name": _trainer(framework="TRL", image="mine:1"),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import yaml
 
 from gymtrain_api import names, wiring
+from gymtrain_api.defaults import sandboxes_with_defaults
 from gymtrain_operator.kinds import Object
 from gymtrain_operator.manifests.broker import broker_url
 from gymtrain_operator.manifests.context import GymServers, RunContext
@@ -33,7 +34,7 @@ def run_config(run: RunContext, gym: GymServers | None) -> wiring.RunConfig:
         namespace=run.namespace,
         uid=run.uid,
         lineage=run.lineage or run.uid,
-        spec=run.spec,
+        spec=sandboxes_with_defaults(run.spec, run.applied),
         inference_url=inference_url(run),
         inference_pods_host=names.inference_pods(run.name),
         gateway_url=gateway_url(run),

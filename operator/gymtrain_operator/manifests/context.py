@@ -64,8 +64,7 @@ class RunContext:
     Attributes:
         recorded: images that the run has used so far; what is left out follows from the spec and the defaults.
         kept: names of its objects, where it was begun by a release that gave others.
-        applied: defaults of cluster and namespace that the run is made with; those fields of the spec that they fill in
-            are filled in.
+        applied: defaults of cluster and namespace that the run is made with. They are in no hash of a server's inputs.
         lineage: uid of the run that this one was restored from, which its checkpoints carry; its own for any other.
     """
 

@@ -107,7 +107,7 @@ def _pods(run: RunContext, role: labels.Role, more: dict[str, Any]) -> dict[str,
         requests=_REQUESTS,
         limits=_LIMITS,
         settings=inference,
-        gpu_limits=gpu_limits(inference),
+        gpu_limits=gpu_limits(run, inference),
         role=role,
         **more,
     )

@@ -141,9 +141,10 @@ def pod_template(
     return merged
 
 
-def gpu_limits(part: Inference | Trainer) -> dict[str, str]:
+def gpu_limits(run: RunContext, part: Inference | Trainer) -> dict[str, str]:
     """Returns the limit by which pods get their GPUs; none where a resource claim of the template brings them."""
-    resource = "nvidia.com/gpu" if part.gpu_resource_name is None else part.gpu_resource_name
+    names = (part.gpu_resource_name, run.applied.gpu_resource_name, "nvidia.com/gpu")
+    resource = next(name for name in names if name is not None)
     return {resource: str(part.gpus)} if part.gpus and resource else {}
 
 

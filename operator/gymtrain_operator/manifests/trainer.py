@@ -80,7 +80,7 @@ def trainer_job(run: RunContext, attempt: int) -> Object:
         requests=_REQUESTS,
         limits=_LIMITS,
         settings=trainer,
-        gpu_limits=gpu_limits(trainer),
+        gpu_limits=gpu_limits(run, trainer),
         role=labels.Role.TRAINER,
         **push_keys(run),
         ports=[

@@ -26,20 +26,20 @@ def volume_claims(run: RunContext, *, in_use: bool) -> list[Object]:
     storage = run.spec.model.storage
     if storage:
         meta = metadata(run, names.model_volume(run.name))
-        claims.append(_volume_claim(meta, storage.size, storage.access_modes, storage.storage_class_name))
+        claims.append(_volume_claim(run, meta, storage.size, storage.access_modes, storage.storage_class_name))
     data = run.spec.data.storage
     if data and data.size:
         meta = metadata(run, names.data_volume(run.name))
-        claims.append(_volume_claim(meta, data.size, data.access_modes, data.storage_class_name))
+        claims.append(_volume_claim(run, meta, data.size, data.access_modes, data.storage_class_name))
     checkpoint = run.spec.trainer.checkpoint
     if checkpoint and checkpoint.size:
         kept = in_use and checkpoint.retain == "Keep"
         meta = (unowned_metadata if kept else metadata)(run, names.checkpoint_volume(run.name))
-        claims.append(_volume_claim(meta, checkpoint.size, checkpoint.access_modes, checkpoint.storage_class_name))
+        claims.append(_volume_claim(run, meta, checkpoint.size, checkpoint.access_modes, checkpoint.storage_class_name))
     cache = run.spec.inference.compile_cache
     if cache and cache.size:
         meta = metadata(run, names.compile_cache_volume(run.name))
-        claims.append(_volume_claim(meta, cache.size, cache.access_modes, cache.storage_class_name))
+        claims.append(_volume_claim(run, meta, cache.size, cache.access_modes, cache.storage_class_name))
     return claims
 
 
@@ -55,8 +55,10 @@ def is_kept(manifest: Object, run: str) -> bool:
     )
 
 
-def _volume_claim(meta: Object, size: str, modes: list[Any], storage_class: str | None) -> Object:
+def _volume_claim(run: RunContext, meta: Object, size: str, modes: list[Any], storage_class: str | None) -> Object:
     spec: dict[str, Any] = {"accessModes": list(modes), "resources": {"requests": {"storage": size}}}
+    if storage_class is None:
+        storage_class = run.applied.storage_class_name
     if storage_class is not None:
         spec["storageClassName"] = storage_class
     return stamped({"apiVersion": "v1", "kind": _KIND, "metadata": meta, "spec": spec}, digest(spec))

@@ -5,7 +5,7 @@ from then on                   those of status.defaults; none, where an earlier 
 """
 
 from gymtrain_api.conditions import ConditionType
-from gymtrain_api.defaults import AppliedDefaults, resolve, with_defaults
+from gymtrain_api.defaults import AppliedDefaults, resolve
 from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_operator.manifests.context import Defaults, RunContext
 from gymtrain_operator.reconcile.lifecycle import has_ended
@@ -38,7 +38,7 @@ def new_context(seen: Observation, defaults: Defaults) -> RunContext:
     run = seen.run
     assert run.spec is not None
     applied = current_defaults(seen, defaults)
-    return RunContext(run.name, run.namespace, run.uid, with_defaults(run.spec, applied), defaults, applied=applied)
+    return RunContext(run.name, run.namespace, run.uid, run.spec, defaults, applied=applied)
 
 
 def objects_of_defaults(applied: AppliedDefaults) -> list[tuple[str, str, str]]:

@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from gymtrain_api import agent_sandbox, labels, leader_worker_set
 from gymtrain_api.condition_table import CONDITIONS, reason_row
 from gymtrain_api.conditions import ConditionType, Reason
+from gymtrain_api.defaults import AppliedDefaults
+from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_api.times import to_seconds, to_text
 from gymtrain_operator.kinds import Object
@@ -117,10 +119,14 @@ def seconds_to_live(seen: Observation, before: GymTrainingRunStatus) -> float | 
     """
     told = [c.last_transition_time for c in before.conditions if c.type in ENDS and c.status == "True"]
     times = [time for text in (before.completion_time, *told) if (time := to_seconds(text)) is not None]
-    ttl = seen.run.spec.ttl_seconds_after_finished if seen.run.spec else None
-    if seen.run.spec and ttl is None and before.defaults is not None:
-        ttl = before.defaults.ttl_seconds_after_finished
+    ttl = time_to_live(seen.run.spec, before.defaults) if seen.run.spec else None
     return None if ttl is None or not times else ttl - (seen.now - max(times))
+
+
+def time_to_live(spec: GymTrainingRunSpec, defaults: AppliedDefaults | None) -> int | None:
+    """Returns the seconds that a run stays after its end; None if it stays until someone deletes it."""
+    own = spec.ttl_seconds_after_finished
+    return own if own is not None or defaults is None else defaults.ttl_seconds_after_finished
 
 
 def _suspended_since(status: GymTrainingRunStatus) -> float | None:

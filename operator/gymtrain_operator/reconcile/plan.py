@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from gymtrain_api import labels
 from gymtrain_api.conditions import ConditionType, Reason
-from gymtrain_api.defaults import AppliedDefaults, with_defaults
+from gymtrain_api.defaults import AppliedDefaults
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.status import GymTrainingRunStatus, Images
 from gymtrain_operator.kinds import Object
@@ -77,7 +77,7 @@ def _next(seen: Observation, defaults: Defaults) -> Plan:
     passed = seen.verdict is not None and before.is_true(ConditionType.PREFLIGHT_PASSED)
     recorded = recorded_spec(seen.children, seen.run.name) if passed else None
     applied = applied_defaults(seen, before, defaults, passed=passed)
-    effective = effective_spec(with_defaults(seen.run.spec, applied), recorded)
+    effective = effective_spec(seen.run.spec, recorded)
     lineage = seen.run.record.uid if seen.run.record else seen.run.uid
     run = RunContext(seen.run.name, seen.run.namespace, seen.run.uid, effective.spec, defaults, lineage=lineage)
     run = replace(run, kept=kept_names(seen.children, run.name), applied=applied)
@@ -213,5 +213,4 @@ def _ended(seen: Observation, before: GymTrainingRunStatus, facts: Facts, failur
 
 def _looks_again(spec: GymTrainingRunSpec, defaults: AppliedDefaults | None) -> bool:
     """Whether something is left to do about an ended run."""
-    lives = with_defaults(spec, defaults or AppliedDefaults()).ttl_seconds_after_finished
-    return lives is not None or spec.sandboxes is not None
+    return lifecycle.time_to_live(spec, defaults) is not None or spec.sandboxes is not None

@@ -8,6 +8,8 @@ import pytest
 from gymtrain_api import labels
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.defaults import parse
+from gymtrain_api.runs import parse_run_config
+from gymtrain_operator.manifests.objects import config_hash
 from gymtrain_operator.reconcile.defaulting import keeps_defaults, new_context, objects_of_defaults
 from gymtrain_operator.reconcile.observation import NamespaceDefaults
 from tests.support.world import DEFAULTS, World, applied
@@ -109,6 +111,40 @@ def test_resources_are_the_runs_then_those_of_the_role() -> None:
     assert pods["trainer"]["containers"][0]["resources"] == mine
     (init,) = [one for one in pods["trainer"]["initContainers"] if one["name"] == "model"]
     assert init["resources"]["requests"]["cpu"] == "50m", "only the main container has them"
+
+
+def test_new_volumes_are_of_the_default_storage_class() -> None:
+    trainer = {"checkpoint": {"size": "1Gi"}}
+    model = {"source": "hf://a/b", "storage": {"size": "1Gi", "storageClassName": "own"}}
+    claims = _world({"storageClassName": "fast"}, trainer=trainer, model=model).to_servers().objects
+    classes = {name: one["spec"]["storageClassName"] for name, one in claims["PersistentVolumeClaim"].items()}
+    assert classes == {"run-checkpoints": "fast", "run-model": "own"}
+
+
+def test_the_broker_reads_the_defaults_of_sandboxes() -> None:
+    world = _world({"roles": {"sandbox": {"runtimeClassName": "gvisor"}}}, sandboxes={"backend": "Pod"}).to_servers()
+    config = parse_run_config(world.objects["ConfigMap"]["run-run"]["data"]["run.json"])
+    assert config.spec.sandboxes is not None
+    assert config.spec.sandboxes.runtime_class_name == "gvisor"
+
+
+def test_an_operator_that_knows_no_defaults_would_restart_nothing() -> None:
+    """The release before compares these hashes with its own, which are of the spec alone."""
+    blocks: dict[str, Any] = {
+        "model": {"source": "hf://a/b", "storage": {"size": "1Gi"}},
+        "inference": {"gpus": 1, "compileCache": {"size": "1Gi"}},
+        "sandboxes": {"backend": "Pod"},
+    }
+    everything = TAINTED | {
+        "storageClassName": "fast",
+        "gpuResourceName": "amd.com/gpu",
+        "roles": {"sandbox": {"runtimeClassName": "gvisor"}},
+    }
+    hashes = [
+        {name: config_hash(one) for name, one in world.to_servers().objects["Deployment"].items()}
+        for world in (World(**blocks), _world(everything, **blocks))
+    ]
+    assert hashes[0] == hashes[1]
 
 
 # ── kept once preflight has passed ────────────────────────────────────────────────────────────────
