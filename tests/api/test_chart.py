@@ -318,9 +318,10 @@ def test_the_labels_are_those_that_runs_let_in() -> None:
     assert labels["app.kubernetes.io/component"] == "operator"
 
 
-def test_uninstall_keeps_the_crd() -> None:
-    (crd,) = _of_kind(render(), "CustomResourceDefinition")
-    assert crd["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+def test_uninstall_keeps_the_crds() -> None:
+    crds = _of_kind(render(), "CustomResourceDefinition")
+    assert [crd["spec"]["names"]["kind"] for crd in crds] == ["GymTrainingRun", "GymTrainingDefaults"]
+    assert {crd["metadata"]["annotations"]["helm.sh/resource-policy"] for crd in crds} == {"keep"}
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.apiserver import ApiServer
+from gymtrain_api.defaults import Roles, RunDefaults
 from tests.support.chart import CHART, helm, render
 from tests.support.kubectl import PATIENCE, Kubectl, KubectlError, eventually
 from tests.support.operator import OperatorProcess
@@ -143,8 +143,13 @@ def test_the_chart_refuses_a_default_that_is_none() -> None:
     assert "tolerationz" in done.stderr
 
 
-def test_an_editor_reads_defaults_and_an_administrator_writes_them(kubectl: Kubectl, api_server: ApiServer) -> None:
-    kubectl.apply(*(m for m in render(namespace=kubectl.namespace) if m["kind"] == "ClusterRole"))
+def test_the_chart_knows_all_defaults() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())["properties"]["defaults"]["properties"]
+    assert set(schema) == {str(field.alias) for field in RunDefaults.model_fields.values()}
+    assert set(schema["roles"]["properties"]) == {str(field.alias) for field in Roles.model_fields.values()}
+
+
+def test_an_editor_reads_defaults_and_an_administrator_writes_them() -> None:
     rules = {one["metadata"]["name"]: one for one in render() if one["kind"] == "ClusterRole"}
     writing = rules["gymtrain-operator-edit-defaults"]["metadata"]["labels"]
     assert "rbac.authorization.k8s.io/aggregate-to-admin" in writing

@@ -34,7 +34,8 @@ class Release:
 
     def operator(self, name: str) -> OperatorProcess:
         """Its operator, with the rights of its chart."""
-        install_crd(self._cluster, self._root / CRD.relative_to(ROOT))
+        for crd in sorted((self._root / "crds").glob("*.yaml")):
+            install_crd(self._cluster, crd)
         kubeconfig = kubeconfig_of_chart(self._cluster, self._root / CHART.relative_to(ROOT))
         source = self._root / "operator"
         return OperatorProcess(kubeconfig, self._logs / f"{name}.log", source=source, preload=self._logs)
