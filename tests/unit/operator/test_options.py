@@ -88,6 +88,8 @@ def test_scrapers_that_no_policy_could_have_are_refused_at_the_start(
     with pytest.raises(SystemExit):
         parse(arguments, {})
     assert complaint in capsys.readouterr().err
+
+
 def test_the_clusters_defaults_are_json() -> None:
     assert parse([], {}).defaults.cluster.storage_class_name is None
     given = '{"storageClassName": "fast"}'
