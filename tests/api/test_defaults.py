@@ -95,9 +95,9 @@ def test_a_namespaces_defaults_reach_its_runs_and_later_ones_restart_nothing(
     status = runs.get("gtr", "long-one")["status"]["defaults"]
     assert status == {"nodeSelector": {"zone": "a"}, "tolerations": [GPU], "ttlSecondsAfterFinished": 3600}
 
-    runs.apply(_defaults(nodeSelector={"zone": "b"}), _run("later"))
-    runs.wait_condition("later", "GymReady", PATIENCE)
-    assert all(pod["spec"]["nodeSelector"] == {"zone": "b"} for pod in runs.pods("later"))
+    runs.apply(_defaults(nodeSelector={"zone": "b"}), _run("long-later"))
+    runs.wait_condition("long-later", "GymReady", PATIENCE)
+    assert all(pod["spec"]["nodeSelector"] == {"zone": "b"} for pod in runs.pods("long-later"))
     assert runs.get("gtr", "long-one")["status"]["defaults"] == status
     after = {pod["metadata"]["uid"]: pod["spec"] for pod in runs.pods("long-one")}
     assert {uid: after[uid] for uid in before} == before
