@@ -26,28 +26,28 @@ def call(start: float, end: float, queued: float = 0.0, sampled: float = 0.0) ->
 
 def test_what_lies_between_the_calls_is_told_apart() -> None:
     hops = hops_of(ANSWER, [call(1.0, 4.0, 0.5, 2.0), call(6.0, 8.5, 0.25, 2.0)])
-    assert hops == Hops(0.5, 2.0, start=1.0, model=5.5, queue=0.75, vllm=4.0, tools=2.0, verify=1.5)
-    assert (hops.start or 0) + (hops.model or 0) + (hops.tools or 0) + (hops.verify or 0) == ANSWER.seconds
+    assert hops == Hops(0.5, 2.0, start_s=1.0, model_s=5.5, queue_s=0.75, vllm_s=4.0, tools_s=2.0, verify_s=1.5)
+    assert (hops.start_s or 0) + (hops.model_s or 0) + (hops.tools_s or 0) + (hops.verify_s or 0) == ANSWER.seconds
 
 
 def test_calls_side_by_side_count_once() -> None:
     hops = hops_of(ANSWER, [call(2.0, 6.0), call(1.0, 5.0)])
-    assert (hops.start, hops.model, hops.tools, hops.verify) == (1.0, 5.0, 0.0, 4.0)
+    assert (hops.start_s, hops.model_s, hops.tools_s, hops.verify_s) == (1.0, 5.0, 0.0, 4.0)
 
 
 def test_a_call_within_another_adds_nothing() -> None:
     hops = hops_of(ANSWER, [call(1.0, 9.0), call(2.0, 3.0)])
-    assert (hops.model, hops.tools, hops.verify) == (8.0, 0.0, 1.0)
+    assert (hops.model_s, hops.tools_s, hops.verify_s) == (8.0, 0.0, 1.0)
 
 
 def test_no_bar_is_outside_the_try() -> None:
     hops = hops_of(ANSWER, [call(-0.25, 4.0), call(5.0, 10.25)])
-    assert (hops.start, hops.model, hops.tools, hops.verify) == (0.0, 9.0, 1.0, 0.0)
+    assert (hops.start_s, hops.model_s, hops.tools_s, hops.verify_s) == (0.0, 9.0, 1.0, 0.0)
 
 
 @pytest.mark.parametrize("calls", [[], [call(1.0, 2.0), None]])
 def test_without_the_times_of_every_call_what_lies_between_is_unknown(calls: list[CallTimes | None]) -> None:
-    assert hops_of(ANSWER, calls).numbers() == {"slot": 0.5, "earlier": 2.0}
+    assert hops_of(ANSWER, calls).numbers() == {"slot_s": 0.5, "earlier_s": 2.0}
 
 
 def test_each_call_is_told_where_it_is_asked_for() -> None:

@@ -109,7 +109,7 @@ class StepRollouts:
             own = {name: getattr(one, name) for name in COLUMNS if hasattr(one, name)}
             own["versions"] = [self.labels[version] for version in one.versions]
             own["conversation"] = unpacked(one.conversation)
-            own |= {f"{name}_s": round(value, 3) for name, value in one.hops.numbers().items()} if one.hops else {}
+            own |= {name: round(value, 3) for name, value in one.hops.numbers().items()} if one.hops else {}
             own["calls"] = one.hops.calls if one.hops else ""
             yield {name: own.get(name) for name in COLUMNS} | {"step": self.step}
 

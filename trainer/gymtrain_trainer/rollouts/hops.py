@@ -25,27 +25,27 @@ class Hops:
     """Where the seconds went.
 
     Attributes:
-        slot: waiting for one of `rollout.maxConcurrent`, in all tries.
-        earlier: in tries that failed, and in pauses after them.
-        start: of the last try, before its first model call.
-        model: in which at least one model call was open.
-        queue: of the model calls, before a vLLM pod took them; summed, so it may be more than `model`.
-        vllm: of the model calls, in vLLM; summed likewise.
-        tools: between the first call's beginning and the last one's end, with none open.
-        verify: after the last one.
+        slot_s: waiting for one of `rollout.maxConcurrent`, in all tries.
+        earlier_s: in tries that failed, and in pauses after them.
+        start_s: of the last try, before its first model call.
+        model_s: in which at least one model call was open.
+        queue_s: of the model calls, before a vLLM pod took them; summed, so it may be more than `model_s`.
+        vllm_s: of the model calls, in vLLM; summed likewise.
+        tools_s: between the first call's beginning and the last one's end, with none open.
+        verify_s: after the last one.
         calls: each, as JSON; empty where nobody asked for them.
 
-    All from `start` to `verify` are None where the times of a call aren't known.
+    All from `start_s` to `verify_s` are None where the times of a call aren't known.
     """
 
-    slot: float
-    earlier: float
-    start: float | None = None
-    model: float | None = None
-    queue: float | None = None
-    vllm: float | None = None
-    tools: float | None = None
-    verify: float | None = None
+    slot_s: float
+    earlier_s: float
+    start_s: float | None = None
+    model_s: float | None = None
+    queue_s: float | None = None
+    vllm_s: float | None = None
+    tools_s: float | None = None
+    verify_s: float | None = None
     calls: str = ""
 
     def numbers(self) -> dict[str, float]:
@@ -72,12 +72,12 @@ def hops_of(answer: Answer, calls: Sequence[CallTimes | None], *, each: bool = F
     return Hops(
         slot,
         earlier,
-        start=first,
-        model=model,
-        queue=sum(call.queued for call in known),
-        vllm=sum(call.sampled for call in known),
-        tools=max(0.0, last - first - model),
-        verify=max(0.0, answer.seconds - last),
+        start_s=first,
+        model_s=model,
+        queue_s=sum(call.queued for call in known),
+        vllm_s=sum(call.sampled for call in known),
+        tools_s=max(0.0, last - first - model),
+        verify_s=max(0.0, answer.seconds - last),
         calls=told,
     )
 

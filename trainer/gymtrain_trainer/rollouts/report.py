@@ -53,7 +53,7 @@ def _mean_hops(rollouts: Sequence[RolloutSummary]) -> dict[str, float]:
     for rollout in rollouts:
         for name, value in rollout.hops.numbers().items():
             told[name].append(value)
-    return {f"rollout/{name}_s_mean": sum(values) / len(values) for name, values in told.items()}
+    return {f"rollout/{name}": sum(values) / len(values) for name, values in told.items()}
 
 
 class RolloutReport:
