@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-type Verdict = Literal["runs", "needs packages", "needs keys", "needs network", "fails"]
+type Verdict = Literal["runs", "needs packages", "needs keys", "needs a service", "needs network", "fails"]
 
-VERDICTS: tuple[Verdict, ...] = ("runs", "needs packages", "needs keys", "needs network", "fails")
+VERDICTS: tuple[Verdict, ...] = ("runs", "needs packages", "needs keys", "needs a service", "needs network", "fails")
 NOTE_LENGTH = 300
 
 _NETWORK = re.compile(
@@ -16,8 +16,10 @@ _NETWORK = re.compile(
     r"|'git', 'clone'|couldn't connect to '?https?://|offline mode|Failed to resolve|ProxyError|Connection error",
     re.IGNORECASE,
 )
+_SERVICE = re.compile(r"Sandbox not ready after waiting")
 _PACKAGES = re.compile(r"needs the Python packages ([^;]+?), which")
 _MODULE = re.compile(r"No module named '([\w.]+)'")
+_KEY = re.compile(r"^(\w*(?:key|token|secret))\s*\n?\s*Input should be a valid string", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class Outcome:
         name: its folder.
         config: that was tried; empty where there is none.
         verdict: see VERDICTS.
+        image: whose packages it was tried with (`images.IMAGES`).
+        beside: config files that go with `config`.
         keys: settings without a value, which got placeholders, or the policy's address where they name a model.
         packages: Python packages that the image lacks.
         rows: example rows that were answered with a reward, and all that were played.
@@ -40,6 +44,8 @@ class Outcome:
     name: str
     config: str
     verdict: Verdict
+    image: str = "gym"
+    beside: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     rows: tuple[int, int] = (0, 0)
@@ -47,6 +53,35 @@ class Outcome:
     model_calls: int = 0
     note: str = ""
     others: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why an environment doesn't run.
+
+    Attributes:
+        verdict: never "runs".
+        packages: that the image lacks.
+        keys: settings that it doesn't start without.
+    """
+
+    verdict: Verdict
+    packages: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+
+
+def cause(texts: Iterable[str]) -> Cause:
+    """Read from preflight's findings, from errors and from logs of servers: what has to be mended first."""
+    said = tuple(texts)
+    if packages := missing_packages(said):
+        return Cause("needs packages", packages=packages)
+    if keys := tuple(dict.fromkeys(name for text in said for name in _KEY.findall(text))):
+        return Cause("needs keys", keys=keys)
+    if any(_SERVICE.search(text) for text in said):
+        return Cause("needs a service")
+    if any(map(wants_network, said)):
+        return Cause("needs network")
+    return Cause("fails")
 
 
 def missing_packages(texts: Iterable[str]) -> tuple[str, ...]:

@@ -81,8 +81,8 @@ def _table(recorded: Recorded) -> str:
         f"NeMo Gym {recorded.nemo_gym}, {recorded.date}: {len(recorded.outcomes)} of {recorded.known} environments "
         f"were tried; {summary}.",
         "",
-        "| Environment | | Tools | Needs | Config file |",
-        "|---|---|---|---|---|",
+        "| Environment | | Image | Tools | Needs | Config files |",
+        "|---|---|---|---|---|---|",
     ]
     return "\n".join([*lines, *map(_row, recorded.outcomes)])
 
@@ -99,5 +99,6 @@ def _row(outcome: Outcome) -> str:
     verdict = f"runs ({answered} rows)" if outcome.verdict == "runs" else f"**{outcome.verdict}**"
     if outcome.verdict != "runs" and answered:
         verdict += f" ({answered} of {played} rows)"
-    cells = [outcome.name, verdict, "yes" if outcome.tools else "", "; ".join(needs), f"`{outcome.config}`"]
+    files = ", ".join(f"`{path}`" for path in (outcome.config, *outcome.beside) if path)
+    cells = [outcome.name, verdict, outcome.image, "yes" if outcome.tools else "", "; ".join(needs), files]
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"

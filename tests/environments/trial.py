@@ -1,137 +1,93 @@
-"""One environment, tried: `python -m tests.environments.trial NAME`, in an environment with NeMo Gym.
+"""One environment, tried: `python -m tests.environments.trial NAME [LOGS]`, in an environment with NeMo Gym.
 
 Its config is resolved as preflight does it. Its servers are started by the launcher, one process each, as the pods of
 a run would be, and a scripted policy stands for vLLM. Then its example rows are played as the trainer plays rows.
-Prints the outcome as a line of JSON, last.
+Prints the outcome as a line of JSON, last. The servers' logs and config go to the folder LOGS.
 """
 
 import asyncio
 import dataclasses
 import json
-import re
+import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
-from gymtrain_api.spec import Gym
-from gymtrain_api.wiring import GymServerInfo
-from gymtrain_gym.config import resolve, servers
-from gymtrain_gym.config.findings import Findings
 from gymtrain_gym.server import workspace
 from gymtrain_trainer.data.rows import Task
 from gymtrain_trainer.errors import RolloutError
 from gymtrain_trainer.rollouts.client import AgentSource
 from gymtrain_trainer.rollouts.source import RolloutLimits, Sampling
 from tests.environments.catalogue import FOLDER, Environment, environments
-from tests.environments.outcome import Outcome, missing_packages, note, wants_network
+from tests.environments.outcome import Outcome, cause, note
+from tests.environments.placeholders import PLACEHOLDER, resolved
 from tests.environments.policy import AnyPolicy
-from tests.support.gym_cluster import GymCluster, model_server
+from tests.support.gym_cluster import GymCluster
 
 ROWS = 5
 START_SECONDS = 300.0
 ROW_SECONDS = 60.0
-PASSES = 12  # of the resolver: each names one more value that it lacks
 
 _LIMITS = RolloutLimits(max_concurrent=1, timeout_seconds=ROW_SECONDS, max_attempts=1)
 _SAMPLING = Sampling(temperature=1.0, max_output_tokens=512)
-_NO_VALUE = re.compile(r"has no value|Missing mandatory value")
-_NO_KEY = re.compile(r"Interpolation key '([\w.]+)' not found")
-_NO_MODEL = re.compile(r"refers to responses_api_models '([^']+)', which the config lacks")
-_NO_VARIABLE = re.compile(r"needs the environment variable (\w+)")
 
 
-async def tried(environment: Environment) -> Outcome:
+async def tried(environment: Environment, logs: Path | None = None) -> Outcome:
     """The outcome; every failure is one."""
-    if environment.config is None:
+    if not environment.configs:
         return Outcome(
             environment.name, "", "fails", note="has no config file with an agent", others=environment.others
         )
     policy = AnyPolicy()
     await policy.start()
     try:
-        return await _tried(environment, environment.config, policy)
+        return await _tried(environment, policy, logs)
     finally:
         await policy.stop()
 
 
-async def _tried(environment: Environment, path: str, policy: AnyPolicy) -> Outcome:
-    base = Outcome(environment.name, path, "fails", others=environment.others)
-    gym, config, infos, findings = _resolved(path, policy.base_url.removesuffix("/v1"))
-    keys = tuple(sorted([*_leaves(gym.overrides), *(str(entry["name"]) for entry in gym.env)]))
-    base = dataclasses.replace(base, keys=keys)
-    if findings:
-        packages = missing_packages(findings)
-        return dataclasses.replace(
-            base, verdict="needs packages" if packages else "fails", packages=packages, note=note("; ".join(findings))
-        )
-    agent, rows = _examples(environment, config)
+async def _tried(environment: Environment, policy: AnyPolicy, logs: Path | None) -> Outcome:
+    found = resolved(environment.configs, policy.base_url.removesuffix("/v1"))
+    path, *beside = found.gym.config_paths
+    base = Outcome(environment.name, path, "fails", beside=tuple(beside), keys=found.needs, others=environment.others)
+    if found.findings:
+        return _failed(base, "; ".join(found.findings), found.findings)
+    agent, rows = _examples(environment, found.config)
     if not rows:
         return dataclasses.replace(base, note="has no example rows, or no agent that they are for")
     with tempfile.TemporaryDirectory(prefix="e-") as folder:  # short: Ray's sockets are below
-        cluster = GymCluster(Path(folder), {"head_server": {}, "dry_run": False, **config})
-        names = [info.name for info in infos]
+        cluster = GymCluster(Path(folder), {"head_server": {}, "dry_run": False, **found.config})
+        names = [info.name for info in found.servers]
         try:
-            cluster.start(*names, **{str(entry["name"]): "placeholder" for entry in gym.env})
+            cluster.start(*names, **{str(entry["name"]): PLACEHOLDER for entry in found.gym.env})
             try:
                 await cluster.ready(*names, seconds=START_SECONDS)
             except (AssertionError, TimeoutError) as error:
-                return _not_started(base, cluster, names, error)
+                text = str(error) or f"not ready after {START_SECONDS:g} s"
+                return _failed(base, _last_line(text), [cluster.log(name) for name in names])
             return await _played(base, cluster, policy, agent, rows)
         finally:
             cluster.stop()
+            if logs is not None:
+                _keep(Path(folder), logs)
 
 
-def _resolved(path: str, url: str) -> tuple[Gym, dict[str, Any], list[GymServerInfo], list[str]]:
-    """The config, with placeholders for values that a user would have to give."""
-    overrides: dict[str, Any] = {}
-    variables: list[dict[str, str]] = []
-    for _ in range(PASSES):
-        gym = Gym(config_paths=[path], overrides=overrides, env=variables)
-        findings = Findings()
-        config = resolve.resolve(gym, url, findings)
-        if config is not None:
-            infos = servers.describe(config, gym, findings)
-            return gym, _plain(config), infos, [f"{item.where}: {item.message}" for item in findings.items]
-        before = json.dumps([overrides, variables])
-        for item in findings.items:
-            if _NO_VALUE.search(item.message):
-                _set(overrides, item.where.removeprefix("config key "), url)
-            for name in _NO_MODEL.findall(item.message):  # a judge, which another config file would bring
-                overrides[name] = model_server(f"{url}/v1", return_token_id_information=False)
-            for name in _NO_KEY.findall(item.message):
-                _set(overrides, name, url)
-            variables += [{"name": name, "value": "placeholder"} for name in _NO_VARIABLE.findall(item.message)]
-        if json.dumps([overrides, variables]) == before:
-            break
-    return gym, {}, [], [f"{item.where}: {item.message}" for item in findings.items]
+def _failed(base: Outcome, said: str, texts: Iterable[str]) -> Outcome:
+    found = cause(texts)
+    keys = tuple(dict.fromkeys([*base.keys, *found.keys]))
+    return dataclasses.replace(base, verdict=found.verdict, packages=found.packages, keys=keys, note=note(said))
 
 
-def _plain(config: Any) -> dict[str, Any]:
-    found = OmegaConf.to_container(config)
-    assert isinstance(found, dict)
-    return {str(key): value for key, value in found.items()}
+def _last_line(text: str) -> str:
+    return next((line for line in reversed(text.splitlines()) if line.strip()), text)
 
 
-def _set(overrides: dict[str, Any], path: str, url: str) -> None:
-    """A placeholder at a path of keys: the policy's address where it names one, as a judge may be any model."""
-    *parents, last = path.split(".")
-    for key in parents:
-        overrides = overrides.setdefault(key, {})
-    overrides[last] = f"{url}/v1" if "url" in last else "placeholder"
-
-
-def _leaves(overrides: Mapping[str, Any], prefix: str = "") -> list[str]:
-    found = []
-    for key, value in overrides.items():
-        if isinstance(value, dict) and "responses_api_models" in value:
-            found.append(f"model server {key}")
-            continue
-        found += _leaves(value, f"{prefix}{key}.") if isinstance(value, dict) else [f"{prefix}{key}"]
-    return found
+def _keep(folder: Path, logs: Path) -> None:
+    logs.mkdir(parents=True, exist_ok=True)
+    for file in [*folder.glob("*.log"), folder / "config.yaml"]:
+        shutil.copy(file, logs)
 
 
 def _examples(environment: Environment, config: Mapping[str, Any]) -> tuple[str, list[dict[str, Any]]]:
@@ -158,17 +114,6 @@ def _rows(path: str) -> list[dict[str, Any]]:
         return [json.loads(line) for line, _ in zip(lines, range(ROWS), strict=False)]
 
 
-def _not_started(base: Outcome, cluster: GymCluster, names: Sequence[str], error: BaseException) -> Outcome:
-    logs = {name: cluster.log(name) for name in names}
-    packages = missing_packages(logs.values())
-    text = str(error) or f"not ready after {START_SECONDS:g} s"
-    said = next((line for line in reversed(text.splitlines()) if line.strip()), text)
-    if packages:
-        return dataclasses.replace(base, verdict="needs packages", packages=packages, note=note(said))
-    verdict = "needs network" if any(map(wants_network, logs.values())) else "fails"
-    return dataclasses.replace(base, verdict=verdict, note=note(said))  # type: ignore[arg-type]
-
-
 async def _played(
     base: Outcome, cluster: GymCluster, policy: AnyPolicy, agent: str, rows: Sequence[dict[str, Any]]
 ) -> Outcome:
@@ -193,17 +138,15 @@ async def _played(
     if not errors:
         return dataclasses.replace(base, verdict="runs")
     logs = [cluster.log(name) for name in cluster.ports if name != "head_server"]
-    if packages := missing_packages([*errors, *logs]):
-        return dataclasses.replace(base, verdict="needs packages", packages=packages, note=note(errors[-1]))
-    if any(map(wants_network, [*errors, *logs])):
-        return dataclasses.replace(base, verdict="needs network", note=note(errors[-1]))
-    return dataclasses.replace(base, verdict="needs keys" if base.keys else "fails", note=note(errors[-1]))
+    failed = _failed(base, errors[-1], [*errors, *logs])
+    return dataclasses.replace(failed, verdict="needs keys") if failed.verdict == "fails" and base.keys else failed
 
 
 def main() -> None:
     """Tries the environment that the command line names."""
     found = {environment.name: environment for environment in environments()}
-    outcome = asyncio.run(tried(found[sys.argv[1]]))
+    name, *logs = sys.argv[1:]
+    outcome = asyncio.run(tried(found[name], Path(logs[0]) if logs else None))
     print(json.dumps(dataclasses.asdict(outcome)), flush=True)
 
 

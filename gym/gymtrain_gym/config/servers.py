@@ -16,8 +16,23 @@ from gymtrain_gym.config.server_config import KINDS
 from gymtrain_gym.errors import ConfigFileError
 from gymtrain_gym.server import ray_modes, workspace
 
-# Our images that have packages which the Gym image lacks.
-_IMAGES = {"minisweagent": "gym-swe"}
+# Our images that have packages which the Gym image lacks, by the module that servers import.
+_IMAGES = {"minisweagent": "gym-swe"} | dict.fromkeys(
+    (
+        "aviary",
+        "evalplus",
+        "gym_sokoban",
+        "gymnasium",
+        "jiwer",
+        "nltk",
+        "openenv",
+        "sacrebleu",
+        "tavily",
+        "trafilatura",
+        "whisper_normalizer",
+    ),
+    "gym-environments",
+)
 _VERIFY_CALLS = {"model_server": "model", "resources_server": "resources"}  # settings of an agent
 
 

@@ -2,11 +2,18 @@
 
 import dataclasses
 import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
-from tests.environments import page
-from tests.environments.outcome import NOTE_LENGTH, Outcome, missing_packages, note, wants_network
+from tests.environments import images, page, suite
+from tests.environments.catalogue import Environment, environment
+from tests.environments.images import IMAGES, Image
+from tests.environments.outcome import NOTE_LENGTH, Outcome, Verdict, cause, missing_packages, note, wants_network
 from tests.environments.page import Recorded, outcome_of, render
 from tests.environments.policy import ANSWER, AnyPolicy, example
 
@@ -67,6 +74,104 @@ def test_what_wasnt_reached_outside_is_told_from_other_errors(text: str, wanted:
     assert wants_network(text) is wanted
 
 
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (
+            ["ModuleNotFoundError: No module named 'nltk'", "Name or service not known"],
+            ("needs packages", ("nltk",), ()),
+        ),
+        (
+            ["1 validation error for CritPtConfig\napi_key\n  Input should be a valid string [input_value=None]"],
+            ("needs keys", (), ("api_key",)),
+        ),
+        (["RuntimeError: Sandbox not ready after waiting 240s"], ("needs a service", (), ())),
+        (["urlopen error [Errno -2] Name or service not known"], ("needs network", (), ())),
+        (["KeyError: 'answer'"], ("fails", (), ())),
+    ],
+)
+def test_the_cause_is_what_has_to_be_mended_first(
+    texts: list[str], expected: tuple[str, tuple[str, ...], tuple[str, ...]]
+) -> None:
+    found = cause(texts)
+    assert (found.verdict, found.packages, found.keys) == expected
+
+
+def test_an_environment_is_tried_with_the_next_image_only_if_packages_are_missing() -> None:
+    def trial(verdicts: dict[str, Verdict]) -> tuple[Outcome, list[str]]:
+        tried: list[str] = []
+
+        def once(environment: Environment, image: Image) -> Outcome:
+            tried.append(image.name)
+            return Outcome(environment.name, "", verdicts[image.name], image=image.name)
+
+        return suite.best(Environment("mcqa", ()), once), tried
+
+    first, second = (image.name for image in IMAGES)
+    assert trial({first: "fails", second: "runs"}) == (Outcome("mcqa", "", "fails", image=first), [first])
+    lacks = trial({first: "needs packages", second: "runs"})
+    assert lacks == (Outcome("mcqa", "", "runs", image=second), [first, second])
+    assert trial({first: "needs packages", second: "needs packages"})[0].image == second
+
+
+def test_the_packages_of_an_image_are_those_of_its_dockerfile() -> None:
+    for image in IMAGES:
+        text = (images.ROOT / "images" / image.name / "Dockerfile").read_text()
+        assert tuple(re.findall(r"--extra (\S+)", text)) == image.extras
+
+
+def test_servers_of_a_trial_that_takes_too_long_end_with_it(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    script = "import subprocess, sys; subprocess.run(['sh', '-c', 'echo $$ > \"$0\"; exec sleep 600', sys.argv[1]])"
+    with pytest.raises(subprocess.TimeoutExpired):
+        suite.run_with_children([sys.executable, "-c", script, str(pid)], seconds=5)
+    deadline = time.monotonic() + 60
+    while _lives(int(pid.read_text())):
+        assert time.monotonic() < deadline, "it still runs"
+        time.sleep(0.05)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def _environment(root: Path, **files: str) -> Environment:
+    for name, text in files.items():
+        path = root / name.replace("__", "/").replace("_yaml", ".yaml")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return environment(root / "resources_servers" / "chem")
+
+
+def test_the_config_of_the_environments_own_name_is_tried_first(tmp_path: Path) -> None:
+    agent = "x:\n  responses_api_agents:\n"
+    found = _environment(
+        tmp_path,
+        resources_servers__chem__configs__a_yaml=agent,
+        resources_servers__chem__configs__chem_yaml=agent,
+    )
+    assert found == Environment("chem", ("resources_servers/chem/configs/chem.yaml",), ("a.yaml",))
+
+
+def test_an_environment_without_an_agent_is_tried_with_the_agents_config_that_names_it(tmp_path: Path) -> None:
+    found = _environment(
+        tmp_path,
+        resources_servers__chem__configs__chem_yaml="x: 1\n",
+        responses_api_agents__lab__configs__lab_chem_yaml="x: 1\n",
+    )
+    assert found.configs == (
+        "resources_servers/chem/configs/chem.yaml",
+        "responses_api_agents/lab/configs/lab_chem.yaml",
+    )
+
+
+def test_an_environment_that_no_agent_is_for_has_no_config(tmp_path: Path) -> None:
+    assert _environment(tmp_path, resources_servers__chem__configs__chem_yaml="x: 1\n").configs == ()
+
+
 def test_a_note_is_one_line_of_bounded_length() -> None:
     assert note("a\n  b") == "a b"
     assert note("can't open '/tmp/e-1/x.yaml'") == "can't open '/tmp/…'"
@@ -75,13 +180,13 @@ def test_a_note_is_one_line_of_bounded_length() -> None:
 
 def test_the_table_counts_verdicts_and_says_what_is_needed() -> None:
     other = Outcome("other", "c.yaml", "fails", note="a | b")
-    runs = Outcome("mcqa", "a.yaml", "runs", rows=(5, 5), tools=True)
-    lacks = Outcome("chem", "b.yaml", "needs packages", packages=("rdkit",), keys=("judge_url",), note="said")
+    runs = Outcome("mcqa", "a.yaml", "runs", beside=("b.yaml",), rows=(5, 5), tools=True)
+    lacks = Outcome("chem", "b.yaml", "needs packages", "more", packages=("rdkit",), keys=("judge_url",), note="said")
     text = render(TEXT, Recorded("0.4.0", "2026-11-23", 94, (lacks, runs, other)))
     assert "3 of 94 environments were tried; 1 runs, 1 needs packages, 1 fails." in text
-    assert "| mcqa | runs (5 rows) | yes |  | `a.yaml` |" in text
-    assert r"| chem | **needs packages** |  | packages `rdkit`; values for `judge_url` | `b.yaml` |" in text
-    assert r"| other | **fails** |  | a \| b | `c.yaml` |" in text
+    assert "| mcqa | runs (5 rows) | gym | yes |  | `a.yaml`, `b.yaml` |" in text
+    assert "| chem | **needs packages** | more |  | packages `rdkit`; values for `judge_url` | `b.yaml` |" in text
+    assert r"| other | **fails** | gym |  | a \| b | `c.yaml` |" in text
     assert text.startswith("# Page")
     assert text.endswith("More.\n")
 
