@@ -119,13 +119,17 @@ def _mend(finding: Finding, given: _Given, config: Mapping[str, Any]) -> None:
 
 
 def _outside_models(config: Any, url: str) -> Iterator[tuple[str, str]]:
-    """(server, implementation) of models at an address that isn't the policy's."""
+    """(server, implementation) of models at an address that isn't the policy's, or that a user has to give."""
     for name, server in config.items():
         models = server.get("responses_api_models") if isinstance(server, DictConfig) else None
         for implementation, settings in (models or {}).items():
             addresses = [OmegaConf.select(settings, key) for key in ("base_url", "openai_base_url") if key in settings]
-            if any(str(address).startswith("http") and not str(address).startswith(url) for address in addresses):
+            if any(address is None or _is_outside(str(address), url) for address in addresses):
                 yield str(name), str(implementation)
+
+
+def _is_outside(address: str, url: str) -> bool:
+    return address.startswith("http") and not address.startswith(url)
 
 
 def _play(name: str, implementation: str, given: _Given) -> None:

@@ -27,8 +27,8 @@ from tests.environments.policy import AnyPolicy
 from tests.support.gym_cluster import GymCluster
 
 ROWS = 5
-START_SECONDS = 300.0
-ROW_SECONDS = 60.0
+START_SECONDS = 900.0
+ROW_SECONDS = 300.0
 
 _LIMITS = RolloutLimits(max_concurrent=1, timeout_seconds=ROW_SECONDS, max_attempts=1)
 _SAMPLING = Sampling(temperature=1.0, max_output_tokens=512)
