@@ -6,7 +6,7 @@ from typing import Any
 from tests.support.fake_policy import FakePolicy, Message
 
 TOOL_CALLS = 3  # at most, in a rollout
-ANSWER = "The answer is \\boxed{42}.\n<answer>42</answer>"
+ANSWER = "The answer is \\boxed{42}.\n<answer>42</answer>\n<action>Left</action>"
 _EXAMPLES: dict[str, Any] = {"string": "a", "integer": 1, "number": 1.0, "boolean": True, "null": None}
 
 

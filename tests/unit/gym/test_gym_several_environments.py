@@ -76,7 +76,7 @@ async def servers(verdict: GymPreflight, tmp_path: Path) -> AsyncIterator[tuple[
     names = [server.name for server in verdict.servers]
     try:
         cluster.start(*names)
-        await cluster.ready(*names)
+        await cluster.ready(*names, seconds=800)
         yield cluster, policy
     finally:
         cluster.stop()
