@@ -159,7 +159,7 @@ test-faults: cluster-up images ## Break every part while a run trains, and attac
 
 ENVIRONMENTS ?=
 .PHONY: test-environments
-test-environments: ## Start each of NeMo Gym's environments, play its example rows, and renew docs/environments.md: an hour; not part of `make test` (ENVIRONMENTS="mcqa": some)
+test-environments: ## Start each of NeMo Gym's environments, play its example rows, and renew docs/environments.md: an hour; not part of `make test` (ENVIRONMENTS="mcqa": some; ENVIRONMENTS=--untried: those that nothing is recorded of)
 	PYTHONPATH=api:trainer:gym:. $(RUN_GYM) python -m tests.environments run $(ENVIRONMENTS)
 
 AZURITE = $${XDG_CACHE_HOME:-$$HOME/.cache}/gymtrain/azurite-3.37.0

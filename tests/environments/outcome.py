@@ -19,7 +19,9 @@ _NETWORK = re.compile(
 _SERVICE = re.compile(r"Sandbox not ready after waiting")
 _PACKAGES = re.compile(r"needs the Python packages ([^;]+?), which")
 _MODULE = re.compile(r"No module named '([\w.]+)'")
-_KEY = re.compile(r"^(\w*(?:key|token|secret))\s*\n?\s*Input should be a valid string", re.MULTILINE)
+_KEY = re.compile(  # a server's settings, as pydantic refuses them
+    r"^(\w+)\n +(?:Field required|Input should be a valid string .*input_value=None)", re.MULTILINE
+)
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Outcome:
         tools: it offers tools.
         model_calls: of the policy, in all rows.
         note: why it doesn't run.
+        date: of the trial, as in ISO 8601.
         others: config files that were not tried.
     """
 
@@ -52,6 +55,7 @@ class Outcome:
     tools: bool = False
     model_calls: int = 0
     note: str = ""
+    date: str = ""
     others: tuple[str, ...] = field(default=())
 
 

@@ -22,14 +22,12 @@ class Recorded:
 
     Attributes:
         nemo_gym: its release.
-        date: of the last trial.
-        known: environments that the release has.
+        known: environments that the release has, by name.
         outcomes: by name.
     """
 
     nemo_gym: str
-    date: str
-    known: int
+    known: tuple[str, ...]
     outcomes: tuple[Outcome, ...]
 
 
@@ -42,7 +40,7 @@ def outcome_of(found: dict[str, Any]) -> Outcome:
 def load() -> Recorded:
     """What RECORDED holds."""
     found = json.loads(RECORDED.read_text())
-    return Recorded(found["nemo_gym"], found["date"], found["known"], tuple(map(outcome_of, found["outcomes"])))
+    return Recorded(found["nemo_gym"], tuple(found["known"]), tuple(map(outcome_of, found["outcomes"])))
 
 
 def save(recorded: Recorded) -> None:
@@ -77,9 +75,14 @@ def render(text: str, recorded: Recorded) -> str:
 def _table(recorded: Recorded) -> str:
     counts = Counter(outcome.verdict for outcome in recorded.outcomes)
     summary = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
+    dates = sorted({outcome.date for outcome in recorded.outcomes})
+    when = " to ".join(dict.fromkeys([*dates[:1], *dates[-1:]]))
+    tried = {outcome.name for outcome in recorded.outcomes}
+    untried = [f"`{name}`" for name in recorded.known if name not in tried]
+    share = f"{len(tried)} of {len(recorded.known)} environments were tried"
     lines = [
-        f"NeMo Gym {recorded.nemo_gym}, {recorded.date}: {len(recorded.outcomes)} of {recorded.known} environments "
-        f"were tried; {summary}.",
+        f"NeMo Gym {recorded.nemo_gym}, {when}: {share}; {summary}.",
+        *(["", f"Not tried: {', '.join(untried)}."] if untried else []),
         "",
         "| Environment | | Image | Tools | Needs | Config files |",
         "|---|---|---|---|---|---|",

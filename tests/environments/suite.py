@@ -21,12 +21,13 @@ from tests.environments.page import RECORDED, Recorded
 SECONDS = 3000.0  # of one environment, on a machine that has other work
 
 
-def run(names: Sequence[str], logs: Path | None) -> int:
+def run(names: Sequence[str], logs: Path | None, *, untried: bool = False) -> int:
     """Tries the named environments, or all, and records each outcome as it comes; the exit code.
 
     Args:
         names: folders of resources_servers.
         logs: where the servers' logs are kept, in a folder per environment.
+        untried: leave out what something is recorded of, as after a trial of all that was ended early.
     """
     known = environments()
     unknown = set(names) - {environment.name for environment in known}
@@ -34,6 +35,9 @@ def run(names: Sequence[str], logs: Path | None) -> int:
         print(f"NeMo Gym has no environment {', '.join(sorted(unknown))}", file=sys.stderr)
         return 2
     chosen = [environment for environment in known if not names or environment.name in names]
+    if untried and RECORDED.exists():
+        recorded = {outcome.name for outcome in page.load().outcomes}
+        chosen = [environment for environment in chosen if environment.name not in recorded]
     pythons = {image: images.python(image) for image in images.IMAGES}
     for number, environment in enumerate(chosen, 1):
         outcome = best(environment, lambda tried, image: _tried(tried, image, pythons[image], logs))
@@ -91,11 +95,8 @@ def _record(outcome: Outcome, known: set[str]) -> None:
     """Beside what is recorded of others; what NeMo Gym no longer has goes."""
     before = page.load().outcomes if RECORDED.exists() else ()
     kept = [one for one in before if one.name != outcome.name and one.name in known]
-    made = Recorded(
-        metadata.version("nemo-gym"),
-        datetime.datetime.now(datetime.UTC).date().isoformat(),
-        len(known),
-        tuple(sorted([*kept, outcome], key=lambda one: one.name)),
-    )
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    outcomes = sorted([*kept, dataclasses.replace(outcome, date=today)], key=lambda one: one.name)
+    made = Recorded(metadata.version("nemo-gym"), tuple(sorted(known)), tuple(outcomes))
     page.save(made)
     page.write()

@@ -82,8 +82,11 @@ def test_what_wasnt_reached_outside_is_told_from_other_errors(text: str, wanted:
             ("needs packages", ("nltk",), ()),
         ),
         (
-            ["1 validation error for CritPtConfig\napi_key\n  Input should be a valid string [input_value=None]"],
-            ("needs keys", (), ("api_key",)),
+            [
+                "2 validation errors for CritPtConfig\napi_key\n  Input should be a valid string [input_value=None]\n"
+                "engine\n  Field required [type=missing]"
+            ],
+            ("needs keys", (), ("api_key", "engine")),
         ),
         (["RuntimeError: Sandbox not ready after waiting 240s"], ("needs a service", (), ())),
         (["urlopen error [Errno -2] Name or service not known"], ("needs network", (), ())),
@@ -112,6 +115,19 @@ def test_an_environment_is_tried_with_the_next_image_only_if_packages_are_missin
     lacks = trial({first: "needs packages", second: "runs"})
     assert lacks == (Outcome("mcqa", "", "runs", image=second), [first, second])
     assert trial({first: "needs packages", second: "needs packages"})[0].image == second
+
+
+def test_what_is_recorded_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded: list[str] = []
+    monkeypatch.setattr(suite, "environments", lambda: [Environment("mcqa", ()), Environment("chem", ())])
+    monkeypatch.setattr(images, "python", lambda image: sys.executable)
+    monkeypatch.setattr(page, "load", lambda: Recorded("0.4.0", ("chem", "mcqa"), (Outcome("mcqa", "", "runs"),)))
+    monkeypatch.setattr(suite, "_tried", lambda tried, *_: Outcome(tried.name, "", "runs"))
+    monkeypatch.setattr(suite, "_record", lambda outcome, known: recorded.append(outcome.name))
+    assert suite.run([], None, untried=True) == 0
+    assert recorded == ["chem"]
+    assert suite.run(["mcqa"], None) == 0
+    assert recorded == ["chem", "mcqa"]
 
 
 def test_the_packages_of_an_image_are_those_of_its_dockerfile() -> None:
@@ -179,11 +195,16 @@ def test_a_note_is_one_line_of_bounded_length() -> None:
 
 
 def test_the_table_counts_verdicts_and_says_what_is_needed() -> None:
-    other = Outcome("other", "c.yaml", "fails", note="a | b")
-    runs = Outcome("mcqa", "a.yaml", "runs", beside=("b.yaml",), rows=(5, 5), tools=True)
-    lacks = Outcome("chem", "b.yaml", "needs packages", "more", packages=("rdkit",), keys=("judge_url",), note="said")
-    text = render(TEXT, Recorded("0.4.0", "2026-11-23", 94, (lacks, runs, other)))
-    assert "3 of 94 environments were tried; 1 runs, 1 needs packages, 1 fails." in text
+    other = Outcome("other", "c.yaml", "fails", note="a | b", date="2026-11-22")
+    runs = Outcome("mcqa", "a.yaml", "runs", beside=("b.yaml",), rows=(5, 5), tools=True, date="2026-11-23")
+    lacks = Outcome(
+        "chem", "b.yaml", "needs packages", "more", packages=("rdkit",), keys=("judge_url",), date="2026-11-22"
+    )
+    text = render(TEXT, Recorded("0.4.0", ("chem", "mcqa", "new", "other"), (lacks, runs, other)))
+    assert (
+        "NeMo Gym 0.4.0, 2026-11-22 to 2026-11-23: 3 of 4 environments were tried; 1 runs, 1 needs packages, 1 fails."
+        in text
+    )
     assert "| mcqa | runs (5 rows) | gym | yes |  | `a.yaml`, `b.yaml` |" in text
     assert "| chem | **needs packages** | more |  | packages `rdkit`; values for `judge_url` | `b.yaml` |" in text
     assert r"| other | **fails** | gym |  | a \| b | `c.yaml` |" in text
@@ -193,7 +214,7 @@ def test_the_table_counts_verdicts_and_says_what_is_needed() -> None:
 
 def test_a_page_without_a_place_for_the_table_is_an_error() -> None:
     with pytest.raises(ValueError, match="has no lines"):
-        render("# Page\n", Recorded("0.4.0", "2026-11-23", 94, ()))
+        render("# Page\n", Recorded("0.4.0", (), ()))
 
 
 def test_outcomes_survive_json() -> None:
