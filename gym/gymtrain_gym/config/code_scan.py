@@ -23,6 +23,7 @@ class ServerCode:
     needs_ray: bool  # it imports ray itself; NeMo Gym's own use doesn't count
     keeps_sessions: bool  # it stores state by session id, so replicas are not interchangeable
     missing_modules: tuple[str, ...]  # imported on start-up, but not installed here
+    missing_later: tuple[str, ...] = ()  # imported by code that may never run, and not installed here
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ def scan(folder: Path, entrypoint: str, roots: list[Path]) -> ServerCode:
     seen: dict[Path, bool] = {}
     ray = sessions = False
     missing: set[str] = set()
+    later: set[str] = set()
     while todo:
         file, eager = todo.pop()
         if seen.get(file, not eager) >= eager and file in seen:
@@ -54,9 +56,9 @@ def scan(folder: Path, entrypoint: str, roots: list[Path]) -> ServerCode:
                 ray = True
             local = _local_files(found.module, folder, roots)
             todo.extend((path, eager and found.eager) for path in local)
-            if eager and found.eager and not local and not _installed(top, roots):
-                missing.add(top)
-    return ServerCode(ray, sessions, tuple(sorted(missing)))
+            if not local and not _installed(top, roots):
+                (missing if eager and found.eager else later).add(top)
+    return ServerCode(ray, sessions, tuple(sorted(missing)), tuple(sorted(later - missing)))
 
 
 def _imports(tree: ast.Module, file: Path, roots: list[Path]) -> Iterator[_Import]:

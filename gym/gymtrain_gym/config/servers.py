@@ -97,7 +97,16 @@ def _code(
         return None
     code = code_scan.scan(found, inner.entrypoint, roots)
     server = gym.servers.get(name)
-    if code.missing_modules and not (server and server.image):  # another image than this one runs it
+    if server and server.image:
+        return code  # another image than this one runs it
+    for module in code.missing_later:
+        if module in _IMAGES:  # of others it isn't known whether they are ever imported
+            findings.warn(
+                where,
+                f"some of its code imports the Python package {module}, which the Gym image lacks: rollouts fail if "
+                f"that code runs. The image {_IMAGES[module]} has it: name that in spec.gym.image",
+            )
+    if code.missing_modules:
         images = {_IMAGES.get(module) for module in code.missing_modules}
         if len(images) == 1 and (image := images.pop()):
             remedy = f"name the image {image}, which has them, in spec.gym.image"

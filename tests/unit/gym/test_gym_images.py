@@ -12,26 +12,44 @@ from gymtrain_gym.config.findings import Findings
 from gymtrain_gym.config.resolve import resolve
 
 ROOT = Path(__file__).parents[3]
-SOKOBAN = "resources_servers/grl_sokoban/configs/grl_sokoban.yaml"
 # Modules of a distribution that has another name.
 MODULES = {"fhaviary": "aviary", "mini-swe-agent": "minisweagent", "openenv-core": "openenv", "tavily-python": "tavily"}
 NEEDED_BY_OTHERS = {"swebench"}  # minisweagent's servers have it where they have that
 
 
-def said(monkeypatch: pytest.MonkeyPatch, *missing: str) -> list[str]:
+def described(
+    monkeypatch: pytest.MonkeyPatch, name: str, missing: set[str], images: dict[str, str] | None = None
+) -> Findings:
     monkeypatch.setattr(code_scan, "_installed", lambda module, roots: module not in missing)
-    findings, gym = Findings(), Gym(config_paths=[SOKOBAN])
+    spec = {"configPaths": [f"resources_servers/{name}/configs/{name}.yaml"]}
+    spec |= {"servers": {server: {"image": image} for server, image in (images or {}).items()}}
+    findings, gym = Findings(), Gym.model_validate(spec)
     config = resolve(gym, "http://run-gateway:8000", findings)
     assert config is not None, findings.items
     servers.describe(config, gym, findings)
-    return [finding.message for finding in findings.items]
+    return findings
 
 
 def test_an_environment_is_told_which_image_has_its_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert said(monkeypatch, "gymnasium", "gym_sokoban") == [
+    findings = described(monkeypatch, "grl_sokoban", {"gymnasium", "gym_sokoban"})
+    assert [finding.message for finding in findings.items] == [
         "needs the Python packages gym_sokoban, gymnasium, which the Gym image lacks: "
         "name the image gym-environments, which has them, in spec.gym.image"
     ]
+
+
+def test_a_package_that_is_imported_only_to_score_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """asr_with_pc starts without it, and every rollout would fail."""
+    findings = described(monkeypatch, "asr_with_pc", {"jiwer", "of_nobody"})
+    assert findings.items == []
+    (warning,) = findings.warnings
+    assert warning.where == "config key asr_with_pc"
+    assert "imports the Python package jiwer" in warning.message
+    assert "The image gym-environments has it" in warning.message
+
+
+def test_a_server_with_an_image_of_its_own_is_not_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not described(monkeypatch, "asr_with_pc", {"jiwer"}, {"asr_with_pc": "registry/mine:1"}).warnings
 
 
 @pytest.mark.parametrize("image", ["gym-swe", "gym-environments"])
