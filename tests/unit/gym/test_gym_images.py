@@ -21,8 +21,8 @@ def described(
     monkeypatch: pytest.MonkeyPatch, name: str, missing: set[str], images: dict[str, str] | None = None
 ) -> Findings:
     monkeypatch.setattr(code_scan, "_installed", lambda module, roots: module not in missing)
-    spec = {"configPaths": [f"resources_servers/{name}/configs/{name}.yaml"]}
-    spec |= {"servers": {server: {"image": image} for server, image in (images or {}).items()}}
+    spec: dict[str, object] = {"configPaths": [f"resources_servers/{name}/configs/{name}.yaml"]}
+    spec["servers"] = {server: {"image": image} for server, image in (images or {}).items()}
     findings, gym = Findings(), Gym.model_validate(spec)
     config = resolve(gym, "http://run-gateway:8000", findings)
     assert config is not None, findings.items
