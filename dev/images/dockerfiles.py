@@ -26,6 +26,9 @@ FOR_GPUS = {
 """Images that are built again, as NAME-gpu for all GPUs and as NAME-sm90 for H100 and H200 alone, with these build
 arguments: 8 GB, so by name only."""
 
+BY_NAME_ONLY = {"gym-environments"}
+"""Images of minutes and gigabytes that only some runs use, and no test in a cluster."""
+
 # Read as text: `dev/run` has nothing but Python itself.
 _VALUES = REPOSITORY / "charts" / NAME / "values.yaml"
 _DEFAULT = re.compile(rf"^  \w+: {NAME}/([a-z0-9-]+)$", re.MULTILINE)
@@ -81,7 +84,7 @@ def discover(*folders: Path) -> list[Image]:
 
 
 def select(images: list[Image], names: Sequence[str]) -> list[Image]:
-    """The named images with all that they need, in building order; when none is named, all but those for GPUs."""
+    """The named images with all that they need, in building order; when none is named, all but those that are built by name only."""
     if not names:
         return [image for image in images if not image.by_name_only]
     by_name = {image.name: image for image in images}
@@ -116,7 +119,7 @@ def _without_comments(text: str) -> str:
 
 def _read(dockerfile: Path, prefix: str) -> Image:
     name = prefix + dockerfile.parent.name
-    return Image(name, dockerfile, _needs(dockerfile, {}) - {name})
+    return Image(name, dockerfile, _needs(dockerfile, {}) - {name}, by_name_only=name in BY_NAME_ONLY)
 
 
 def _for_gpus(image: Image, kind: str) -> Image:

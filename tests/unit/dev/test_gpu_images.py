@@ -11,6 +11,11 @@ def test_images_for_gpus_are_built_when_asked_for_by_name() -> None:
     assert {image.name for image in select(discover(), ["inference-gpu", "trainer-gpu"])} == {"python-build", *GPU}
 
 
+def test_the_image_for_more_environments_is_built_when_asked_for_by_name() -> None:
+    assert "gym-environments" not in {image.name for image in select(discover(), [])}
+    assert "gym-environments" in {image.name for image in select(discover(), ["gym-environments"])}
+
+
 def test_they_are_the_same_dockerfiles_with_the_extra_for_gpus() -> None:
     images = {image.name: image for image in discover()}
     for name in GPU:
