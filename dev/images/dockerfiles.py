@@ -84,7 +84,7 @@ def discover(*folders: Path) -> list[Image]:
 
 
 def select(images: list[Image], names: Sequence[str]) -> list[Image]:
-    """The named images with all that they need, in building order; when none is named, all but those that are built by name only."""
+    """The named images with all that they need, in building order; when none is named, all but those by name only."""
     if not names:
         return [image for image in images if not image.by_name_only]
     by_name = {image.name: image for image in images}
