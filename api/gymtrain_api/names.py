@@ -144,6 +144,11 @@ def broker_identity(run: str, uid: str) -> str:
     return f"{run}-broker-{_digest(uid)}"
 
 
+def run_token(run: str, uid: str) -> str:
+    """Secret with the token of vLLM's control routes, named as the broker's is and for the same reason."""
+    return f"{run}-token-{_digest(uid)}"
+
+
 def broker_role(run: str, digest: str) -> str:
     """Role and RoleBinding of the broker, one pair per set of rules and resource (`digest` covers both)."""
     return f"{run}-broker-{digest[:_DIGITS]}"

@@ -39,6 +39,8 @@ GYM_CONFIG_FILE = "/etc/gymtrain/gym/config.yaml"
 ENV_DATA_TOKEN = "GYMTRAIN_DATA_TOKEN"  # noqa: S105 - a name: of the variable with spec.data.prepare.tokenSecret
 BROKER_TOKEN_DIR = "/etc/gymtrain/broker"  # noqa: S105 - a path
 BROKER_TOKEN_FILE = "/etc/gymtrain/broker/token"  # noqa: S105 - a path
+RUN_TOKEN_DIR = "/etc/gymtrain/token"  # noqa: S105 - a path
+RUN_TOKEN_FILE = "/etc/gymtrain/token/token"  # noqa: S105 - a path
 MODEL_DIR = "/gymtrain/model"
 SOURCES_DIR = "/gymtrain/sources"
 FETCHED_DIR = "/gymtrain/fetched"
@@ -67,12 +69,14 @@ ENV_GYM_SERVER = "GYMTRAIN_GYM_SERVER"  # top-level key of the server; "head_ser
 ENV_DRAIN_SECONDS = "GYMTRAIN_DRAIN_SECONDS"  # time to finish open requests; shorter than the pod's grace period
 # Environment of pods that use sandboxes.
 ENV_BROKER_URL = "GYMTRAIN_BROKER_URL"
+ENV_RUN_TOKEN_FILE = "GYMTRAIN_RUN_TOKEN_FILE"  # noqa: S105 - a name
 ENV_BROKER_TOKEN_FILE = "GYMTRAIN_BROKER_TOKEN_FILE"  # noqa: S105 - a name
 # Environment of the broker.
 ENV_BROKER_TOKEN_SECRET = "GYMTRAIN_BROKER_TOKEN_SECRET"  # noqa: S105 - name of the Secret with the token
 ENV_SANDBOX_IMAGE = "GYMTRAIN_SANDBOX_IMAGE"  # of the daemon in every sandbox
 ENV_SANDBOX_PULL_POLICY = "GYMTRAIN_SANDBOX_PULL_POLICY"
 ENV_SANDBOX_BACKEND = "GYMTRAIN_SANDBOX_BACKEND"
+ENV_SANDBOX_MAX_RESOURCES = "GYMTRAIN_SANDBOX_MAX_RESOURCES"  # as cpu=8,memory=32Gi: that a sandbox may ask for
 ENV_USER_NAMESPACES = "GYMTRAIN_USER_NAMESPACES"  # "1": the cluster supports them, so root sandboxes get them
 ENV_IMAGE_VOLUMES = "GYMTRAIN_IMAGE_VOLUMES"  # "1": the cluster supports them, so the daemon is mounted and not copied
 # Environment of trainer pods.

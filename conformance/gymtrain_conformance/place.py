@@ -11,6 +11,7 @@ from gymtrain_api import wiring
 from gymtrain_api.spec import GymTrainingRunSpec
 
 AGENTS = ("first_agent", "second_agent")
+RUN_TOKEN = "conformance-token"  # noqa: S105 - guards stand-ins on this machine, for a trial
 ROW_FIELD = "conformance_row"  # of each row: its number
 _ROWS = 12
 
@@ -41,6 +42,11 @@ class Place:
         return self.folder / "run" / "run.json"
 
     @property
+    def run_token(self) -> Path:
+        """In place of /etc/gymtrain/token/token."""
+        return self.folder / "token" / "token"
+
+    @property
     def termination_log(self) -> Path:
         """In place of /dev/termination-log."""
         return self.folder / "termination-log"
@@ -61,6 +67,7 @@ class Place:
             wiring.ENV_ROOT: str(self.root),
             wiring.ENV_TERMINATION_LOG: str(self.termination_log),
             wiring.ENV_TRAINER_PORT: str(ports.trainer),
+            wiring.ENV_RUN_TOKEN_FILE: str(self.run_token),
         }
 
     def inputs(self) -> dict[str, tuple[int, int]]:
@@ -101,6 +108,8 @@ def make_place(folder: Path, spec: GymTrainingRunSpec, ports: Ports, gateway_hos
         trainer_host="127.0.0.1",
         agents=agents,
     )
+    place.run_token.parent.mkdir()
+    place.run_token.write_text(RUN_TOKEN)
     place.run_config.parent.mkdir()
     place.run_config.write_text(json.dumps(run.model_dump(mode="json", by_alias=True), indent=1))
     return place

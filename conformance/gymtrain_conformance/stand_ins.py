@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -30,6 +30,8 @@ _CONTROLS = ("/pause", "/resume", "/is_paused", "/weight_info", "/update_weight_
 _GATEWAY_SECONDS = 3.0  # for which a call waits for a pod that may answer it; the real one has minutes
 _ROLLOUT_SECONDS = 0.3  # so that looks at the trainer see its steps
 
+OPEN_POSTS = ("/v1/completions",)  # of vLLM, for whoever has no token
+
 type Answer = tuple[int, Any]
 type Ask = Callable[[str, str, dict[str, Any]], Answer]  # method, path, body
 
@@ -37,8 +39,11 @@ type Ask = Callable[[str, str, dict[str, Any]], Answer]  # method, path, body
 class Server:
     """Answers by a function, each request in a thread of its own."""
 
-    def __init__(self, bound: socket.socket, ask: Ask) -> None:
-        """Listens at once, on a socket that has its address already, and owns it from then on."""
+    def __init__(self, bound: socket.socket, ask: Ask, token: str = "", open_posts: Collection[str] = ()) -> None:
+        """Listens at once, on a socket that has its address already, and owns it from then on.
+
+        With a `token`, POST needs it on all routes but `open_posts`.
+        """
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def _answer(self) -> None:
@@ -48,8 +53,12 @@ class Server:
                 except ValueError:
                     body = None
                 status, answer = (400, "the body isn't a JSON object")
-                if isinstance(body, dict):
-                    status, answer = ask(self.command, urlsplit(self.path).path, body)
+                path = urlsplit(self.path).path
+                guarded = token and self.command == "POST" and path not in open_posts
+                if guarded and self.headers.get("Authorization") != f"Bearer {token}":
+                    status, answer = 401, {"error": "this route asks for the run's token"}
+                elif isinstance(body, dict):
+                    status, answer = ask(self.command, path, body)
                 text = json.dumps(answer).encode()
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")

@@ -18,9 +18,9 @@ from pathlib import Path
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.transports import syncs_weights
 from gymtrain_api.wiring import GATEWAY_PORT, TRAINER_GRACE_SECONDS
-from gymtrain_conformance.place import AGENTS, Place, Ports, make_place
+from gymtrain_conformance.place import AGENTS, RUN_TOKEN, Place, Ports, make_place
 from gymtrain_conformance.record import Ended, Look, Record, Rollout, ServersUp, Started
-from gymtrain_conformance.stand_ins import Agents, Ask, Gateway, Server, Vllm
+from gymtrain_conformance.stand_ins import OPEN_POSTS, Agents, Ask, Gateway, Server, Vllm
 from gymtrain_conformance.trainer import Observer, Process
 
 GATEWAY_HOSTS = tuple(f"127.0.93.{number}" for number in range(1, 33))  # a gateway's port can't be chosen, so its host
@@ -143,7 +143,8 @@ class _Play:
     def _open(self, servers: contextlib.ExitStack) -> None:
         asks: list[Ask] = [self.vllm.ask, *map(self.agents.of, AGENTS)]
         for bound, ask in zip(self.sockets, asks, strict=True):
-            servers.callback(Server(bound, ask).close)
+            token = RUN_TOKEN if bound is self.sockets[0] else ""  # vLLM, whose control routes ask for it
+            servers.callback(Server(bound, ask, token, OPEN_POSTS).close)
         self.record.add(ServersUp())
 
     def _speaks(self) -> bool:

@@ -5,6 +5,7 @@
 | GYMTRAIN_RUN_CONFIG | /etc/gymtrain/run/run.json |
 | GYMTRAIN_ROOT | /gymtrain, above model, scratch and compile-cache |
 | GYMTRAIN_INFERENCE_PORT | 8000 |
+| GYMTRAIN_RUN_TOKEN_FILE | none: control routes ask for no token |
 """
 
 import os
@@ -35,6 +36,11 @@ def scratch() -> Path:
 def compile_cache() -> Path:
     """The volume for what vLLM compiles, where the run has one."""
     return _below_root(wiring.COMPILE_CACHE_DIR)
+
+
+def run_token_file() -> Path | None:
+    """The token that control routes ask for; None where they ask for none."""
+    return Path(found) if (found := os.environ.get(wiring.ENV_RUN_TOKEN_FILE)) else None
 
 
 def port() -> int:

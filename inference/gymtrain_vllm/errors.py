@@ -3,6 +3,7 @@
 InferenceError
 ├── ArgumentsError      a user's vLLM argument contradicts what the run depends on
 ├── GroupError          a pod of a server on several nodes can't find its group
+├── TokenError          the pod has no token for its control routes
 ├── FetchError          the weights couldn't be fetched or failed verification; the server keeps what it has
 └── LoadError           verified weights didn't fit the model; the server must not serve
 """
@@ -18,6 +19,10 @@ class ArgumentsError(InferenceError):
 
 class GroupError(InferenceError):
     """What says which pod of a server this is, is missing, or its leader doesn't answer."""
+
+
+class TokenError(InferenceError):
+    """The file with the run's token is missing or empty."""
 
 
 class FetchError(InferenceError):

@@ -27,6 +27,7 @@ def main() -> None:
     from gymtrain_vllm import (
         arguments,
         compile_cache,
+        control_guard,
         environment,
         file_cache,
         model_class_cache,
@@ -35,7 +36,7 @@ def main() -> None:
         server_exit,
         vllm_internals,
     )
-    from gymtrain_vllm.errors import ArgumentsError, GroupError
+    from gymtrain_vllm.errors import ArgumentsError, GroupError, TokenError
 
     run = parse_run_config(environment.run_config().read_bytes())
     # Pods of a Deployment are alike: with vLLM's own default they would all draw the same rollouts, and after a
@@ -49,8 +50,11 @@ def main() -> None:
             start = pod_group.join(own) if own.index else pod_group.lead(own, seed, nodes)
             seed, member = start.seed, arguments.Member(own.index, start.leader)
         argv = arguments.build(run.spec, environment.model(), port, seed=seed, member=member)
+        if (token_file := environment.run_token_file()) is not None:
+            control_guard.read_token(token_file)  # of a server without one nobody could change the weights
+            argv.append(f"--middleware={control_guard.MIDDLEWARE}")
         os.environ.update(arguments.variables(run.spec, os.environ, environment.scratch()))
-    except (ArgumentsError, GroupError) as error:
+    except (ArgumentsError, GroupError, TokenError) as error:
         sys.exit(f"gymtrain: {error}")
     works = bool(member and member.index)
     if run.spec.inference.compile_cache:

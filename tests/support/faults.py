@@ -96,9 +96,13 @@ def kill_at(kubectl: Kubectl, run: str, moment: Moment, role: str, word: str) ->
 
 
 def post_to_vllm(kubectl: Kubectl, run: str, path: str) -> None:
-    """A control call, as an operator of the cluster could make it."""
+    """A control call, as one who may exec into the pod can make it: the run's token is there."""
     name = pod_of(kubectl, run, role="inference")["metadata"]["name"]
-    code = f"import urllib.request as u; u.urlopen(u.Request('http://127.0.0.1:8000{path}', method='POST'), timeout=30)"
+    code = (
+        "import os, urllib.request as u; token = open(os.environ['GYMTRAIN_RUN_TOKEN_FILE']).read().strip(); "
+        f"u.urlopen(u.Request('http://127.0.0.1:8000{path}', method='POST', "
+        "headers={'Authorization': f'Bearer {token}'}), timeout=30)"
+    )
     kubectl.run("exec", name, "-c", "inference", "--", "python", "-S", "-c", code)
 
 

@@ -58,6 +58,7 @@ class Pod:
     port: int
     root: Path
     termination_log: Path
+    token: str  # for vLLM's control routes; empty where they ask for none
     progress: dict[str, Any] = field(default_factory=lambda: {"phase": "starting"})
     stopping: threading.Event = field(default_factory=threading.Event)
 
@@ -73,6 +74,7 @@ class Pod:
             port=int(env.get("GYMTRAIN_TRAINER_PORT", "8080")),
             root=Path(env.get("GYMTRAIN_ROOT", "/gymtrain")),
             termination_log=Path(env.get("GYMTRAIN_TERMINATION_LOG", "/dev/termination-log")),
+            token=_token(Path(env.get("GYMTRAIN_RUN_TOKEN_FILE", "/etc/gymtrain/token/token"))),
         )
 
         def stop(number: int, frame: FrameType | None) -> None:
@@ -302,21 +304,25 @@ class Weights:
 
     def _push(self, pod: str, version: _Version) -> None:
         """The calls by which a version gets into one pod. It is resumed whatever happens."""
-        _post(f"{pod}/pause?mode=keep&clear_cache=true", {}, _CONTROL_SECONDS)
+        self._control(f"{pod}/pause?mode=keep&clear_cache=true", {}, _CONTROL_SECONDS)
         try:
             try:
-                _post(f"{pod}/start_weight_update", {"is_checkpoint_format": True}, _CONTROL_SECONDS)
+                self._control(f"{pod}/start_weight_update", {"is_checkpoint_format": True}, _CONTROL_SECONDS)
             except urllib.error.HTTPError:  # an update that a killed trainer left open
-                _post(f"{pod}/finish_weight_update", {}, _CONTROL_SECONDS)
-                _post(f"{pod}/start_weight_update", {"is_checkpoint_format": True}, _CONTROL_SECONDS)
+                self._control(f"{pod}/finish_weight_update", {}, _CONTROL_SECONDS)
+                self._control(f"{pod}/start_weight_update", {"is_checkpoint_format": True}, _CONTROL_SECONDS)
             with contextlib.suppress(urllib.error.HTTPError):  # not in every release
-                _post(f"{pod}/reset_prefix_cache?reset_running_requests=true", {}, _CONTROL_SECONDS)
+                self._control(f"{pod}/reset_prefix_cache?reset_running_requests=true", {}, _CONTROL_SECONDS)
             url = f"http://{own_address()}:{self._pod.port}/weights/{version.number}/manifest"
             update = {"manifest_url": url, "version": version.label, "timeout_seconds": self._seconds, "step": "load"}
-            _post(f"{pod}/update_weights", {"update_info": update}, self._seconds)
-            _post(f"{pod}/finish_weight_update", {"weight_version": version.label}, _CONTROL_SECONDS)
+            self._control(f"{pod}/update_weights", {"update_info": update}, self._seconds)
+            self._control(f"{pod}/finish_weight_update", {"weight_version": version.label}, _CONTROL_SECONDS)
         finally:
-            _post(f"{pod}/resume", {}, _CONTROL_SECONDS)
+            self._control(f"{pod}/resume", {}, _CONTROL_SECONDS)
+
+    def _control(self, url: str, body: dict[str, Any], seconds: float) -> None:
+        """A call of a control route, which asks for the run's token. Raises OSError."""
+        _post(url, body, seconds, self._pod.token)
 
     def _repair(self) -> None:
         """Pods that came up, or that were left paused, for ever."""
@@ -461,9 +467,19 @@ def _ask(url: str) -> dict[str, Any]:
         return found
 
 
-def _post(url: str, body: dict[str, Any], seconds: float) -> Any:
+def _token(file: Path) -> str:
+    """Empty in a run whose vLLM pods ask for none."""
+    try:
+        return file.read_text().strip()
+    except FileNotFoundError:
+        return ""
+
+
+def _post(url: str, body: dict[str, Any], seconds: float, token: str = "") -> Any:
     """The JSON of the answer, None where it has none. Raises OSError; of these, HTTPError for a status above 399."""
     data, headers = json.dumps(body).encode(), {"Content-Type": "application/json"}
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
     request = urllib.request.Request(url, data, headers)  # noqa: S310 - of run.json
     with _HTTP.open(request, timeout=seconds) as answer:
         text = answer.read()

@@ -8,6 +8,7 @@ from gymtrain_operator.kinds import Object
 from gymtrain_operator.manifests.context import RunContext
 from gymtrain_operator.manifests.objects import deployment, hash_input, pod_groups, service
 from gymtrain_operator.manifests.pod import container, gpu_limits, pod_template, shared_memory
+from gymtrain_operator.manifests.run_token import TOKEN_ENV, TOKEN_MOUNT, token_secret, token_volume
 from gymtrain_operator.manifests.sources import model_in_server_pods
 from gymtrain_operator.manifests.volumes import checkpoint_mount, checkpoint_volume, compile_cache, is_shared_with_vllm
 
@@ -19,10 +20,12 @@ _OWN_ADDRESS: Object = {"name": "VLLM_HOST_IP", "valueFrom": {"fieldRef": {"fiel
 
 
 def inference_objects(run: RunContext) -> list[Object]:
-    """Builds the Service over servers that hold the run's weights, the one over all servers, and the servers."""
+    """Builds the token of the servers, the Service over those that hold the run's weights, the one over all, and the
+    servers."""
     ports = {"http": wiring.INFERENCE_PORT}
     role = labels.Role.INFERENCE
     return [
+        token_secret(run),
         service(run, names.inference(run.name), role, ports),
         service(run, names.inference_pods(run.name), role, ports, headless=True),
         _deployment(run) if run.spec.inference.nodes == 1 else _groups(run),
@@ -35,7 +38,7 @@ def _deployment(run: RunContext) -> Object:
         run,
         names.inference(run.name),
         labels.Role.INFERENCE,
-        _pods(run, labels.Role.INFERENCE, _serving(run)),
+        _pods(run, labels.Role.INFERENCE, {"env": [TOKEN_ENV], **_serving(run)}),
         replicas=inference.replicas,
         inputs=_inputs(run),
         # A rolling update needs the GPUs of one more pod, which nobody keeps spare.
@@ -51,7 +54,7 @@ def _groups(run: RunContext) -> Object:
         run,
         names.inference_groups(run.name),
         labels.Role.INFERENCE,
-        _pods(run, labels.Role.INFERENCE, {"env": env, **_serving(run)}),
+        _pods(run, labels.Role.INFERENCE, {"env": [*env, TOKEN_ENV], **_serving(run)}),
         _pods(run, labels.Role.INFERENCE_WORKER, {"env": env}),
         replicas=run.spec.inference.replicas,
         size=run.spec.inference.nodes,
@@ -94,6 +97,8 @@ def _pods(run: RunContext, role: labels.Role, more: dict[str, Any]) -> dict[str,
     model = model_in_server_pods(run)
     shm_volume, shm_mount = shared_memory()
     mounts, volumes = [model.mount, shm_mount], [model.volume, shm_volume]
+    if role == labels.Role.INFERENCE:  # workers have no routes
+        mounts, volumes = [*mounts, TOKEN_MOUNT], [*volumes, token_volume(run)]
     if is_shared_with_vllm(run):
         mounts.append(checkpoint_mount(run, read_only=True))
         volumes.append(checkpoint_volume(run))

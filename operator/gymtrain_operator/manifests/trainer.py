@@ -7,6 +7,8 @@ from gymtrain_operator.manifests.config_maps import GYM_CONFIG_MOUNT, gym_config
 from gymtrain_operator.manifests.context import RunContext
 from gymtrain_operator.manifests.objects import digest, hash_input, metadata, service, stamped
 from gymtrain_operator.manifests.pod import container, gpu_limits, pod_template, shared_memory
+from gymtrain_operator.manifests.run_token import TOKEN_ENV, TOKEN_MOUNT
+from gymtrain_operator.manifests.run_token import token_volume as run_token_volume
 from gymtrain_operator.manifests.sources import (
     INDEX_MOUNT,
     INDEX_VOLUME,
@@ -62,6 +64,7 @@ def trainer_job(run: RunContext, attempt: int) -> Object:
             checkpoint_mount(run),
             *resume.mounts,
             shm_mount,
+            TOKEN_MOUNT,
             *token_mount(run),
             *fetched.read,
             *sources.mounts,  # of a dataset on a volume only the index is made; its rows are read where they are
@@ -73,6 +76,7 @@ def trainer_job(run: RunContext, attempt: int) -> Object:
                 "name": wiring.ENV_MASTER_HOST,
                 "value": f"{names.trainer_job(run.name, attempt)}-0.{names.trainer(run.name)}",
             },
+            TOKEN_ENV,  # for vLLM's control routes
             *client_env(run),  # it tells the broker which tasks come next
             *token_env(run),
             *trainer.env,
@@ -101,6 +105,7 @@ def trainer_job(run: RunContext, attempt: int) -> Object:
             checkpoint_volume(run),
             *resume.volumes,
             shm_volume,
+            run_token_volume(run, optional=True),
             *token_volume(run),
             *fetched.volumes,
             *sources.volumes,

@@ -56,7 +56,7 @@ VARIANTS = (
     Variant("labels-versions", "self._number += 1", "self._number = 1"),
     Variant("sends-whole-weights", "blake3(data)", "blake3(data[1:])", seconds=8),
     Variant("sends-whole-weights", 'lines.append({"parts": len(lines) - 1})', "pass", seconds=8),
-    Variant("lets-vllm-go-on", '_post(f"{pod}/resume", {}, _CONTROL_SECONDS)', "pass", seconds=14),
+    Variant("lets-vllm-go-on", 'self._control(f"{pod}/resume", {}, _CONTROL_SECONDS)', "pass", seconds=14),
     Variant("says-what-pods-hold", "self._current.label if self._current else None", '"conformance:1:99"'),
     Variant("says-what-pods-hold", 'case ["weights", "held"]:', 'case ["nothing", "held"]:', Verdict.LEFT_OUT),
     Variant(

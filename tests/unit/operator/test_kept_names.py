@@ -33,8 +33,10 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def _secrets(world: World) -> set[str]:
+    """Secrets with the broker's token."""
     pods = [one["spec"]["template"]["spec"] for kind in ("Deployment", "Job") for one in world.objects[kind].values()]
-    return {v["secret"]["secretName"] for pod in pods for v in pod["volumes"] if "secret" in v}
+    volumes = [volume for pod in pods for volume in pod["volumes"] if "secret" in volume]
+    return {volume["secret"]["secretName"] for volume in volumes if volume["name"] == "broker-token"}
 
 
 def test_the_names_differ() -> None:

@@ -59,6 +59,10 @@ def test_only_a_leader_is_probed_and_has_a_port() -> None:
     server = {"ports", "startupProbe", "readinessProbe", "livenessProbe"}
     assert server <= leader.keys()
     assert not server & worker.keys()
+    of_routes = {"GYMTRAIN_RUN_TOKEN_FILE", "run-token"}
+    for key in ("env", "volumeMounts"):
+        assert {one["name"] for one in leader[key]} - {one["name"] for one in worker[key]} <= of_routes
+        leader[key] = [one for one in leader[key] if one["name"] not in of_routes]
     assert {key: leader[key] for key in worker} == worker
 
 

@@ -45,6 +45,7 @@ from gymtrain_trainer.weights.parity.check import Completion
 from gymtrain_trainer.weights.parity.watch import ParityWatch
 from gymtrain_trainer.weights.pods.client import VllmPod, find_pods
 from gymtrain_trainer.weights.pods.fleet import Fleet
+from gymtrain_trainer.weights.pods.run_token import control_session
 from gymtrain_trainer.weights.store.weight_store import WeightStore
 from gymtrain_trainer.weights.sync_settings import SyncSettings
 from gymtrain_trainer.weights.transports.transport import ChosenTransport, Delivered, Transport
@@ -433,7 +434,7 @@ class WeightSync:
         return self._fleet, self._thread
 
     async def _open(self, transport: Transport) -> Fleet:
-        self._session = aiohttp.ClientSession()
+        self._session = control_session()
         return Fleet(self.settings, self._session, transport, self._find)
 
     async def _close(self) -> None:

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import aiohttp
-
 from gymtrain_api.transports import ServerOffer, read_offer
 from gymtrain_trainer.weights.errors import NoServersError, PodError
 from gymtrain_trainer.weights.pods.client import PodClient, VllmPod, find_pods
+from gymtrain_trainer.weights.pods.run_token import control_session
 from gymtrain_trainer.weights.sync_settings import SyncSettings
 
 _LOOK_SECONDS = 0.5
@@ -40,7 +39,7 @@ async def wait_for_servers(
         NoServersError: not in time; says what was seen last.
     """
     deadline = time.monotonic() + deadline_seconds
-    async with aiohttp.ClientSession() as session:
+    async with control_session() as session:
         while True:
             pods = await find_pods(settings.pods_host, settings.pods_port)
             problems = await asyncio.gather(*(_problem(PodClient(session, pod)) for pod in pods))
@@ -69,7 +68,7 @@ async def probe_servers(pods: list[VllmPod]) -> list[ServerReport]:
     Raises:
         NoServersError: none answered.
     """
-    async with aiohttp.ClientSession() as session:
+    async with control_session() as session:
         found = await asyncio.gather(*(probe(PodClient(session, pod)) for pod in pods), return_exceptions=True)
     reports = [report for report in found if isinstance(report, ServerReport)]
     if reports:
