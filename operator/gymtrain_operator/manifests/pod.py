@@ -19,13 +19,7 @@ _FIXED_IDS: Object = {"runAsUser": _USER, "runAsGroup": _USER, "fsGroup": _USER}
 _HOME = f"{wiring.SCRATCH_DIR}/home"
 _TMP = f"{wiring.SCRATCH_DIR}/tmp"  # noqa: S108 - in the pod's own volume
 
-# The folders of HOME and TMPDIR exist because they are mounted once more by subPath; /tmp is there for
-# software that has the path built in.
-_SCRATCH_MOUNTS: list[Object] = [
-    {"name": "scratch", "mountPath": wiring.SCRATCH_DIR},
-    {"name": "scratch", "mountPath": _HOME, "subPath": "home"},
-    {"name": "scratch", "mountPath": "/tmp", "subPath": "tmp"},  # noqa: S108 - a mount, not a file
-]
+_SCRATCH = "scratch"
 _RUN_CONFIG_MOUNT: Object = {"name": "run", "mountPath": wiring.RUN_CONFIG_DIR, "readOnly": True}
 _ENV: list[Object] = [
     {"name": "HOME", "value": _HOME},
@@ -48,10 +42,13 @@ def container(
     settings: PodSettings | None = None,
     gpu_limits: dict[str, str] | None = None,
     role: labels.Role | None = None,
+    own_scratch: bool = False,
     **more: Any,
 ) -> Object:
     """Builds a container under restricted Pod Security with the run's settings and scratch space mounted.
 
+    `own_scratch`: no other container of the pod has its scratch space. Python, torch and Hugging Face's libraries run
+    code that they find below HOME, so where one container runs others' code the next would, too.
     `requests` stand unless `settings`, or the defaults for the main container of `role`, bring resources. To either are
     added GPUs, and of `limits` those that the namespace's quotas require: of resources that were set, the request.
     """
@@ -72,7 +69,12 @@ def container(
         "imagePullPolicy": run.defaults.pull_policy,
         "command": list(command),
         "env": _one_of_each_name([*_ENV, *platform.env(run), *env]),
-        "volumeMounts": [*_SCRATCH_MOUNTS, _RUN_CONFIG_MOUNT, *platform.mounts(run.applied), *mounts],
+        "volumeMounts": [
+            *_scratch_mounts(f"{_SCRATCH}-{name}" if own_scratch else _SCRATCH),
+            _RUN_CONFIG_MOUNT,
+            *platform.mounts(run.applied),
+            *mounts,
+        ],
         "resources": resources,
         # What a crashed container said last reaches the status even where it wrote no message.
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -83,6 +85,23 @@ def container(
         },
         **more,
     }
+
+
+def _scratch_mounts(volume: str) -> list[Object]:
+    """Returns the mounts of scratch space. The folders of HOME and TMPDIR exist because they are mounted once more by
+    subPath; /tmp is there for software that has the path built in."""
+    return [
+        {"name": volume, "mountPath": wiring.SCRATCH_DIR},
+        {"name": volume, "mountPath": _HOME, "subPath": "home"},
+        {"name": volume, "mountPath": "/tmp", "subPath": "tmp"},  # noqa: S108 - a mount, not a file
+    ]
+
+
+def _scratch_volumes(containers: Sequence[Object]) -> list[Object]:
+    """Returns the volumes of those mounts."""
+    mounts = [mount["name"] for one in containers for mount in one["volumeMounts"]]
+    found = [name for name in mounts if name == _SCRATCH or name.startswith(f"{_SCRATCH}-")]
+    return [{"name": name, "emptyDir": {}} for name in dict.fromkeys([_SCRATCH, *found])]
 
 
 def _one_of_each_name(env: Sequence[Object]) -> list[Object]:
@@ -124,7 +143,7 @@ def pod_template(
         **more,
         "containers": list(containers),
         "volumes": [
-            {"name": "scratch", "emptyDir": {}},
+            *_scratch_volumes([*containers, *init]),
             {"name": "run", "configMap": {"name": names.run_config(run.name)}},
             *platform.volumes(run.applied),
             *volumes,

@@ -73,6 +73,7 @@ def preflight_pod(run: RunContext) -> Object:
         env=run.spec.gym.env,
         requests={"cpu": "50m", "memory": "256Mi"},
         limits=_LIMITS,
+        own_scratch=True,
     )
     trainer = container(
         run,

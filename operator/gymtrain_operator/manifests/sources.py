@@ -98,7 +98,7 @@ def _fetch(run: RunContext, source: ModelSource, *arguments: str) -> Object:
         case ModelImage(image=image):
             # KServe's modelcar layout; L since such images link into their own layers.
             command = ["cp", "-rL", f"{wiring.MODEL_IMAGE_DIR}/.", f"{wiring.MODEL_DIR}/"]
-            return container(run, "model", image, command, mounts=mounts, requests=requests)
+            return container(run, "model", image, command, mounts=mounts, requests=requests, own_scratch=True)
         case HuggingFace() | VolumeClaim():
             command = ["python", "-m", "gymtrain_trainer.fetch", *arguments]
             image, env = run.trainer_image, token_env(run)
@@ -161,7 +161,7 @@ def data_fetch(run: RunContext, mounts: Sequence[Object]) -> list[Object]:
         datasets = [place.rstrip("]").replace("[", "-") for place in places]
         command = ["python", "-m", "gymtrain_gym.fetch", *datasets]
         name, requests = f"fetch-data-{wiring.source_folder(places[0])}", {"cpu": "50m", "memory": "256Mi"}
-        made = container(run, name, run.gym_image, command, mounts=mounts, requests=requests)
+        made = container(run, name, run.gym_image, command, mounts=mounts, requests=requests, own_scratch=True)
         fetching.append(made | {"envFrom": [{"secretRef": {"name": secret}}]} if secret else made)
     return fetching
 
@@ -175,7 +175,10 @@ def data_prepare(run: RunContext, mounts: Sequence[Object]) -> list[Object]:
     token = [secret_env(wiring.ENV_DATA_TOKEN, secret.name, secret.key)] if secret else []
     command = ["python", "-m", "gymtrain_gym.prepare"]
     env, requests = [*run.spec.gym.env, *token], {"cpu": "50m", "memory": "512Mi"}
-    return [container(run, "prepare-data", run.gym_image, command, mounts=mounts, env=env, requests=requests)]
+    made = container(
+        run, "prepare-data", run.gym_image, command, mounts=mounts, env=env, requests=requests, own_scratch=True
+    )
+    return [made]
 
 
 def data_init(run: RunContext, gym_config_mount: Object, fetched: Sequence[Object]) -> Object:
@@ -188,4 +191,5 @@ def data_init(run: RunContext, gym_config_mount: Object, fetched: Sequence[Objec
         mounts=[INDEX_MOUNT, gym_config_mount, *fetched, *dataset_mounts(run).mounts],
         env=run.spec.gym.env,
         requests={"cpu": "50m", "memory": "128Mi"},
+        own_scratch=True,
     )

@@ -387,3 +387,54 @@ def test_the_keys_of_a_push_reach_only_trainer_and_preflight_under_names_of_thei
     assert not any(
         "envFrom" in container for container in _trainers(checkpoint={"size": "1Gi"}, push={"to": "s3://b/p"})
     )
+
+
+_TOKEN = "run-token"
+
+
+def _mounting(pod: dict[str, Any], volume: str) -> list[str]:
+    """Names of the containers of a pod that mount a volume."""
+    every = [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
+    return [one["name"] for one in every if volume in {mount["name"] for mount in one["volumeMounts"]}]
+
+
+def test_the_token_of_vllms_control_routes_is_in_vllm_and_the_trainer_and_in_no_init_container() -> None:
+    run = context(model={"source": "oci://image"}, inference={"nodes": 2})
+    (groups,) = (o for o in inference_objects(run) if o["kind"] == "LeaderWorkerSet")
+    leader, worker = (groups["spec"]["leaderWorkerTemplate"][f"{part}Template"] for part in ("leader", "worker"))
+    assert _mounting(leader, _TOKEN) == ["inference"]
+    assert _mounting(worker, _TOKEN) == []
+    assert _mounting(trainer_job(run, 1)["spec"]["template"], _TOKEN) == ["trainer"]
+    assert _mounting(preflight_pod(run), _TOKEN) == []
+    assert not any(_mounting(o["spec"]["template"], _TOKEN) for o in gym_objects(run, GYM) if o["kind"] == "Deployment")
+
+
+def test_the_token_is_made_by_chance_and_named_by_the_runs_uid() -> None:
+    (secret,) = (o for o in inference_objects(context()) if o["kind"] == "Secret")
+    assert secret["stringData"] == {"token": ""}
+    assert (
+        secret["metadata"]["name"]
+        != inference_objects(RunContext("run", "ns", "another", context().spec))[0]["metadata"]["name"]
+    )
+
+
+def test_a_trainer_starts_in_a_run_whose_vllm_was_made_before_there_was_a_token() -> None:
+    pod = trainer_job(context(), 1)["spec"]["template"]["spec"]
+    (volume,) = (v for v in pod["volumes"] if v["name"] == _TOKEN)
+    assert volume["secret"]["optional"] is True
+
+
+def test_images_of_others_share_no_writable_folder_but_the_one_that_they_fill() -> None:
+    """What they left below HOME, the next container's Python would run, with its token and its keys."""
+    fetched = {"train": [{"source": "s3://rows/a.jsonl"}], "storage": {"size": "1Gi"}}
+    run = context(model={"source": "oci://image"}, gym={"configPaths": ["a.yaml"], "image": "theirs"}, data=fetched)
+    (vllm,) = (o["spec"]["template"] for o in inference_objects(run) if o["kind"] == "Deployment")
+    for pod in (trainer_job(run, 1)["spec"]["template"], vllm, preflight_pod(run)):
+        every = [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
+        writable = {one["name"]: {m["name"] for m in one["volumeMounts"] if not m.get("readOnly")} for one in every}
+        theirs = {one["name"] for one in every if one["image"] in {"theirs", "image"}}
+        assert theirs, "the test looks at the right pods"
+        for name in theirs:
+            assert all(writable[name].isdisjoint(writable[other]) for other in set(writable) - {name}), name
+        volumes = {volume["name"] for volume in pod["spec"]["volumes"]}
+        assert set().union(*writable.values()) <= volumes

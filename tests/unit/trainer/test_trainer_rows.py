@@ -1,5 +1,6 @@
 """Rows of the indexed datasets."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,44 @@ def test_a_file_that_changed_since_it_was_indexed_is_an_error(tmp_path: Path) ->
     path.write_bytes(b"##" + path.read_bytes()[:-2])
     with pytest.raises(DataError, match="changed since it was indexed"):
         file.row(1)
+
+
+@pytest.mark.parametrize("file", ["/etc/gymtrain/token/token", "../scratch/home/x", "../../other"])
+def test_an_index_that_names_a_file_beside_the_datasets_is_refused(tmp_path: Path, file: str) -> None:
+    """Its rows would be sent to the environment's servers."""
+    folder = tmp_path / "gymtrain" / "data"
+    folder.mkdir(parents=True)
+    path = write_index(folder, write_dataset(folder, [question(1)]))
+    index = json.loads(path.read_text())
+    index["train"][0]["file"] = file
+    path.write_text(json.dumps(index))
+    with pytest.raises(DataError, match="is in none of"):
+        read_index(path)
+
+
+def test_an_index_that_links_to_a_file_beside_the_datasets_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "gymtrain" / "data"
+    folder.mkdir(parents=True)
+    path = write_index(folder, write_dataset(folder, [question(1)]))
+    name = json.loads(path.read_text())["train"][0]["file"]
+    (folder / name).rename(tmp_path / "secret")
+    (folder / name).symlink_to(tmp_path / "secret")
+    with pytest.raises(DataError, match="is in none of"):
+        read_index(path)
+
+
+@pytest.mark.parametrize("beside", ["sources/0", "fetched/0"])
+def test_an_index_may_name_files_of_mounted_and_fetched_datasets(tmp_path: Path, beside: str) -> None:
+    folder, elsewhere = tmp_path / "gymtrain" / "data", tmp_path / "gymtrain" / beside
+    folder.mkdir(parents=True)
+    elsewhere.mkdir(parents=True)
+    path = write_index(folder, write_dataset(folder, [question(1)]))
+    index = json.loads(path.read_text())
+    name = Path(index["train"][0]["file"]).name
+    (folder / name).rename(elsewhere / name)
+    index["train"][0]["file"] = str(elsewhere / name)
+    path.write_text(json.dumps(index))
+    assert RowFile(read_index(path).train[0]).row(0)
 
 
 def test_an_empty_dataset_is_refused(tmp_path: Path) -> None:

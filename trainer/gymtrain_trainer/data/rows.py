@@ -13,18 +13,23 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from gymtrain_api import wiring
 from gymtrain_api.wiring import DataFile, DataIndex
 from gymtrain_trainer.data.order import DrawOrder, in_proportion
 from gymtrain_trainer.errors import DataError
 
+# Where datasets are, from the folder of the index: as they are mounted, and where they were fetched to.
+_BESIDE = tuple(f"../{Path(path).name}" for path in (wiring.SOURCES_DIR, wiring.FETCHED_DIR))
 _OFFSET = struct.Struct("<2Q")
 
 
 def read_index(path: Path) -> DataIndex:
     """`index.json`, its file names made absolute (relative ones count from the index's folder).
 
+    The environment's image wrote it: a file elsewhere, such as a token, would be read and sent to its servers.
+
     Raises:
-        DataError: it is missing, malformed, or has no rows.
+        DataError: it is missing, malformed, has no rows, or names a file that holds no dataset.
     """
     try:
         index = DataIndex.model_validate_json(path.read_bytes())
@@ -41,7 +46,12 @@ def read_index(path: Path) -> DataIndex:
 
 
 def _absolute(file: DataFile, folder: Path) -> DataFile:
-    return file.model_copy(update={"file": str(folder / file.file), "offsets_file": str(folder / file.offsets_file)})
+    paths = {"file": folder / file.file, "offsets_file": folder / file.offsets_file}
+    of_datasets = [(folder / path).resolve() for path in (".", *_BESIDE)]
+    for path in paths.values():
+        if not any(path.resolve().is_relative_to(root) for root in of_datasets):
+            raise DataError(f"the data index names {path}, which is in none of {', '.join(map(str, of_datasets))}")
+    return file.model_copy(update={key: str(path) for key, path in paths.items()})
 
 
 def data_digest(index: DataIndex, seed: int) -> str:
