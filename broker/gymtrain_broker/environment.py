@@ -9,6 +9,7 @@
 | GYMTRAIN_SANDBOX_IMAGE | gymtrain/sandbox:dev |
 | GYMTRAIN_SANDBOX_PULL_POLICY | IfNotPresent |
 | GYMTRAIN_SANDBOX_BACKEND | Pod; or AgentSandbox |
+| GYMTRAIN_SANDBOX_MAX_RESOURCES | none; as cpu=8,memory=32Gi where the cluster has ceilings |
 | GYMTRAIN_USER_NAMESPACES | none; 1 where the cluster has them |
 | GYMTRAIN_IMAGE_VOLUMES | none; 1 where the cluster has them |
 | GYMTRAIN_API_URL | the cluster's own API server, as the kubelet's variables name it |
@@ -22,6 +23,7 @@ from gymtrain_api import names, wiring
 from gymtrain_api.sandboxes import BACKENDS, SandboxBackend
 from gymtrain_api.wiring import RunConfig
 from gymtrain_broker.errors import StartError
+from gymtrain_broker.objects import quantities
 
 
 def run_config() -> Path:
@@ -64,6 +66,19 @@ def backend() -> SandboxBackend:
     if found not in BACKENDS:
         raise StartError(f"{wiring.ENV_SANDBOX_BACKEND} is {found}: it must be {' or '.join(BACKENDS)}")
     return found
+
+
+def max_resources() -> dict[str, str]:
+    """The most that a sandbox may ask for in this cluster, by the name of the resource.
+
+    Raises:
+        StartError: the variable has another form.
+    """
+    found = os.environ.get(wiring.ENV_SANDBOX_MAX_RESOURCES, "")
+    pairs = [part.partition("=") for part in found.split(",") if part]
+    if any(quantities.number(value) == float("inf") for _, _, value in pairs):
+        raise StartError(f"{wiring.ENV_SANDBOX_MAX_RESOURCES} is {found}: it must be as cpu=8,memory=32Gi")
+    return {name: value for name, _, value in pairs}
 
 
 def user_namespaces() -> bool:

@@ -1,5 +1,6 @@
 """What the broker takes from the run, and the rhythm of its work."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -45,6 +46,7 @@ class Settings:
     image_volumes: bool = False
     daemon_port: int = wiring.SANDBOX_PORT
     backend: SandboxBackend = "Pod"
+    max_resources: Mapping[str, str] = field(default_factory=dict)  # of the cluster; the spec may have lower ones
     rhythm: Rhythm = field(default_factory=Rhythm)
 
     @property
@@ -74,6 +76,7 @@ def from_run(run: RunConfig, run_token: str) -> Settings:
         pull_policy=environment.pull_policy(),
         backend=environment.backend(),
         user_namespaces=environment.user_namespaces(),
+        max_resources=environment.max_resources(),
         image_volumes=environment.image_volumes(),
     )
 

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from gymtrain_api.defaults import parse as parse_defaults
 from gymtrain_operator.log import LogFormat
 from gymtrain_operator.manifests.context import Defaults
 from gymtrain_operator.manifests.scrapers import PORTS, ROLES, Scrapers
+
+_MOST = re.compile(r"(cpu|memory|ephemeral-storage)=[0-9]+(\.[0-9]+)?(m|[kMGT]|[KMGT]i)?")
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,12 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> Options:
         "{}",
         "JSON with defaults for the runs of all namespaces, as in a GymTrainingDefaults' spec",
     )
+    text(
+        "--sandbox-max-resources",
+        "GYMTRAIN_SANDBOX_MAX_RESOURCES",
+        "",
+        "the most that a sandbox may ask for, such as cpu=8,memory=32Gi,ephemeral-storage=100Gi",
+    )
     text("--port", "GYMTRAIN_PORT", "8080", "port of /metrics, /healthz and /readyz")
     text("--workers", "GYMTRAIN_WORKERS", "8", "runs that are reconciled at the same time")
     parser.add_argument(
@@ -138,6 +147,7 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> Options:
             pull_policy=found.image_pull_policy,
             user_namespaces=found.user_namespaces,
             image_volumes=found.image_volumes,
+            sandbox_max_resources=_max_resources(parser, found.sandbox_max_resources),
             operator_namespace=found.lease_namespace,
             scrapers=scrapers,
             cluster=cluster,
@@ -154,3 +164,10 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> Options:
 
 def _is_on(value: str | None) -> bool:
     return (value or "").lower() in {"1", "true", "yes"}
+
+
+def _max_resources(parser: argparse.ArgumentParser, text: str) -> str:
+    """Checks the form, which brokers would fail on. `parser` ends the process where it is wrong."""
+    if text and not all(_MOST.fullmatch(part) for part in text.split(",")):
+        parser.error(f"--sandbox-max-resources={text}: must be as cpu=8,memory=32Gi,ephemeral-storage=100Gi")
+    return text

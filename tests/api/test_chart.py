@@ -311,6 +311,18 @@ def test_dashboards_are_where_grafana_looks_for_them() -> None:
         assert one["metadata"]["annotations"] == {"grafana_folder": "gymtrain"}
 
 
+def test_the_operator_is_told_what_sandboxes_may_ask_for() -> None:
+    def arguments(*sets: str) -> list[str]:
+        found: list[str] = _pod(render(*sets))["spec"]["containers"][0]["args"]
+        return [one for one in found if one.startswith("--sandbox-max-resources")]
+
+    assert arguments() == ["--sandbox-max-resources=cpu=32,ephemeral-storage=200Gi,memory=64Gi"]
+    assert arguments("sandboxes.maxResources.cpu=500m") == [
+        "--sandbox-max-resources=cpu=500m,ephemeral-storage=200Gi,memory=64Gi"
+    ]
+    assert arguments(*(f"sandboxes.maxResources.{name}=null" for name in ("cpu", "memory", "ephemeral-storage"))) == []
+
+
 def test_the_labels_are_those_that_runs_let_in() -> None:
     """Each run's NetworkPolicy admits pods with these two labels."""
     labels = _pod(render(release="other"))["metadata"]["labels"]

@@ -418,6 +418,7 @@ ALLOWED: dict[str, dict[str, Any]] = {
             },
             "runtimeClassName": "gvisor",
             "resources": {"limits": {"memory": "8Gi"}},
+            "maxResources": {"cpu": 8, "memory": "32Gi", "ephemeralStorage": "100Gi"},
             "template": {"spec": {"nodeSelector": {"pool": "sandboxes"}}},
         }
     ),

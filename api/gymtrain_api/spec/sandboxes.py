@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from gymtrain_api.spec.base import CIDR_PATTERN, IMAGE_PATTERN, KubernetesObject, Spec
+from gymtrain_api.spec.base import CIDR_PATTERN, IMAGE_PATTERN, SIZE_PATTERN, KubernetesObject, Spec
 
 
 class WarmPool(Spec):
@@ -53,6 +53,14 @@ class SandboxNetwork(Spec):
     ports: list[Annotated[int, Field(ge=1, le=65535)]] = Field(
         default_factory=list, max_length=64, description="TCP ports that EgressAllowed opens. Defaults to all."
     )
+
+
+class MaxResources(Spec):
+    """The most that a request may ask for."""
+
+    cpu: float | None = Field(None, ge=0.01, le=1024, description="CPUs.")
+    memory: str | None = Field(None, pattern=SIZE_PATTERN, max_length=32, description="Memory, such as 16Gi.")
+    ephemeral_storage: str | None = Field(None, pattern=SIZE_PATTERN, max_length=32, description="Disk, such as 50Gi.")
 
 
 class ImageRewrite(Spec):
@@ -144,7 +152,12 @@ class Sandboxes(Spec):
         None,
         description="Resource requests and limits of a sandbox whose task sets none (ResourceRequirements), merged "
         "over requests of 100m CPU, 128Mi memory, 256Mi ephemeral-storage and limits of 4Gi memory, 20Gi "
-        "ephemeral-storage. A task's own resources replace the limits.",
+        "ephemeral-storage. A task's own resources replace the limits, up to maxResources.",
+    )
+    max_resources: MaxResources = Field(
+        default_factory=MaxResources,
+        description="The most that a task's own resources may be, if that is less than what the chart allows "
+        "(sandboxes.maxResources). Requests for more, and for more than the limits in resources, are refused.",
     )
     runtime_class_name: str | None = Field(
         None, min_length=1, max_length=253, description="RuntimeClass, such as one of gVisor or Kata Containers."

@@ -63,6 +63,11 @@ class Broker:
             raise NeverError(
                 "sandboxes of this run have no root user: set spec.sandboxes.root: true, or leave user out"
             )
+        if too_much := self._shapes.above_ceilings(request.resources):
+            raise NeverError(
+                f"resources: {', '.join(too_much)}: request less, or raise spec.sandboxes.maxResources and the chart's "
+                "sandboxes.maxResources"
+            )
         if len(state.queue) >= spec.max_queued and len(state.active) >= spec.max_concurrent:
             raise QueueFullError(
                 f"{len(state.queue)} requests already wait (spec.sandboxes.maxQueued): ask again later, or raise "
@@ -108,9 +113,10 @@ class Broker:
             raise UnavailableError(f"pod {claim.pod} is not deleted yet: close the sandbox again, or leave it to us")
 
     def announce(self, announcement: Announcement) -> Announced:
-        """Takes in the tasks that come next."""
-        self._controller.announce(announcement.tasks)
-        ahead = min(len(announcement.tasks), self._settings.spec.look_ahead.tasks)
+        """Takes in the tasks that come next. No sandbox is made ahead for those whose request will be refused."""
+        allowed = [task for task in announcement.tasks if not self._shapes.above_ceilings(task.resources)]
+        self._controller.announce(allowed)
+        ahead = min(len(allowed), self._settings.spec.look_ahead.tasks)
         return Announced(accepted=len(announcement.tasks), ahead=ahead)
 
     def document(self, claim: Claim) -> Sandbox:

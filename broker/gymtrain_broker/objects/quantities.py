@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gymtrain_api.sandboxes import SandboxResources
+from gymtrain_api.spec.sandboxes import MaxResources
 
 _FACTORS = {"": 1.0, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12} | {
     f"{letter}i": 1024.0**power for power, letter in enumerate("KMGT", start=1)
@@ -56,6 +57,30 @@ def requirements(spec: Mapping[str, Any] | None, asked: SandboxResources | None 
         if name in limits and number(value) > number(limits[name]):
             requests[name] = limits[name]
     return {**own, "requests": requests, "limits": limits}
+
+
+def ceilings(cluster: Mapping[str, str], spec: MaxResources, limits: Mapping[str, Any]) -> dict[str, str]:
+    """The most that a request may set, by resource: the lower of the cluster's and the spec's, but not less than the
+    limits that a sandbox has without asking."""
+    own = {"cpu": spec.cpu, "memory": spec.memory, "ephemeral-storage": spec.ephemeral_storage}
+    found: dict[str, str] = dict(cluster)
+    for name, most in own.items():
+        if most is not None and (name not in found or number(most) < number(found[name])):
+            found[name] = str(most)
+    return {
+        name: str(limits[name]) if name in limits and number(limits[name]) > number(most) else most
+        for name, most in found.items()
+    }
+
+
+def above(asked: SandboxResources | None, most: Mapping[str, str]) -> list[str]:
+    """What a request sets beyond the ceilings, as `memory 64Mi (at most 32Mi)`."""
+    wanted = asked_limits(asked).items()
+    return [
+        f"{name} {value} (at most {most[name]})"
+        for name, value in wanted
+        if name in most and number(value) > number(most[name])
+    ]
 
 
 def fits(asked: SandboxResources | None, limits: Mapping[str, Any]) -> bool:

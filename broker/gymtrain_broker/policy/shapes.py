@@ -74,6 +74,7 @@ class PodShapes:
         self._made: dict[tuple[str, SandboxResources | None], PodShape] = {}
         spec = settings.spec
         self._limits = quantities.requirements(spec.resources)["limits"]
+        self._ceilings = quantities.ceilings(settings.max_resources, spec.max_resources, self._limits)
         restarts = settings.backend == "Pod"  # else the operator has chosen it because no pool asks for that
         self._reuse = {
             rewritten(pool.image, spec.image_rewrites): restarts and pool.reuse == "Restart" for pool in spec.warm_pools
@@ -89,6 +90,10 @@ class PodShapes:
                 self._made.clear()
             self._made[key] = self._make(pulled, image, key[1], reuse=self._reuse.get(pulled, False))
         return self._made[key]
+
+    def above_ceilings(self, resources: SandboxResources | None) -> list[str]:
+        """What a request asks for that no sandbox of this run may have."""
+        return quantities.above(resources, self._ceilings)
 
     def _make(self, pulled: str, asked: str, resources: SandboxResources | None, *, reuse: bool) -> PodShape:
         body = sandbox_pod.body(self._settings, pulled, resources, reuse=reuse)

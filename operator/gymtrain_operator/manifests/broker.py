@@ -128,6 +128,7 @@ def client_env(run: RunContext) -> list[Object]:
 def _deployment(run: RunContext, backend: SandboxBackend, why: str) -> Object:
     sandboxes = run.spec.sandboxes
     assert sandboxes is not None
+    most = run.defaults.sandbox_max_resources
     health = {"httpGet": {"path": "/healthz", "port": wiring.BROKER_PORT}, "timeoutSeconds": 5}
     broker = container(
         run,
@@ -142,6 +143,7 @@ def _deployment(run: RunContext, backend: SandboxBackend, why: str) -> Object:
             {"name": wiring.ENV_SANDBOX_PULL_POLICY, "value": run.defaults.pull_policy},
             *([{"name": wiring.ENV_USER_NAMESPACES, "value": "1"}] if run.defaults.user_namespaces else []),
             *([{"name": wiring.ENV_IMAGE_VOLUMES, "value": "1"}] if run.defaults.image_volumes else []),
+            *([{"name": wiring.ENV_SANDBOX_MAX_RESOURCES, "value": most}] if most else []),
             {"name": wiring.ENV_BROKER_TOKEN_FILE, "value": wiring.BROKER_TOKEN_FILE},
             {"name": wiring.ENV_BROKER_TOKEN_SECRET, "value": run.broker_identity},
             {"name": wiring.ENV_SANDBOX_BACKEND, "value": backend},

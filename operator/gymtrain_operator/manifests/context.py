@@ -22,6 +22,7 @@ class Defaults:
         pull_policy: imagePullPolicy of all containers.
         user_namespaces: whether the cluster's nodes can give each pod a user namespace.
         image_volumes: whether its API server and nodes can mount an image as a volume.
+        sandbox_max_resources: the most that a sandbox may ask for, as cpu=8,memory=32Gi; empty: without end.
         operator_namespace: where the operator runs, so that it may call the run's pods; None if it
             runs outside of the cluster.
         scrapers: who may read the metrics of the run's pods.
@@ -39,6 +40,7 @@ class Defaults:
     pull_policy: str = "IfNotPresent"
     user_namespaces: bool = False
     image_volumes: bool = False
+    sandbox_max_resources: str = ""
     operator_namespace: str | None = None
     scrapers: Scrapers = field(default_factory=Scrapers)
     cluster: RunDefaults = field(default_factory=RunDefaults)

@@ -37,6 +37,15 @@ def test_what_a_cluster_has_is_for_somebody_to_say(name: str) -> None:
     assert not has([f"--no-{name}"], {variable: "1"})
 
 
+def test_what_sandboxes_may_ask_for_has_one_form(capsys: pytest.CaptureFixture[str]) -> None:
+    most = "cpu=0.5,memory=32Gi,ephemeral-storage=100G"
+    assert parse([f"--sandbox-max-resources={most}"], {}).defaults.sandbox_max_resources == most
+    assert parse([], {}).defaults.sandbox_max_resources == ""
+    with pytest.raises(SystemExit):
+        parse(["--sandbox-max-resources=memory=lots"], {})
+    assert "must be as cpu=8" in capsys.readouterr().err
+
+
 def test_without_namespaces_all_are_looked_after() -> None:
     assert parse([], {}).namespaces == ()
 

@@ -34,7 +34,8 @@ def _volumes(pod: dict[str, Any]) -> set[str]:
 def test_a_run_without_sandboxes_has_no_broker_and_no_condition_about_one() -> None:
     world = World().to_training()
     assert "run-broker" not in world.objects["Deployment"]
-    assert "Secret" not in world.objects
+    assert "ServiceAccount" not in world.objects
+    assert not [name for name in world.objects["Secret"] if "broker" in name]
     assert all(c.type != ConditionType.SANDBOXES_READY for c in world.status.conditions)
 
 
@@ -97,6 +98,13 @@ def test_the_broker_learns_what_the_cluster_has(defaults: Defaults, told: set[st
     deployment = next(one for one in broker_objects(run) if one["kind"] == "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert {one["name"] for one in container["env"] if one.get("value") == "1"} == told
+
+
+def test_the_broker_learns_what_a_sandbox_may_ask_for() -> None:
+    run = RunContext("run", "ns", "uid", parse_spec(spec(sandboxes={})), Defaults(sandbox_max_resources="cpu=8"))
+    deployment = next(one for one in broker_objects(run) if one["kind"] == "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert {"name": "GYMTRAIN_SANDBOX_MAX_RESOURCES", "value": "cpu=8"} in container["env"]
 
 
 def test_pods_learn_where_the_broker_is() -> None:
