@@ -29,6 +29,7 @@ _FINAL_PULLS = (
 )
 _THROTTLED = ("429", "toomanyrequests", "too many requests", "rate limit")
 _NO_DAEMON = "DaemonNotInstalled"
+_NEVER_RAN = ("StartError", "ContainerCannotRun", "RunContainerError")
 _PROGRAM = f'"{DAEMON_DIR}/{DAEMON}"'  # as a runtime names what it could not start
 # An API server that has none takes the field away and makes the volume an empty folder.
 _NO_IMAGE_VOLUME = (
@@ -201,7 +202,8 @@ def _exited(end: Object) -> Trouble:
     reason = str(end.get("reason") or "")
     if reason in ("OOMKilled", "Evicted"):
         return Trouble(reason, f"the sandbox is gone: {_FIXES[reason]}", final=True)
-    if _PROGRAM in str(end.get("message") or ""):
+    # A container that ran has written its message itself.
+    if reason in _NEVER_RAN and _PROGRAM in str(end.get("message") or ""):
         message = _sentence("the daemon can't be started", end)
         return Trouble(_NO_DAEMON, f"{message}; {_NO_IMAGE_VOLUME}", final=True)
     return Trouble(Reason.EXITED, _sentence("the sandbox's container ended", end), final=True)
@@ -243,7 +245,8 @@ def _disruption(pod: Object) -> str:
 
 
 def _sentence(what: str, end: Object) -> str:
-    more = str(end.get("message") or "").strip()
+    """In one line: a sandbox writes its last message itself, and it ends up in the log."""
+    more = " ".join("".join(c if c.isprintable() else " " for c in str(end.get("message") or "")).split())
     text = f"{what} (exit code {end.get('exitCode')}, {end.get('reason') or 'no reason given'})"
     return f"{text}: {more[-500:]}" if more else text
 

@@ -198,6 +198,24 @@ async def test_a_daemon_that_can_t_be_put_in_fails_at_once(start: Start, cluster
     assert (found["reason"], "no space" in found["message"]) == ("DaemonNotInstalled", True)
 
 
+async def test_a_last_message_can_forge_neither_a_line_of_the_log_nor_a_reason(
+    start: Start, cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A sandbox writes its termination message itself."""
+    forged = '\n2026-01-01 WARNING all is lost\r\x1b[2K"/gymtrain/gymtrain-sandboxd": no such file'
+    ended = {"name": "sandbox", "state": {"terminated": {"exitCode": 1, "reason": "Error", "message": forged}}}
+    bench = await start()
+    after = await _failed(
+        bench,
+        cluster,
+        lambda pod: cluster.update(pod, lambda it: it["status"].update(phase="Failed", containerStatuses=[ended])),
+    )
+    assert after["reason"] == "Exited"
+    lines = [record.getMessage() for record in caplog.records if "all is lost" in record.getMessage()]
+    assert lines
+    assert all(line.isprintable() for line in (*lines, after["message"]))
+
+
 @pytest.mark.backend("Pod")
 async def test_a_cluster_without_image_volumes_is_told_from_a_task_that_ended(
     start: Start, cluster: FakeCluster
