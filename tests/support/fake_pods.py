@@ -144,6 +144,10 @@ class FakeCluster:
         change(pod)
         self._store(pod, "MODIFIED")
 
+    def put(self, pod: Object) -> None:
+        """Somebody else makes a pod."""
+        self._store(copied(pod), "NEW")
+
     def remove(self, name: str) -> None:
         """A pod is gone."""
         pod = self.pods.pop(name, None)

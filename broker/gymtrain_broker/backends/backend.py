@@ -95,12 +95,15 @@ class PodBackend:
         await self._kube.close()
 
     async def list_all(self) -> tuple[list[Object], str]:
-        """All pods, and the resourceVersion to watch from."""
-        return await self._kube.list_all(self._pods, self._selector)
+        """All pods, and the resourceVersion to watch from. Pods that only look like ours are left out."""
+        found, version = await self._kube.list_all(self._pods, self._selector)
+        return [pod for pod in found if sandbox_pod.made_here(self._settings, pod)], version
 
-    def watch(self, version: str) -> AsyncIterator[tuple[str, Object]]:
-        """What happens to the pods after that version."""
-        return self._kube.watch(self._pods, self._selector, version)
+    async def watch(self, version: str) -> AsyncIterator[tuple[str, Object]]:
+        """What happens to the pods after that version; of those that only look like ours, no more than the version."""
+        async for kind, item in self._kube.watch(self._pods, self._selector, version):
+            seen = kind in ("ADDED", "MODIFIED") and not sandbox_pod.made_here(self._settings, item)
+            yield ("BOOKMARK" if seen else kind), item
 
     async def get(self, name: str) -> Object:
         """One pod."""

@@ -110,6 +110,16 @@ def for_daemon(settings: Settings, pod_spec: Object, token: Object) -> Object:
     return spec
 
 
+def made_here(settings: Settings, pod: Object) -> bool:
+    """Whether a pod was made with this run's token: its daemon asks for the token that belongs to its name. Labels,
+    annotations and owners anyone can write who may create pods."""
+    digest = token_digest(sandbox_token(settings.run_token, pod["metadata"]["name"]))
+    containers = (pod.get("spec") or {}).get("containers") or []
+    env = [one for c in containers if c.get("name") == CONTAINER for one in c.get("env") or []]
+    told = [one.get("value") for one in env if one.get("name") == ENV_DAEMON_TOKEN_SHA256]
+    return told == [digest]
+
+
 def owner(settings: Settings) -> Object:
     """Returns the run as owner of what is made for it."""
     return {

@@ -202,6 +202,7 @@ async def test_a_last_message_can_forge_neither_a_line_of_the_log_nor_a_reason(
     start: Start, cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A sandbox writes its termination message itself."""
+    caplog.set_level("INFO")
     forged = '\n2026-01-01 WARNING all is lost\r\x1b[2K"/gymtrain/gymtrain-sandboxd": no such file'
     ended = {"name": "sandbox", "state": {"terminated": {"exitCode": 1, "reason": "Error", "message": forged}}}
     bench = await start()
