@@ -55,6 +55,7 @@ VARIABLES = (
     Variable(wiring.ENV_NODE_RANK, "which of them this is, from 0"),
     Variable(wiring.ENV_MASTER_HOST, "DNS name of node 0 of this attempt; known some seconds after its pod"),
     Variable("HF_TOKEN", "token of spec.model.tokenSecret, where that is set"),
+    Variable(wiring.ENV_RUN_TOKEN_FILE, "file with the bearer token of vLLM's control routes"),
     Variable(wiring.ENV_BROKER_URL, "URL of the sandbox broker, where the run has sandboxes"),
     Variable(wiring.ENV_BROKER_TOKEN_FILE, "file with the bearer token for it"),
     Variable(wiring.ENV_RUN_CONFIG, f"path in place of {wiring.RUN_CONFIG_FILE}", outside=True),

@@ -36,6 +36,7 @@ _QUOTED = 400  # characters of an error's body
 _FILE_SECONDS = 600.0  # of one try
 _FILE_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=120.0)
 _CHUNK = 1 << 20
+MOST_FILE_BYTES = 16 << 30  # of a file that is read from a sandbox
 
 
 @dataclass
@@ -113,11 +114,13 @@ async def write_file(sessions: Sessions, sandbox: SandboxView, path: str, conten
     return await _repeated(sessions, sandbox, attempt)
 
 
-async def read_file(sessions: Sessions, sandbox: SandboxView, path: str, target: Path) -> None:
-    """Reads one file into `target`, which appears whole or not at all.
+async def read_file(
+    sessions: Sessions, sandbox: SandboxView, path: str, target: Path, most: int = MOST_FILE_BYTES
+) -> None:
+    """Reads one file of at most so many bytes into `target`, which appears whole or not at all.
 
     Raises:
-        SandboxFileError: missing, or not readable.
+        SandboxFileError: missing, not readable, or larger: one with holes takes no room in the sandbox.
         SandboxLostError: the daemon is gone.
     """
     part = target.with_name(f".{target.name}.part")
@@ -128,8 +131,15 @@ async def read_file(sessions: Sessions, sandbox: SandboxView, path: str, target:
             f"{sandbox.url}/v1/file?{query}", headers=headers(sandbox), timeout=_FILE_TIMEOUT
         ) as response:
             await _expect(response, sandbox, f"{path} can't be read from sandbox {sandbox.id}")
+            too_large = SandboxFileError(
+                f"{path} in sandbox {sandbox.id} has more than {most} bytes: pack what is needed of it there"
+            )
+            if (response.content_length or 0) > most:
+                raise too_large
             with part.open("wb") as file:
                 async for chunk in response.content.iter_chunked(_CHUNK):
+                    if file.tell() + len(chunk) > most:
+                        raise too_large
                     file.write(chunk)
 
     try:

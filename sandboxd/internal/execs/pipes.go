@@ -33,7 +33,7 @@ func open(withInput bool) (*pipes, error) {
 // openInput prefers /dev/null for no input: some programs read a pipe that they didn't ask for.
 func (p *pipes) openInput(wanted bool) error {
 	if !wanted {
-		if null, err := syscall.Open("/dev/null", syscall.O_RDONLY|syscall.O_CLOEXEC, 0); err == nil {
+		if null, err := openNull("/dev/null"); err == nil {
 			p.theirs[0] = null
 			return nil
 		}
@@ -48,6 +48,22 @@ func (p *pipes) openInput(wanted bool) error {
 	}
 	p.stdin = ours(ends[1], "stdin")
 	return nil
+}
+
+// openNull doesn't wait, and takes nothing but the device: root in the sandbox can put a pipe in its place, which no
+// writer ever opens, or a file that never ends.
+func openNull(path string) (int, error) {
+	const null = 1<<8 | 3 // its major and minor number
+	descriptor, err := syscall.Open(path, syscall.O_RDONLY|syscall.O_CLOEXEC|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return -1, err
+	}
+	var found syscall.Stat_t
+	if err := syscall.Fstat(descriptor, &found); err != nil || found.Mode&syscall.S_IFMT != syscall.S_IFCHR || found.Rdev != null {
+		syscall.Close(descriptor)
+		return -1, syscall.ENODEV
+	}
+	return descriptor, syscall.SetNonblock(descriptor, false)
 }
 
 func outward(name string) (reader *os.File, writer int, err error) {

@@ -354,6 +354,16 @@ async def test_files_go_there_and_back(sandboxes: FakeSandboxes, tmp_path: Path)
     assert there.stat().st_mode & 0o777 == 0o755
 
 
+async def test_a_file_that_is_too_large_is_refused_by_its_size(sandboxes: FakeSandboxes, tmp_path: Path) -> None:
+    sparse = tmp_path / "sparse"
+    with sparse.open("wb") as file:
+        file.truncate(1 << 40)
+    async with await started() as sandbox:
+        with pytest.raises(SandboxFileError, match=r"sparse in sandbox .* has more than 17179869184 bytes"):
+            await sandbox.download(str(sparse), tmp_path / "x")
+    assert not [name for name in os.listdir(tmp_path) if "x" in name]
+
+
 async def test_a_missing_file_is_an_error_that_names_it(sandboxes: FakeSandboxes, tmp_path: Path) -> None:
     async with await started() as sandbox:
         with pytest.raises(SandboxFileError, match="/no/file can't be read"):
