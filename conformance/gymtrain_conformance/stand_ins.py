@@ -52,7 +52,8 @@ class Server:
                     body = json.loads(self.rfile.read(length) or b"{}")
                 except ValueError:
                     body = None
-                status, answer = (400, "the body isn't a JSON object")
+                status: int = 400
+                answer: Any = "the body isn't a JSON object"
                 path = urlsplit(self.path).path
                 guarded = token and self.command == "POST" and path not in open_posts
                 if guarded and self.headers.get("Authorization") != f"Bearer {token}":
