@@ -62,7 +62,10 @@ KINDS: dict[str, list[Callable[[str], Named]]] = {
         )
     ],
     "Pod": [_numbered(names.preflight, HEX, HEX[::-1]), _numbered(names.sandbox, "abc12", "gym")],
-    "Secret, ServiceAccount": [_numbered(names.broker_identity, UID, "other")],
+    "Secret, ServiceAccount": [
+        _numbered(names.broker_identity, UID, "other"),
+        _numbered(names.run_token, UID, "other"),
+    ],
     "Role, RoleBinding": [_numbered(names.broker_role, HEX, HEX[::-1])],
     "SandboxTemplate, SandboxWarmPool": [_numbered(names.sandbox_shape, HEX, HEX[::-1]), _one(names.sandbox_probe)],
 }
