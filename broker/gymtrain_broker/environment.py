@@ -17,13 +17,15 @@
 """
 
 import os
+import re
 from pathlib import Path
 
 from gymtrain_api import names, wiring
 from gymtrain_api.sandboxes import BACKENDS, SandboxBackend
 from gymtrain_api.wiring import RunConfig
 from gymtrain_broker.errors import StartError
-from gymtrain_broker.objects import quantities
+
+_CEILING = re.compile(r"[a-z-]+=[0-9]+(\.[0-9]+)?[A-Za-z]{0,2}")
 
 
 def run_config() -> Path:
@@ -75,10 +77,10 @@ def max_resources() -> dict[str, str]:
         StartError: the variable has another form.
     """
     found = os.environ.get(wiring.ENV_SANDBOX_MAX_RESOURCES, "")
-    pairs = [part.partition("=") for part in found.split(",") if part]
-    if any(quantities.number(value) == float("inf") for _, _, value in pairs):
+    parts = [part for part in found.split(",") if part]
+    if not all(map(_CEILING.fullmatch, parts)):
         raise StartError(f"{wiring.ENV_SANDBOX_MAX_RESOURCES} is {found}: it must be as cpu=8,memory=32Gi")
-    return {name: value for name, _, value in pairs}
+    return dict(part.split("=") for part in parts)
 
 
 def user_namespaces() -> bool:

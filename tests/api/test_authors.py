@@ -119,8 +119,8 @@ def authors(policy: None, api_server: ApiServer) -> Kubectl:
         WITH_A_SECRET: [runs, pods, one_secret],
         WITH_PODS: [runs, pods, _rights("", "secrets", "get"), _rights("", "serviceaccounts", "impersonate")],
     }.items():
-        role = {"apiVersion": f"{_RBAC}/v1", "metadata": {"name": user}}
-        bound = {"roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": user}}
+        role: Object = {"apiVersion": f"{_RBAC}/v1", "metadata": {"name": user}}
+        bound: Object = {"roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": user}}
         bound |= {"subjects": [{"apiGroup": _RBAC, "kind": "User", "name": user}]}
         kubectl.apply(role | {"kind": "Role", "rules": rules}, role | {"kind": "RoleBinding"} | bound)
     # A policy is in force some moments after it was written.
@@ -243,7 +243,8 @@ def test_a_template_may_not_set_what_the_chart_keeps_closed(authors: Kubectl, wh
 
 @pytest.mark.parametrize("block", ["gym", "inference", "gateway", "sandboxes"])
 def test_templates_of_all_blocks_are_held_to_it(authors: Kubectl, block: str) -> None:
-    run = _run(**{block: {"template": {"spec": {"hostIPC": True}}}})
+    blocks: Object = {block: {"template": {"spec": {"hostIPC": True}}}}
+    run = _run(**blocks)
     assert f"{CLOSED} spec.{block}.template.spec.hostIPC" in _answer(authors, run, WITH_PODS)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from gymtrain_api import labels
-from gymtrain_api.sandboxes import ENV_DAEMON_TOKEN_SHA256
+from gymtrain_api.sandboxes import ENV_DAEMON_TOKEN_SHA256, sandbox_token, token_digest
 from gymtrain_broker.objects import sandbox_pod
 from tests.support.fake_pods import FakeCluster
 from tests.unit.broker.conftest import Start, settings
@@ -43,7 +43,7 @@ def test_a_pod_proves_its_maker_by_the_digest_of_its_own_token() -> None:
         env = [{"name": ENV_DAEMON_TOKEN_SHA256, "value": digest} for digest in digests]
         return {"metadata": {"name": name}, "spec": {"containers": [{"name": "sandbox", "env": env}]}}
 
-    own = sandbox_pod.token_digest(sandbox_pod.sandbox_token(settings().run_token, "a"))
+    own = token_digest(sandbox_token(settings().run_token, "a"))
     assert sandbox_pod.made_here(settings(), pod("a", own))
     assert not sandbox_pod.made_here(settings(), pod("b", own)), "of another pod"
     assert not sandbox_pod.made_here(settings(), pod("a", own, "theirs")), "the kubelet takes the last one"
