@@ -1,0 +1,81 @@
+"""The runs of an environment: trained, and its controls. Pure but for the files read."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks.learning import tasks
+from tests.support.images import published
+
+type Object = dict[str, Any]
+
+FOLDER = Path(__file__).parent
+ENVIRONMENTS = ("sums", "format", "counter")
+"""Each has a run in FOLDER."""
+HELD_OUT = 64
+"""Tasks of an evaluation; the same for all runs of an environment."""
+HELD_OUT_SEED = 1000
+_TRAINED_ON = 240  # rows at the most: a ConfigMap holds 1 MiB
+
+
+class Kind(StrEnum):
+    """What is done to the model."""
+
+    TRAINED = "trained"
+    RATE_ZERO = "rate-zero"  # the same training with learning rate 0
+    UNTRAINED = "untrained"  # evaluated alone
+
+
+@dataclass(frozen=True, order=True)
+class Variant:
+    """One run.
+
+    Attributes:
+        environment: of ENVIRONMENTS.
+        kind: what is done.
+        seed: of the rows to train on, their order and the trainer. Sampling in vLLM has none.
+    """
+
+    environment: str
+    kind: Kind
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Of the GymTrainingRun."""
+        return f"{self.environment}-{self.kind}-{self.seed}"
+
+
+def objects(variant: Variant) -> list[Object]:
+    """What to apply: ConfigMaps with the rows, if they are made here, and the run."""
+    run: Object = yaml.safe_load(published((FOLDER / f"{variant.environment}.yaml").read_text()))
+    run["metadata"] = {"name": variant.name}
+    spec = run["spec"]
+    spec["trainer"]["config"]["seed"] = variant.seed
+    match variant.kind:
+        case Kind.RATE_ZERO:
+            spec["trainer"]["config"]["learning_rate"] = 0.0
+        case Kind.UNTRAINED:
+            spec["evaluation"] = {"withoutTraining": {}}
+            del spec["data"]["train"]
+    rows = tasks.files(variant.environment, variant.seed, HELD_OUT_SEED, _TRAINED_ON, HELD_OUT)
+    made: list[Object] = []
+    for split, datasets in spec["data"].items():
+        for dataset in datasets:
+            if split in rows:
+                name = f"{variant.name}-{split}"
+                dataset["source"] = f"configmap://{name}/rows.jsonl"
+                made.append(
+                    {
+                        "apiVersion": "v1",
+                        "kind": "ConfigMap",
+                        "metadata": {"name": name},
+                        "data": {"rows.jsonl": rows[split]},
+                    }
+                )
+            elif split == "train":
+                dataset["reasoningGym"]["seed"] = variant.seed
+    return [*made, run]
