@@ -58,6 +58,7 @@ def test_the_counters_server_rewards_the_calls_that_a_row_asks_for(missing: int,
         await kind.seed_session(server, request, app.StatefulCounterSeedSessionRequest.model_validate(row))
         for one in added[missing:]:
             await kind.increment_counter(server, request, app.IncrementCounterRequest(count=one))
-        return (await kind.verify(server, request, asked)).reward
+        reply = await kind.verify(server, request, asked)
+        return float(reply.reward)
 
     assert asyncio.run(play()) == reward

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[3]
 EXAMPLES = {path.stem: read_run(path) for path in sorted((ROOT / "examples").glob("*.yaml"))}
 ON_GPUS = [name for name, run in EXAMPLES.items() if run.trainer.gpus]
 # GiB of a GPU of 80 GB, unless the example's comments name another: 141 GB (an H200).
-MEMORY = {"workplace-assistant": 139.0}
+MEMORY = {"workplace-assistant": 139.0, "workplace-assistant-full": 139.0}
 
 
 @pytest.mark.parametrize("name", ON_GPUS)
