@@ -211,6 +211,13 @@ bench-operator: ## ... of the operator with 300 training runs; needs no cluster 
 	dev/run binaries
 	PYTHONPATH=api $(RUN) python -m benchmarks.operator_load $(BENCH_ARGS)
 
+LEARNING_ARGS ?=
+.PHONY: bench-learning
+bench-learning: cluster-up ## ... of learning: SmolLM2-135M in three environments, with controls; an hour or two (LEARNING_ARGS="--only counter": some)
+	dev/run images --for examples/quickstart.yaml
+	KUBECONFIG="$$(dev/run kubeconfig)" dev/install.sh >/dev/null
+	KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) python -m benchmarks.learning $(LEARNING_ARGS)
+
 PARTS ?=
 .PHONY: bench-sandboxes
 bench-sandboxes: cluster-up ## ... of sandboxes, beside agent-sandbox and kubectl exec (PARTS="exec rate": some)
