@@ -5,7 +5,7 @@
     python -m benchmarks.learning --draw                              # only the table and the figure
 
 Runs whose scores are in the CSV are not made again; a run that fails is reported, and the others go on. The figure is
-beside the CSV, and each run's records in --records.
+beside the CSV, and so is the page that shows both, if it is there; each run's records are in --records.
 """
 
 import argparse
@@ -43,8 +43,11 @@ def main() -> int:
         failed = _record(wanted(options.only, options.kinds, options.seeds), options, kubectl, client)
     scores = results.read(options.csv)
     print(results.table(scores))
+    drawn, page = options.csv.with_suffix(".svg"), options.csv.with_suffix(".md")
     if scores:
-        figure.draw(scores, options.csv.with_suffix(".svg"))
+        figure.draw(scores, drawn)
+    if page.exists():
+        page.write_text(results.page(page.read_text(), scores, drawn.name))
     return int(failed > 0)
 
 

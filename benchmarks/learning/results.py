@@ -17,6 +17,8 @@ RISE = 0.15
 """That is asked for, of the training reward and of the held-out one."""
 _T = 2.776  # Student's, two-sided 95 %, for ENDS - 1 degrees of freedom
 TRAIN, HELD_OUT = "train", "held-out"
+BEGIN = "<!-- begin results: made by `python -m benchmarks.learning` -->"
+END = "<!-- end results -->"
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Score:
         step: that was taken, or after which was evaluated; 0 before training.
         reward: mean.
         low, high: its 95 % interval over tasks; None of a training step.
-        rollouts: that the mean is of.
+        size: what the mean is of: rollouts of a training step, tasks of an evaluation.
     """
 
     environment: str
@@ -40,7 +42,7 @@ class Score:
     reward: float
     low: float | None
     high: float | None
-    rollouts: int
+    size: int
 
     @property
     def variant(self) -> Variant:
@@ -87,10 +89,10 @@ def scores_of(variant: Variant, lines: Iterable[str]) -> list[Score]:
             numbers = (TRAIN, record["step"], record["reward"], None, None, record["samples"])
         elif record["event"] == "evaluation":
             row = next(iter(record["environments"].values()))  # of all environments
-            if row["reward"] is None:
+            if "reward" not in row:  # nothing was scored
                 continue
-            interval = (row["reward_low"], row["reward_high"])
-            numbers = (HELD_OUT, record["step"], row["reward"], *interval, row["rollouts"])
+            interval = (row.get("reward_low"), row.get("reward_high"))
+            numbers = (HELD_OUT, record["step"], row["reward"], *interval, int(row["tasks"]))
         else:
             continue
         found.append(Score(variant.environment, variant.kind, variant.seed, *numbers))
@@ -166,6 +168,20 @@ def table(scores: Iterable[Score]) -> str:
     return "\n".join(lines)
 
 
+def page(text: str, scores: Sequence[Score], figure: str) -> str:
+    """A page with the table and the figure between its marks, in place of what was there.
+
+    Raises:
+        ValueError: the page lacks the marks.
+    """
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the page lacks the lines {BEGIN!r} and {END!r}, between which the results go")
+    shown = f"{table(scores)}\n\n![Rewards by optimizer step]({figure})" if scores else "None yet."
+    return f"{before}{begin}\n\n{shown}\n\n{end}{after}"
+
+
 def _cells(change: Change | None, *, same: bool = False) -> tuple[str, str]:
     if change is None:
         return "", ""
@@ -198,5 +214,5 @@ def _score(row: dict[str, str]) -> Score:
         float(row["reward"]),
         low,
         high,
-        int(row["rollouts"]),
+        int(row["size"]),
     )

@@ -13,7 +13,7 @@ from tests.support.images import published
 type Object = dict[str, Any]
 
 FOLDER = Path(__file__).parent
-ENVIRONMENTS = ("sums", "format", "counter")
+ENVIRONMENTS = tuple(tasks.ENVIRONMENTS)
 """Each has a run in FOLDER."""
 HELD_OUT = 64
 """Tasks of an evaluation; the same for all runs of an environment."""
@@ -50,7 +50,7 @@ class Variant:
 
 
 def objects(variant: Variant) -> list[Object]:
-    """What to apply: ConfigMaps with the rows, if they are made here, and the run."""
+    """What to apply: ConfigMaps with the rows, and the run."""
     run: Object = yaml.safe_load(published((FOLDER / f"{variant.environment}.yaml").read_text()))
     run["metadata"] = {"name": variant.name}
     spec = run["spec"]
@@ -65,17 +65,8 @@ def objects(variant: Variant) -> list[Object]:
     made: list[Object] = []
     for split, datasets in spec["data"].items():
         for dataset in datasets:
-            if split in rows:
-                name = f"{variant.name}-{split}"
-                dataset["source"] = f"configmap://{name}/rows.jsonl"
-                made.append(
-                    {
-                        "apiVersion": "v1",
-                        "kind": "ConfigMap",
-                        "metadata": {"name": name},
-                        "data": {"rows.jsonl": rows[split]},
-                    }
-                )
-            elif split == "train":
-                dataset["reasoningGym"]["seed"] = variant.seed
+            name = f"{variant.name}-{split}"
+            dataset["source"] = f"configmap://{name}/rows.jsonl"
+            head = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}}
+            made.append({**head, "data": {"rows.jsonl": rows[split]}})
     return [*made, run]

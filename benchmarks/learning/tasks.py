@@ -1,4 +1,4 @@
-"""Rows for two of NeMo Gym's environments, at the level of a model with 135 M parameters. The same seed gives the same.
+"""Rows for three of NeMo Gym's environments, for a model with 135 M parameters. The same seed gives the same.
 
 Servers, tools and verifiers are NeMo Gym's own; only the tasks are from here, in the form of its example rows. Each row
 starts with worked examples as earlier turns: without them the model hardly ever does what is asked, and there is
@@ -34,6 +34,26 @@ _VERIFIER = {
     "verify_regex": [r'^\d+\.\s*".+":\s*.+'],
     "verify_min_matches": 2,
 }
+
+
+def sums(seed: int, size: int, pairs: Sequence[tuple[int, int]]) -> list[Row]:
+    """Tasks of reasoning_gym's chain_sum: add or subtract these digits, in either order."""
+    draw = random.Random(seed)  # noqa: S311
+    asked = (draw.choice(_ordered(pair)) for pair in draw.choices(pairs, k=size))
+    return [_sum(one, other, draw.choice("+-")) for one, other in asked]
+
+
+def all_sums(pairs: Sequence[tuple[int, int]]) -> list[Row]:
+    """Each task with these digits once."""
+    both = sorted({order for pair in pairs for order in _ordered(pair)})
+    return [_sum(one, other, sign) for one, other in both for sign in "+-"]
+
+
+def split_pairs(held_out: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Pairs of digits to train on, and as many as are held out: there are 200 sums, so another seed holds out few."""
+    pairs = [(one, other) for one in range(10) for other in range(one, 10)]
+    random.Random(0).shuffle(pairs)  # noqa: S311
+    return pairs[held_out:], pairs[:held_out]
 
 
 def counter(seed: int, size: int) -> list[Row]:
@@ -78,20 +98,25 @@ def split_topics(held_out: int) -> tuple[list[str], list[str]]:
 
 
 def files(environment: str, seed: int, held_out_seed: int, size: int, held_out: int) -> dict[str, str]:
-    """JSON lines of an environment's train and validation; empty for one that has no rows from here.
+    """JSON lines of an environment's train and validation; no task is in both.
 
     Args:
-        environment: of ENVIRONMENTS, or another.
+        environment: of ENVIRONMENTS.
         seed: of the rows to train on, or of their order.
         held_out_seed: of the others.
         size: rows to train on, at the most.
         held_out: rows to evaluate on.
     """
-    make = ENVIRONMENTS.get(environment)
-    if make is None:
-        return {}
-    train, validation = make(seed, held_out_seed, size, held_out)
+    train, validation = ENVIRONMENTS[environment](seed, held_out_seed, size, held_out)
     return {"train": _lines(train), "validation": _lines(validation)}
+
+
+def _sums(seed: int, held_out_seed: int, size: int, held_out: int) -> tuple[list[Row], list[Row]]:
+    # Nearly all pairs make four sums. Which are held out doesn't depend on a seed, either.
+    train, validation = split_pairs(-(-held_out // 3))
+    rows = all_sums(validation)
+    random.Random(held_out_seed).shuffle(rows)  # noqa: S311
+    return sums(seed, size, train), rows[:held_out]
 
 
 def _counters(seed: int, held_out_seed: int, size: int, held_out: int) -> tuple[list[Row], list[Row]]:
@@ -108,10 +133,23 @@ def _formats(seed: int, held_out_seed: int, size: int, held_out: int) -> tuple[l
 
 
 ENVIRONMENTS: Mapping[str, Callable[[int, int, int, int], tuple[list[Row], list[Row]]]] = {
-    "counter": _counters,
+    "sums": _sums,
     "format": _formats,
+    "counter": _counters,
 }
-"""Environments whose rows are made here: seeds, sizes → rows to train on, rows held out."""
+"""Seeds, sizes → rows to train on, rows held out."""
+
+
+def _ordered(pair: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
+    return pair, (pair[1], pair[0])
+
+
+def _sum(one: int, other: int, sign: str) -> Row:
+    question = _SUM.format(f"{one} {sign} {other}")
+    answer = str(one + other if sign == "+" else one - other)
+    asked = [*_SUMS_WORKED, _message("user", question)]
+    entry = {"question": question, "answer": answer, "metadata": {"source_dataset": "chain_sum"}}
+    return {"responses_create_params": {"input": asked}, **entry}
 
 
 def _task(row: Row) -> tuple[int, str]:
@@ -142,6 +180,15 @@ def _call(identity: str, name: str, arguments: dict[str, int], result: dict[str,
         # As the environment's server writes it.
         {"type": "function_call_output", "call_id": identity, "output": json.dumps(result, separators=(",", ":"))},
     ]
+
+
+_SUM = "State the final answer to the following arithmetic problem: {} ="
+_SUMS_WORKED = [
+    _message("user", _SUM.format("3 + 5")),
+    _message("assistant", "8"),
+    _message("user", _SUM.format("9 - 2")),
+    _message("assistant", "7"),
+]
 
 
 def _tool(name: str, properties: dict[str, Any]) -> Item:

@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -14,10 +15,11 @@ from benchmarks.learning.__main__ import wanted
 from benchmarks.learning.results import HELD_OUT, TRAIN, Score
 from benchmarks.learning.runs import ENVIRONMENTS, Kind, Variant, objects
 from gymtrain_api.spec import GymTrainingRunSpec
+from gymtrain_trainer.evaluation.evaluations import evaluation_line
+from gymtrain_trainer.monitoring.evaluation_scores import EvaluationRow
 
 TRAINED = Variant("counter", Kind.TRAINED, 1)
 EVERY = [Variant(name, kind, 1) for name, kind in itertools.product(ENVIRONMENTS, Kind)]
-MADE_HERE = ["counter", "format"]
 
 
 def spec(variant: Variant) -> GymTrainingRunSpec:
@@ -51,10 +53,8 @@ def test_a_control_differs_from_the_training_in_the_rate_alone(environment: str)
 def test_all_runs_of_an_environment_are_evaluated_on_the_same_tasks(environment: str) -> None:
     asked = set()
     for kind, seed in itertools.product(Kind, (1, 2)):
-        *made, run = objects(Variant(environment, kind, seed))
-        datasets = run["spec"]["data"]["validation"]
-        maps = [one["data"] for one in made if one["metadata"]["name"].endswith("-validation")]
-        asked.add(json.dumps(maps or datasets))
+        *made, _ = objects(Variant(environment, kind, seed))
+        asked.add(json.dumps([one["data"] for one in made if one["metadata"]["name"].endswith("-validation")]))
     assert len(asked) == 1
 
 
@@ -64,20 +64,20 @@ def test_the_untrained_model_is_evaluated_alone() -> None:
     assert evaluation.without_training is not None
 
 
-@pytest.mark.parametrize("environment", MADE_HERE)
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
 def test_no_held_out_task_is_trained_on(environment: str) -> None:
     held_out = {question(row) for row in rows(environment, "validation")}
     assert len(rows(environment, "validation")) == 64
     assert held_out.isdisjoint(question(row) for row in rows(environment, "train"))
 
 
-@pytest.mark.parametrize("environment", MADE_HERE)
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
 def test_another_seed_trains_on_other_rows_or_another_order(environment: str) -> None:
     assert rows(environment, "train") == rows(environment, "train")
     assert rows(environment, "train") != rows(environment, "train", seed=2)
 
 
-@pytest.mark.parametrize("environment", MADE_HERE)
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
 def test_a_config_map_holds_the_rows(environment: str) -> None:
     sizes = [len(json.dumps(one)) for one in objects(Variant(environment, Kind.TRAINED, 1))[:-1]]
     assert len(sizes) == 2
@@ -89,6 +89,13 @@ def test_a_counter_is_expected_where_the_asked_calls_lead() -> None:
         asked, initial = question(row)
         assert initial is not None
         assert row["expected_count"] == initial + sum(map(int, re.findall(r"add (\d+)", asked)))
+
+
+def test_digits_that_are_held_out_are_trained_on_in_no_order_and_with_neither_sign() -> None:
+    def pairs(split: str) -> set[frozenset[str]]:
+        return {frozenset(re.findall(r"\d", question(row)[0])) for row in rows("sums", split)}
+
+    assert pairs("train").isdisjoint(pairs("validation"))
 
 
 def test_the_worked_answer_has_the_form_that_is_asked_for() -> None:
@@ -128,12 +135,14 @@ FLAT = (0.1, 0.2, 0.15, 0.2, 0.1) * 2
 
 
 def test_scores_are_found_between_other_lines() -> None:
-    environment = {"reward": 0.5, "reward_low": 0.4, "reward_high": 0.6, "rollouts": 64}
+    # As the trainer itself writes them.
+    scored = EvaluationRow(0, "run:1:0", "(all)", 64, 64, 0, 0, "", 0.5, 0.4, 0.6, 0.5, 0.5, 1, 9.0, 0.0, 60.0, 0.0)
+    unscored = replace(scored, step=1, reward=None, reward_low=None, reward_high=None)
     log = [
         "INFO starting",
-        json.dumps({"event": "evaluation", "step": 0, "environments": {"(all)": environment, "agent": {}}}),
+        evaluation_line([scored, replace(scored, environment="agent")]),
         json.dumps({"event": "step", "step": 1, "reward": 0.25, "samples": 32}),
-        json.dumps({"event": "evaluation", "step": 1, "environments": {"(all)": environment | {"reward": None}}}),
+        evaluation_line([unscored]),
         '{"event": "step", "step": 2, "rew',
     ]
     assert results.scores_of(TRAINED, log) == [
@@ -171,6 +180,28 @@ def test_too_few_steps_have_no_two_ends() -> None:
 def test_a_model_that_is_only_evaluated_has_one_score() -> None:
     one = Score("counter", Kind.UNTRAINED, 1, HELD_OUT, 0, 0.2, 0.1, 0.3, 64)
     assert "| 0 | 0.20 (0.10 to 0.30) |  |  |  |  |" in results.table([one])
+
+
+def test_a_page_gets_the_results_between_its_marks_and_keeps_the_rest() -> None:
+    text = f"# Before\n\n{results.BEGIN}\n\nold\n\n{results.END}\n\nAfter.\n"
+    once = results.page(text, scores(*RISING), "learning.svg")
+    assert once.startswith("# Before\n\n")
+    assert once.endswith("\n\nAfter.\n")
+    assert "old" not in once
+    assert "| both |" in once
+    assert "](learning.svg)" in once
+    assert results.page(once, scores(*RISING), "learning.svg") == once
+
+
+def test_a_page_without_marks_is_refused() -> None:
+    with pytest.raises(ValueError, match="begin results"):
+        results.page("# Before\n", [], "learning.svg")
+
+
+def test_the_recorded_page_shows_what_the_csv_says() -> None:
+    page = Path(__file__).parents[3] / "docs/recorded/learning.md"
+    text = page.read_text()
+    assert results.page(text, results.read(page.with_suffix(".csv")), "learning.svg") == text
 
 
 def test_the_figure_is_the_same_for_the_same_scores(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """NeMo Gym itself takes the rows of benchmarks.learning, and its servers reward what the tasks ask for."""
 
 import asyncio
+import itertools
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.learning import tasks
-from benchmarks.learning.runs import Kind, Variant, objects
+from benchmarks.learning.runs import ENVIRONMENTS, Kind, Variant, objects
 from gymtrain_api.wiring import RunConfig
 from gymtrain_gym import preflight
 from gymtrain_gym.datasets.preparation import Folders
@@ -16,7 +17,7 @@ from gymtrain_gym.datasets.preparation import Folders
 pytestmark = pytest.mark.gym
 
 
-@pytest.mark.parametrize("environment", ["counter", "format"])
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
 def test_the_rows_pass_preflight(environment: str, tmp_path: Path) -> None:
     *maps, manifest = objects(Variant(environment, Kind.TRAINED, 1))
     folders = Folders(sources=tmp_path / "sources", data=tmp_path / "data")
@@ -38,6 +39,18 @@ def test_the_rows_pass_preflight(environment: str, tmp_path: Path) -> None:
     verdict = preflight.check(run, folders)
     assert (verdict.findings, verdict.warnings) == ([], [])
     assert verdict.data.train[0].rows == len(maps[0]["data"]["rows.jsonl"].splitlines())
+
+
+def test_sums_are_those_of_reasoning_gym() -> None:
+    import reasoning_gym
+
+    digits = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
+    upstream = reasoning_gym.create_dataset("chain_sum", size=3000, seed=1, **digits)
+    answers = {entry["question"]: entry["answer"] for entry in upstream}
+    made = tasks.all_sums([*itertools.chain(*tasks.split_pairs(20))])
+    assert {row["question"]: row["answer"] for row in made} == answers
+    score = reasoning_gym.get_score_answer_fn("chain_sum")
+    assert {score(answer=row["answer"], entry=row) for row in made} == {1.0}
 
 
 @pytest.mark.parametrize(("missing", "reward"), [(0, 1.0), (1, 0.0)])
