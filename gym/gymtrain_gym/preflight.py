@@ -18,6 +18,7 @@ from gymtrain_api.wiring import DATA_DIR, PREFLIGHT_MARK, RUN_CONFIG_FILE, DataI
 from gymtrain_gym.config import resolve, servers
 from gymtrain_gym.config.findings import Findings
 from gymtrain_gym.datasets import preparation
+from gymtrain_gym.datasets.generated import warn_of_shared_rows
 from gymtrain_gym.datasets.listed import listed_datasets
 from gymtrain_gym.datasets.preparation import Folders
 from gymtrain_gym.datasets.rows import AgentDirectory, Policy, responses_schema
@@ -51,6 +52,7 @@ def check(run: RunConfig, folders: Folders) -> GymPreflight:
                 sample=True,
                 policy=Policy.of(run.spec),
             )
+            warn_of_shared_rows(run.spec.used_data, findings)
             if run.spec.rollout.mode == "Verify":
                 servers.check_mode_verify(OmegaConf.to_container(config), infos, index, findings)
             verdict = GymPreflight(

@@ -2,7 +2,7 @@
 
 Rows have the shape of NeMo Gym's own script (resources_servers/reasoning_gym/scripts/create_dataset.py): the request,
 and the entry (question, answer, metadata) by which the reasoning_gym server scores. Row N depends on the seed
-and N alone.
+and N alone: in nearly all tasks on their sum, so that row 1 of seed 1 is row 0 of seed 2.
 """
 
 import dataclasses
@@ -13,8 +13,8 @@ from typing import Any
 
 import orjson
 
-from gymtrain_api.spec import ReasoningGymTask
-from gymtrain_gym.config.findings import nearest
+from gymtrain_api.spec import Data, ReasoningGymTask
+from gymtrain_gym.config.findings import Findings, nearest
 from gymtrain_gym.errors import DatasetError
 
 SCORED_ROWS = 8
@@ -37,6 +37,28 @@ def rows(task: ReasoningGymTask, limit: int | None = None) -> Iterator[bytes]:
             yield orjson.dumps(_row(entry, task), option=JSON_OPTIONS) + b"\n"
         except orjson.JSONEncodeError as error:
             raise DatasetError(f"rows of {task.task} can't be written as JSON: {error}") from error
+
+
+def warn_of_shared_rows(data: Data, findings: Findings) -> None:
+    """Warns of rows that are both trained on and evaluated on, because their seeds are too close to each other.
+
+    Args:
+        data: spec.data.
+        findings: for the warnings.
+    """
+    for number, evaluated in enumerate(data.validation or ()):
+        for place, trained in enumerate(data.train):
+            made, other = evaluated.reasoning_gym, trained.reasoning_gym
+            if made is None or other is None or (made.task, made.config) != (other.task, other.config):
+                continue
+            free = other.seed + other.size
+            shared = min(free, made.seed + made.size) - max(other.seed, made.seed)
+            if shared > 0:
+                findings.warn(
+                    f"spec.data.validation[{number}].reasoningGym.seed",
+                    f"{shared} of {made.size} rows are rows of train[{place}], too, because reasoning_gym makes row N "
+                    f"of the sum of seed and N: choose {free} or more",
+                )
 
 
 def write(task: ReasoningGymTask, file: Path, limit: int | None = None) -> None:

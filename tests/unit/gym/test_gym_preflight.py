@@ -281,6 +281,35 @@ def test_validation_data_is_indexed_beside_the_training_data(make_run: MakeRun, 
     assert {file.default_agent for file in index.validation} == {"reasoning_gym_simple_agent"}
 
 
+@pytest.mark.parametrize(("seed", "shared"), [(0, 3), (2, 1), (3, 0)])
+def test_generated_rows_that_are_trained_on_too_are_a_warning(
+    make_run: MakeRun, folders: Folders, seed: int, shared: int
+) -> None:
+    made = {"reasoningGym": {"task": "chain_sum", "size": 3, "seed": seed}}
+    verdict = preflight.check(with_validation(make_run(), made), folders)
+    assert verdict.findings == []
+    if not shared:
+        assert verdict.warnings == []
+        return
+    (warning,) = verdict.warnings
+    assert warning.where == "spec.data.validation[0].reasoningGym.seed"
+    assert warning.message.startswith(f"{shared} of 3 rows are rows of train[0], too")
+    assert warning.message.endswith("choose 3 or more")
+
+
+def test_other_settings_of_a_task_share_no_rows(make_run: MakeRun, folders: Folders) -> None:
+    made = {"reasoningGym": {"task": "chain_sum", "size": 3, "config": {"min_terms": 3}}}
+    assert preflight.check(with_validation(make_run(), made), folders).warnings == []
+
+
+def test_reasoning_gym_makes_a_row_of_the_sum_of_seed_and_position() -> None:
+    from gymtrain_api.spec import ReasoningGymTask
+    from gymtrain_gym.datasets import generated
+
+    one, two = (list(generated.rows(ReasoningGymTask(task="chain_sum", size=4, seed=seed))) for seed in (1, 2))
+    assert [json.loads(row)["question"] for row in one[1:]] == [json.loads(row)["question"] for row in two[:-1]]
+
+
 def test_bad_validation_rows_are_named(make_run: MakeRun, folders: Folders) -> None:
     put(folders, "validation-0", "held-out.jsonl", ROW, "{")
     found = problems(with_validation(make_run(), {"source": "pvc://claim/held-out.jsonl", "agent": "nobody"}), folders)
