@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from benchmarks.learning.runs import ENVIRONMENTS, Kind, Variant, objects
 from tests.support.kubectl import Kubectl, KubectlError
 from tests.support.specs import smallest_run
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial.md"
+LEARNING = [Variant(name, kind, 1) for name in ENVIRONMENTS for kind in Kind]
 TRAINERS = sorted((Path(__file__).parents[2] / "examples" / "trainers").glob("*/run.yaml"))
 
 
@@ -24,6 +26,12 @@ def test_the_crd_is_established_and_structural(kubectl: Kubectl) -> None:
 @pytest.mark.parametrize("path", [*EXAMPLES, *TRAINERS], ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_examples_are_accepted(kubectl: Kubectl, path: Path) -> None:
     kubectl.run("apply", "--dry-run=server", "--validate=strict", "-f", str(path))
+
+
+@pytest.mark.parametrize("variant", LEARNING, ids=lambda variant: variant.name)
+def test_the_learning_benchmarks_runs_are_accepted(kubectl: Kubectl, variant: Variant) -> None:
+    for made in objects(variant):
+        kubectl.run("create", "--dry-run=server", "--validate=strict", "-f", "-", stdin=json.dumps(made))
 
 
 def test_the_tutorials_run_is_accepted(kubectl: Kubectl, tmp_path: Path) -> None:
