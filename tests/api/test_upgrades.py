@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.conftest import CRD, OPERATOR_NAMESPACE, ROOT, install_crd, kubeconfig_of_chart
+from tests.api.conftest import OPERATOR_NAMESPACE, ROOT, install_crd, kubeconfig_of_chart
 from tests.support.apiserver import ApiServer, binary
 from tests.support.chart import CHART
 from tests.support.fakenode import FakeNode
