@@ -34,6 +34,7 @@ class ConditionRow:
         suspended: what it says while the run is suspended; None: the same as `waits`.
         ended: what it says when the run has ended; None: what it said last.
         block: block of the spec that the condition needs; a run without it never has the condition.
+        queued: whether only runs in a queue of Kueue have the condition.
     """
 
     meaning: str
@@ -41,6 +42,7 @@ class ConditionRow:
     suspended: Words | None = None
     ended: Words | None = None
     block: str | None = None
+    queued: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class ReasonRow:
     event: EventType | None
     meaning: str
     fix: str = ""
-    state: Literal["Starting", "Training", "Retrying"] = "Starting"
+    state: Literal["Queued", "Starting", "Training", "Retrying"] = "Starting"
     mendable: bool = False
 
 
@@ -72,6 +74,13 @@ CONDITIONS: Mapping[ConditionType, ConditionRow] = {
         "A CPU pod checked the Gym config, the datasets, vLLM's arguments, the trainer's settings and the model, and "
         "found no mistake. If False, the message says what to fix. No other pod exists before it is True.",
         waits=Words("Unknown", Reason.PREFLIGHT_RUNNING),
+    ),
+    ConditionType.ADMITTED: ConditionRow(
+        "Kueue admitted the run: there is quota for all its pods. The message names the ClusterQueue, or says in Kueue's "
+        "words what the run waits for. Only runs with the label kueue.x-k8s.io/queue-name have this condition.",
+        suspended=_STOPPED,
+        ended=Words("False", Reason.FINISHED, "the run has ended, and its quota is free"),
+        queued=True,
     ),
     ConditionType.GYM_READY: ConditionRow(
         "All replicas of every Gym server are ready.",
@@ -164,6 +173,27 @@ REASONS: Mapping[Reason, ReasonRow] = {
         mendable=True,
         fix="Change the field that the message names. After an upgrade or a rollback of the operator: install the "
         "CRD of the same release (`kubectl apply -f crds/`).",
+    ),
+    # Admitted
+    Reason.WAITING_FOR_QUOTA: ReasonRow(
+        "Normal",
+        "The run waits in a queue of Kueue, and has no pods. The message says why, in Kueue's words. No deadline counts.",
+        state="Queued",
+        fix="`kubectl get workloads` and `kubectl describe clusterqueue` show who holds the quota. Misconfigured: the "
+        "LocalQueue that the label kueue.x-k8s.io/queue-name names doesn't exist in the namespace, or its ClusterQueue "
+        "doesn't. ExceedsMaxQuota: the run asks for more than its ClusterQueue will ever have. NoMatchingFlavor: no "
+        "ResourceFlavor fits the node selectors of its templates.",
+    ),
+    Reason.ADMITTED: ReasonRow("Normal", "Kueue reserved quota for the whole run."),
+    Reason.EVICTED: ReasonRow(
+        "Warning",
+        "Kueue took the quota back, for a run of higher priority or because someone stopped the queue or the Workload; or "
+        "the run now needs something other than what was admitted. The trainer writes a checkpoint, all pods stop, and "
+        "the run is queued again. It continues from that checkpoint, and this doesn't count against spec.backoffLimit.",
+        state="Queued",
+        fix="The message has Kueue's reason. Preempted: nothing, or give the run a higher priority (label "
+        "kueue.x-k8s.io/priority-class). Deactivated: `kubectl patch workload gymtrainingrun-RUN --type=merge -p "
+        "'{\"spec\": {\"active\": true}}'`. Without spec.trainer.checkpoint it starts from step 0 again.",
     ),
     # GymReady, InferenceReady
     Reason.WAITING_FOR_PREFLIGHT: ReasonRow(None, "The run waits for preflight."),

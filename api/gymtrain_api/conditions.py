@@ -7,6 +7,7 @@ class ConditionType(StrEnum):
     """Types of `status.conditions`."""
 
     PREFLIGHT_PASSED = "PreflightPassed"
+    ADMITTED = "Admitted"
     GYM_READY = "GymReady"
     INFERENCE_READY = "InferenceReady"
     GATEWAY_READY = "GatewayReady"
@@ -30,6 +31,10 @@ class Reason(StrEnum):
     PREFLIGHT_FAILED = "PreflightFailed"
     PREFLIGHT_ERROR = "PreflightError"  # the check itself failed: image pull, crash, deadline
     INVALID_SPEC = "InvalidSpec"
+    # Admitted
+    WAITING_FOR_QUOTA = "WaitingForQuota"
+    ADMITTED = "Admitted"
+    EVICTED = "Evicted"
     # GymReady, InferenceReady
     WAITING_FOR_PREFLIGHT = "WaitingForPreflight"
     PODS_STARTING = "PodsStarting"

@@ -95,6 +95,11 @@ def inference_groups(run: str) -> str:
     return f"{run}-vllm"
 
 
+def workload(run: str) -> str:
+    """Kueue's Workload, named after the kind as Kueue names those that it makes."""
+    return f"gymtrainingrun-{run}"
+
+
 def sandbox(run: str, suffix: str) -> str:
     """Pod of one sandbox."""
     return f"{run}-sb-{suffix}"

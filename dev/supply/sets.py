@@ -61,6 +61,7 @@ _CLUSTER = "cluster"
 _CONTAINERD = "containerd"
 _PEERS = "peers"
 _LWS = "lws"
+_KUEUE = "kueue"
 NVIDIA = "nvidia"
 SETS = (
     # First, so that images can be built while the rest is compiled.
@@ -160,6 +161,19 @@ SETS = (
         _LWS,
         {"lws": "sigs.k8s.io/lws/cmd"},
         documents={"lws-webhooks.yaml": ["sigs.k8s.io/lws//config/webhook/manifests.yaml"]},
+        lazy=True,
+    ),
+    BinarySet(
+        "crds-kueue",
+        {},
+        module=_KUEUE,
+        documents={"kueue.yaml": ["sigs.k8s.io/kueue//config/components/crd/bases/*.yaml"]},
+        lazy=True,
+    ),
+    BinarySet(
+        _KUEUE,
+        {"kueue": "sigs.k8s.io/kueue/cmd/kueue"},
+        documents={"kueue-webhooks.yaml": ["sigs.k8s.io/kueue//config/components/webhook/manifests.yaml"]},
         lazy=True,
     ),
 )

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-from gymtrain_api import agent_sandbox, labels, leader_worker_set
+from gymtrain_api import agent_sandbox, kueue, labels, leader_worker_set
 from gymtrain_kube.objects import Object as Object
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A namespaced kind."""
+    """A kind. One of the cluster is read without a namespace."""
 
     name: str
     api: str  # path of the API group and version
@@ -47,7 +47,13 @@ AGENT_SANDBOX = (SANDBOX_CLAIM, SANDBOX_POOL, SANDBOX_TEMPLATE)
 # LWS's, likewise.
 LEADER_WORKER_SET = Kind(leader_worker_set.KIND, leader_worker_set.PATH.strip("/"), leader_worker_set.PLURAL)
 
+# Kueue's, likewise. Of the cluster: what a Workload's flavors and priority mean.
+WORKLOAD = Kind(kueue.WORKLOAD, kueue.PATH.strip("/"), kueue.WORKLOADS)
+RESOURCE_FLAVOR = Kind(kueue.FLAVOR, kueue.PATH.strip("/"), kueue.FLAVORS)
+WORKLOAD_PRIORITY_CLASS = Kind(kueue.PRIORITY_CLASS, kueue.PATH.strip("/"), kueue.PRIORITY_CLASSES)
+PRIORITY_CLASS = Kind("PriorityClass", "apis/scheduling.k8s.io/v1", "priorityclasses")
+
 CHILDREN = (POD, SERVICE, CONFIG_MAP, VOLUME_CLAIM, DEPLOYMENT, JOB, NETWORK_POLICY)
 # Created and never read: the operator has no right to look at a Secret. Owner references collect them.
 CREATED_ONLY = (SECRET, SERVICE_ACCOUNT, ROLE, ROLE_BINDING)
-BY_NAME = {kind.name: kind for kind in (*CHILDREN, *CREATED_ONLY, *AGENT_SANDBOX, LEADER_WORKER_SET)}
+BY_NAME = {kind.name: kind for kind in (*CHILDREN, *CREATED_ONLY, *AGENT_SANDBOX, LEADER_WORKER_SET, WORKLOAD)}

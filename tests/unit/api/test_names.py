@@ -47,6 +47,7 @@ KINDS: dict[str, list[Callable[[str], Named]]] = {
         _gym_servers,
     ],
     "Job": [_jobs],
+    "Workload": [_one(names.workload)],
     "ConfigMap": [_one(names.run_config, names.gym_config)],
     "PersistentVolumeClaim": [
         _one(names.model_volume, names.checkpoint_volume, names.compile_cache_volume, names.data_volume)
