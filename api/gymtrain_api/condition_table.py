@@ -76,8 +76,8 @@ CONDITIONS: Mapping[ConditionType, ConditionRow] = {
         waits=Words("Unknown", Reason.PREFLIGHT_RUNNING),
     ),
     ConditionType.ADMITTED: ConditionRow(
-        "Kueue admitted the run: there is quota for all its pods. The message names the ClusterQueue, or says in Kueue's "
-        "words what the run waits for. Only runs with the label kueue.x-k8s.io/queue-name have this condition.",
+        "Kueue admitted the run: there is quota for all its pods. The message names the ClusterQueue, or says in "
+        "Kueue's words what the run waits for. Only runs with the label kueue.x-k8s.io/queue-name have this condition.",
         suspended=_STOPPED,
         ended=Words("False", Reason.FINISHED, "the run has ended, and its quota is free"),
         queued=True,
@@ -177,7 +177,8 @@ REASONS: Mapping[Reason, ReasonRow] = {
     # Admitted
     Reason.WAITING_FOR_QUOTA: ReasonRow(
         "Normal",
-        "The run waits in a queue of Kueue, and has no pods. The message says why, in Kueue's words. No deadline counts.",
+        "The run waits in a queue of Kueue, and has no pods. The message says why, in Kueue's words. No deadline "
+        "counts.",
         state="Queued",
         fix="`kubectl get workloads` and `kubectl describe clusterqueue` show who holds the quota. Misconfigured: the "
         "LocalQueue that the label kueue.x-k8s.io/queue-name names doesn't exist in the namespace, or its ClusterQueue "
@@ -187,13 +188,14 @@ REASONS: Mapping[Reason, ReasonRow] = {
     Reason.ADMITTED: ReasonRow("Normal", "Kueue reserved quota for the whole run."),
     Reason.EVICTED: ReasonRow(
         "Warning",
-        "Kueue took the quota back, for a run of higher priority or because someone stopped the queue or the Workload; or "
-        "the run now needs something other than what was admitted. The trainer writes a checkpoint, all pods stop, and "
-        "the run is queued again. It continues from that checkpoint, and this doesn't count against spec.backoffLimit.",
+        "Kueue took the quota back, for a run of higher priority or because someone stopped the queue or the Workload. "
+        "Or the run now needs something other than what was admitted. The trainer writes a checkpoint, all pods stop, and "
+        "the run is queued again. It continues from that checkpoint, and this doesn't count against "
+        "spec.backoffLimit.",
         state="Queued",
         fix="The message has Kueue's reason. Preempted: nothing, or give the run a higher priority (label "
-        "kueue.x-k8s.io/priority-class). Deactivated: `kubectl patch workload gymtrainingrun-RUN --type=merge -p "
-        "'{\"spec\": {\"active\": true}}'`. Without spec.trainer.checkpoint it starts from step 0 again.",
+        "kueue.x-k8s.io/priority-class). Deactivated: set spec.active of Workload gymtrainingrun-RUN to true again. "
+        "Without spec.trainer.checkpoint it starts from step 0 again.",
     ),
     # GymReady, InferenceReady
     Reason.WAITING_FOR_PREFLIGHT: ReasonRow(None, "The run waits for preflight."),

@@ -12,6 +12,7 @@ import re
 MAX_RUN_NAME = 40  # leaves room for suffixes below the 63 characters of a DNS label
 _MAX_LABEL = 63
 _DIGITS = 10  # of a hash
+_LONGEST_IN_SET = _MAX_LABEL - len("gym-server-")
 
 _SERVICES = ("gateway", "gateway-pods", "inference", "inference-pods", "trainer", "broker", "vllm")
 
@@ -93,6 +94,15 @@ def inference_groups(run: str) -> str:
     (RUN-vllm-0-1). A StatefulSet's name can have 52 characters: its pods carry it in a label, with a hash.
     """
     return f"{run}-vllm"
+
+
+def pod_set_of_gym_server(server: str) -> str:
+    """Pod set of Gym servers with settings of their own, by the first of them."""
+    dashed = server.replace("_", "-")
+    if re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", dashed) and "-" not in server and len(dashed) <= _LONGEST_IN_SET:
+        return f"gym-server-{dashed}"
+    start = re.sub(r"[^a-z0-9]+", "-", server.lower())[: _LONGEST_IN_SET - _DIGITS - 1].strip("-")
+    return f"gym-server-{start}-{_digest(server)}" if start else f"gym-server-{_digest(server)}"
 
 
 def workload(run: str) -> str:

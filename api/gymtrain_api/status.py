@@ -128,7 +128,9 @@ class GymTrainingRunStatus(Status):
     start_time: str | None = Field(None, description="When the operator first saw the run (RFC 3339).")
     completion_time: str | None = Field(None, description="When the run ended (RFC 3339).")
     suspended_seconds: int | None = Field(
-        None, description="Time spent suspended, which doesn't count for activeDeadlineSeconds."
+        None,
+        description="Time spent suspended or waiting in a queue of Kueue, which doesn't count for "
+        "activeDeadlineSeconds.",
     )
     disrupted_attempts: list[int] = Field(
         default_factory=list,

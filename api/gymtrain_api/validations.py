@@ -248,6 +248,20 @@ _COMBINATIONS = (
         field="processesPerNode",
     ),
     Rule(
+        at="spec.inference",
+        rule="!has(self.minReplicas) || self.minReplicas <= self.replicas",
+        message="must not be more than replicas",
+        field="minReplicas",
+    ),
+    Rule(
+        at="spec.inference",
+        rule="!has(self.minReplicas) || self.nodes == 1",
+        message="Kueue can admit fewer of one kind of pods only, and a server with nodes above 1 has two: remove "
+        "minReplicas or nodes",
+        field="minReplicas",
+        reason="FieldValueForbidden",
+    ),
+    Rule(
         at="spec.inference.compileCache",
         rule="has(self.claimName) != has(self.size)",
         message="set exactly one of claimName (an existing PersistentVolumeClaim) and size (a new volume for the run)",
@@ -392,6 +406,7 @@ FIXED_AFTER_PREFLIGHT = (
     "gateway.image",
     "weightSync",
     "serviceAccountName",
+    "priorityClassName",
     "resumeFrom",
 )
 # Fields of these blocks that can still change.

@@ -1,4 +1,4 @@
-"""Carrying out a plan: owners, deletions, writes and scalings of objects; then the run's record and status.
+"""Carrying out a plan: owners, deletions, writes, scalings and changes of objects; then the run's record and status.
 
 Never on an object that isn't the run's.
 """
@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from gymtrain_api import labels, leader_worker_set
+from gymtrain_api import kueue, labels, leader_worker_set
 from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_kube.errors import ConflictError, NotFoundError, RejectedError
 from gymtrain_operator import kinds, metrics
@@ -18,6 +18,7 @@ from gymtrain_operator.kube_client import KubeClient
 from gymtrain_operator.log import logger
 from gymtrain_operator.manifests.objects import digest
 from gymtrain_operator.manifests.volumes import is_kept
+from gymtrain_operator.reconcile.changes import Update
 from gymtrain_operator.reconcile.observation import Observation, Rejection, labels_of, name_of, uid_of
 from gymtrain_operator.reconcile.plan import Plan
 from gymtrain_operator.reconcile.writes import OwnerChange
@@ -28,7 +29,9 @@ MAX_PAUSE_SECONDS = 60.0
 _CREATED_ONLY = {kind.name for kind in kinds.CREATED_ONLY}
 _FIRST = {kinds.CONFIG_MAP.name, kinds.VOLUME_CLAIM.name, kinds.NETWORK_POLICY.name} | _CREATED_ONLY
 # Written once, so plain creation does, and it fails by itself where the name is taken.
-_CREATED = {kinds.POD.name, kinds.JOB.name, kinds.VOLUME_CLAIM.name, kinds.SANDBOX_POOL.name} | _CREATED_ONLY
+_WRITTEN_ONCE = (kinds.POD, kinds.JOB, kinds.VOLUME_CLAIM, kinds.SANDBOX_POOL, kinds.WORKLOAD)
+_CREATED = {kind.name for kind in _WRITTEN_ONCE} | _CREATED_ONLY
+_OF_OTHERS = {kinds.LEADER_WORKER_SET: leader_worker_set.INSTALL, kinds.WORKLOAD: kueue.INSTALL}
 _TOKEN_BYTES = 32
 
 
@@ -99,6 +102,9 @@ async def carry_out(
             return rejections
     for scaling in plan.scale:
         await cluster.scale(kinds.BY_NAME[scaling.kind], namespace, scaling.name, scaling.uid, scaling.replicas)
+    for update in plan.updates:
+        if rejected := await _update(cluster, update):
+            return (rejected,)
     return ()
 
 
@@ -134,6 +140,17 @@ async def _change_owners(cluster: KubeClient, change: OwnerChange) -> Rejection 
     return None
 
 
+async def _update(cluster: KubeClient, update: Update) -> Rejection | None:
+    kind = kinds.BY_NAME[update.live["kind"]]
+    try:
+        await cluster.change(kind, update.live, dict(update.changes), update.subresource)
+    except NotFoundError:
+        return None  # it is gone, and what was to be said of it with it
+    except RejectedError as error:
+        return Rejection(kind.name, name_of(update.live), str(error), final=False)
+    return None
+
+
 async def _write(cluster: KubeClient, seen: Observation, manifest: Object) -> Rejection | None:
     kind = kinds.BY_NAME[manifest["kind"]]
     name = name_of(manifest)
@@ -149,9 +166,9 @@ async def _write(cluster: KubeClient, seen: Observation, manifest: Object) -> Re
     except ForeignObjectError as error:
         return Rejection(kind.name, name, str(error), final=False)
     except NotFoundError as error:
-        if kind is not kinds.LEADER_WORKER_SET:
+        if kind not in _OF_OTHERS:
             raise
-        return Rejection(kind.name, name, f"{error}: {leader_worker_set.INSTALL}", final=False)
+        return Rejection(kind.name, name, f"{error}: {_OF_OTHERS[kind]}", final=False)
     except RejectedError as error:
         # An object that is there goes on as it was: a mistake in a change of it must not end a run under way.
         return Rejection(kind.name, name, str(error), final=error.final and live is None)

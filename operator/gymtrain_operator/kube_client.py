@@ -67,8 +67,8 @@ class KubeClient:
             return False
         return True
 
-    async def get(self, kind: Kind, namespace: str, name: str) -> Object:
-        """One object."""
+    async def get(self, kind: Kind, namespace: str | None, name: str) -> Object:
+        """One object; of the cluster where `namespace` is None."""
         return await self._rest.get(_path(kind, namespace, name))
 
     async def list(self, kind: Kind, namespace: str | None, selector: str = "") -> list[Object]:
@@ -112,10 +112,18 @@ class KubeClient:
         Raises:
             ConflictError: it changed meanwhile.
         """
+        return await self.change(kind, live, {"metadata": changes})
+
+    async def change(self, kind: Kind, live: Object, changes: Object, subresource: str = "") -> Object:
+        """Merges `changes` into that very object, or into its subresource, as `change_metadata` does.
+
+        Raises:
+            ConflictError: it changed meanwhile.
+        """
         meta = live["metadata"]
         known = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
-        path = _path(kind, meta["namespace"], meta["name"])
-        return await self._rest.merge_patch(path, {"metadata": changes | known})
+        path = _path(kind, meta["namespace"], meta["name"], subresource)
+        return await self._rest.merge_patch(path, changes | {"metadata": (changes.get("metadata") or {}) | known})
 
     async def change(self, kind: Kind, namespace: str, name: str, changes: Object) -> Object:
         """Merges `changes` into an object, whichever has the name.

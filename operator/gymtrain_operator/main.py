@@ -46,7 +46,9 @@ async def _serve(options: Options, health: Health) -> None:
     try:
         async with probing_session() as session:
             reconciler = Reconciler(cluster, Observer(cluster, session, options.defaults), options.defaults)
-            await _lead(options, cluster, Service(cluster, reconciler, options.namespaces, health), health, stop)
+            with_kueue = options.defaults.kueue
+            service = Service(cluster, reconciler, options.namespaces, health, with_kueue=with_kueue)
+            await _lead(options, cluster, service, health, stop)
     finally:
         heartbeats.cancel()
         await cluster.close()

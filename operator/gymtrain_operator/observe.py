@@ -26,6 +26,8 @@ from gymtrain_operator.manifests.preflight import INFERENCE_CONTAINER as PREFLIG
 from gymtrain_operator.manifests.volumes import is_kept
 from gymtrain_operator.namespace_defaults import NamespaceReader
 from gymtrain_operator.probes import server_offer, trainer_progress
+from gymtrain_operator.queueing import QueueObserver, may_be_queued, priority_class_of, queue_of, waits
+from gymtrain_operator.reconcile.admission import admitted_spec
 from gymtrain_operator.reconcile.attempts import current_attempt, trainer_pods
 from gymtrain_operator.reconcile.defaulting import keeps_defaults, new_context, objects_of_defaults
 from gymtrain_operator.reconcile.lifecycle import has_ended
@@ -59,6 +61,7 @@ class Observer:
         self._session = session
         self._defaults = defaults
         self._namespaces = NamespaceReader(cluster)
+        self._queues = QueueObserver(cluster, defaults)
         self._tails: dict[LogRef, str] = {}
         self._logs_at_once = asyncio.Semaphore(_LOGS_AT_ONCE)
 
@@ -96,6 +99,8 @@ class Observer:
             offers=offers,
             oversized=oversized,
             agent_sandbox=agent_sandbox,
+            flavors=await self._queues.flavors(run, children),
+            priority=await self._queues.priority(run),
             log_tails=tails,
         )
 
@@ -140,6 +145,8 @@ class Observer:
         by_kind = {kind.name: items for kind, items in zip(kinds.CHILDREN, lists, strict=True)}
         if _may_have_groups(run):
             by_kind |= await self._optional([kinds.LEADER_WORKER_SET], run)
+        if may_be_queued(run):
+            by_kind[kinds.WORKLOAD.name] = await self._queues.workloads(run)
         if _sweeps(run):
             left = f"{labels.RUN}={run.name},{labels.ROLE}={labels.Role.SANDBOX}"
             by_kind["Pod"] += await self._cluster.list(kinds.POD, run.namespace, left)
@@ -208,6 +215,7 @@ class Observer:
         if _may_have_groups(run) and not await self._cluster.serves([kinds.LEADER_WORKER_SET]):
             lack = f"the cluster does not serve {leader_worker_set.KIND} of {leader_worker_set.API_VERSION}"
             found.append(f"spec.inference.nodes: {lack}: {leader_worker_set.INSTALL}")
+        found += await self._queues.missing(run)
         return tuple(dict.fromkeys(found))
 
     async def _offers(self, run: Run, children: Children) -> tuple[tuple[ServerOffer, ...] | None, str]:
@@ -218,7 +226,7 @@ class Observer:
             return None, ""
         pods = children.servers(labels.Role.INFERENCE)
         ips = [_ip_of(pod) for pod in pods if has_started(pod, INFERENCE_CONTAINER)]
-        if len(ips) < run.spec.inference.replicas or not all(ips):
+        if len(ips) < admitted_spec(children, run.name, run.spec).inference.replicas or not all(ips):
             return None, ""
         try:
             # One after the other: a hundred answers at once are more than one process should hold.
@@ -270,13 +278,15 @@ def read_run(found: Object, last: Run | None = None) -> Run:
         spec_error=error,
         record=read_record(meta.get("annotations") or {}, meta["name"]),
         deleting=is_deleting(found),
+        queue=queue_of(meta),
+        priority_class=priority_class_of(meta),
         preflight_only=(meta.get("annotations") or {}).get(labels.PREFLIGHT_ONLY) == "true",
     )
 
 
 def _sweeps(run: Run) -> bool:
     """Whether sandboxes are looked for: there may be thousands, and while the run goes on they are the broker's."""
-    over = has_ended(run.status) or (run.spec is not None and run.spec.suspend)
+    over = has_ended(run.status) or waits(run) or (run.spec is not None and run.spec.suspend)
     return over and (run.spec is None or run.spec.sandboxes is not None)
 
 

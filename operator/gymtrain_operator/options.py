@@ -107,6 +107,12 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> Options:
         "",
         "the most that a sandbox may ask for, such as cpu=8,memory=32Gi,ephemeral-storage=100Gi",
     )
+    parser.add_argument(
+        "--kueue",
+        action=argparse.BooleanOptionalAction,
+        default=_is_on(env.get("GYMTRAIN_KUEUE")),
+        help="the operator has the right to use Kueue's Workloads, so runs can wait in its queues [GYMTRAIN_KUEUE]",
+    )
     text("--port", "GYMTRAIN_PORT", "8080", "port of /metrics, /healthz and /readyz")
     text("--workers", "GYMTRAIN_WORKERS", "8", "runs that are reconciled at the same time")
     parser.add_argument(
@@ -148,6 +154,7 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> Options:
             user_namespaces=found.user_namespaces,
             image_volumes=found.image_volumes,
             sandbox_max_resources=_max_resources(parser, found.sandbox_max_resources),
+            kueue=found.kueue,
             operator_namespace=found.lease_namespace,
             scrapers=scrapers,
             cluster=cluster,

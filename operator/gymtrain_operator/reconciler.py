@@ -220,7 +220,7 @@ class Reconciler:
         memory = self._memories[key]
         memory.run = run
         RUNS.show(seen.run, wanted.status)
-        if not quiet or wanted.apply or wanted.delete or wanted.scale or wanted.owners:
+        if not quiet or wanted.apply or wanted.delete or wanted.scale or wanted.owners or wanted.updates:
             return
         recorded = wanted.record in (None, self._recorded.get(key))
         if recorded and has_ended(wanted.status) and key not in self._changed:

@@ -30,11 +30,21 @@ _ENDED_SECONDS = 300.0
 class Service:
     """Everything that runs while this replica leads."""
 
-    def __init__(self, cluster: KubeClient, reconciler: Reconciler, namespaces: Sequence[str], health: Health) -> None:
+    def __init__(
+        self,
+        cluster: KubeClient,
+        reconciler: Reconciler,
+        namespaces: Sequence[str],
+        health: Health,
+        *,
+        with_kueue: bool = False,
+    ) -> None:
+        """`with_kueue`: runs may wait in queues of Kueue."""
         self._cluster = cluster
         self._reconciler = reconciler
         self._namespaces = list(namespaces)
         self._health = health
+        self._with_kueue = with_kueue
         self._queue = RunQueue()
         self._failures: dict[RunKey, int] = {}
         self._not_before: dict[RunKey, float] = {}  # by time.monotonic(): when the API server wants to be asked again
@@ -63,7 +73,7 @@ class Service:
             self._queue.add(key, after=_DEBOUNCE_SECONDS)
 
     async def _watch(self, stop: asyncio.Event) -> None:
-        await watching.watch(self.enqueue, self._namespaces, stop)
+        await watching.watch(self.enqueue, self._namespaces, stop, with_kueue=self._with_kueue)
         stop.set()  # kopf takes over the handling of signals, and returns after one
 
     async def _resync(self) -> None:

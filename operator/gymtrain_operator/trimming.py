@@ -68,6 +68,17 @@ _SHAPES: Mapping[str, _Shape] = {
     },
     kinds.JOB.name: {"metadata": _METADATA, "spec": {"template": _IMAGES}, "status": None},
     kinds.RESOURCE_QUOTA.name: {"metadata": _METADATA, "spec": {"hard": None}},
+    kinds.WORKLOAD.name: {
+        "metadata": _METADATA,
+        "spec": {
+            "queueName": None,
+            "active": None,
+            "priority": None,
+            "priorityClassRef": None,
+            "podSets": {"name": None, "count": None, "minCount": None},
+        },
+        "status": None,
+    },
     kinds.CONFIG_MAP.name: {"metadata": _METADATA, "data": {PREFLIGHT_KEY: None, RUN_KEY: None}},
 }
 _OTHERS: _Shape = {"metadata": _METADATA, "status": None}

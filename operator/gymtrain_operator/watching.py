@@ -15,7 +15,7 @@ from typing import Any
 
 import kopf
 
-from gymtrain_api import labels
+from gymtrain_api import kueue, labels
 from gymtrain_api.conditions import ConditionType
 from gymtrain_operator.run_queue import RunKey
 
@@ -24,12 +24,14 @@ type OnEvent = Callable[[RunKey, str, str], None]
 ended."""
 
 _CHILDREN = (("", "v1", "pods"), ("apps", "v1", "deployments"), ("batch", "v1", "jobs"))
+_KUEUE = (kueue.GROUP, kueue.VERSION, kueue.WORKLOADS)
 
 
-async def watch(on_event: OnEvent, namespaces: Sequence[str], stop: asyncio.Event) -> None:
-    """Watches runs and what they own, in `namespaces` or in all where there are none, until `stop` or a signal."""
+async def watch(on_event: OnEvent, namespaces: Sequence[str], stop: asyncio.Event, *, with_kueue: bool = False) -> None:
+    """Watches runs and what they own, in `namespaces` or in all where there are none, until `stop` or a signal;
+    `with_kueue`: their Workloads, too, if Kueue is installed when this begins."""
     await kopf.operator(
-        registry=_registry(on_event),
+        registry=_registry(on_event, with_kueue=with_kueue),
         settings=settings(),
         standalone=True,
         # kopf asks for the user's name otherwise, and the uid of a container has none.
@@ -40,7 +42,7 @@ async def watch(on_event: OnEvent, namespaces: Sequence[str], stop: asyncio.Even
     )
 
 
-def _registry(on_event: OnEvent) -> kopf.OperatorRegistry:
+def _registry(on_event: OnEvent, *, with_kueue: bool) -> kopf.OperatorRegistry:
     """Registers handlers for runs and for what they own. `on.event` handlers leave no trace in the objects:
     no finalizer, no annotation, no progress in the status."""
     handlers = kopf.OperatorRegistry()
@@ -55,7 +57,7 @@ def _registry(on_event: OnEvent) -> kopf.OperatorRegistry:
     async def run_changed(*, meta: Any, status: Any, **_: Any) -> None:
         on_event((meta["namespace"], meta["name"]), meta.get("resourceVersion", ""), ended_as(meta, status))
 
-    for number, (group, version, plural) in enumerate(_CHILDREN):
+    for number, (group, version, plural) in enumerate((*_CHILDREN, *([_KUEUE] if with_kueue else []))):
 
         @kopf.on.event(group, version, plural, registry=handlers, id=f"child-{number}")
         async def child_changed(*, meta: Any, **_: Any) -> None:
@@ -110,7 +112,7 @@ def settings() -> kopf.OperatorSettings:
     # others wait, whole, until there is room for them. The handlers take no time, so workers can leave soon.
     tuned.queueing.worker_limit = 100
     tuned.queueing.idle_timeout = 0.01
-    for group, version, plural in _CHILDREN:
+    for group, version, plural in (*_CHILDREN, _KUEUE):
         selector = f"{labels.MANAGED_BY}={labels.MANAGED_BY_VALUE},{labels.RUN}"
         tuned.watching.label_selectors[group, version, plural] = selector
     return tuned

@@ -35,6 +35,7 @@ class FakeKubeClient(KubeClient):
         self.logs_text: dict[str, str] = {}
         self.serves_agent_sandbox = False
         self.serves_groups = False
+        self.serves_kueue = False
         self.fail: dict[str, Exception] = {}  # by call, such as "PUT GymTrainingRun" or "CREATE Job/name"
         self._version = 0
 
@@ -61,12 +62,14 @@ class FakeKubeClient(KubeClient):
                 raise self.fail[which]
 
     async def serves(self, kinds_: Iterable[Kind]) -> bool:
+        if kinds.WORKLOAD in kinds_:
+            return self.serves_kueue
         return self.serves_groups if kinds.LEADER_WORKER_SET in kinds_ else self.serves_agent_sandbox
 
-    async def get(self, kind: Kind, namespace: str, name: str) -> Object:
+    async def get(self, kind: Kind, namespace: str | None, name: str) -> Object:
         self.reads += 1
         try:
-            return copy.deepcopy(self.objects[kind.name, namespace, name])
+            return copy.deepcopy(self.objects[kind.name, namespace or "", name])
         except KeyError:
             raise NotFoundError(f"{kind.name} {name} not found") from None
 
@@ -108,7 +111,7 @@ class FakeKubeClient(KubeClient):
             raise ConflictError("changed")
         return self.put(kind, live | {"status": manifest["status"]} if subresource else manifest)
 
-    async def change_metadata(self, kind: Kind, live: Object, changes: Object) -> Object:
+    async def change(self, kind: Kind, live: Object, changes: Object, subresource: str = "") -> Object:
         meta = live["metadata"]
         self._did("PATCH", kind, meta["name"])
         found = self.objects.get((kind.name, meta["namespace"], meta["name"]))
@@ -116,7 +119,7 @@ class FakeKubeClient(KubeClient):
             raise NotFoundError("gone")
         if found["metadata"]["uid"] != meta["uid"] or found["metadata"]["resourceVersion"] != meta["resourceVersion"]:
             raise ConflictError("changed")
-        return self.put(kind, merge_patch(found, {"metadata": changes}))
+        return self.put(kind, merge_patch(found, changes))
 
     async def change(self, kind: Kind, namespace: str, name: str, changes: Object) -> Object:
         self._did("PATCH", kind, name)

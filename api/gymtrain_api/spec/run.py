@@ -48,6 +48,14 @@ class GymTrainingRunSpec(Spec):
     service_account_name: str | None = Field(
         None, description="ServiceAccount of all pods of the run, for image pull secrets. Pods don't get its token."
     )
+    priority_class_name: str | None = Field(
+        None,
+        min_length=1,
+        max_length=253,
+        description="PriorityClass of all pods of the run but its sandboxes. Pods of higher priority take the room of "
+        "others if the cluster is full. What is lost that way doesn't count against backoffLimit. In a queue of Kueue "
+        "it's also the run's priority there, unless the run has the label kueue.x-k8s.io/priority-class.",
+    )
     startup_deadline_seconds: int = Field(
         1800,
         ge=10,

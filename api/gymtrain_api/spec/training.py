@@ -51,6 +51,14 @@ class Inference(PodSettings):
     """The vLLM servers."""
 
     replicas: int = Field(1, ge=1, le=256, description="Number of vLLM servers.")
+    min_replicas: int | None = Field(
+        None,
+        ge=1,
+        le=256,
+        description="Fewest vLLM servers that a run in a queue of Kueue may start with if there is no quota for all "
+        "replicas (Kueue's partial admission). It then keeps the number that was admitted until it is queued again. "
+        "Without it, a run waits until there is quota for all. Only with nodes: 1.",
+    )
     nodes: int = Field(
         1,
         ge=1,

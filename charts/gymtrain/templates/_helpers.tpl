@@ -98,4 +98,13 @@ gymtrain's names, so a name without a registry is refused; the tag `dev` means t
 - apiGroups: [leaderworkerset.x-k8s.io]
   resources: [leaderworkersets]
   verbs: [get, list, create, patch, delete]
+{{- if .Values.kueue.enabled }}
+# For runs in queues of Kueue: their Workloads, whose quota whoever stops the pods has to give back in the status.
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads/status]
+  verbs: [patch]
+{{- end }}
 {{- end -}}

@@ -23,6 +23,7 @@ class Defaults:
         user_namespaces: whether the cluster's nodes can give each pod a user namespace.
         image_volumes: whether its API server and nodes can mount an image as a volume.
         sandbox_max_resources: the most that a sandbox may ask for, as cpu=8,memory=32Gi; empty: without end.
+        kueue: whether the operator has the right to use Kueue.
         operator_namespace: where the operator runs, so that it may call the run's pods; None if it
             runs outside of the cluster.
         scrapers: who may read the metrics of the run's pods.
@@ -41,6 +42,7 @@ class Defaults:
     user_namespaces: bool = False
     image_volumes: bool = False
     sandbox_max_resources: str = ""
+    kueue: bool = False
     operator_namespace: str | None = None
     scrapers: Scrapers = field(default_factory=Scrapers)
     cluster: RunDefaults = field(default_factory=RunDefaults)
@@ -60,6 +62,21 @@ class KeptNames:
 
 
 @dataclass(frozen=True)
+class PodSetAdmission:
+    """What Kueue adds to the pods of one pod set that it admitted.
+
+    Attributes:
+        gates: scheduling gates, which Kueue takes away when it has chosen a node.
+    """
+
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: tuple[Mapping[str, Any], ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    gates: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class RunContext:
     """A run as the builders see it.
 
@@ -68,6 +85,7 @@ class RunContext:
         kept: names of its objects, where it was begun by a release that gave others.
         applied: defaults of cluster and namespace that the run is made with. They are in no hash of a server's inputs.
         lineage: uid of the run that this one was restored from, which its checkpoints carry; its own for any other.
+        admission: what the pods of each pod set get, of a run that waits in a queue of Kueue; empty for any other.
     """
 
     name: str
@@ -79,6 +97,7 @@ class RunContext:
     kept: KeptNames = field(default_factory=KeptNames)
     applied: AppliedDefaults = field(default_factory=AppliedDefaults)
     lineage: str = ""
+    admission: Mapping[str, PodSetAdmission] = field(default_factory=dict)
 
     def gym_server(self, server: str) -> str:
         """Returns the name of the Deployment and Service of a Gym server."""

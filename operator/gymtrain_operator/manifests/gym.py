@@ -8,7 +8,7 @@ from gymtrain_operator.kinds import Object
 from gymtrain_operator.manifests.broker import broker_url, client_env, token_mount, token_volume
 from gymtrain_operator.manifests.config_maps import GYM_CONFIG_MOUNT, gym_config_volume, hosted_config
 from gymtrain_operator.manifests.context import GymServers, RunContext
-from gymtrain_operator.manifests.objects import deployment, hash_input, service
+from gymtrain_operator.manifests.objects import deployment, digest, hash_input, service
 from gymtrain_operator.manifests.pod import container, pod_template, shared_memory
 
 CONTAINER = "gym"
@@ -56,6 +56,23 @@ def gym_settings(run: RunContext, name: str) -> GymServer:
     )
 
 
+def gym_pod_sets(run: RunContext, gym: GymServers) -> dict[str, str]:
+    """Returns the pod set of every Gym server by the server's name: servers that need the same share one."""
+    sets: dict[str, str] = {}
+    first: dict[str, str] = {}
+    for name, kind in sorted(gym_server_kinds(run, gym).items()):
+        same = f"gym-{'ray' if _uses_ray(gym, name) else kind}"
+        own = run.spec.gym.servers.get(name)
+        if own is not None and (own.resources is not None or own.template):
+            same = first.setdefault(digest(same, own.resources, own.template), names.pod_set_of_gym_server(name))
+        sets[name] = same
+    return sets
+
+
+def _uses_ray(gym: GymServers, name: str) -> bool:
+    return any(server.needs_ray for server in gym.servers if server.name == name)
+
+
 def server_label(name: str) -> dict[str, str]:
     """Returns the label of the pods of one server."""
     return {labels.SERVER: names.gym_server_label(name)}
@@ -69,7 +86,7 @@ def _service(run: RunContext, name: str, *, sticky: bool) -> Object:
 
 def _deployment(run: RunContext, gym: GymServers, name: str, kind: ServerKind) -> Object:
     settings = gym_settings(run, name)
-    uses_ray = any(server.needs_ray for server in gym.servers if server.name == name)
+    uses_ray = _uses_ray(gym, name)
     uses_sandboxes = kind in {"agent", "resources"}
     mounts, volumes = [GYM_CONFIG_MOUNT], [gym_config_volume(run)]
     if uses_ray:  # its objects are kept in shared memory
@@ -108,6 +125,7 @@ def _deployment(run: RunContext, gym: GymServers, name: str, kind: ServerKind) -
         pod_labels=server_label(name),
         grace_seconds=_DRAIN_SECONDS,
         template=settings.template,
+        pod_set=gym_pod_sets(run, gym)[name],
     )
     return deployment(
         run,

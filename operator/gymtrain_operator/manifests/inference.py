@@ -65,7 +65,7 @@ def _groups(run: RunContext) -> Object:
 def _inputs(run: RunContext) -> tuple[object, ...]:
     fetches = bool(model_in_server_pods(run).fetch)
     return (
-        hash_input(run.spec.inference, without=frozenset({"replicas"})),
+        hash_input(run.spec.inference, without=frozenset({"replicas", "min_replicas"})),
         hash_input(run.spec.model),
         run.spec.trainer.image if fetches else None,
         run.spec.service_account_name,

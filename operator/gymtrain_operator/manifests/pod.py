@@ -9,7 +9,7 @@ from gymtrain_api.spec import Inference, PodSettings
 from gymtrain_api.spec.training import Trainer
 from gymtrain_operator.kinds import Object
 from gymtrain_operator.manifests import platform
-from gymtrain_operator.manifests.context import RunContext
+from gymtrain_operator.manifests.context import PodSetAdmission, RunContext
 
 _USER = 65532
 # Of a container where a quota requires limits, and nobody has set its resources.
@@ -122,13 +122,15 @@ def pod_template(
     grace_seconds: int = 30,
     service_account: str | None = None,
     template: dict[str, Any] | None = None,
+    pod_set: str = "",
     **more: Any,
 ) -> dict[str, Any]:
     """Builds a pod template of the run, with what cluster and namespace have as defaults for the role, and then the
     user's partial `template`, merged over it.
 
     What can't be overridden: the labels by which Services, policies and the operator find the pod, and that it
-    gets no token of its ServiceAccount.
+    gets no token of its ServiceAccount; and what Kueue decided about its pod set (`pod_set`, the role where it isn't
+    given), which is below both, as its flavors were chosen by what the template asks for.
     """
     own = labels.run_labels(run.name, role) | (pod_labels or {})
     spec: dict[str, Any] = {
@@ -151,13 +153,32 @@ def pod_template(
     }
     if init:
         spec["initContainers"] = list(init)
+    if run.spec.priority_class_name:
+        spec["priorityClassName"] = run.spec.priority_class_name
     if account := service_account or run.spec.service_account_name:
         spec["serviceAccountName"] = account
     merged = merge({"metadata": {"labels": own}, "spec": spec}, run.applied.pod_template(role))
     merged = merge(merged, template or {})
     merged["metadata"]["labels"] = merged["metadata"].get("labels", {}) | own
     merged["spec"]["automountServiceAccountToken"] = False
-    return merged
+    admission = run.admission.get(pod_set or str(role))
+    return _admitted(merged, admission) if admission else merged
+
+
+def _admitted(template: dict[str, Any], admission: PodSetAdmission) -> dict[str, Any]:
+    """Returns the template with what Kueue adds to it."""
+    meta, spec = dict(template["metadata"]), dict(template["spec"])
+    for key, added in (("labels", admission.labels), ("annotations", admission.annotations)):
+        if added:
+            meta[key] = (meta.get(key) or {}) | dict(added)
+    if admission.node_selector:
+        spec["nodeSelector"] = (spec.get("nodeSelector") or {}) | dict(admission.node_selector)
+    known = list(spec.get("tolerations") or [])
+    if added_tolerations := [dict(one) for one in admission.tolerations if one not in known]:
+        spec["tolerations"] = known + added_tolerations
+    if admission.gates:
+        spec["schedulingGates"] = [*(spec.get("schedulingGates") or []), *({"name": gate} for gate in admission.gates)]
+    return template | {"metadata": meta, "spec": spec}
 
 
 def gpu_limits(run: RunContext, part: Inference | Trainer) -> dict[str, str]:

@@ -35,7 +35,7 @@ _UNCHECKED: Mapping[str, Mapping[str, bool | set[str]] | set[str] | bool] = {
     "backoff_limit": True,
     "active_deadline_seconds": True,
     "ttl_seconds_after_finished": True,
-    "inference": {"replicas", "resources"},
+    "inference": {"replicas", "min_replicas", "resources"},
     "trainer": {"resources": True, "checkpoint": {"retain"}},
     "gym": {"resources"},
     "gateway": True,

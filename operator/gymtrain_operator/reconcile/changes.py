@@ -1,7 +1,8 @@
 """What each step of the plan returns: objects to write and to delete, and what to say."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 from gymtrain_api import agent_sandbox, leader_worker_set
 from gymtrain_api.conditions import Reason
@@ -33,6 +34,20 @@ class Deletion:
 
 
 @dataclass(frozen=True)
+class Update:
+    """A change of an object that another controller writes, too.
+
+    Attributes:
+        live: the object as it was seen; it must not have changed since.
+        changes: a merge patch.
+    """
+
+    live: Object
+    changes: Mapping[str, Any]
+    subresource: str = ""
+
+
+@dataclass(frozen=True)
 class Failure:
     """Why the run ends: the reason, and what the user reads."""
 
@@ -42,7 +57,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Changes:
-    """Objects to write, objects to delete, and conditions to state.
+    """Objects to write, to delete and to change, and conditions to state.
 
     Attributes:
         requeue_after: seconds after which something may have to be done although nothing happens.
@@ -50,6 +65,7 @@ class Changes:
 
     apply: tuple[Object, ...] = ()
     delete: tuple[Deletion, ...] = ()
+    updates: tuple[Update, ...] = ()
     conditions: tuple[StatedCondition, ...] = ()
     requeue_after: float | None = None
 
@@ -59,6 +75,7 @@ class Changes:
             self,
             apply=self.apply + other.apply,
             delete=self.delete + other.delete,
+            updates=self.updates + other.updates,
             conditions=self.conditions + other.conditions,
             requeue_after=sooner(self.requeue_after, other.requeue_after),
         )

@@ -45,11 +45,12 @@ def has_ended(status: GymTrainingRunStatus) -> bool:
     return any(status.is_true(kind) for kind in ENDS)
 
 
-def run_times(seen: Observation, before: GymTrainingRunStatus, *, suspend: bool) -> RunTimes:
-    """Returns start and suspended time; a suspension is added when it ends."""
+def run_times(seen: Observation, before: GymTrainingRunStatus, *, idle: bool) -> RunTimes:
+    """Returns start and suspended time; a suspension, or a wait in a queue, is added when it ends. `idle`: one lasts
+    still."""
     suspended = before.suspended_seconds
-    since = _suspended_since(before)
-    if since is not None and not suspend:
+    since = _idle_since(before)
+    if since is not None and not idle:
         suspended = (suspended or 0) + max(0, int(seen.now - since))
     return RunTimes(before.start_time or to_text(seen.now), suspended)
 
@@ -70,12 +71,15 @@ def deadline_failure(run: RunContext, before: GymTrainingRunStatus) -> Failure:
     return Failure(Reason.DEADLINE_EXCEEDED, text)
 
 
-def suspended_conditions(seen: Observation) -> list[StatedCondition]:
+def suspended_conditions(seen: Observation, before: GymTrainingRunStatus) -> list[StatedCondition]:
     """States the conditions of a suspended run, but for parts that its spec leaves out."""
+    queued = seen.run.queue or before.condition(ConditionType.ADMITTED)
     return [
         StatedCondition.of_table(kind, row.suspended)
         for kind, row in CONDITIONS.items()
-        if row.suspended and (row.block is None or getattr(seen.run.spec, row.block, None) is not None)
+        if row.suspended
+        and (row.block is None or getattr(seen.run.spec, row.block, None) is not None)
+        and (queued or not row.queued)
     ]
 
 
@@ -129,9 +133,12 @@ def time_to_live(spec: GymTrainingRunSpec, defaults: AppliedDefaults | None) -> 
     return own if own is not None or defaults is None else defaults.ttl_seconds_after_finished
 
 
-def _suspended_since(status: GymTrainingRunStatus) -> float | None:
-    old = status.condition(ConditionType.SUSPENDED)
-    return to_seconds(old.last_transition_time) if old and old.status == "True" else None
+def _idle_since(status: GymTrainingRunStatus) -> float | None:
+    """Returns since when the run has been suspended or waits in a queue, which it may do one after the other."""
+    admitted, suspended = status.condition(ConditionType.ADMITTED), status.condition(ConditionType.SUSPENDED)
+    if admitted is not None:
+        return to_seconds(admitted.last_transition_time) if admitted.status == "False" else None
+    return to_seconds(suspended.last_transition_time) if suspended and suspended.status == "True" else None
 
 
 def _deletions(objects: list[Object]) -> Changes:

@@ -13,6 +13,7 @@ from gymtrain_api.times import to_seconds
 from gymtrain_api.transports import ServerOffer
 from gymtrain_api.wiring import GymPreflight, InferencePreflight, TrainerPreflight, TrainerProgress
 from gymtrain_operator.kinds import Object
+from gymtrain_operator.manifests.workload import Priority
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class Run:
         record: what its annotation says of it; it may have come with the object, from a backup.
         deleting: the run is on its way out; its owner references collect what it owns.
         preflight_only: nothing comes after its preflight.
+        queue: LocalQueue of Kueue that it waits in; empty for a run without one.
+        priority_class: WorkloadPriorityClass that its label names.
     """
 
     name: str
@@ -36,6 +39,8 @@ class Run:
     record: Record | None = None
     deleting: bool = False
     preflight_only: bool = False
+    queue: str = ""
+    priority_class: str = ""
 
 
 @dataclass(frozen=True)
@@ -140,6 +145,8 @@ class Observation:
         offers: the vLLM servers' answers; None until all wanted servers have started and answered.
         oversized: which vLLM server's answer was not read to its end; empty if none is too long.
         agent_sandbox: None where nobody needs to know.
+        flavors: spec of the ResourceFlavors that Kueue assigned to the run, by name.
+        priority: how urgent the run is for Kueue; None where nothing says so.
         log_tails: last lines of containers that failed, by pod and container.
         rejections: what the API server refused of the plan made just before from the same observation.
         resync: write every object again, even those that look right: somebody may have changed them.
@@ -156,6 +163,8 @@ class Observation:
     offers: tuple[ServerOffer, ...] | None = None
     oversized: str = ""
     agent_sandbox: AgentSandbox | None = None
+    flavors: Mapping[str, Object] = field(default_factory=dict)
+    priority: Priority | None = None
     log_tails: Mapping[tuple[str, str], str] = field(default_factory=dict)
     rejections: tuple[Rejection, ...] = ()
     resync: bool = False

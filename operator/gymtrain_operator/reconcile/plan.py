@@ -4,9 +4,9 @@
     ended ────────────────► servers gone; after the TTL the run itself
     spec not readable ────► before preflight has passed: Failed; later: all stays as it is, and the status says so
     suspended ────────────► all pods gone
-    else  preflight ─passed─► servers ─┬─► training ─► Complete
-              │                        │       │ attempts, backoff
-              └──────── failure ◄──────┴───────┘
+    else  preflight ─passed─► queue ─admitted─► servers ─┬─► training ─► Complete
+              │                 │ evicted: all pods gone │       │ attempts, backoff
+              └─────────────────┴───── failure ◄─────────┴───────┘
 
 Pure: the same observation always gives the same plan.
 """
@@ -20,9 +20,9 @@ from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.status import GymTrainingRunStatus, Images
 from gymtrain_operator.kinds import Object
 from gymtrain_operator.manifests.context import Defaults, RunContext
-from gymtrain_operator.reconcile import lifecycle, preflight, record, servers, training, weight_sync
+from gymtrain_operator.reconcile import admission, lifecycle, preflight, record, servers, training, weight_sync
 from gymtrain_operator.reconcile.attempts import current_attempt
-from gymtrain_operator.reconcile.changes import Changes, Deletion, Failure, sooner
+from gymtrain_operator.reconcile.changes import Changes, Deletion, Failure, Update, sooner
 from gymtrain_operator.reconcile.conditions import StatedCondition, false_condition
 from gymtrain_operator.reconcile.defaulting import applied_defaults, shown
 from gymtrain_operator.reconcile.events import Event, events_between
@@ -39,7 +39,7 @@ _PREFLIGHT_ONLY = f"preflight has passed, and the annotation {labels.PREFLIGHT_O
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do, in this order: owners, deletions, writes, scalings, the status, then the events.
+    """What to do, in this order: owners, deletions, writes, scalings, updates, the status, then the events.
 
     Attributes:
         owners: objects that are to be the run's own, or no longer.
@@ -53,6 +53,7 @@ class Plan:
     scale: tuple[Scaling, ...] = ()
     delete: tuple[Deletion, ...] = ()
     owners: tuple[OwnerChange, ...] = ()
+    updates: tuple[Update, ...] = ()
     record: str | None = None
     events: tuple[Event, ...] = ()
     requeue_after: float | None = None
@@ -92,7 +93,7 @@ def _unreadable(seen: Observation, before: GymTrainingRunStatus) -> Plan:
     """Plans for a spec that doesn't fit the types. Of a run under way it did once, so another release of the operator
     or of the CRD is at work: that must not end the running pods."""
     if not before.is_true(ConditionType.PREFLIGHT_PASSED):
-        times = lifecycle.run_times(seen, before, suspend=False)
+        times = lifecycle.run_times(seen, before, idle=False)
         failure = Failure(Reason.INVALID_SPEC, seen.run.spec_error)
         return _ended(seen, before, Facts(times=times, attempt=before.attempt, progress=before.progress), failure)
     text = f"{seen.run.spec_error}. The run's pods stay unchanged until the operator can read its spec"
@@ -106,10 +107,13 @@ def _after_the_end(seen: Observation, before: GymTrainingRunStatus) -> Plan:
     status = before.model_copy(update={"observed_generation": seen.run.generation})
     if left is not None and left <= 0:
         return Plan(status, delete_run=True)
+    failed = before.condition(ConditionType.FAILED)
     changes = lifecycle.tear_down(seen)
+    freed = admission.finished(seen, failed=failed.message if failed and failed.status == "True" else "")
     return Plan(
         status,
         delete=changes.delete,
+        updates=freed.updates,
         events=events_between(seen.run.status, status),  # the end is news where only the record knew of it
         requeue_after=sooner(left, changes.requeue_after),
     )
@@ -117,11 +121,11 @@ def _after_the_end(seen: Observation, before: GymTrainingRunStatus) -> Plan:
 
 def _suspended(seen: Observation, run: RunContext, before: GymTrainingRunStatus, images: Images | None) -> Plan:
     passed = before.condition(ConditionType.PREFLIGHT_PASSED)
-    conditions = lifecycle.suspended_conditions(seen)
+    conditions = lifecycle.suspended_conditions(seen, before)
     if passed is not None and passed.status == "True":
         conditions.append(StatedCondition.unchanged(passed))
     facts = Facts(
-        times=lifecycle.run_times(seen, before, suspend=True),
+        times=lifecycle.run_times(seen, before, idle=True),
         conditions=tuple(conditions),
         attempt=current_attempt(seen, before) if before.attempt else None,
         preflight_hash=before.preflight_hash,
@@ -129,11 +133,11 @@ def _suspended(seen: Observation, run: RunContext, before: GymTrainingRunStatus,
         defaults=shown(run.applied),
         progress=before.progress,
     )
-    return _plan(seen, before, facts, lifecycle.stop_all(seen))
+    return _plan(seen, before, facts, lifecycle.stop_all(seen).and_then(admission.withdrawn(seen)))
 
 
 def _active(seen: Observation, run: RunContext, before: GymTrainingRunStatus, ignored: tuple[str, ...]) -> Plan:
-    times = lifecycle.run_times(seen, before, suspend=False)
+    times = lifecycle.run_times(seen, before, idle=False)
     suspension = (lifecycle.not_suspended(before),)
     defaults = shown(run.applied)
     facts = Facts(
@@ -144,7 +148,8 @@ def _active(seen: Observation, run: RunContext, before: GymTrainingRunStatus, ig
         return _ended(seen, before, replace(facts, images=before.images), mistake)
 
     check = preflight.step(seen, run, before, ignored)
-    changes = check.changes.and_then(outdated_policies(seen.children, run)).and_then(Changes(requeue_after=remaining))
+    checked = check.changes.and_then(outdated_policies(seen.children, run))
+    changes = checked.and_then(Changes(requeue_after=remaining))
     if check.verdict is None:
         facts = Facts(times=times, conditions=suspension + changes.conditions, defaults=defaults)
         if check.failure:
@@ -165,9 +170,27 @@ def _active(seen: Observation, run: RunContext, before: GymTrainingRunStatus, ig
         )
         return _plan(seen, before, facts, changes)
 
+    asked = admission.step(seen, run, check.verdict, before)
+    if asked.waits:  # no deadline counts
+        changes = checked.and_then(asked.changes)
+        facts = Facts(
+            times=lifecycle.run_times(seen, before, idle=True),
+            conditions=(*suspension, *changes.conditions),
+            attempt=current_attempt(seen, before) if before.attempt else None,
+            preflight_hash=check.verdict.hash,
+            images=run.images,
+            progress=before.progress,
+        )
+        if asked.failure:
+            return _ended(seen, before, facts, asked.failure)
+        return _plan(seen, before, facts, changes)
+    run, changes = asked.run, changes.and_then(asked.changes)
+
     up = servers.step(seen, run, check.verdict, before)
     trained = training.step(seen, run, up, before)
     changes = changes.and_then(up.changes).and_then(trained.changes)
+    if trained.phase == "training" and not up.waiting_for:
+        changes = changes.and_then(admission.pods_ready(seen))
     facts = Facts(
         times=times,
         conditions=(*suspension, *changes.conditions, *health(trained.report, before)),
@@ -198,7 +221,15 @@ def _plan(seen: Observation, before: GymTrainingRunStatus, facts: Facts, changes
     status = build(before, facts, seen.run.generation, seen.now)
     requeue = sooner(changes.requeue_after, min((refused.next_in for refused in seen.rejections), default=None))
     events = events_between(seen.run.status, status)
-    return Plan(status, writes, scalings, changes.delete, events=events, requeue_after=requeue)
+    return Plan(
+        status,
+        writes,
+        scalings,
+        changes.delete,
+        updates=changes.updates,
+        events=events,
+        requeue_after=requeue,
+    )
 
 
 def _ended(seen: Observation, before: GymTrainingRunStatus, facts: Facts, failure: Failure | None) -> Plan:
@@ -206,6 +237,7 @@ def _ended(seen: Observation, before: GymTrainingRunStatus, facts: Facts, failur
     return Plan(
         status,
         delete=lifecycle.tear_down(seen).delete,
+        updates=admission.finished(seen, failed=failure.message if failure else "").updates,
         events=events_between(seen.run.status, status),
         requeue_after=1.0 if seen.run.spec and _looks_again(seen.run.spec, facts.defaults) else None,
     )

@@ -1,6 +1,7 @@
 """Which of the desired objects have to be written, given what is there.
 
 - Pod, Job: once, since their pods can't be changed.
+- Workload: once; what changes of it is an `Update`, as Kueue writes it too.
 - SandboxWarmPool: once, to see whether its controller answers.
 - PersistentVolumeClaim: once; its size is the storage's business from then on.
 - Deployment: when its inputs changed (annotation `gymtrain.dev/config-hash`), and at a resync when someone else
@@ -27,7 +28,7 @@ from gymtrain_operator.kinds import Object
 from gymtrain_operator.manifests.objects import config_hash, owner_reference
 from gymtrain_operator.reconcile.observation import Children, Observation, is_deleting, labels_of, name_of
 
-_WRITTEN_ONCE = {"Pod", "Job", "PersistentVolumeClaim", "SandboxWarmPool"}
+_WRITTEN_ONCE = {"Pod", "Job", "PersistentVolumeClaim", "SandboxWarmPool", kinds.WORKLOAD.name}
 # Kinds with pod templates that can change, and where those are in `spec`.
 _TEMPLATES = {"Deployment": "f:template", kinds.LEADER_WORKER_SET.name: "f:leaderWorkerTemplate"}
 _UNSEEN = {kind.name for kind in kinds.CREATED_ONLY}
