@@ -180,17 +180,13 @@ REASONS: Mapping[Reason, ReasonRow] = {
         "The run waits in a queue of Kueue, and has no pods. The message says why, in Kueue's words. No deadline "
         "counts.",
         state="Queued",
-        fix="`kubectl get workloads` and `kubectl describe clusterqueue` show who holds the quota. Misconfigured: the "
-        "LocalQueue that the label kueue.x-k8s.io/queue-name names doesn't exist in the namespace, or its ClusterQueue "
-        "doesn't. ExceedsMaxQuota: the run asks for more than its ClusterQueue will ever have. NoMatchingFlavor: no "
-        "ResourceFlavor fits the node selectors of its templates.",
     ),
     Reason.ADMITTED: ReasonRow("Normal", "Kueue reserved quota for the whole run."),
     Reason.EVICTED: ReasonRow(
         "Warning",
         "Kueue took the quota back, for a run of higher priority or because someone stopped the queue or the Workload. "
-        "Or the run now needs something other than what was admitted. The trainer writes a checkpoint, all pods stop, and "
-        "the run is queued again. It continues from that checkpoint, and this doesn't count against "
+        "Or the run now needs something other than what was admitted. The trainer writes a checkpoint, all pods stop, "
+        "and the run is queued again. It continues from that checkpoint, and this doesn't count against "
         "spec.backoffLimit.",
         state="Queued",
         fix="The message has Kueue's reason. Preempted: nothing, or give the run a higher priority (label "

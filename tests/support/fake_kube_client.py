@@ -1,7 +1,7 @@
 """The few verbs of `gymtrain_operator.kube_client.KubeClient` on a dict: for tests of what is done in which order."""
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gymtrain_kube.errors import ConflictError, NotFoundError
@@ -13,7 +13,7 @@ from gymtrain_operator.trimming import trimmed
 type Object = dict[str, Any]
 
 
-def merge_patch(live: Object, patch: Object) -> Object:
+def merge_patch(live: Object, patch: Mapping[str, Any]) -> Object:
     """RFC 7386."""
     merged = copy.deepcopy(live)
     for key, value in patch.items():

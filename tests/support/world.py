@@ -21,6 +21,7 @@ from gymtrain_operator.reconcile.observation import Children, Observation, Prefl
 from gymtrain_operator.reconcile.plan import Plan, plan
 from gymtrain_operator.reconcile.preflight import stored_verdict
 from gymtrain_operator.trimming import trimmed
+from tests.support.fake_kube_client import merge_patch
 
 START = 1_800_000_000.0
 UID = "11111111-2222-3333-4444-555555555555"
@@ -92,6 +93,7 @@ class World:
         self.uid = UID
         self.annotations: dict[str, str] = {}
         self.deleting = False
+        self.queue = ""
         self.last: Plan | None = None
         self._uids = 0
 
@@ -108,6 +110,7 @@ class World:
             preflight_only=self.annotations.get(labels.PREFLIGHT_ONLY) == "true",
             record=read_record(self.annotations, self.name),
             deleting=self.deleting,
+            queue=self.queue,
         )
         # As they are read: what the operator doesn't keep of an object the plan can't see.
         children = Children(
@@ -139,6 +142,12 @@ class World:
             self._store(manifest)
         for scaling in done.scale:
             self.objects[scaling.kind][scaling.name]["spec"]["replicas"] = scaling.replicas
+        for update in done.updates:
+            live = self.objects[update.live["kind"]][update.live["metadata"]["name"]]
+            merged = merge_patch(live, update.changes)
+            # A subresource takes nothing else, and the rest of the object nothing of it.
+            assert set(update.changes) == {"status"} if update.subresource else "status" not in update.changes
+            self.objects[update.live["kind"]][update.live["metadata"]["name"]] = merged
         if done.record:
             self.annotations[labels.RECORD] = done.record
         elif done.record is not None:
@@ -152,7 +161,7 @@ class World:
         self.reconcile(seconds)
         for _ in range(5):
             done = self.reconcile()
-            if not (done.apply or done.delete or done.scale or done.owners):
+            if not (done.apply or done.delete or done.scale or done.owners or done.updates):
                 return done
         raise AssertionError(f"the plan never comes to rest: {done}")
 

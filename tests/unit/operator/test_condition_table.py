@@ -89,11 +89,14 @@ def test_a_run_whose_steps_say_nothing_waits() -> None:
     assert _said(status) == {kind: row.waits for kind, row in CONDITIONS.items() if row.waits}
 
 
+@pytest.mark.parametrize("queue", ["", "team"], ids=["without a queue", "in a queue"])
 @pytest.mark.parametrize("blocks", [{}, {"sandboxes": {}}], ids=["least", "with sandboxes"])
-def test_a_suspended_run_says_so(blocks: dict[str, Any]) -> None:
+def test_a_suspended_run_says_so(blocks: dict[str, Any], queue: str) -> None:
     world = World(suspend=True, **blocks)
+    world.queue = queue
     world.reconcile()
     rows = {kind: row for kind, row in CONDITIONS.items() if row.block is None or row.block in blocks}
+    rows = {kind: row for kind, row in rows.items() if queue or not row.queued}
     assert _said(world.status) == {k: words for k, row in rows.items() if (words := row.suspended or row.waits)}
 
 

@@ -531,7 +531,7 @@ async def test_rights_that_the_operator_lacks_are_no_failure_of_auto(bench: Benc
     bench.add_run(sandboxes={})
     real = bench.cluster.get
 
-    async def get(kind: kinds.Kind, namespace: str, name: str) -> dict[str, Any]:
+    async def get(kind: kinds.Kind, namespace: str | None, name: str) -> dict[str, Any]:
         if kind is kinds.SANDBOX_POOL:
             raise RejectedError("sandboxwarmpools is forbidden", final=False)
         return await real(kind, namespace, name)

@@ -1,0 +1,108 @@
+"""Kueue on an API server of the tests: its kinds, and its real controller with its webhooks."""
+
+import json
+import os
+import subprocess
+import urllib.request
+from base64 import b64encode
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.support.apiserver import ApiServer, binary, document, free_port
+from tests.support.kubectl import PATIENCE, Kubectl, eventually
+
+FLAVOR = "h100"
+
+# Without its own management of certificates Kueue reads those of its metrics from a path of its image. So it gets an
+# /etc of its own, in a mount namespace that ends with it.
+_WITH_OWN_ETC = (
+    'mount -t tmpfs none /etc && mkdir -p /etc/kueue/metrics && ln -s "$0" /etc/kueue/metrics/certs && exec "$@"'
+)
+_WEBHOOKS = {"workloads", "workloads/status", "clusterqueues", "resourceflavors", "cohorts", "jobs"}
+
+
+def install_kinds(server: ApiServer) -> None:
+    """Makes the API server serve Kueue's kinds."""
+    admin, crds = _admin(server), str(document("crds-kueue", "kueue.yaml"))
+    admin.run("apply", "--server-side", "-f", crds)
+    wait = ("wait", "--for=condition=Established", "-f", crds)
+    eventually(lambda: admin.run(*wait, check=False), "Kueue's CRDs are established", PATIENCE)
+
+
+def start_controller(server: ApiServer, folder: Path) -> None:
+    """Starts it beside the API server, which calls its webhooks on this machine. `folder`: of its files."""
+    request = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=kueue"]
+    request += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "tls.key", "-out", "tls.crt"]
+    subprocess.run(request, cwd=folder, check=True, capture_output=True)
+    webhooks, health = free_port(), free_port()
+    config = {
+        "apiVersion": "config.kueue.x-k8s.io/v1beta2",
+        "kind": "Configuration",
+        "leaderElection": {"leaderElect": False},
+        "internalCertManagement": {"enable": False},
+        "webhook": {"host": "127.0.0.1", "port": webhooks, "certDir": str(folder)},
+        "health": {"healthProbeBindAddress": f"127.0.0.1:{health}"},
+        "metrics": {"bindAddress": "0"},
+        "integrations": {"frameworks": ["batch/job"]},
+    }
+    (folder / "config.yaml").write_text(json.dumps(config))
+    apart = ["--mount", *(["--map-root-user"] if os.getuid() else [])]
+    command = [binary("kueue"), f"--kubeconfig={server.kubeconfig}", f"--config={folder / 'config.yaml'}"]
+    command.append("--feature-gates=VisibilityOnDemand=false")
+    server.run("unshare", *apart, "sh", "-c", _WITH_OWN_ETC, str(folder), *command)
+    eventually(lambda: _answers(f"http://127.0.0.1:{health}/readyz"), "Kueue's controller is ready", PATIENCE)
+    certificate = b64encode((folder / "tls.crt").read_bytes()).decode()
+    for manifest in yaml.safe_load_all(document("kueue", "kueue-webhooks.yaml").read_text()):
+        if not manifest:
+            continue
+        wanted = [
+            one for one in manifest["webhooks"] if any(_WEBHOOKS & set(rule["resources"]) for rule in one["rules"])
+        ]
+        for webhook in wanted:
+            url = f"https://127.0.0.1:{webhooks}{webhook['clientConfig']['service']['path']}"
+            webhook["clientConfig"] = {"url": url, "caBundle": certificate}
+        _admin(server).apply(manifest | {"webhooks": wanted})
+
+
+def make_queues(server: ApiServer, cpus: str, **spec: Any) -> None:
+    """Makes a ClusterQueue `cluster` with one flavor, for all namespaces, and two priorities."""
+    flavor = {"nodeLabels": {"pool": "h100"}, "tolerations": [{"key": "gpu", "operator": "Exists"}]}
+    resources = [{"name": "cpu", "nominalQuota": cpus}, {"name": "memory", "nominalQuota": "1000Gi"}]
+    group = {"coveredResources": ["cpu", "memory"], "flavors": [{"name": FLAVOR, "resources": resources}]}
+    queue = {
+        "namespaceSelector": {},
+        "preemption": {"withinClusterQueue": "LowerPriority"},
+        "resourceGroups": [group],
+        **spec,
+    }
+    _admin(server).apply(
+        _cluster_object("ResourceFlavor", FLAVOR, spec=flavor),
+        _cluster_object("ClusterQueue", "cluster", spec=queue),
+        _cluster_object("WorkloadPriorityClass", "urgent", value=1000),
+        _cluster_object("WorkloadPriorityClass", "ordinary", value=10),
+    )
+
+
+def local_queue(name: str, namespace: str) -> dict[str, Any]:
+    """A LocalQueue of that ClusterQueue."""
+    made = _cluster_object("LocalQueue", name, spec={"clusterQueue": "cluster"})
+    made["metadata"]["namespace"] = namespace
+    return made
+
+
+def _cluster_object(kind: str, name: str, **fields: Any) -> dict[str, Any]:
+    return {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": {"name": name}, **fields}
+
+
+def _admin(server: ApiServer) -> Kubectl:
+    return Kubectl(str(server.kubeconfig), "default", binary("kubectl"))
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return int(answer.status) == 200
+    except OSError:
+        return False
