@@ -105,7 +105,7 @@ test-gym: ## Unit tests of the Gym image: with NeMo Gym itself, two minutes
 .PHONY: test-api
 test-api: ## Tests against a real kube-apiserver and etcd
 	dev/run binaries
-	dev/run binaries crds-lws
+	dev/run binaries crds-lws crds-kueue
 	@# Each process has an API server of its own; what they do is mostly waiting.
 	$(RUN) pytest tests/api -m api --numprocesses 2 --dist loadfile $(PYTEST_ARGS)
 
@@ -131,6 +131,12 @@ test-pod-groups: ## vLLM servers of several pods with LeaderWorkerSet's controll
 	dev/run binaries
 	dev/run binaries crds-lws lws
 	$(RUN) pytest tests/api/test_pod_groups.py -m api $(PYTEST_ARGS)
+
+.PHONY: test-kueue
+test-kueue: ## Runs in queues with Kueue's controller, built on first use (five to ten minutes); not part of `make test`
+	dev/run binaries
+	dev/run binaries crds-kueue kueue
+	$(RUN) pytest tests/api/test_queueing.py -m api $(PYTEST_ARGS)
 
 .PHONY: test-large-models
 test-large-models: cluster-up images ## Train sharded models on CPUs, one on four nodes, serve them, and try trackers that hang: ten minutes; not part of `make test`

@@ -30,6 +30,7 @@ _FROM_SECRET = {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "keys", "k
 # What the run of each case sets, by the field that the refusal names.
 GUARDED: dict[str, Object] = {
     "spec.serviceAccountName": {"serviceAccountName": "admin"},
+    "spec.priorityClassName": {"priorityClassName": "urgent"},
     "spec.model.tokenSecret": {
         "model": {"source": "hf://org/name", "tokenSecret": {"name": "hub", "key": "token"}},
     },
@@ -86,7 +87,9 @@ GUARDED: dict[str, Object] = {
     "spec.sandboxes": {"sandboxes": {}},
 }
 # Fields that carry an image, a pod's settings, or the name of something that only a pod can reach.
-_TELLING = re.compile(r"image|template|secret|service_account|claim|resume|^env$|^source$|^push$|^volume$|^sandboxes$")
+_TELLING = re.compile(
+    r"image|template|secret|service_account|priority_class|claim|resume|^env$|^source$|^push$|^volume$|^sandboxes$"
+)
 
 
 def _policy(*values: str) -> list[Object]:

@@ -70,11 +70,13 @@ REFUSED: dict[str, tuple[str, Any]] = {
     "weight sync": ("weightSync.transport", "HTTPFull"),
     "where it goes on": ("resumeFrom", "workplace"),
     "service account": ("serviceAccountName", "other"),
+    "priority class": ("priorityClassName", "urgent"),
 }
 
 ALLOWED: dict[str, tuple[str, Any]] = {
     "suspend": ("suspend", True),
     "replicas of vLLM": ("inference.replicas", 3),
+    "fewest replicas of vLLM": ("inference.minReplicas", 1),
     "replicas of a Gym server": ("gym.servers", {"judge": {"replicas": 4}}),
     "backoff limit": ("backoffLimit", 9),
     "gateway replicas": ("gateway.replicas", 3),

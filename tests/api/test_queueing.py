@@ -63,7 +63,8 @@ def _workload(kubectl: Kubectl, run: str) -> dict[str, Any]:
 
 
 def _conditions(kubectl: Kubectl, run: str) -> dict[str, str]:
-    found = (_workload(kubectl, run).get("status") or {}).get("conditions") or []
+    workloads = kubectl.list("workloads.kueue.x-k8s.io", f"{labels.RUN}={run}")
+    found = [one for workload in workloads for one in (workload.get("status") or {}).get("conditions") or []]
     return {one["type"]: one["status"] for one in found}
 
 
@@ -89,7 +90,7 @@ def test_where_kueue_is_missing_preflight_says_what_to_install_and_other_runs_go
     install_kinds(cluster)  # within the minute that preflight waits for what is missing
     runs.wait_condition("waits", "PreflightPassed", PATIENCE)
     runs.wait_condition("without", "Complete", PATIENCE)
-    eventually(lambda: _workload(runs, "waits"), "it has a Workload", PATIENCE)
+    eventually(lambda: runs.list("workloads.kueue.x-k8s.io"), "it has a Workload", PATIENCE)
 
 
 def test_the_real_kind_takes_our_object_without_a_field_that_it_does_not_know(
@@ -201,7 +202,9 @@ def test_a_deactivated_workload_stops_the_run_and_an_active_one_lets_it_go_on(te
     name = ("workloads.kueue.x-k8s.io", "gymtrainingrun-long-switched", "--type=merge", "-p")
     team.run("patch", *name, '{"spec": {"active": false}}')
     eventually(lambda: not _running(team, "long-switched"), "it has no pods", PATIENCE)
-    eventually(lambda: _conditions(team, "long-switched")["QuotaReserved"] == "False", "its quota is free", PATIENCE)
+    eventually(
+        lambda: _conditions(team, "long-switched").get("QuotaReserved") == "False", "its quota is free", PATIENCE
+    )
     eventually(lambda: "Deactivated" in _message(team, "long-switched", "Admitted"), "it says so", PATIENCE)
     team.run("patch", *name, '{"spec": {"active": true}}')
     eventually(lambda: _state(team, "long-switched") == "Training", "it trains again", PATIENCE)

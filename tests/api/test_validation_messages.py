@@ -267,6 +267,15 @@ RULE_CASES: dict[str, tuple[dict[str, Any], str]] = {
         'spec.trainer.checkpoint.accessModes: Invalid value: "object": all pods of a vLLM server on several nodes read '
         "adapters from the volume: set accessModes: [ReadWriteMany] and a storageClassName that supports it",
     ),
+    "fewest replicas above replicas": (
+        smallest_run(inference={"replicas": 2, "minReplicas": 3}),
+        'spec.inference.minReplicas: Invalid value: "object": must not be more than replicas',
+    ),
+    "fewest replicas of servers on several nodes": (
+        smallest_run(inference={"replicas": 2, "minReplicas": 1, "nodes": 2}),
+        "spec.inference.minReplicas: Forbidden: Kueue can admit fewer of one kind of pods only, and a server with "
+        "nodes above 1 has two: remove minReplicas or nodes",
+    ),
     "compile cache of a server on several nodes": (
         smallest_run(inference={"nodes": 2, "compileCache": {"size": "1Gi"}}),
         'spec.inference.compileCache.accessModes: Invalid value: "object": all pods of a vLLM server on several nodes '
@@ -370,6 +379,7 @@ def test_every_rule_has_a_case() -> None:
 
 
 ALLOWED: dict[str, dict[str, Any]] = {
+    "fewer replicas in a full queue": smallest_run(inference={"replicas": 2, "minReplicas": 2}),
     "longest name": smallest_run("a" * 40),
     "gated model of the hub": _model(revision="main", tokenSecret={"name": "hf", "key": "token"}),
     "root of a claim": _model(source="pvc://models"),
