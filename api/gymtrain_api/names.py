@@ -99,7 +99,8 @@ def inference_groups(run: str) -> str:
 def pod_set_of_gym_server(server: str) -> str:
     """Pod set of Gym servers with settings of their own, by the first of them."""
     dashed = server.replace("_", "-")
-    if re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", dashed) and "-" not in server and len(dashed) <= _LONGEST_IN_SET:
+    readable = re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", dashed) and len(dashed) <= _LONGEST_IN_SET
+    if readable and "-" not in server and not re.search(rf"(^|-)[0-9a-f]{{{_DIGITS}}}$", dashed):
         return f"gym-server-{dashed}"
     start = re.sub(r"[^a-z0-9]+", "-", server.lower())[: _LONGEST_IN_SET - _DIGITS - 1].strip("-")
     return f"gym-server-{start}-{_digest(server)}" if start else f"gym-server-{_digest(server)}"
@@ -167,6 +168,11 @@ def run_token(run: str, uid: str) -> str:
 def broker_role(run: str, digest: str) -> str:
     """Role and RoleBinding of the broker, one pair per set of rules and resource (`digest` covers both)."""
     return f"{run}-broker-{digest[:_DIGITS]}"
+
+
+def disruption_budget(run: str) -> str:
+    """PodDisruptionBudget of the vLLM servers."""
+    return f"{run}-inference"
 
 
 def network_policy(run: str) -> str:

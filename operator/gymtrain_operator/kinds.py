@@ -31,6 +31,7 @@ JOB = Kind("Job", "apis/batch/v1", "jobs")
 NETWORK_POLICY = Kind("NetworkPolicy", "apis/networking.k8s.io/v1", "networkpolicies")
 SECRET = Kind("Secret", "api/v1", "secrets")
 SERVICE_ACCOUNT = Kind("ServiceAccount", "api/v1", "serviceaccounts")
+DISRUPTION_BUDGET = Kind("PodDisruptionBudget", "apis/policy/v1", "poddisruptionbudgets")
 ROLE = Kind("Role", "apis/rbac.authorization.k8s.io/v1", "roles")
 ROLE_BINDING = Kind("RoleBinding", "apis/rbac.authorization.k8s.io/v1", "rolebindings")
 DEFAULTS = Kind(labels.DEFAULTS_KIND, f"apis/{labels.GROUP}/{labels.VERSION}", labels.DEFAULTS_PLURAL)
@@ -54,6 +55,7 @@ WORKLOAD_PRIORITY_CLASS = Kind(kueue.PRIORITY_CLASS, kueue.PATH.strip("/"), kueu
 PRIORITY_CLASS = Kind("PriorityClass", "apis/scheduling.k8s.io/v1", "priorityclasses")
 
 CHILDREN = (POD, SERVICE, CONFIG_MAP, VOLUME_CLAIM, DEPLOYMENT, JOB, NETWORK_POLICY)
-# Created and never read: the operator has no right to look at a Secret. Owner references collect them.
-CREATED_ONLY = (SECRET, SERVICE_ACCOUNT, ROLE, ROLE_BINDING)
+# Created and never read: the operator has no right to look at a Secret, and no need to look at the others. Owner
+# references collect them.
+CREATED_ONLY = (SECRET, SERVICE_ACCOUNT, ROLE, ROLE_BINDING, DISRUPTION_BUDGET)
 BY_NAME = {kind.name: kind for kind in (*CHILDREN, *CREATED_ONLY, *AGENT_SANDBOX, LEADER_WORKER_SET, WORKLOAD)}

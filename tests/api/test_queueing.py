@@ -176,10 +176,9 @@ def test_a_second_run_waits_without_pods_until_the_first_has_ended(team: Kubectl
     team.apply(_run("long-one"))
     eventually(lambda: _state(team, "long-one") == "Training", "the first trains", PATIENCE)
     team.apply(_run("two"))
-    eventually(lambda: "WaitingForQuota" in _message(team, "two", "Admitted"), "the second is told why", PATIENCE)
+    eventually(lambda: "insufficient unused quota" in _message(team, "two", "Admitted"), "it says why", PATIENCE)
     assert _state(team, "two") == "Queued"
     assert _running(team, "two") == []
-    assert "cpu" in _message(team, "two", "Admitted")
     team.run("delete", "gtr", "long-one")
     team.wait_condition("two", "Complete", PATIENCE)
 

@@ -81,6 +81,9 @@ gymtrain's names, so a name without a registry is refused; the tag `dev` means t
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [get, list, create, patch, delete]
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [create]
 # For a run with sandboxes: its broker's token, which the operator creates and can't read, and the broker's own rights,
 # which are a part of those on pods above.
 - apiGroups: [""]

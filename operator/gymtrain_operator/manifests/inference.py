@@ -6,8 +6,8 @@ from typing import Any
 from gymtrain_api import labels, names, wiring
 from gymtrain_operator.kinds import Object
 from gymtrain_operator.manifests.context import RunContext
-from gymtrain_operator.manifests.objects import deployment, hash_input, pod_groups, service
-from gymtrain_operator.manifests.pod import container, gpu_limits, pod_template, shared_memory
+from gymtrain_operator.manifests.objects import deployment, disruption_budget, hash_input, pod_groups, service
+from gymtrain_operator.manifests.pod import NOT_FOR_SAVING, container, gpu_limits, pod_template, shared_memory
 from gymtrain_operator.manifests.run_token import TOKEN_ENV, TOKEN_MOUNT, token_secret, token_volume
 from gymtrain_operator.manifests.sources import model_in_server_pods
 from gymtrain_operator.manifests.volumes import checkpoint_mount, checkpoint_volume, compile_cache, is_shared_with_vllm
@@ -21,13 +21,14 @@ _OWN_ADDRESS: Object = {"name": "VLLM_HOST_IP", "valueFrom": {"fieldRef": {"fiel
 
 def inference_objects(run: RunContext) -> list[Object]:
     """Builds the token of the servers, the Service over those that hold the run's weights, the one over all, and the
-    servers."""
+    servers. A drain of nodes takes one of them at a time: the next when its successor holds the weights."""
     ports = {"http": wiring.INFERENCE_PORT}
     role = labels.Role.INFERENCE
     return [
         token_secret(run),
         service(run, names.inference(run.name), role, ports),
         service(run, names.inference_pods(run.name), role, ports, headless=True),
+        disruption_budget(run, names.disruption_budget(run.name), role),
         _deployment(run) if run.spec.inference.nodes == 1 else _groups(run),
     ]
 
@@ -123,5 +124,6 @@ def _pods(run: RunContext, role: labels.Role, more: dict[str, Any]) -> dict[str,
         init=model.fetch,
         volumes=[*volumes, *cache.volumes],
         grace_seconds=15,
+        annotations=NOT_FOR_SAVING,
         template=inference.template,
     )

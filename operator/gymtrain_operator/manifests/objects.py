@@ -144,6 +144,21 @@ def deployment(
     return stamped(manifest, stamp)
 
 
+def disruption_budget(run: RunContext, name: str, role: labels.Role) -> Object:
+    """Builds a PodDisruptionBudget that lets one pod of a role be evicted at a time, and any that isn't ready: a run
+    that can't get on must not keep a node from being drained."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": metadata(run, name, role),
+        "spec": {
+            "maxUnavailable": 1,
+            "selector": {"matchLabels": labels.run_labels(run.name, role)},
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        },
+    }
+
+
 def pod_groups(
     run: RunContext,
     name: str,

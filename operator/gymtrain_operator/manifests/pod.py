@@ -1,6 +1,6 @@
 """What all pods of a run have in common: restricted Pod Security, writable scratch, the run's settings."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gymtrain_api import labels, names, wiring
@@ -15,6 +15,9 @@ _USER = 65532
 # Of a container where a quota requires limits, and nobody has set its resources.
 _LIMITS = {"cpu": "1", "memory": "2Gi", "ephemeral-storage": "20Gi"}
 _FIXED_IDS: Object = {"runAsUser": _USER, "runAsGroup": _USER, "fsGroup": _USER}
+
+# Of pods whose end costs minutes of GPUs: neither the cluster autoscaler nor Karpenter ends them to save a node.
+NOT_FOR_SAVING = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
 
 _HOME = f"{wiring.SCRATCH_DIR}/home"
 _TMP = f"{wiring.SCRATCH_DIR}/tmp"  # noqa: S108 - in the pod's own volume
@@ -119,6 +122,7 @@ def pod_template(
     init: Sequence[Object] = (),
     volumes: Sequence[Object] = (),
     pod_labels: dict[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
     grace_seconds: int = 30,
     service_account: str | None = None,
     template: dict[str, Any] | None = None,
@@ -157,7 +161,8 @@ def pod_template(
         spec["priorityClassName"] = run.spec.priority_class_name
     if account := service_account or run.spec.service_account_name:
         spec["serviceAccountName"] = account
-    merged = merge({"metadata": {"labels": own}, "spec": spec}, run.applied.pod_template(role))
+    meta: dict[str, Any] = {"labels": own} | ({"annotations": dict(annotations)} if annotations else {})
+    merged = merge({"metadata": meta, "spec": spec}, run.applied.pod_template(role))
     merged = merge(merged, template or {})
     merged["metadata"]["labels"] = merged["metadata"].get("labels", {}) | own
     merged["spec"]["automountServiceAccountToken"] = False

@@ -6,7 +6,7 @@ from gymtrain_operator.manifests.broker import client_env, token_mount, token_vo
 from gymtrain_operator.manifests.config_maps import GYM_CONFIG_MOUNT, gym_config_volume
 from gymtrain_operator.manifests.context import RunContext
 from gymtrain_operator.manifests.objects import digest, hash_input, metadata, service, stamped
-from gymtrain_operator.manifests.pod import container, gpu_limits, pod_template, shared_memory
+from gymtrain_operator.manifests.pod import NOT_FOR_SAVING, container, gpu_limits, pod_template, shared_memory
 from gymtrain_operator.manifests.run_token import TOKEN_ENV, TOKEN_MOUNT
 from gymtrain_operator.manifests.run_token import token_volume as run_token_volume
 from gymtrain_operator.manifests.sources import (
@@ -112,6 +112,7 @@ def trainer_job(run: RunContext, attempt: int) -> Object:
         ],
         pod_labels=attempt_label,
         grace_seconds=wiring.TRAINER_GRACE_SECONDS,
+        annotations=NOT_FOR_SAVING,
         template=trainer.template,
         subdomain=names.trainer(run.name),
         restartPolicy="Never",

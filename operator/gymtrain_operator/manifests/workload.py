@@ -19,7 +19,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from gymtrain_api import kueue, labels, names
+from gymtrain_api import kueue, labels, leader_worker_set, names
 from gymtrain_operator.kinds import Object
 from gymtrain_operator.manifests.broker import broker_objects
 from gymtrain_operator.manifests.context import GymServers, RunContext
@@ -129,7 +129,7 @@ def _templates(run: RunContext, gym: GymServers) -> Iterator[tuple[str, int, Obj
     for manifest in inference_objects(run):
         if manifest["kind"] == "Deployment":
             yield INFERENCE, run.spec.inference.replicas, manifest["spec"]["template"]
-        elif manifest["kind"] != "Service":
+        elif manifest["kind"] == leader_worker_set.KIND:
             groups, template = run.spec.inference.replicas, manifest["spec"]["leaderWorkerTemplate"]
             yield INFERENCE, groups, template["leaderTemplate"]
             yield _WORKERS, groups * (run.spec.inference.nodes - 1), template["workerTemplate"]

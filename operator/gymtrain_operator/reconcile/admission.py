@@ -185,9 +185,7 @@ def _pending(seen: Observation, run: RunContext, gym: GymServers, verdict: Verdi
         changes = changes.and_then(Changes(updates=(update,)))
     evicted = condition(live, "Evicted")
     reserved = condition(live, "QuotaReserved")
-    why = f"{reserved.get('reason', '')}: {reserved.get('message', '')}".strip(": ")
-    if evicted.get("status") == "True" and live["spec"].get("active") is False:
-        why = f"{evicted.get('reason', '')}: {evicted.get('message', '')}".strip(": ")
+    why = _words(evicted if live["spec"].get("active") is False else reserved)
     if not reserved and age_of(live, seen.now) > _UNSEEN_SECONDS:
         why = (
             f"Kueue hasn't looked at Workload {name_of(live)} for {_UNSEEN_SECONDS:.0f} s: is its controller running "
@@ -202,7 +200,7 @@ def _pending(seen: Observation, run: RunContext, gym: GymServers, verdict: Verdi
 def _with_quota(seen: Observation, run: RunContext, gym: GymServers, live: Object) -> AdmissionStep:
     evicted = condition(live, "Evicted")
     if evicted.get("status") == "True":
-        why = f"{evicted.get('reason', '')}: {evicted.get('message', '')}".strip(": ")
+        why = _words(evicted)
         released = () if has_pods(seen) else (_release(seen, live, evicted),)
         return _stopped(seen, run, Changes(updates=released), Reason.EVICTED, why)
     if config_hash(live) != manifests.needs_hash(run, gym):
@@ -222,6 +220,12 @@ def _with_quota(seen: Observation, run: RunContext, gym: GymServers, live: Objec
     if (wanted := manifests.priority_fields(seen.priority)) and _differs(live, wanted):
         changes = changes.and_then(Changes(updates=(Update(live, {"spec": wanted}),)))
     return AdmissionStep(admitted, changes)
+
+
+def _words(stated: Mapping[str, Any]) -> str:
+    """Returns what Kueue says in a condition. "Pending" is its reason for everything, unless it is set to tell more."""
+    reason, message = str(stated.get("reason", "")), str(stated.get("message", ""))
+    return message if reason == "Pending" else f"{reason}: {message}".strip(": ")
 
 
 def _how(seen: Observation, live: Object, few: str) -> str:

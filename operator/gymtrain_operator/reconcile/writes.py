@@ -8,7 +8,8 @@
   wrote to its pod template. Another release of the operator builds another template from the same inputs; that
   alone must not restart a server, so templates are not compared. The number of pods is set by itself.
 - LeaderWorkerSet: as a Deployment.
-- Secret, ServiceAccount, Role, RoleBinding: with the Deployment that needs them, since they can't be looked at.
+- Secret, ServiceAccount, Role, RoleBinding, PodDisruptionBudget: with the Deployment that needs them, since they are
+  never looked at.
 - others: when their content changed, and at each resync.
 
 And who owns the volume of the checkpoints: the run, which takes it with it, or nobody. What `checkpoint.retain` says

@@ -48,6 +48,7 @@ KINDS: dict[str, list[Callable[[str], Named]]] = {
     ],
     "Job": [_jobs],
     "Workload": [_one(names.workload)],
+    "PodDisruptionBudget": [_one(names.disruption_budget)],
     "ConfigMap": [_one(names.run_config, names.gym_config)],
     "PersistentVolumeClaim": [
         _one(names.model_volume, names.checkpoint_volume, names.compile_cache_volume, names.data_volume)
@@ -106,6 +107,12 @@ def test_a_stateful_set_of_workers_has_a_name_that_its_pods_can_carry_in_a_label
     """Beside the hash of its revision, which makes 63 characters."""
     longest = names.inference_groups("a" * names.MAX_RUN_NAME)
     assert len(f"{longest}-255") <= 52
+
+
+def test_pod_sets_of_gym_servers_differ_and_are_dns_labels() -> None:
+    found = {server: names.pod_set_of_gym_server(server) for server in [*_servers(), "a_0123456789"]}
+    assert len(set(found.values())) == len(found)
+    assert [name for name in found.values() if not re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", name)] == []
 
 
 def test_every_name_is_tried() -> None:

@@ -145,6 +145,13 @@ def test_waiting_is_told_in_kueues_words() -> None:
     )
 
 
+def test_kueues_reason_for_everything_is_left_out() -> None:
+    world = queued()
+    say(world, "QuotaReserved", "False", "Pending", "insufficient unused quota for cpu")
+    world.reconcile(5)
+    assert world.condition(ADMITTED).message == "waits in LocalQueue team: insufficient unused quota for cpu"
+
+
 def test_a_kueue_that_never_looks_is_named() -> None:
     world = queued()
     world.reconcile(31)

@@ -196,3 +196,29 @@ def test_a_run_that_always_loses_its_pods_ends_some_day() -> None:
     _job_fails(world)
     world.reconcile(1)
     assert world.condition(ConditionType.FAILED).reason == Reason.BACKOFF_LIMIT_EXCEEDED
+
+
+def test_a_drain_takes_one_vllm_server_at_a_time() -> None:
+    world = World(inference={"replicas": 3}).to_servers()
+    assert world.existing("PodDisruptionBudget") == ["run-inference"]
+    spec = world.objects["PodDisruptionBudget"]["run-inference"]["spec"]
+    assert (spec["maxUnavailable"], spec["unhealthyPodEvictionPolicy"]) == (1, "AlwaysAllow")
+    pods = world.objects["Deployment"]["run-inference"]["spec"]["template"]["metadata"]["labels"]
+    assert spec["selector"]["matchLabels"].items() <= pods.items()
+
+
+def test_nobody_ends_a_trainer_or_a_vllm_server_to_save_a_node() -> None:
+    world = World().to_servers()
+    for manifest in (world.job, world.objects["Deployment"]["run-inference"]):
+        annotations = manifest["spec"]["template"]["metadata"]["annotations"]
+        assert annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
+        assert annotations["karpenter.sh/do-not-disrupt"] == "true"
+    gateway = world.objects["Deployment"]["run-gateway"]["spec"]["template"]["metadata"]["annotations"]
+    assert "cluster-autoscaler.kubernetes.io/safe-to-evict" not in gateway
+
+
+def test_a_template_may_let_an_autoscaler_have_the_node() -> None:
+    own = {"metadata": {"annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}}}
+    world = World(trainer={"template": own}).to_servers()
+    annotations = world.job["spec"]["template"]["metadata"]["annotations"]
+    assert annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "true"
