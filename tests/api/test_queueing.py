@@ -12,8 +12,9 @@ from gymtrain_api import labels
 from tests.api.conftest import OPERATOR_NAMESPACE
 from tests.support.apiserver import ApiServer, ApiServerError, binary
 from tests.support.chart import render
+from tests.support.fakenode import NODE
 from tests.support.kubectl import PATIENCE, Kubectl, eventually
-from tests.support.kueue import install_kinds, local_queue, make_queues, start_controller
+from tests.support.kueue import install_kinds, local_queue, make_placing_queue, make_queues, start_controller
 from tests.support.kueue_world import queued
 from tests.support.operator import OperatorProcess
 from tests.support.specs import smallest_run
@@ -226,6 +227,17 @@ def test_fewer_vllm_servers_are_admitted_where_the_run_allows_that(team: Kubectl
     assignments = _workload(team, "narrowed")["status"]["admission"]["podSetAssignments"]
     (inference,) = [one for one in assignments if one["name"] == "inference"]
     assert 1 <= inference["count"] < 4
+
+
+def test_kueue_chooses_the_nodes_of_the_pods(cluster: ApiServer, team: Kubectl) -> None:
+    make_placing_queue(cluster, NODE)
+    team.apply(local_queue("placed", team.namespace, "placed"))
+    required = {"metadata": {"annotations": {"kueue.x-k8s.io/podset-required-topology": "kubernetes.io/hostname"}}}
+    team.apply(_run("placed", queue="placed", trainer={"template": required}))
+    team.wait_condition("placed", "Complete", PATIENCE)
+    (pod,) = team.pods("placed", role="trainer")
+    assert pod["spec"]["nodeSelector"] == {"pool": "placed", "kubernetes.io/hostname": NODE}
+    assert pod["metadata"]["labels"]["kueue.x-k8s.io/podset"] == "trainer"
 
 
 def test_a_queue_that_does_not_exist_is_named(team: Kubectl) -> None:

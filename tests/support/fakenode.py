@@ -10,6 +10,8 @@ its time, ended, as its role says:
     gateway     runs; ready when vLLM is
     trainer     waits for the vLLM pods, counts its steps on /progress, ends with its report
 
+A pod with a scheduling gate waits until that is gone.
+
 A run whose name starts with `bad-` fails preflight; with `refused-`, its trainer ends with exit code 78; with
 `long-`, it trains for as long as any test looks; with `chatty-`, its preflight prints 32 MiB before its verdicts.
 Pods have addresses in a part of 127.0.0.0/8, where their ports are the real ones; each process has another part, as
@@ -145,7 +147,7 @@ class FakeNode:
             if old:
                 old.cancel()
                 self._spawn(f"{uid}-end", self._remove(pod))
-        elif uid not in self._tasks:
+        elif uid not in self._tasks and not pod["spec"].get("schedulingGates"):
             self._spawn(uid, self._live(pod))
 
     def _spawn(self, key: str, work: Coroutine[Any, Any, None]) -> None:

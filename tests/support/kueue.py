@@ -85,9 +85,26 @@ def make_queues(server: ApiServer, cpus: str, **spec: Any) -> None:
     )
 
 
-def local_queue(name: str, namespace: str) -> dict[str, Any]:
-    """A LocalQueue of that ClusterQueue."""
-    made = _cluster_object("LocalQueue", name, spec={"clusterQueue": "cluster"})
+def make_placing_queue(server: ApiServer, node: str) -> None:
+    """Makes a ClusterQueue `placed` whose pods Kueue places itself, node by node, on the one node that there is."""
+    admin = _admin(server)
+    admin.run("label", "node", node, "pool=placed", f"kubernetes.io/hostname={node}", "--overwrite")
+    room = {"cpu": "64", "memory": "1000Gi", "pods": "110"}
+    ready = {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": room, "capacity": room}
+    patch = json.dumps({"status": ready})
+    admin.run("patch", "node", node, "--subresource=status", "--type=merge", "-p", patch)
+    resources = [{"name": name, "nominalQuota": room[name]} for name in ("cpu", "memory")]
+    group = {"coveredResources": ["cpu", "memory"], "flavors": [{"name": "placed", "resources": resources}]}
+    admin.apply(
+        _cluster_object("Topology", "hosts", spec={"levels": [{"nodeLabel": "kubernetes.io/hostname"}]}),
+        _cluster_object("ResourceFlavor", "placed", spec={"nodeLabels": {"pool": "placed"}, "topologyName": "hosts"}),
+        _cluster_object("ClusterQueue", "placed", spec={"namespaceSelector": {}, "resourceGroups": [group]}),
+    )
+
+
+def local_queue(name: str, namespace: str, queue: str = "cluster") -> dict[str, Any]:
+    """A LocalQueue of a ClusterQueue."""
+    made = _cluster_object("LocalQueue", name, spec={"clusterQueue": queue})
     made["metadata"]["namespace"] = namespace
     return made
 

@@ -27,7 +27,7 @@ from gymtrain_operator.manifests.gym import gym_pod_sets, gym_server_kinds
 from gymtrain_operator.manifests.objects import config_hash
 from gymtrain_operator.reconcile.changes import Changes, Deletion, Failure, Update
 from gymtrain_operator.reconcile.conditions import false_condition, true_condition
-from gymtrain_operator.reconcile.lifecycle import delete_sandboxes, stop_all
+from gymtrain_operator.reconcile.lifecycle import stop_all
 from gymtrain_operator.reconcile.observation import (
     Children,
     Observation,
@@ -245,7 +245,7 @@ def _stopped(seen: Observation, run: RunContext, changes: Changes, reason: Reaso
     if not has_pods(seen):
         return _waiting(run, changes, reason, text)
     stopping = replace(stop_all(seen), requeue_after=_POLL_SECONDS)
-    return _waiting(run, changes.and_then(stopping).and_then(delete_sandboxes(seen)), reason, f"{text}; its pods stop")
+    return _waiting(run, changes.and_then(stopping), reason, f"{text}; its pods stop")
 
 
 def _waiting(run: RunContext, changes: Changes, reason: Reason, text: str) -> AdmissionStep:
