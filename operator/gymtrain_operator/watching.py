@@ -27,6 +27,11 @@ _CHILDREN = (("", "v1", "pods"), ("apps", "v1", "deployments"), ("batch", "v1", 
 _KUEUE = (kueue.GROUP, kueue.VERSION, kueue.WORKLOADS)
 
 
+def watched(*, with_kueue: bool) -> tuple[tuple[str, str, str], ...]:
+    """Group, version and plural of what is watched beside runs."""
+    return (*_CHILDREN, _KUEUE) if with_kueue else _CHILDREN
+
+
 async def watch(on_event: OnEvent, namespaces: Sequence[str], stop: asyncio.Event, *, with_kueue: bool = False) -> None:
     """Watches runs and what they own, in `namespaces` or in all where there are none, until `stop` or a signal;
     `with_kueue`: their Workloads, too, if Kueue is installed when this begins."""
@@ -57,7 +62,7 @@ def _registry(on_event: OnEvent, *, with_kueue: bool) -> kopf.OperatorRegistry:
     async def run_changed(*, meta: Any, status: Any, **_: Any) -> None:
         on_event((meta["namespace"], meta["name"]), meta.get("resourceVersion", ""), ended_as(meta, status))
 
-    for number, (group, version, plural) in enumerate((*_CHILDREN, *([_KUEUE] if with_kueue else []))):
+    for number, (group, version, plural) in enumerate(watched(with_kueue=with_kueue)):
 
         @kopf.on.event(group, version, plural, registry=handlers, id=f"child-{number}")
         async def child_changed(*, meta: Any, **_: Any) -> None:
@@ -112,7 +117,7 @@ def settings() -> kopf.OperatorSettings:
     # others wait, whole, until there is room for them. The handlers take no time, so workers can leave soon.
     tuned.queueing.worker_limit = 100
     tuned.queueing.idle_timeout = 0.01
-    for group, version, plural in (*_CHILDREN, _KUEUE):
+    for group, version, plural in watched(with_kueue=True):
         selector = f"{labels.MANAGED_BY}={labels.MANAGED_BY_VALUE},{labels.RUN}"
         tuned.watching.label_selectors[group, version, plural] = selector
     return tuned

@@ -93,6 +93,7 @@ def make_placing_queue(server: ApiServer, node: str) -> None:
     ready = {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": room, "capacity": room}
     patch = json.dumps({"status": ready})
     admin.run("patch", "node", node, "--subresource=status", "--type=merge", "-p", patch)
+    admin.run("taint", "node", node, "node.kubernetes.io/not-ready-", check=False)  # its controller isn't there
     resources = [{"name": name, "nominalQuota": room[name]} for name in ("cpu", "memory")]
     group = {"coveredResources": ["cpu", "memory"], "flavors": [{"name": "placed", "resources": resources}]}
     admin.apply(

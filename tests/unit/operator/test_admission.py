@@ -8,6 +8,7 @@ from gymtrain_api import labels
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.names import pod_set_of_gym_server
 from gymtrain_api.wiring import GymServerInfo
+from gymtrain_operator.manifests.workload import Priority
 from tests.support.kueue_world import admit, conditions, evict, queued, say, training, workload
 from tests.support.world import GYM_VERDICT, World, deleted
 
@@ -335,6 +336,33 @@ def test_a_running_run_does_not_leave_its_queue(queue: str) -> None:
     world.queue = queue
     world.settle(5)
     assert world.existing("Workload") != []
+
+
+def test_how_urgent_a_run_is_can_change_at_any_time() -> None:
+    world = World()
+    world.queue = "team"
+    world.seen["priority"] = Priority("WorkloadPriorityClass", "low", 1)
+    world.to_servers()
+    assert (workload(world)["spec"]["priorityClassRef"]["name"], workload(world)["spec"]["priority"]) == ("low", 1)
+    admit(world).reconcile(5)
+    world.seen["priority"] = Priority("WorkloadPriorityClass", "high", 9)
+    world.settle(5)
+    assert workload(world)["spec"]["priorityClassRef"] == {
+        "group": "kueue.x-k8s.io",
+        "kind": "WorkloadPriorityClass",
+        "name": "high",
+    }
+    assert workload(world)["spec"]["priority"] == 9
+    assert world.status.state == "Starting"
+
+
+def test_the_workload_of_an_earlier_life_is_made_anew() -> None:
+    world = queued()
+    say(world, "Finished", "True", "Failed")
+    uid = workload(world)["metadata"]["uid"]
+    world.settle(5)
+    assert workload(world)["metadata"]["uid"] != uid
+    assert conditions(world) == {}
 
 
 # ── evicted ──────────────────────────────────────────────────────────────────────────────────────

@@ -2,12 +2,12 @@
 
 import pytest
 
-from gymtrain_api import labels
+from gymtrain_api import kueue, labels
 from gymtrain_api.conditions import ConditionType
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.status import Condition, GymTrainingRunStatus
 from gymtrain_kube.errors import NotFoundError, RejectedError
-from gymtrain_operator import kinds
+from gymtrain_operator import kinds, watching
 from gymtrain_operator.apply import RejectionBackoff, carry_out
 from gymtrain_operator.manifests.context import Defaults
 from gymtrain_operator.manifests.workload import Priority
@@ -50,6 +50,13 @@ def test_a_runs_labels_name_queue_and_priority() -> None:
     meta = {"name": "run", "namespace": "ns", "uid": "u", "labels": own}
     run = read_run({"kind": labels.KIND, "metadata": meta, "spec": spec()})
     assert (run.queue, run.priority_class) == ("team", "high")
+
+
+def test_workloads_are_watched_where_the_operator_may() -> None:
+    own = (kueue.GROUP, kueue.VERSION, kueue.WORKLOADS)
+    assert own in watching.watched(with_kueue=True)
+    assert own not in watching.watched(with_kueue=False)
+    assert "gymtrain.dev/run" in str(watching.settings().watching.label_selectors[own])
 
 
 async def test_a_run_without_the_label_asks_nothing(cluster: FakeKubeClient) -> None:
