@@ -1,25 +1,32 @@
 """What is read of Kueue: the Workload, flavors, priorities, and what keeps a run from its queue."""
 
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
 import pytest
 
 from gymtrain_api import kueue, labels
 from gymtrain_api.conditions import ConditionType
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.status import Condition, GymTrainingRunStatus
+from gymtrain_api.transports import ServerOffer
 from gymtrain_kube.errors import NotFoundError, RejectedError
 from gymtrain_operator import kinds, watching
+from gymtrain_operator import observe as observing
 from gymtrain_operator.apply import RejectionBackoff, carry_out
 from gymtrain_operator.manifests.context import Defaults
 from gymtrain_operator.manifests.workload import Priority
-from gymtrain_operator.observe import read_run
+from gymtrain_operator.observe import Observer, read_run
 from gymtrain_operator.queueing import QueueObserver, may_be_queued
 from gymtrain_operator.reconcile.changes import Update
 from gymtrain_operator.reconcile.observation import Children, Observation, Run
 from gymtrain_operator.reconcile.plan import Plan
+from gymtrain_operator.reconciler import Reconciler
 from gymtrain_operator.trimming import trimmed
 from tests.support.fake_kube_client import FakeKubeClient
-from tests.support.kueue_world import FLAVOR, admit, queued, workload
-from tests.support.world import spec
+from tests.support.kueue_world import FLAVOR, admit, evict, queued, workload
+from tests.support.world import OFFER, UID, spec
 
 WITH_KUEUE = Defaults(kueue=True)
 
@@ -139,3 +146,76 @@ async def test_a_workload_that_is_gone_needs_no_change(cluster: FakeKubeClient) 
     cluster.objects.clear()
     done = Plan(GymTrainingRunStatus(), updates=(Update(live, {"status": {}}, "status"),))
     assert await carry_out(cluster, Observation(run=_run(), now=0.0), done, RejectionBackoff()) == ()
+
+
+# ── in an observation ────────────────────────────────────────────────────────────────────────────
+
+
+def _stored(cluster: FakeKubeClient, status: dict[str, Any], **blocks: Any) -> dict[str, Any]:
+    own = {"kueue.x-k8s.io/queue-name": "team"}
+    meta = {"name": "run", "namespace": "ns", "uid": UID, "generation": 1, "labels": own}
+    return cluster.put(kinds.RUN, {"kind": labels.KIND, "metadata": meta, "spec": spec(**blocks), "status": status})
+
+
+def _admitted_condition(status: str) -> dict[str, Any]:
+    stated = {"type": "Admitted", "status": status, "reason": "Evicted", "lastTransitionTime": "2027-01-15T08:00:00Z"}
+    return {"conditions": [stated]}
+
+
+def _put_pod(cluster: FakeKubeClient, name: str, role: labels.Role, status: dict[str, Any]) -> None:
+    owner = {"kind": labels.KIND, "name": "run", "uid": UID, "controller": True}
+    meta = {"name": name, "namespace": "ns", "labels": labels.run_labels("run", role), "ownerReferences": [owner]}
+    cluster.put(kinds.POD, {"kind": "Pod", "metadata": meta, "status": status})
+
+
+@pytest.fixture
+async def observer(cluster: FakeKubeClient) -> AsyncIterator[Observer]:
+    async with aiohttp.ClientSession() as session:
+        yield Observer(cluster, session, WITH_KUEUE)
+
+
+async def test_sandboxes_of_an_evicted_run_are_looked_for(cluster: FakeKubeClient, observer: Observer) -> None:
+    found = _stored(cluster, _admitted_condition("False"), sandboxes={"backend": "Pod"})
+    _put_pod(cluster, "run-sb-1", labels.Role.SANDBOX, {"phase": "Running"})
+    cluster.objects["Pod", "ns", "run-sb-1"]["metadata"]["labels"][labels.MANAGED_BY] = labels.BROKER_VALUE
+    seen = await observer.observe(found, 0.0, resync=False)
+    assert len(seen.children.pods(labels.Role.SANDBOX)) == 1
+
+
+async def test_as_many_servers_as_were_admitted_are_asked_for_their_offers(
+    cluster: FakeKubeClient, observer: Observer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def offer(*_: Any) -> ServerOffer:
+        return OFFER
+
+    monkeypatch.setattr(observing, "server_offer", offer)
+    _of_cluster(cluster, kinds.RESOURCE_FLAVOR, "h100", spec=FLAVOR)
+    blocks = {"inference": {"replicas": 4, "minReplicas": 2}}
+    made = workload(admit(queued(**blocks), {"inference": 2}))
+    cluster.put(kinds.WORKLOAD, made)
+    found = _stored(cluster, _admitted_condition("True"), **blocks)
+    started = [{"name": "inference", "started": True, "ready": False, "restartCount": 0, "state": {"running": {}}}]
+    for number in (1, 2):
+        status = {"phase": "Running", "podIP": f"10.0.0.{number}", "containerStatuses": started}
+        _put_pod(cluster, f"run-inference-{number}", labels.Role.INFERENCE, status)
+    seen = await observer.observe(found, 0.0, resync=False)
+    assert seen.offers == (OFFER, OFFER)
+
+
+async def test_after_a_change_of_its_workload_a_run_is_looked_at_anew(
+    cluster: FakeKubeClient, observer: Observer
+) -> None:
+    _of_cluster(cluster, kinds.RESOURCE_FLAVOR, "h100", spec=FLAVOR)
+    world = admit(queued())
+    world.reconcile(5)
+    evict(world)
+    for manifest in (*world.objects["ConfigMap"].values(), workload(world)):
+        cluster.put(kinds.BY_NAME[manifest["kind"]], manifest)
+    document = world.status.model_dump(mode="json", by_alias=True, exclude_none=True)
+    _stored(cluster, document)
+    reconciler = Reconciler(cluster, observer, WITH_KUEUE, lambda: world.now)
+    await reconciler.reconcile(("ns", "run"))
+    assert "PATCH Workload/gymtrainingrun-run" in cluster.calls
+    cluster.calls.clear()
+    await reconciler.reconcile(("ns", "run"))  # the Workload as it is now needs no change
+    assert [call for call in cluster.calls if "Workload" in call] == []
