@@ -69,6 +69,11 @@ def _conditions(kubectl: Kubectl, run: str) -> dict[str, str]:
     return {one["type"]: one["status"] for one in found}
 
 
+def _cpus(workload: dict[str, Any], pod_set: str) -> list[str]:
+    (found,) = [one for one in workload["spec"]["podSets"] if one["name"] == pod_set]
+    return [one["resources"]["requests"]["cpu"] for one in found["template"]["spec"]["containers"]]
+
+
 def _running(kubectl: Kubectl, run: str) -> list[str]:
     """Names of the run's pods, but for its preflight's."""
     pods = kubectl.list("pods", f"{labels.RUN}={run}")
@@ -180,6 +185,11 @@ def test_a_second_run_waits_without_pods_until_the_first_has_ended(team: Kubectl
     eventually(lambda: "insufficient unused quota" in _message(team, "two", "Admitted"), "it says why", PATIENCE)
     assert _state(team, "two") == "Queued"
     assert _running(team, "two") == []
+    uid = _workload(team, "two")["metadata"]["uid"]
+    less = {"spec": {"trainer": {"resources": {"requests": {"cpu": "1"}}}}}
+    team.run("patch", "gtr", "two", "--type=merge", "-p", json.dumps(less))
+    eventually(lambda: _cpus(_workload(team, "two"), "trainer") == ["1"], "it asks for less", PATIENCE)
+    assert _workload(team, "two")["metadata"]["uid"] == uid  # it keeps its place
     team.run("delete", "gtr", "long-one")
     team.wait_condition("two", "Complete", PATIENCE)
 

@@ -199,6 +199,8 @@ def _pending(seen: Observation, run: RunContext, gym: GymServers, verdict: Verdi
 
 def _with_quota(seen: Observation, run: RunContext, gym: GymServers, live: Object) -> AdmissionStep:
     evicted = condition(live, "Evicted")
+    if any(has_condition(job, "Complete") for job in seen.children.of("Job")):
+        return AdmissionStep(_as_admitted(seen, run, gym, live)[0], Changes())  # the end of the run comes next
     if evicted.get("status") == "True":
         why = _words(evicted)
         released = () if has_pods(seen) else (_release(seen, live, evicted),)
@@ -294,11 +296,9 @@ def _as_admitted(seen: Observation, run: RunContext, gym: GymServers, live: Obje
 def _fewer_gym_servers(run: RunContext, gym: GymServers, counts: Mapping[str, int]) -> dict[str, GymServer]:
     """Returns the Gym servers that asked for more replicas after they were admitted, with those that they have room
     for; each has one at least, as its set has."""
-    left, wanted = (
-        dict(counts),
-        {name: run.spec.gym.servers.get(name, GymServer()) for name in gym_server_kinds(run, gym)},
-    )
-    sets, fewer = gym_pod_sets(run, gym), dict[str, GymServer]()
+    wanted = {name: run.spec.gym.servers.get(name, GymServer()) for name in gym_server_kinds(run, gym)}
+    left, sets = dict(counts), gym_pod_sets(run, gym)
+    fewer: dict[str, GymServer] = {}
     waiting = [sets[name] for name in wanted]
     for name, server in wanted.items():
         pod_set = sets[name]

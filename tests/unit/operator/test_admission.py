@@ -399,6 +399,15 @@ def test_quota_is_given_back_when_the_last_pod_is_gone() -> None:
     assert workload(world)["status"].get("admission") is None
 
 
+def test_a_run_that_has_just_completed_is_not_stopped() -> None:
+    world = training()
+    world.trainer_ends(0)
+    evict(world)
+    world.reconcile(5)
+    assert world.status.state == "Complete"
+    assert conditions(world)["Finished"] == "True"
+
+
 @pytest.mark.parametrize("reason", ["Deactivated", "PodsReadyTimeout", "LocalQueueStopped"])
 def test_kueue_says_when_an_eviction_of_another_kind_is_queued_again(reason: str) -> None:
     world = training()
