@@ -199,8 +199,10 @@ def _pending(seen: Observation, run: RunContext, gym: GymServers, verdict: Verdi
 
 def _with_quota(seen: Observation, run: RunContext, gym: GymServers, live: Object) -> AdmissionStep:
     evicted = condition(live, "Evicted")
+    admitted, few = _as_admitted(seen, run, gym, live)
+    stated = Changes(conditions=(true_condition(ConditionType.ADMITTED, Reason.ADMITTED, _how(seen, live, few)),))
     if any(has_condition(job, "Complete") for job in seen.children.of("Job")):
-        return AdmissionStep(_as_admitted(seen, run, gym, live)[0], Changes())  # the end of the run comes next
+        return AdmissionStep(admitted, stated)  # whatever Kueue wants, the end of the run comes next
     if evicted.get("status") == "True":
         why = _words(evicted)
         released = () if has_pods(seen) else (_release(seen, live, evicted),)
@@ -217,11 +219,9 @@ def _with_quota(seen: Observation, run: RunContext, gym: GymServers, live: Objec
         ]
         text = f"has quota, and waits for {'; '.join(checks) or 'its admission'}"
         return _stopped(seen, run, Changes(), Reason.WAITING_FOR_QUOTA, text)
-    admitted, few = _as_admitted(seen, run, gym, live)
-    changes = Changes(conditions=(true_condition(ConditionType.ADMITTED, Reason.ADMITTED, _how(seen, live, few)),))
     if (wanted := manifests.priority_fields(seen.priority)) and _differs(live, wanted):
-        changes = changes.and_then(Changes(updates=(Update(live, {"spec": wanted}),)))
-    return AdmissionStep(admitted, changes)
+        stated = stated.and_then(Changes(updates=(Update(live, {"spec": wanted}),)))
+    return AdmissionStep(admitted, stated)
 
 
 def _words(stated: Mapping[str, Any]) -> str:
