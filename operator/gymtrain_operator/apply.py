@@ -143,7 +143,7 @@ async def _change_owners(cluster: KubeClient, change: OwnerChange) -> Rejection 
 async def _update(cluster: KubeClient, update: Update) -> Rejection | None:
     kind = kinds.BY_NAME[update.live["kind"]]
     try:
-        await cluster.change(kind, update.live, dict(update.changes), update.subresource)
+        await cluster.change_seen(kind, update.live, dict(update.changes), update.subresource)
     except NotFoundError:
         return None  # it is gone, and what was to be said of it with it
     except RejectedError as error:

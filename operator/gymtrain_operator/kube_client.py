@@ -112,9 +112,9 @@ class KubeClient:
         Raises:
             ConflictError: it changed meanwhile.
         """
-        return await self.change(kind, live, {"metadata": changes})
+        return await self.change_seen(kind, live, {"metadata": changes})
 
-    async def change(self, kind: Kind, live: Object, changes: Object, subresource: str = "") -> Object:
+    async def change_seen(self, kind: Kind, live: Object, changes: Object, subresource: str = "") -> Object:
         """Merges `changes` into that very object, or into its subresource, as `change_metadata` does.
 
         Raises:

@@ -111,7 +111,7 @@ class FakeKubeClient(KubeClient):
             raise ConflictError("changed")
         return self.put(kind, live | {"status": manifest["status"]} if subresource else manifest)
 
-    async def change(self, kind: Kind, live: Object, changes: Object, subresource: str = "") -> Object:
+    async def change_seen(self, kind: Kind, live: Object, changes: Object, subresource: str = "") -> Object:
         meta = live["metadata"]
         self._did("PATCH", kind, meta["name"])
         found = self.objects.get((kind.name, meta["namespace"], meta["name"]))
