@@ -75,7 +75,7 @@ _SHAPES: Mapping[str, _Shape] = {
             "active": None,
             "priority": None,
             "priorityClassRef": None,
-            "podSets": {"name": None, "count": None, "minCount": None},
+            "podSets": {"name": None, "count": None, "minCount": None, "topologyRequest": None},
         },
         "status": None,
     },

@@ -330,6 +330,9 @@ def _of_pod_set(seen: Observation, live: Object, assignment: Object) -> PodSetAd
     if placed:
         more_labels[kueue.POD_SET_LABEL] = name
         annotations[kueue.WORKLOAD_ANNOTATION] = name_of(live)
+        asked = {one["name"] for one in live["spec"].get("podSets") or [] if one.get("topologyRequest")}
+        if name not in asked:  # the flavor places all pods, and Kueue knows those that it places by such an annotation
+            annotations[kueue.TOPOLOGY_ANNOTATIONS["unconstrained"]] = "true"
     gates = (kueue.TOPOLOGY_GATE,) if placed else ()
     return PodSetAdmission(selector, tuple(tolerations), more_labels, annotations, gates)
 

@@ -270,6 +270,14 @@ def test_pods_whose_places_kueue_chooses_wait_for_its_choice() -> None:
     assert template["spec"]["schedulingGates"] == [{"name": "kueue.x-k8s.io/topology"}]
     assert template["metadata"]["labels"]["kueue.x-k8s.io/podset"] == "trainer"
     assert template["metadata"]["annotations"]["kueue.x-k8s.io/workload"] == "gymtrainingrun-run"
+    assert "kueue.x-k8s.io/podset-unconstrained-topology" not in template["metadata"]["annotations"]
+
+
+def test_kueue_knows_pods_that_it_places_though_nobody_asked_it_to() -> None:
+    world = queued()
+    admit(world, topologyAssignment={"levels": ["kubernetes.io/hostname"]}).reconcile(5)
+    for template in templates(world):
+        assert template["metadata"]["annotations"]["kueue.x-k8s.io/podset-unconstrained-topology"] == "true"
 
 
 def test_an_admission_changes_no_hash_of_a_server() -> None:
