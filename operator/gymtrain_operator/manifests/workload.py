@@ -110,8 +110,8 @@ def needs_hash(run: RunContext, gym: GymServers) -> str:
         for name, pod_set in gym_pod_sets(run, gym).items()
     }
     return digest(
-        _set_of(spec.trainer, "nodes", "gpus", "resources", "template"),
-        _set_of(spec.inference, "nodes", "gpus", "resources", "template"),
+        _set_of(spec.trainer, "nodes", "gpus", "gpu_resource_name", "resources", "template"),
+        _set_of(spec.inference, "nodes", "gpus", "gpu_resource_name", "resources", "template"),
         _set_of(spec.gateway, "resources", "template"),
         every,
         servers,
