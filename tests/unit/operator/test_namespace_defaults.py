@@ -65,7 +65,7 @@ async def test_defaults_that_may_not_be_read_are_an_error() -> None:
     """A run that is made without its cluster's tolerations and proxies would fail later, and nobody would know why."""
 
     class Forbidden(FakeKubeClient):
-        async def get(self, kind: Kind, namespace: str, name: str) -> Object:
+        async def get(self, kind: Kind, namespace: str | None, name: str) -> Object:
             raise RejectedError("gymtrainingdefaults is forbidden", final=False)
 
     found = await NamespaceReader(Forbidden()).read("ns", 100.0)
