@@ -16,6 +16,8 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.report import Result, as_table
+from gymtrain_api import labels
+from gymtrain_api.times import to_seconds
 from tests.support.apiserver import ApiServer, binary
 from tests.support.fakenode import FakeNode
 from tests.support.kubectl import Kubectl, eventually
@@ -54,6 +56,8 @@ def measure(runs: int, seconds: float, operator: Path, log: Path) -> list[Result
             first = _read(process)
             time.sleep(seconds)
             last = _read(process)
+            oldest = _oldest_step(admin)
+            another = _to_preflight(admin)
             resident = process.resident_mb()
             peak = process.peak_mb()
     took = last.at - first.at
@@ -66,6 +70,8 @@ def measure(runs: int, seconds: float, operator: Path, log: Path) -> list[Result
         Result(name, "share of a core", (last.cpu - first.cpu) / took * 100, "%"),
         Result(name, "requests to the API server", (last.requests - first.requests) / took, "/s"),
         Result(name, "of them writes of a status", (last.writes - first.writes) / took, "/s"),
+        Result(name, "oldest step in a status", oldest, "s"),
+        Result(name, "apply of another run to its preflight pod", another, "s"),
         Result(name, "apply to all runs training", settled, "s"),
     ]
 
@@ -84,6 +90,23 @@ def _train(admin: Kubectl, runs: int) -> float:
         admin.apply(*some)
         wanted = start + len(some)
         eventually(partial(training, wanted), f"{wanted} runs train", _MOST_SECONDS, every=2)
+    return time.monotonic() - began
+
+
+def _oldest_step(admin: Kubectl) -> float:
+    """Seconds since the oldest of the reports that the statuses show. The trainers report each second."""
+    runs = admin.list("gtr")
+    now = time.time()
+    return max(now - (to_seconds(run["status"]["progress"]["lastUpdateTime"]) or 0.0) for run in runs)
+
+
+def _to_preflight(admin: Kubectl) -> float:
+    """Seconds from the apply of one more run to its preflight pod, kubectl's own time among them."""
+    run = smallest_run("another")
+    run["spec"]["data"] = {"train": [{"source": "gym://data/example.jsonl"}]}
+    began = time.monotonic()
+    admin.apply(run)
+    eventually(lambda: admin.list("pods", f"{labels.RUN}=another"), "its preflight pod", 300, every=0.1)
     return time.monotonic() - began
 
 

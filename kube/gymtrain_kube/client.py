@@ -89,14 +89,23 @@ class RestClient:
             for item in part.pop("items", None) or []:  # so that a page is gone before the next one is read
                 yield item
 
-    async def list_all(self, path: str, selector: str = "", *, page: int = _PAGE) -> tuple[list[Object], str]:
-        """All objects that match a label selector, and the resourceVersion to watch from."""
+    async def list_all(
+        self, path: str, selector: str = "", *, page: int = _PAGE, keep: Callable[[Object], Object] = lambda item: item
+    ) -> tuple[list[Object], str]:
+        """All objects that match a label selector, and the resourceVersion to watch from. `keep` says what is kept of
+        each, before the next page is read."""
         found: list[Object] = []
         version = ""
         async for part in self._pages(path, selector, page):
-            found += part.get("items") or []
+            found += map(keep, part.pop("items", None) or [])
             version = str((part.get("metadata") or {}).get("resourceVersion") or "")
         return found, version
+
+    async def version(self, path: str, selector: str = "") -> str:
+        """The resourceVersion of a collection now, to watch from; without its objects, but for one."""
+        params = {"limit": "1"} | ({"labelSelector": selector} if selector else {})
+        found = await self._json("GET", path, params=params, accept=_METADATA_ONLY)
+        return str((found.get("metadata") or {}).get("resourceVersion") or "")
 
     async def watch(self, path: str, selector: str, version: str) -> AsyncGenerator[tuple[str, Object]]:
         """What changes after `version`: (ADDED, MODIFIED, DELETED or BOOKMARK, object). Ends after a minute.

@@ -54,6 +54,8 @@ RESOURCE_FLAVOR = Kind(kueue.FLAVOR, kueue.PATH.strip("/"), kueue.FLAVORS)
 WORKLOAD_PRIORITY_CLASS = Kind(kueue.PRIORITY_CLASS, kueue.PATH.strip("/"), kueue.PRIORITY_CLASSES)
 PRIORITY_CLASS = Kind("PriorityClass", "apis/scheduling.k8s.io/v1", "priorityclasses")
 
+# What runs own. Objects of others never get here: the API server filters by label.
+CHILD_SELECTOR = f"{labels.MANAGED_BY}={labels.MANAGED_BY_VALUE},{labels.RUN}"
 CHILDREN = (POD, SERVICE, CONFIG_MAP, VOLUME_CLAIM, DEPLOYMENT, JOB, NETWORK_POLICY)
 # Created and never read: the operator has no right to look at a Secret, and no need to look at the others. Owner
 # references collect them.

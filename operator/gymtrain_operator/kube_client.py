@@ -1,28 +1,44 @@
 """The only way from the operator to the API server: a few verbs on its kinds, by namespace and name.
 
-What is theirs of the answers is cut to what is read here (`trimming`), each call is counted, and each answer is a sign
-of life for the operator's own health. Every failure is a `KubeError`.
+What is theirs of the answers is cut to what is read here (`trimming`), each call is counted and waits for its turn
+(`rate_limit`), and each answer is a sign of life for the operator's own health. What a write is answered with goes into
+the cache of what runs own. Every failure is a `KubeError`.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Self
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from functools import partial
+from typing import Any, Self
 
 from gymtrain_api.labels import FIELD_MANAGER
 from gymtrain_kube import kubeconfig
 from gymtrain_kube.access import Access, in_pod
 from gymtrain_kube.client import RestClient
-from gymtrain_kube.errors import NotFoundError
+from gymtrain_kube.errors import NotFoundError, UnreachableError
 from gymtrain_kube.objects import Object
 from gymtrain_operator import kinds, metrics
 from gymtrain_operator.kinds import Kind
+from gymtrain_operator.rate_limit import DEFAULT_BURST, DEFAULT_QPS, RateLimit
 from gymtrain_operator.trimming import trimmed
+
+_CONNECTIONS = 32  # each is 0.1 MB with its TLS, and the rate limit keeps no more of them busy
 
 
 class KubeClient:
     """Access to the API server."""
 
-    def __init__(self, access: Access, on_answer: Callable[[], None] = lambda: None) -> None:
-        """`on_answer` is called when the API server answered, be it with a refusal."""
+    def __init__(
+        self,
+        access: Access,
+        on_answer: Callable[[], None] = lambda: None,
+        *,
+        on_write: Callable[[Kind, Object], None] = lambda kind, item: None,
+        limit: RateLimit | None = None,
+    ) -> None:
+        """
+        Args:
+            on_answer: called when the API server answered, be it with a refusal.
+            on_write: called with each object of a run as the API server has it after a write, cut as those of `list`.
+        """
 
         def count(method: str, status: int | None, seconds: float) -> None:
             metrics.API_REQUESTS.labels(method, str(status or "none")).inc()
@@ -32,25 +48,36 @@ class KubeClient:
                 on_answer()
 
         self.namespace = access.namespace
-        self._rest = RestClient(access, manager=FIELD_MANAGER, on_call=count)
+        self._on_write = on_write
+        self._limit = limit or RateLimit(DEFAULT_QPS, DEFAULT_BURST)
+        self._rest = RestClient(access, manager=FIELD_MANAGER, connections=_CONNECTIONS, on_call=count)
+        # A watch holds its connection; a hundred of them, of many namespaces, would leave none to the rest.
+        self._streams = RestClient(access, connections=0)
 
     @classmethod
-    def connect(cls, on_answer: Callable[[], None]) -> Self:
+    def connect(
+        cls,
+        on_answer: Callable[[], None],
+        *,
+        on_write: Callable[[Kind, Object], None] = lambda kind, item: None,
+        limit: RateLimit | None = None,
+    ) -> Self:
         """As kubectl would: in a pod its service account, else KUBECONFIG or ~/.kube/config.
 
         Raises:
             AccessError: there is no usable configuration.
         """
-        return cls(in_pod() or kubeconfig.load(), on_answer)
+        return cls(in_pod() or kubeconfig.load(), on_answer, on_write=on_write, limit=limit)
 
     async def close(self) -> None:
         """Ends all connections."""
         await self._rest.close()
+        await self._streams.close()
 
     async def knows_runs(self) -> bool:
         """Whether the API server serves GymTrainingRuns, that is, the CRD is installed."""
         try:
-            await self._rest.get(f"/{kinds.RUN.api}")
+            await self._ask(self._rest.get, f"/{kinds.RUN.api}")
         except NotFoundError:
             return False
         return True
@@ -60,7 +87,7 @@ class KubeClient:
         wanted = {kind.plural: kind.api for kind in kinds_}
         try:
             for api in set(wanted.values()):
-                found = await self._rest.get(f"/{api}")
+                found = await self._ask(self._rest.get, f"/{api}")
                 if not wanted.keys() <= {resource.get("name") for resource in found.get("resources") or []}:
                     return False
         except NotFoundError:
@@ -69,18 +96,32 @@ class KubeClient:
 
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Object:
         """One object; of the cluster where `namespace` is None."""
-        return await self._rest.get(_path(kind, namespace, name))
+        path = _path(kind, namespace, name)
+        # The Lease doesn't wait for its turn: who doesn't renew it in time is no longer the leader.
+        return await (self._rest.get(path) if kind is kinds.LEASE else self._ask(self._rest.get, path))
 
     async def list(self, kind: Kind, namespace: str | None, selector: str = "") -> list[Object]:
         """All objects that match a label selector, of all namespaces where `namespace` is None, without what nobody
         here reads of them (`trimmed`)."""
-        items = self._rest.items(_path(kind, namespace), selector)
-        # Items of a list carry no kind of their own.
-        return [trimmed(kind, {"kind": kind.name, **item}) async for item in items]
+        keep = partial(trimmed, kind)
+        items, _ = await self._ask(self._rest.list_all, _path(kind, namespace), selector, keep=keep)
+        return items
+
+    async def version(self, kind: Kind, namespace: str | None, selector: str) -> str:
+        """The resourceVersion of what `list` would list now, to `watch` from."""
+        return await self._ask(self._rest.version, _path(kind, namespace), selector)
+
+    async def watch(
+        self, kind: Kind, namespace: str | None, selector: str, version: str
+    ) -> AsyncGenerator[tuple[str, Object]]:
+        """What changes after `version`, as `RestClient.watch` has it, cut like the objects of `list`."""
+        async for event, item in self._streams.watch(_path(kind, namespace), selector, version):
+            yield event, trimmed(kind, item)
 
     async def versions(self, kind: Kind, namespace: str | None) -> dict[tuple[str, str], str]:
         """The resourceVersion of all objects of a kind by namespace and name: nothing else of them is read."""
         found: dict[tuple[str, str], str] = {}
+        await self._limit.turn()
         async for item in self._rest.items(_path(kind, namespace), metadata_only=True):
             meta = item["metadata"]
             found[meta["namespace"], meta["name"]] = meta.get("resourceVersion", "")
@@ -93,17 +134,21 @@ class KubeClient:
         """
         meta = manifest["metadata"] | ({"uid": uid} if uid else {})
         path = _path(kind, meta["namespace"], meta["name"])
-        return await self._rest.apply(path, manifest | {"metadata": meta}, force=bool(uid))
+        return await self._write(kind, self._rest.apply, path, manifest | {"metadata": meta}, force=bool(uid))
 
     async def create(self, kind: Kind, manifest: Object) -> Object:
         """Creates an object; ConflictError where the name is taken, RejectedError where it has a field that no such
         object has."""
-        return await self._rest.create(_path(kind, manifest["metadata"]["namespace"]), manifest)
+        path = _path(kind, manifest["metadata"]["namespace"])
+        return await self._write(kind, self._rest.create, path, manifest)
 
     async def replace(self, kind: Kind, manifest: Object, subresource: str = "") -> Object:
         """Writes an object, if its resourceVersion is still the one in `manifest`."""
         meta = manifest["metadata"]
-        return await self._rest.replace(_path(kind, meta["namespace"], meta["name"], subresource), manifest)
+        path = _path(kind, meta["namespace"], meta["name"], subresource)
+        if kind is kinds.LEASE:
+            return await self._rest.replace(path, manifest)
+        return await self._write(kind, self._rest.replace, path, manifest)
 
     async def change_metadata(self, kind: Kind, live: Object, changes: Object) -> Object:
         """Merges `changes` into the metadata of that very object, if it is still as it was read; None takes a field
@@ -123,7 +168,8 @@ class KubeClient:
         meta = live["metadata"]
         known = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
         path = _path(kind, meta["namespace"], meta["name"], subresource)
-        return await self._rest.merge_patch(path, changes | {"metadata": (changes.get("metadata") or {}) | known})
+        merged = changes | {"metadata": (changes.get("metadata") or {}) | known}
+        return await self._write(kind, self._rest.merge_patch, path, merged)
 
     async def change(self, kind: Kind, namespace: str, name: str, changes: Object) -> Object:
         """Merges `changes` into an object, whichever has the name.
@@ -131,22 +177,39 @@ class KubeClient:
         Raises:
             NotFoundError: there is none.
         """
-        return await self._rest.merge_patch(_path(kind, namespace, name), changes)
+        return await self._write(kind, self._rest.merge_patch, _path(kind, namespace, name), changes)
 
     async def scale(self, kind: Kind, namespace: str, name: str, uid: str, replicas: int) -> None:
         """Sets `spec.replicas` of an object, and nothing else of it."""
         changes = {"metadata": {"uid": uid}, "spec": {"replicas": replicas}}
-        await self._rest.merge_patch(_path(kind, namespace, name), changes)
+        await self._write(kind, self._rest.merge_patch, _path(kind, namespace, name), changes)
 
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str, *, foreground: bool = False) -> None:
         """Deletes that very object; one that is gone, or is another by now, is left alone."""
         propagation = "Foreground" if foreground else "Background"
-        await self._rest.delete(_path(kind, namespace, name), uid=uid, propagation=propagation)
+        await self._ask(self._rest.delete, _path(kind, namespace, name), uid=uid, propagation=propagation)
 
     async def logs(self, namespace: str, pod: str, container: str, *, lines: int, previous: bool = False) -> str:
         """The last lines of a container's log, as `RestClient.logs` has them; of its instance before the restart where
         `previous`."""
-        return await self._rest.logs(_path(kinds.POD, namespace, pod), container, lines=lines, previous=previous)
+        path = _path(kinds.POD, namespace, pod)
+        return await self._ask(self._rest.logs, path, container, lines=lines, previous=previous)
+
+    async def _write(self, kind: Kind, write: Callable[..., Awaitable[Object]], *given: Any, **more: Any) -> Object:
+        found = await self._ask(write, *given, **more)
+        if kind in kinds.CHILDREN:
+            self._on_write(kind, trimmed(kind, found))
+        return found
+
+    async def _ask[T](self, call: Callable[..., Awaitable[T]], *given: Any, **more: Any) -> T:
+        """Makes a call when it is its turn."""
+        metrics.API_WAITING.inc(await self._limit.turn())
+        try:
+            return await call(*given, **more)
+        except UnreachableError as error:
+            if error.retry_after is not None:
+                self._limit.rest(error.retry_after)
+            raise
 
 
 def _path(kind: Kind, namespace: str | None, name: str = "", subresource: str = "") -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from gymtrain_kube.errors import KubeError
 from gymtrain_operator import log, metrics
+from gymtrain_operator.child_cache import ChildCache
 from gymtrain_operator.errors import OperatorError
 from gymtrain_operator.health import Health, served
 from gymtrain_operator.kube_client import KubeClient
@@ -14,6 +15,7 @@ from gymtrain_operator.leadership import Leadership, LostLeaseError
 from gymtrain_operator.observe import Observer
 from gymtrain_operator.options import Options, parse
 from gymtrain_operator.probes import probing_session
+from gymtrain_operator.rate_limit import RateLimit
 from gymtrain_operator.reconciler import Reconciler
 from gymtrain_operator.service import Service
 
@@ -42,12 +44,15 @@ async def _serve(options: Options, health: Health) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     heartbeats = asyncio.create_task(health.loop.send_heartbeats())
-    cluster = KubeClient.connect(health.hear)
+    cache = ChildCache()
+    limit = RateLimit(options.kube_api_qps, options.kube_api_burst)
+    cluster = KubeClient.connect(health.hear, on_write=cache.put_own, limit=limit)
     try:
         async with probing_session() as session:
-            reconciler = Reconciler(cluster, Observer(cluster, session, options.defaults), options.defaults)
+            observer = Observer(cluster, session, options.defaults, cache)
+            reconciler = Reconciler(cluster, observer, options.defaults, full_looks=options.workers)
             with_kueue = options.defaults.kueue
-            service = Service(cluster, reconciler, options.namespaces, health, with_kueue=with_kueue)
+            service = Service(cluster, reconciler, options.namespaces, health, cache, with_kueue=with_kueue)
             await _lead(options, cluster, service, health, stop)
     finally:
         heartbeats.cancel()

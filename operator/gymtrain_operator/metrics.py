@@ -24,5 +24,14 @@ API_SECONDS = Histogram(
     ["method"],
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 15.0),
 )
+API_WAITING = Counter(
+    "gymtrain_operator_api_waiting_seconds_total",
+    "Time that requests to the API server waited for their turn, by --kube-api-qps or by its own Retry-After.",
+)
+WATCH_STARTS = Counter(
+    "gymtrain_operator_watch_starts_total",
+    "Watches of what runs own that began anew: at a start, and where one lost its place.",
+    ["kind"],
+)
 LEADER = Gauge("gymtrain_operator_leader", "1 while this replica is the leader, or works without election.")
 RESYNC_TIME = Gauge("gymtrain_operator_last_resync_timestamp_seconds", "When all runs were last listed.")

@@ -1,4 +1,8 @@
-"""Observing a run: what the API server and the run's pods say, as one `Observation`."""
+"""Observing a run: what the API server and the run's pods say, as one `Observation`.
+
+What the run owns is read from the cache. It is asked of the API server at the first look, while the cache isn't
+current, and when an attempt has ended: the watch of its pods, whose exit codes say why, may be behind that of its Job.
+"""
 
 import asyncio
 from collections.abc import Iterable
@@ -16,6 +20,7 @@ from gymtrain_api.transports import ServerOffer
 from gymtrain_api.wiring import GymPreflight, InferencePreflight, TrainerPreflight, TrainerProgress
 from gymtrain_kube.errors import KubeError, NotFoundError, RejectedError
 from gymtrain_operator import kinds
+from gymtrain_operator.child_cache import ChildCache
 from gymtrain_operator.errors import OversizedAnswerError, ProbeError
 from gymtrain_operator.kinds import Kind, Object
 from gymtrain_operator.kube_client import KubeClient
@@ -38,6 +43,7 @@ from gymtrain_operator.reconcile.observation import (
     PreflightOutput,
     Run,
     is_deleting,
+    is_finished,
     name_of,
     uid_of,
 )
@@ -56,12 +62,20 @@ _TAIL_LINES = 40  # more than are shown: empty lines don't count
 class Observer:
     """Reads everything about a run. Logs of failed containers never change and are kept."""
 
-    def __init__(self, cluster: KubeClient, session: aiohttp.ClientSession, defaults: Defaults) -> None:
+    def __init__(
+        self,
+        cluster: KubeClient,
+        session: aiohttp.ClientSession,
+        defaults: Defaults,
+        cache: ChildCache | None = None,
+    ) -> None:
+        """Without a cache all objects are asked of the API server at each look."""
         self._cluster = cluster
         self._session = session
         self._defaults = defaults
         self._namespaces = NamespaceReader(cluster)
         self._queues = QueueObserver(cluster, defaults)
+        self._cache = cache or ChildCache()
         self._tails: dict[LogRef, str] = {}
         self._logs_at_once = asyncio.Semaphore(_LOGS_AT_ONCE)
 
@@ -72,8 +86,13 @@ class Observer:
             KubeError: the API server didn't answer; pods that don't answer are no error.
         """
         run = read_run(found)
+        held = self._cache.holds((run.namespace, run.name))
         children = await self._children(run)
-        seen = Observation(run=run, now=now, children=children, resync=resync)
+        untouched = self._cache.untouched((run.namespace, run.name)) if resync and held else frozenset[str]()
+        seen = Observation(run=run, now=now, children=children, resync=resync, untouched=untouched)
+        if held and _attempt_has_ended(seen):
+            children = await self._children(run, afresh=True)
+            seen = replace(seen, children=children)
         if run.deleting or run.spec is None:
             return seen
         if not keeps_defaults(run):
@@ -103,6 +122,14 @@ class Observer:
             priority=await self._queues.priority(run),
             log_tails=tails,
         )
+
+    def follows(self, run: Run) -> bool:
+        """Whether each change of what a run owns is an event, so that a look at it holds until there is one."""
+        return self._cache.holds((run.namespace, run.name)) and not _may_have_groups(run)
+
+    def forget(self, namespace: str, name: str) -> None:
+        """Forgets the objects of a run that has ended or is gone."""
+        self._cache.drop((namespace, name))
 
     async def ask_again(self, seen: Observation) -> Observation:
         """Returns the observation with new answers of the run's pods; the objects are not read again."""
@@ -139,10 +166,9 @@ class Observer:
         except ProbeError:
             return None
 
-    async def _children(self, run: Run) -> Children:
-        selector = f"{labels.MANAGED_BY}={labels.MANAGED_BY_VALUE},{labels.RUN}={run.name}"
-        lists = await asyncio.gather(*(self._cluster.list(kind, run.namespace, selector) for kind in kinds.CHILDREN))
-        by_kind = {kind.name: items for kind, items in zip(kinds.CHILDREN, lists, strict=True)}
+    async def _children(self, run: Run, *, afresh: bool = False) -> Children:
+        cached = None if afresh else self._cache.read((run.namespace, run.name))
+        by_kind = cached if cached is not None else await self._list(run)
         if _may_have_groups(run):
             by_kind |= await self._optional([kinds.LEADER_WORKER_SET], run)
         if may_be_queued(run):
@@ -163,6 +189,16 @@ class Observer:
                 for kind, items in by_kind.items()
             }
         )
+
+    async def _list(self, run: Run) -> dict[str, list[Object]]:
+        """Asks the API server for what bears the run's labels, and tells the cache."""
+        selector = f"{labels.MANAGED_BY}={labels.MANAGED_BY_VALUE},{labels.RUN}={run.name}"
+        key = (run.namespace, run.name)
+        since = self._cache.want(key)
+        lists = await asyncio.gather(*(self._cluster.list(kind, run.namespace, selector) for kind in kinds.CHILDREN))
+        by_kind = {kind.name: items for kind, items in zip(kinds.CHILDREN, lists, strict=True)}
+        self._cache.fill(key, by_kind, since)
+        return by_kind
 
     async def _optional(self, wanted: Iterable[Kind], run: Run) -> dict[str, list[Object]]:
         """Lists what the run has of kinds of others; nothing where they aren't served, or are none of ours."""
@@ -282,6 +318,12 @@ def read_run(found: Object, last: Run | None = None) -> Run:
         priority_class=priority_class_of(meta),
         preflight_only=(meta.get("annotations") or {}).get(labels.PREFLIGHT_ONLY) == "true",
     )
+
+
+def _attempt_has_ended(seen: Observation) -> bool:
+    attempt = current_attempt(seen, seen.run.status)
+    job = seen.children.get("Job", names.trainer_job(seen.run.name, attempt))
+    return job is not None and is_finished(job)
 
 
 def _sweeps(run: Run) -> bool:

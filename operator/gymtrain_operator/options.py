@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import os
 import re
 import socket
@@ -14,6 +15,7 @@ from gymtrain_api.defaults import parse as parse_defaults
 from gymtrain_operator.log import LogFormat
 from gymtrain_operator.manifests.context import Defaults
 from gymtrain_operator.manifests.scrapers import PORTS, ROLES, Scrapers
+from gymtrain_operator.rate_limit import DEFAULT_BURST, DEFAULT_QPS
 
 _MOST = re.compile(r"(cpu|memory|ephemeral-storage)=[0-9]+(\.[0-9]+)?(m|[kMGT]|[KMGT]i)?")
 
@@ -26,12 +28,16 @@ class Options:
         namespaces: those to look after; all where empty.
         lease_namespace: where the Lease lives, which is the operator's own namespace; None outside of a
             cluster unless it is given.
+        kube_api_qps: requests a second to the API server, in the long run.
+        kube_api_burst: requests at once after a quiet time.
     """
 
     namespaces: tuple[str, ...]
     defaults: Defaults
     port: int
     workers: int
+    kube_api_qps: float
+    kube_api_burst: int
     leader_elect: bool
     lease_namespace: str | None
     identity: str
@@ -114,7 +120,14 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> Options:
         help="the operator has the right to use Kueue's Workloads, so runs can wait in its queues [GYMTRAIN_KUEUE]",
     )
     text("--port", "GYMTRAIN_PORT", "8080", "port of /metrics, /healthz and /readyz")
-    text("--workers", "GYMTRAIN_WORKERS", "8", "runs that are reconciled at the same time")
+    text(
+        "--workers",
+        "GYMTRAIN_WORKERS",
+        "8",
+        "runs that are looked at in full at the same time; polls of trainers come on top",
+    )
+    text("--kube-api-qps", "GYMTRAIN_KUBE_API_QPS", str(DEFAULT_QPS), "requests a second to the API server")
+    text("--kube-api-burst", "GYMTRAIN_KUBE_API_BURST", str(DEFAULT_BURST), "the same at once, after a quiet time")
     parser.add_argument(
         "--leader-elect",
         action=argparse.BooleanOptionalAction,
@@ -161,12 +174,24 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> Options:
         ),
         port=int(found.port),
         workers=max(1, int(found.workers)),
+        kube_api_qps=_at_least(parser, "--kube-api-qps", found.kube_api_qps, 1.0),
+        kube_api_burst=int(_at_least(parser, "--kube-api-burst", found.kube_api_burst, 1.0)),
         leader_elect=found.leader_elect,
         lease_namespace=found.lease_namespace,
         identity=found.identity,
         log_level=found.log_level,
         log_format=cast(Literal["json", "console"], found.log_format),
     )
+
+
+def _at_least(parser: argparse.ArgumentParser, flag: str, value: str, least: float) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not least <= number < math.inf:
+        parser.error(f"argument {flag}: {value!r} is not a number of at least {least:g}")
+    return number
 
 
 def _is_on(value: str | None) -> bool:

@@ -1,12 +1,14 @@
 """Reconciling a run: observe, plan, carry out, report. Every event, timer and restart leads here.
 
-While a run trains it is looked at every 2 s for its progress. Such a tick asks only the trainer and takes
-the rest from the last observation, which any event about the run makes void; so do 30 s.
+While a run trains it is looked at for its progress: every 2 s where there are few runs, every 40 s where there are a
+thousand. Such a tick asks only the trainer and takes the rest from the last observation, which any event about the run
+makes void; so do 5 minutes, or 30 s while the cache of what runs own isn't current.
 
 Of a run that has ended a line is kept: nothing about it but a change of its own, or the end of its time to live, is a
 reason to look again.
 """
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -31,7 +33,13 @@ from gymtrain_operator.run_queue import RunKey
 from gymtrain_operator.trimming import trimmed_run
 
 _REMEMBER_SECONDS = 30.0
+_REMEMBER_FOLLOWED_SECONDS = 300.0
 _RESYNC_SECONDS = 600.0
+# After a start the first resyncs come one after the other: each is a dozen writes.
+_RESYNC_APART_SECONDS = 1.2
+# A step that is new at a poll is a write of a status. Of a thousand runs the step shown is 40 s old at most.
+_POLLS_PER_SECOND = 25.0
+_MIN_POLL_SECONDS, _MAX_POLL_SECONDS = 2.0, 40.0
 _RECORD_AGAIN_SECONDS = 60.0
 _REPORT_AFTER_SECONDS = 5.0
 
@@ -61,8 +69,16 @@ class Reconciler:
     """Reconciles runs, one call for one run at a time."""
 
     def __init__(
-        self, cluster: KubeClient, observer: Observer, defaults: Defaults, clock: Callable[[], float] = time.time
+        self,
+        cluster: KubeClient,
+        observer: Observer,
+        defaults: Defaults,
+        clock: Callable[[], float] = time.time,
+        *,
+        full_looks: int = 8,
     ) -> None:
+        """`full_looks` are made at once at most; polls wait for nobody."""
+        self._full_looks = asyncio.Semaphore(full_looks)
         self._cluster = cluster
         self._observer = observer
         self._events = EventPoster(cluster)
@@ -115,9 +131,15 @@ class Reconciler:
         Raises:
             KubeError: the API server didn't answer, or the run changed meanwhile: try again.
         """
-        begin = time.perf_counter()
         memory = self._memories.get(key)
         last = self._last(key, memory)
+        if last is not None:
+            return await self._look(key, memory, last)
+        async with self._full_looks:
+            return await self._look(key, memory, None)
+
+    async def _look(self, key: RunKey, memory: _Memory | None, last: Observation | None) -> float | None:
+        begin = time.perf_counter()
         self._changed.discard(key)
         if memory is not None and last is not None:
             memory.seen = None  # unless this reconcile succeeds, the next one looks at everything
@@ -130,7 +152,7 @@ class Reconciler:
                 return None
         try:
             seen = await (self._tick(last, run) if last is not None else self._observe(key, run))
-            requeue = await self._act(key, run, seen)
+            requeue = await self._act(key, run, replace(seen, poll_seconds=self._poll_seconds()))
         except KubeError as error:
             await self._report_error(key, run, error)
             raise
@@ -142,13 +164,18 @@ class Reconciler:
         """Returns the last observation, if it still holds and only the servers' answers can have changed."""
         if memory is None or memory.seen is None or memory.seen.verdict is None or key in self._changed:
             return None
-        return memory.seen if self._clock() - memory.at < _REMEMBER_SECONDS else None
+        followed = self._observer.follows(memory.seen.run)
+        remembered = _REMEMBER_FOLLOWED_SECONDS if followed else _REMEMBER_SECONDS
+        return memory.seen if self._clock() - memory.at < remembered else None
+
+    def _poll_seconds(self) -> float:
+        return min(max(len(self._memories) / _POLLS_PER_SECOND, _MIN_POLL_SECONDS), _MAX_POLL_SECONDS)
 
     async def _observe(self, key: RunKey, run: Object) -> Observation:
         now = self._clock()
         memory = self._memories.get(key)
         # The first look after a start takes the objects as they are: they were written by the release before.
-        resynced = memory.resynced if memory else now
+        resynced = memory.resynced if memory else now + len(self._memories) * _RESYNC_APART_SECONDS
         resync = now - resynced > _RESYNC_SECONDS
         fresh = _Memory(run, None, now, now if resync else resynced)
         if memory:
@@ -226,10 +253,12 @@ class Reconciler:
         if recorded and has_ended(wanted.status) and key not in self._changed:
             self._ended[key] = self._version(key)
             del self._memories[key]
+            self._observer.forget(*key)
         else:
             memory.seen = seen
 
     def _forget(self, key: RunKey) -> None:
+        self._observer.forget(*key)
         self._memories.pop(key, None)
         self._ended.pop(key, None)
         self._changed.discard(key)

@@ -1,14 +1,17 @@
-"""The running operator: watches fill a queue, workers empty it, a resync makes up for lost events."""
+"""The running operator: watches fill cache and queue, workers empty the queue, a resync makes up for lost events."""
 
 import asyncio
 import random
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 import structlog
 
 from gymtrain_kube.errors import ConflictError, KubeError, UnreachableError
 from gymtrain_operator import kinds, metrics, watching
+from gymtrain_operator.child_cache import ChildCache
+from gymtrain_operator.following import followers
 from gymtrain_operator.health import Health
 from gymtrain_operator.kube_client import KubeClient
 from gymtrain_operator.log import logger
@@ -25,6 +28,10 @@ _DEBOUNCE_SECONDS = 0.15
 # Runs that ended before this process began, of which there may be thousands, are looked at without haste: their time to
 # live may be over, or the operator before was stopped while it cleared away.
 _ENDED_SECONDS = 300.0
+# A poll of a trainer that swallows packets takes 2 s, and must hold up nobody: there are 25 polls a second at most.
+_POLLS_AT_ONCE = 50
+# How long the first reconcile waits for the watches. What is read before them can't be kept.
+_FIRST_WATCH_SECONDS = 15.0
 
 
 class Service:
@@ -36,11 +43,14 @@ class Service:
         reconciler: Reconciler,
         namespaces: Sequence[str],
         health: Health,
+        cache: ChildCache | None = None,
         *,
         with_kueue: bool = False,
     ) -> None:
-        """`with_kueue`: runs may wait in queues of Kueue."""
+        """`cache` is the one that the reconciler's observer reads; `with_kueue`: runs may wait in queues of Kueue."""
         self._cluster = cluster
+        self._cache = cache or ChildCache()
+        self._cache.on_change = self.enqueue
         self._reconciler = reconciler
         self._namespaces = list(namespaces)
         self._health = health
@@ -50,7 +60,7 @@ class Service:
         self._not_before: dict[RunKey, float] = {}  # by time.monotonic(): when the API server wants to be asked again
 
     async def run(self, workers: int, stop: asyncio.Event) -> None:
-        """Watches, resyncs and reconciles until `stop`.
+        """Watches, resyncs and reconciles until `stop`; `workers` is what the reconciler makes of full looks at once.
 
         Raises:
             ExceptionGroup: a part of the service ended in an error, and all the others were stopped.
@@ -59,7 +69,11 @@ class Service:
         self._health.ready = True
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._watch(stop)), group.create_task(self._resync())]
-            tasks += [group.create_task(self._work()) for _ in range(workers)]
+            following = followers(self._cluster, self._cache, self._namespaces)
+            tasks += [group.create_task(one.follow()) for one in following]
+            watching_all = group.create_task(self._first_watches([one.began for one in following]))
+            at_once = workers + _POLLS_AT_ONCE
+            tasks += [watching_all, *(group.create_task(self._work(after=watching_all)) for _ in range(at_once))]
             await stop.wait()
             for task in tasks[1:]:
                 task.cancel()
@@ -71,6 +85,13 @@ class Service:
             self._queue.add(key, after=random.uniform(_DEBOUNCE_SECONDS, _ENDED_SECONDS))  # noqa: S311
         elif self._reconciler.event(key, resource_version):
             self._queue.add(key, after=_DEBOUNCE_SECONDS)
+
+    async def _first_watches(self, began: Sequence[asyncio.Event]) -> None:
+        """Waits for the watches, but not for one namespace that was deleted, or for a right that is missing."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FIRST_WATCH_SECONDS):
+                for one in began:
+                    await one.wait()
 
     async def _watch(self, stop: asyncio.Event) -> None:
         await watching.watch(self.enqueue, self._namespaces, stop, with_kueue=self._with_kueue)
@@ -104,7 +125,9 @@ class Service:
             self._queue.add(key)
         return True
 
-    async def _work(self) -> None:
+    async def _work(self, after: asyncio.Task[None] | None = None) -> None:
+        if after is not None:
+            await asyncio.wait({after})
         while True:
             key = await self._queue.take()
             try:

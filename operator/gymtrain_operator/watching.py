@@ -1,10 +1,10 @@
-"""kopf, which watches and does nothing else. Every event means the same: look at the run.
+"""kopf, which watches the runs, and their Workloads in Kueue's queues, and does nothing else. Every event means the same: look at the run.
 
 - watches end and are opened again every few minutes and are given up when they fall silent, since a stalled watch
   looks like a quiet cluster;
 - a watch that is refused is asked for again without end: a namespace that was deleted with its Role must not end the
   process, which looks after the others;
-- pods, Deployments and Jobs of others never get here: the API server filters by label;
+- what else the runs own is followed for the cache (`following`);
 - nothing is stored in objects, nothing is posted.
 """
 
@@ -17,24 +17,19 @@ import kopf
 
 from gymtrain_api import kueue, labels
 from gymtrain_api.conditions import ConditionType
+from gymtrain_operator.kinds import CHILD_SELECTOR
 from gymtrain_operator.run_queue import RunKey
 
 type OnEvent = Callable[[RunKey, str, str], None]
-"""Called with the run; the resourceVersion where the event is about the run itself; and the state of a run that has
+"""Called with the run; its resourceVersion where the event is about the run itself; and the state of a run that has
 ended."""
 
-_CHILDREN = (("", "v1", "pods"), ("apps", "v1", "deployments"), ("batch", "v1", "jobs"))
-_KUEUE = (kueue.GROUP, kueue.VERSION, kueue.WORKLOADS)
-
-
-def watched(*, with_kueue: bool) -> tuple[tuple[str, str, str], ...]:
-    """Group, version and plural of what is watched beside runs."""
-    return (*_CHILDREN, _KUEUE) if with_kueue else _CHILDREN
+_WORKLOADS = (kueue.GROUP, kueue.VERSION, kueue.WORKLOADS)
 
 
 async def watch(on_event: OnEvent, namespaces: Sequence[str], stop: asyncio.Event, *, with_kueue: bool = False) -> None:
-    """Watches runs and what they own, in `namespaces` or in all where there are none, until `stop` or a signal;
-    `with_kueue`: their Workloads, too, if Kueue is installed when this begins."""
+    """Watches runs, in `namespaces` or in all where there are none, until `stop` or a signal; `with_kueue`: the runs'
+    Workloads, too, if Kueue is installed when this begins."""
     await kopf.operator(
         registry=_registry(on_event, with_kueue=with_kueue),
         settings=settings(),
@@ -48,8 +43,8 @@ async def watch(on_event: OnEvent, namespaces: Sequence[str], stop: asyncio.Even
 
 
 def _registry(on_event: OnEvent, *, with_kueue: bool) -> kopf.OperatorRegistry:
-    """Registers handlers for runs and for what they own. `on.event` handlers leave no trace in the objects:
-    no finalizer, no annotation, no progress in the status."""
+    """Registers the handlers. `on.event` handlers leave no trace in the objects: no finalizer, no annotation, no
+    progress in the status."""
     handlers = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=handlers, retries=3, backoff=2.0)
@@ -62,10 +57,10 @@ def _registry(on_event: OnEvent, *, with_kueue: bool) -> kopf.OperatorRegistry:
     async def run_changed(*, meta: Any, status: Any, **_: Any) -> None:
         on_event((meta["namespace"], meta["name"]), meta.get("resourceVersion", ""), ended_as(meta, status))
 
-    for number, (group, version, plural) in enumerate(watched(with_kueue=with_kueue)):
+    if with_kueue:
 
-        @kopf.on.event(group, version, plural, registry=handlers, id=f"child-{number}")
-        async def child_changed(*, meta: Any, **_: Any) -> None:
+        @kopf.on.event(*_WORKLOADS, registry=handlers)
+        async def workload_changed(*, meta: Any, **_: Any) -> None:
             on_event((meta["namespace"], meta["labels"][labels.RUN]), "", "")
 
     return handlers
@@ -117,7 +112,5 @@ def settings() -> kopf.OperatorSettings:
     # others wait, whole, until there is room for them. The handlers take no time, so workers can leave soon.
     tuned.queueing.worker_limit = 100
     tuned.queueing.idle_timeout = 0.01
-    for group, version, plural in watched(with_kueue=True):
-        selector = f"{labels.MANAGED_BY}={labels.MANAGED_BY_VALUE},{labels.RUN}"
-        tuned.watching.label_selectors[group, version, plural] = selector
+    tuned.watching.label_selectors[_WORKLOADS] = CHILD_SELECTOR
     return tuned

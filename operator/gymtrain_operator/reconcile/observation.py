@@ -150,6 +150,8 @@ class Observation:
         log_tails: last lines of containers that failed, by pod and container.
         rejections: what the API server refused of the plan made just before from the same observation.
         resync: write every object again, even those that look right: somebody may have changed them.
+        untouched: uids of the objects that nobody has written since the operator did.
+        poll_seconds: between two looks at a run that trains; the more runs there are, the longer.
     """
 
     run: Run
@@ -168,6 +170,8 @@ class Observation:
     log_tails: Mapping[tuple[str, str], str] = field(default_factory=dict)
     rejections: tuple[Rejection, ...] = ()
     resync: bool = False
+    untouched: frozenset[str] = frozenset()
+    poll_seconds: float = 2.0
 
 
 def name_of(manifest: Object) -> str:

@@ -217,7 +217,7 @@ def _active(seen: Observation, run: RunContext, before: GymTrainingRunStatus, ig
 def _plan(seen: Observation, before: GymTrainingRunStatus, facts: Facts, changes: Changes) -> Plan:
     if blocked := waiting_condition(seen.rejections):
         facts = replace(facts, conditions=(*facts.conditions, blocked))
-    writes, scalings = needed_writes(changes.apply, seen.children, resync=seen.resync)
+    writes, scalings = needed_writes(changes.apply, seen.children, resync=seen.resync, untouched=seen.untouched)
     status = build(before, facts, seen.run.generation, seen.now)
     requeue = sooner(changes.requeue_after, min((refused.next_in for refused in seen.rejections), default=None))
     events = events_between(seen.run.status, status)

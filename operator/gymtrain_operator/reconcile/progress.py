@@ -17,6 +17,7 @@ from gymtrain_operator.reconcile.events import MAX_NOTE, Event
 QUIET_SECONDS = 10
 """Counters alone are written at most this often; a new step is written at once."""
 
+_KNOWN = frozenset(str(reason) for reason in Reason)
 _BEFORE_TRAINING = {"starting", "waiting_for_servers"}
 _MEASURES = {"waiting_for_rollouts", "training", "complete"}
 # Alarms that may stand for a whole run, as of an environment of several that never works: they must not hide what
@@ -111,11 +112,10 @@ def notice_events(before: GymTrainingRunStatus, report: TrainerProgress | None) 
 
 def _notices(report: TrainerProgress | None) -> dict[Reason, str]:
     """Returns the notices whose reason this release knows."""
-    known = set(Reason)
     return {
         Reason(notice.reason): shorten(notice.message, MAX_NOTE)
         for notice in (report.notices if report else ())
-        if notice.reason in known
+        if notice.reason in _KNOWN
     }
 
 

@@ -38,7 +38,7 @@ from gymtrain_operator.reconcile.progress import with_notices
 from gymtrain_operator.reconcile.servers import ServersStep
 from gymtrain_operator.reconcile.weight_sync import has_weights_of
 
-POLL_SECONDS = 2.0
+_MAX_START_POLL_SECONDS = 10.0
 _IDLE_POLL_SECONDS = 10.0  # while no trainer pod runs, events tell of every change
 KEPT_JOBS = 3
 """Jobs of earlier attempts that are kept, with their pods and logs."""
@@ -84,7 +84,7 @@ def _step(
     if is_deleting(job):
         if overdue := first_overdue(trainer_pods(seen, attempt), seen.now):
             return _waiting_for_node(attempt, overdue)
-        return _progressing(attempt, _starting_reason(servers), "waiting for the pods of the last trainer to end")
+        return _progressing(seen, attempt, _starting_reason(servers), "waiting for the pods of the last trainer to end")
     if has_condition(job, "Complete"):
         report = final_report(trainer_pods(seen, attempt))
         return TrainingStep(Changes(), attempt, "complete", report)
@@ -99,11 +99,12 @@ def _start(seen: Observation, run: RunContext, servers: ServersStep, attempt: in
         apply=(trainer_job(run, attempt),),
         delete=tuple(Deletion.of(job) for job in outdated if not is_deleting(job)),
     )
-    going = _progressing(attempt, _starting_reason(servers), message)
+    going = _progressing(seen, attempt, _starting_reason(servers), message)
     return TrainingStep(changes.and_then(going.changes), attempt, "starting")
 
 
 def _progressing(
+    seen: Observation,
     attempt: int,
     reason: Reason,
     message: str,
@@ -112,7 +113,13 @@ def _progressing(
     report: TrainerProgress | None = None,
 ) -> TrainingStep:
     stated = true_condition(ConditionType.PROGRESSING, reason, message)
-    return TrainingStep(Changes(conditions=(stated,), requeue_after=POLL_SECONDS), attempt, phase, report)
+    pause = seen.poll_seconds if phase == "training" else _start_poll(seen)
+    return TrainingStep(Changes(conditions=(stated,), requeue_after=pause), attempt, phase, report)
+
+
+def _start_poll(seen: Observation) -> float:
+    """Seconds until a trainer that has yet to start is asked again."""
+    return min(seen.poll_seconds, _MAX_START_POLL_SECONDS)
 
 
 def _after_failure(
@@ -158,7 +165,7 @@ def _restart(seen: Observation, job: Object, attempt: int, at: float, message: s
     text = f"{text}: {f'{room}; ' if room else ''}{message}"
     stated = false_condition(ConditionType.PROGRESSING, Reason.WAITING_FOR_CAPACITY, text)
     gone = (Deletion.of(job),) if seen.now >= at else ()
-    changes = Changes(delete=gone, conditions=(stated,), requeue_after=max(0.0, at - seen.now) or POLL_SECONDS)
+    changes = Changes(delete=gone, conditions=(stated,), requeue_after=max(0.0, at - seen.now) or _start_poll(seen))
     return TrainingStep(changes, attempt, "starting")
 
 
@@ -179,7 +186,7 @@ def _under_way(
         if trained and (room := without_room(seen, attempt)):
             text = f"attempt {attempt} waits for room in the cluster: {room}"
             stated = false_condition(ConditionType.PROGRESSING, Reason.WAITING_FOR_CAPACITY, text)
-            pause = POLL_SECONDS if running else _IDLE_POLL_SECONDS
+            pause = _start_poll(seen) if running else _IDLE_POLL_SECONDS
             return TrainingStep(Changes(conditions=(stated,), requeue_after=pause), attempt, "starting", report)
         since = startup_begins(seen, before, job, trained=trained)
         deadline = run.spec.startup_deadline_seconds
@@ -189,21 +196,21 @@ def _under_way(
     if overdue := first_overdue(pods, seen.now):
         return _waiting_for_node(attempt, overdue, report)
     if report is None:
-        return _without_report(run, servers, before, pods, attempt, running=running)
+        return _without_report(seen, run, servers, before, pods, attempt, running=running)
     if report.rollouts_failing_since is not None:
         since_text = to_text(report.rollouts_failing_since)
         text = f"no usable rollout since {since_text}: {report.message}".rstrip(": ")
         stated = false_condition(ConditionType.PROGRESSING, Reason.ROLLOUTS_FAILING, text)
-        return TrainingStep(Changes(conditions=(stated,), requeue_after=POLL_SECONDS), attempt, "training", report)
+        return TrainingStep(Changes(conditions=(stated,), requeue_after=seen.poll_seconds), attempt, "training", report)
     message = report.message or report.phase.replace("_", " ")
     old = before.condition(ConditionType.PROGRESSING)
     trained = old is not None and old.reason in _TRAINED and before.attempt == attempt
     if report.phase not in _STARTED and not trained:
-        return _progressing(attempt, _starting_reason(servers), servers.waiting_for or message, report=report)
+        return _progressing(seen, attempt, _starting_reason(servers), servers.waiting_for or message, report=report)
     # A trainer waits for rollouts before each step; only the first wait is a state of its own.
     first_wait = report.phase == "waiting_for_rollouts" and not trained
     reason = Reason.WAITING_FOR_ROLLOUTS if first_wait else Reason.TRAINING
-    return _progressing(attempt, reason, message, phase="training", report=report)
+    return _progressing(seen, attempt, reason, message, phase="training", report=report)
 
 
 def _starting_reason(servers: ServersStep) -> Reason:
@@ -218,6 +225,7 @@ def _waiting_for_node(attempt: int, overdue: str, report: TrainerProgress | None
 
 
 def _without_report(
+    seen: Observation,
     run: RunContext,
     servers: ServersStep,
     before: GymTrainingRunStatus,
@@ -231,14 +239,14 @@ def _without_report(
     spoke = {Reason.WAITING_FOR_ROLLOUTS, *_TRAINED}
     if running and old and old.reason in spoke and before.attempt == attempt:
         stated = StatedCondition.unchanged(old)
-        return TrainingStep(Changes(conditions=(stated,), requeue_after=POLL_SECONDS), attempt, "training")
+        return TrainingStep(Changes(conditions=(stated,), requeue_after=seen.poll_seconds), attempt, "training")
     waits = first_problem(pods) or servers.waiting_for
     if run.spec.trainer.command is not None and running and not waits:
         text = "the command of spec.trainer runs. It serves no GET /progress, so nothing is known of its steps"
-        return _progressing(attempt, Reason.TRAINING, text, phase="training")
+        return _progressing(seen, attempt, Reason.TRAINING, text, phase="training")
     waits = waits or "the trainer is starting"
     stated = true_condition(ConditionType.PROGRESSING, _starting_reason(servers), waits)
-    pause = POLL_SECONDS if running else _IDLE_POLL_SECONDS
+    pause = _start_poll(seen) if running else _IDLE_POLL_SECONDS
     return TrainingStep(Changes(conditions=(stated,), requeue_after=pause), attempt, "starting")
 
 

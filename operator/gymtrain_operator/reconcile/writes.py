@@ -10,7 +10,7 @@
 - LeaderWorkerSet: as a Deployment.
 - Secret, ServiceAccount, Role, RoleBinding, PodDisruptionBudget: with the Deployment that needs them, since they are
   never looked at.
-- others: when their content changed, and at each resync.
+- others: when their content changed, and at a resync when somebody has written to them, or may have.
 
 And who owns the volume of the checkpoints: the run, which takes it with it, or nobody. What `checkpoint.retain` says
 counts at any time, after the end too. A volume that is kept is the run's own only as long as it is empty: it loses its
@@ -18,7 +18,7 @@ owner in the same reconcile that makes the first trainer, before that is made, s
 would go with the run.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from gymtrain_api import names
@@ -27,7 +27,7 @@ from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_operator import kinds
 from gymtrain_operator.kinds import Object
 from gymtrain_operator.manifests.objects import config_hash, owner_reference
-from gymtrain_operator.reconcile.observation import Children, Observation, is_deleting, labels_of, name_of
+from gymtrain_operator.reconcile.observation import Children, Observation, is_deleting, labels_of, name_of, uid_of
 
 _WRITTEN_ONCE = {"Pod", "Job", "PersistentVolumeClaim", "SandboxWarmPool", kinds.WORKLOAD.name}
 # Kinds with pod templates that can change, and where those are in `spec`.
@@ -59,11 +59,14 @@ class OwnerChange:
 
 
 def needed_writes(
-    desired: Iterable[Object], children: Children, *, resync: bool
+    desired: Iterable[Object], children: Children, *, resync: bool, untouched: Collection[str] = ()
 ) -> tuple[tuple[Object, ...], tuple[Scaling, ...]]:
     """Returns the objects to write, in the given order, and what to scale.
 
     An object on its way out is left alone: its successor can only be made when it is gone.
+
+    Args:
+        untouched: uids of the objects that nobody has written since the operator did.
     """
     writes: list[Object] = []
     scalings: list[Scaling] = []
@@ -82,7 +85,7 @@ def needed_writes(
                 writes.append(manifest)
             elif live["spec"].get("replicas") != wanted:
                 scalings.append(Scaling(kind, name_of(live), str(live["metadata"]["uid"]), wanted))
-        elif resync:
+        elif resync and uid_of(live) not in untouched:
             writes.append(manifest)
     parts = {labels_of(manifest)[ROLE] for manifest in writes if manifest["kind"] in _TEMPLATES}
     due = (m for m in writes if m["kind"] not in _UNSEEN or labels_of(m)[ROLE] in parts)

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from gymtrain_kube.errors import UnreachableError
 from gymtrain_operator import kinds
 from gymtrain_operator.kube_client import KubeClient
+from gymtrain_operator.rate_limit import RateLimit
 from tests.support.scripted_api import ScriptedApi
 
 MANIFEST: dict[str, Any] = {"kind": "Service", "metadata": {"name": "s", "namespace": "ns"}, "spec": {}}
@@ -121,3 +123,93 @@ async def test_outside_a_pod_the_kubeconfig_leads_to_the_api_server(
     assert kube.namespace == "sys"
     assert api.request.headers["Authorization"] == "Bearer secret"
     assert api.request.path == "/apis/gymtrain.dev/v1alpha1"
+
+
+class _Limit(RateLimit):
+    """Notes turns and rests."""
+
+    def __init__(self) -> None:
+        super().__init__(1000, 1000)
+        self.turns = 0
+        self.rests: list[float] = []
+
+    async def turn(self) -> float:
+        self.turns += 1
+        return 0.0
+
+    def rest(self, seconds: float) -> None:
+        self.rests.append(seconds)
+
+
+@pytest.fixture
+async def limited(api: ScriptedApi) -> AsyncIterator[tuple[KubeClient, _Limit]]:
+    limit = _Limit()
+    client = KubeClient(api.access, limit=limit)
+    yield client, limit
+    await client.close()
+
+
+async def test_each_request_waits_for_its_turn(api: ScriptedApi, limited: tuple[KubeClient, _Limit]) -> None:
+    kube, limit = limited
+    api.answer({"metadata": {"name": "s"}})
+    await kube.get(kinds.SERVICE, "ns", "s")
+    await kube.list(kinds.SERVICE, "ns")
+    await kube.versions(kinds.RUN, None)
+    await kube.knows_runs()
+    await kube.serves(kinds.AGENT_SANDBOX)
+    await kube.apply(kinds.SERVICE, MANIFEST)
+    await kube.create(kinds.JOB, MANIFEST)
+    await kube.replace(kinds.RUN, MANIFEST, "status")
+    await kube.change_metadata(
+        kinds.RUN, {"metadata": {**MANIFEST["metadata"], "uid": "u", "resourceVersion": "1"}}, {}
+    )
+    await kube.scale(kinds.DEPLOYMENT, "ns", "d", "u1", 0)
+    await kube.delete(kinds.SERVICE, "ns", "s", "u1")
+    await kube.logs("ns", "p", "c", lines=1)
+    assert limit.turns == len(api.requests) == 12
+
+
+async def test_the_lease_waits_for_nobody(api: ScriptedApi, limited: tuple[KubeClient, _Limit]) -> None:
+    kube, limit = limited
+    await kube.get(kinds.LEASE, "sys", "gymtrain-operator")
+    await kube.replace(kinds.LEASE, MANIFEST)
+    assert (limit.turns, len(api.requests)) == (0, 2)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_an_api_server_that_wants_to_rest_is_left_alone_by_all(
+    api: ScriptedApi, limited: tuple[KubeClient, _Limit], status: int
+) -> None:
+    kube, limit = limited
+    api.answer({"message": "too many requests"}, status=status, headers={"Retry-After": "4"})
+    with pytest.raises(UnreachableError):
+        await kube.get(kinds.SERVICE, "ns", "s")
+    assert limit.rests == [4]
+
+
+async def test_what_a_write_is_answered_with_is_passed_on_and_cut(api: ScriptedApi) -> None:
+    seen: list[Any] = []
+    kube = KubeClient(api.access, on_write=lambda kind, item: seen.append((kind, item)))
+    meta = {"name": "s", "namespace": "ns", "resourceVersion": "9"}
+    api.answer({"metadata": meta | {"managedFields": [{}]}, "spec": {"clusterIP": "10.0.0.1"}})
+    await kube.apply(kinds.SERVICE, MANIFEST)
+    await kube.create(kinds.EVENT, MANIFEST)
+    await kube.get(kinds.SERVICE, "ns", "s")
+    await kube.close()
+    assert seen == [(kinds.SERVICE, {"kind": "Service", "metadata": meta})]
+
+
+async def test_the_version_to_watch_from_is_asked_without_the_objects(api: ScriptedApi, kube: KubeClient) -> None:
+    api.answer({"metadata": {"resourceVersion": "7", "continue": "more"}, "items": [{"metadata": {"name": "a"}}]})
+    assert await kube.version(kinds.POD, None, "a=b") == "7"
+    assert api.request.path == "/api/v1/pods"
+    assert (api.request.query["limit"], api.request.query["labelSelector"]) == ("1", "a=b")
+    assert "PartialObjectMetadataList" in api.request.headers["Accept"]
+
+
+async def test_a_watch_brings_objects_cut_like_those_of_a_list(api: ScriptedApi, kube: KubeClient) -> None:
+    item = {"metadata": {"name": "a", "managedFields": [{}]}, "spec": {"nodeName": "n", "volumes": []}}
+    api.answer(json.dumps({"type": "ADDED", "object": item}) + "\n")
+    events = [event async for event in kube.watch(kinds.POD, "ns", "a=b", "7")]
+    assert events == [("ADDED", {"kind": "Pod", "metadata": {"name": "a"}, "spec": {"nodeName": "n"}})]
+    assert (api.request.query["resourceVersion"], api.request.query["labelSelector"]) == ("7", "a=b")

@@ -121,3 +121,17 @@ def test_defaults_that_do_not_fit_end_the_operator_at_once(
     with pytest.raises(SystemExit):
         parse(["--defaults", given], {})
     assert said in capsys.readouterr().err
+
+
+def test_requests_to_the_api_server_are_limited_as_kubernetes_own_flags_have_it() -> None:
+    options = parse([], {})
+    assert (options.kube_api_qps, options.kube_api_burst) == (100, 200)
+    options = parse(["--kube-api-qps=7.5"], {"GYMTRAIN_KUBE_API_QPS": "9", "GYMTRAIN_KUBE_API_BURST": "20"})
+    assert (options.kube_api_qps, options.kube_api_burst) == (7.5, 20)
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "many", "nan", "inf"])
+def test_a_limit_that_lets_nothing_through_is_refused(value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse([f"--kube-api-qps={value}"], {})
+    assert f"--kube-api-qps: '{value}' is not a number of at least 1" in capsys.readouterr().err

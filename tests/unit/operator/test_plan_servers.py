@@ -60,6 +60,14 @@ def test_a_resync_writes_what_others_may_have_changed_but_no_pod_templates() -> 
     assert kinds == {"ConfigMap", "Service", "NetworkPolicy"}
 
 
+def test_a_resync_leaves_alone_what_is_as_the_operator_wrote_it() -> None:
+    world = World().to_servers()
+    service = world.objects["Service"]["run-inference"]["metadata"]["uid"]
+    written = applied(world.plan(resync=True, untouched=frozenset({service})))
+    assert "Service/run-inference" not in written
+    assert "NetworkPolicy/run-training" in written
+
+
 def test_more_replicas_change_nothing_but_the_number() -> None:
     world = World().to_training()
     world.change(inference={"replicas": 3}, gym={**world.spec["gym"], "servers": {"math": {"replicas": 2}}})
