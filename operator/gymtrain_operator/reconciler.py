@@ -32,6 +32,7 @@ from gymtrain_operator.run_metrics import RUNS
 from gymtrain_operator.run_queue import RunKey
 from gymtrain_operator.trimming import trimmed_run
 
+LOOK_SECONDS = 120.0
 _REMEMBER_SECONDS = 30.0
 _REMEMBER_FOLLOWED_SECONDS = 300.0
 _RESYNC_SECONDS = 600.0
@@ -130,12 +131,15 @@ class Reconciler:
 
         Raises:
             KubeError: the API server didn't answer, or the run changed meanwhile: try again.
+            TimeoutError: the look took longer than 2 minutes.
         """
         memory = self._memories.get(key)
         last = self._last(key, memory)
         if last is not None:
-            return await self._look(key, memory, last)
-        async with self._full_looks:
+            async with asyncio.timeout(LOOK_SECONDS):
+                return await self._look(key, memory, last)
+        # A turn may be long in coming, where many runs are new: that is no failure of this one.
+        async with self._full_looks, asyncio.timeout(LOOK_SECONDS):
             return await self._look(key, memory, None)
 
     async def _look(self, key: RunKey, memory: _Memory | None, last: Observation | None) -> float | None:

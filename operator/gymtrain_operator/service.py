@@ -20,7 +20,6 @@ from gymtrain_operator.run_queue import RunKey, RunQueue
 
 RESYNC_SECONDS = 60.0
 CRD_POLL_SECONDS = 2.0
-_RECONCILE_SECONDS = 120.0
 _FIRST_RETRY_SECONDS = 0.5
 _MAX_RETRY_SECONDS = 60.0
 # Events come in bursts: one look a moment later serves them all.
@@ -143,8 +142,7 @@ class Service:
             self._pause(key, wait)
             return
         try:
-            async with asyncio.timeout(_RECONCILE_SECONDS):
-                requeue = await self._reconciler.reconcile(key)
+            requeue = await self._reconciler.reconcile(key)
         except ConflictError as error:
             metrics.RECONCILE_ERRORS.labels(type(error).__name__).inc()
             logger().debug("changed meanwhile", error=str(error))

@@ -230,3 +230,24 @@ async def test_no_more_full_looks_are_made_at_once_than_allowed(bench: _Bench) -
         await asyncio.sleep(0.01)
         assert not look.done()
     await look
+
+
+async def test_waiting_for_its_turn_is_no_failure_of_a_look(bench: _Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconciler, "LOOK_SECONDS", 0.05)
+    bench.reconciler._full_looks = asyncio.Semaphore(1)
+    async with bench.reconciler._full_looks:
+        look = asyncio.create_task(bench.reconciler.reconcile(KEY))
+        await asyncio.sleep(0.1)
+        monkeypatch.setattr(reconciler, "LOOK_SECONDS", 60.0)
+    await look
+
+
+async def test_a_look_that_takes_too_long_is_given_up(bench: _Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconciler, "LOOK_SECONDS", 0.01)
+
+    async def stuck(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Observer, "observe", stuck)
+    with pytest.raises(TimeoutError):
+        await bench.reconciler.reconcile(KEY)
