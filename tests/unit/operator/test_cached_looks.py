@@ -42,7 +42,7 @@ class _Followed(FakeKubeClient):
             self.cache.put_own(kind, trimmed(kind, stored))
         return stored
 
-    def change(self, kind: Kind, name: str, *, seen: bool = True, **more: Any) -> None:
+    def edit(self, kind: Kind, name: str, *, seen: bool = True, **more: Any) -> None:
         """Somebody else writes to an object; the watch brings it where it is `seen`."""
         stored = FakeKubeClient.put(self, kind, self.objects[kind.name, "ns", name] | more)
         if seen:
@@ -70,7 +70,7 @@ class _Bench:
     async def to_training(self) -> None:
         await self.look()
         (pod,) = [name for kind, _, name in self.cluster.objects if kind == "Pod"]
-        self.cluster.change(kinds.POD, pod, status={"phase": "Succeeded"})
+        self.cluster.edit(kinds.POD, pod, status={"phase": "Succeeded"})
         verdicts = {"gym": GYM_VERDICT, "trainer": TRAINER_VERDICT, "inference": INFERENCE_VERDICT}
         for container, verdict in verdicts.items():
             self.cluster.logs_text[container] = PREFLIGHT_MARK + verdict.model_dump_json()
@@ -114,7 +114,7 @@ async def test_while_the_cache_isnt_current_each_look_asks_the_api_server(bench:
 
 async def test_after_a_gap_a_run_is_listed_once(bench: _Bench) -> None:
     await bench.to_training()
-    bench.cluster.change(kinds.JOB, "run-trainer-1", seen=False, status={"active": 1})
+    bench.cluster.edit(kinds.JOB, "run-trainer-1", seen=False, status={"active": 1})
     bench.cache.begin(kinds.JOB, None)
     bench.cluster.lists = 0
     await bench.look()
@@ -138,7 +138,7 @@ async def test_a_look_of_which_no_changes_come_doesnt_hold_for_long(bench: _Benc
 async def test_nothing_is_kept_of_a_run_that_has_ended(bench: _Bench) -> None:
     await bench.look()
     (pod,) = [name for kind, _, name in bench.cluster.objects if kind == "Pod"]
-    bench.cluster.change(kinds.POD, pod, status={"phase": "Failed"})
+    bench.cluster.edit(kinds.POD, pod, status={"phase": "Failed"})
     for _ in range(5):
         await bench.look()
     assert bench.reconciler.knows(KEY)
@@ -166,9 +166,9 @@ async def test_why_an_attempt_ended_is_read_from_the_api_server(bench: _Bench) -
     bench.cluster.put(kinds.POD, {"kind": "Pod", "metadata": meta, "status": {"phase": "Running"}})
     state = {"terminated": {"exitCode": 3, "message": "the loss is not a number"}}
     ended = {"phase": "Failed", "containerStatuses": [{"name": "trainer", "state": state}]}
-    bench.cluster.change(kinds.POD, "run-trainer-1-0", seen=False, status=ended)
+    bench.cluster.edit(kinds.POD, "run-trainer-1-0", seen=False, status=ended)
     failed = {"type": "Failed", "status": "True", "lastTransitionTime": to_text(bench.now)}
-    bench.cluster.change(kinds.JOB, "run-trainer-1", status={"conditions": [failed]})
+    bench.cluster.edit(kinds.JOB, "run-trainer-1", status={"conditions": [failed]})
     await bench.look()
     conditions = bench.cluster.objects[labels.KIND, "ns", "run"]["status"]["conditions"]
     (progressing,) = [one for one in conditions if one["type"] == "Progressing"]
@@ -178,7 +178,7 @@ async def test_why_an_attempt_ended_is_read_from_the_api_server(bench: _Bench) -
 
 async def test_a_resync_writes_what_somebody_touched_and_nothing_else(bench: _Bench) -> None:
     await bench.to_training()
-    bench.cluster.change(kinds.SERVICE, "run-inference", spec={"ports": []})
+    bench.cluster.edit(kinds.SERVICE, "run-inference", spec={"ports": []})
     writes = [call for call in await bench.look(700) if call.startswith("APPLY")]
     assert writes == ["APPLY Service/run-inference"]
 
