@@ -1,4 +1,5 @@
-"""kopf, which watches the runs, and their Workloads in Kueue's queues, and does nothing else. Every event means the same: look at the run.
+"""kopf, which watches the runs, and their Workloads in Kueue's queues, and does nothing else. Every event means the
+same: look at the run.
 
 - watches end and are opened again every few minutes and are given up when they fall silent, since a stalled watch
   looks like a quiet cluster;
