@@ -85,7 +85,7 @@ ROUTES = (
     Route(
         "GET /progress",
         "200 and a TrainerProgress",
-        "operator, every 2 s, of node 0",
+        "operator, of node 0: every 2 s, less often where it has more than 50 runs",
         "status.progress stays empty, and the run counts as training once all servers are ready",
     ),
     Route(
