@@ -28,7 +28,7 @@ from gymtrain_trainer.framework import SampleGroup, TrainingSettings
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.rollouts.build import make_worker, read_tasks
 from gymtrain_trainer.rollouts.guard import Versions
-from gymtrain_trainer.rollouts.pace import Lead, StepWait
+from gymtrain_trainer.rollouts.pace import Bounds, Lead, StepWait
 from gymtrain_trainer.rollouts.worker import RolloutWorker
 from gymtrain_trainer.weights import SyncNumbers, SyncStats
 from tests.unit.trainer.trainer_data import write_dataset, write_index
@@ -159,9 +159,10 @@ class Training:
 
 def warm_steps(load: Load) -> int:
     """Steps until a trainer that always waits has as many groups as it takes to keep all rollouts open."""
+    bounds = Bounds(load.group_size, load.groups_per_step, 1, load.staleness, load.rollouts)
     wanted, lead, steps = _SPARE * load.rollouts / load.group_size, Lead(), 0
-    while lead.groups < wanted:
-        lead, steps = lead.after(StepWait(1.0, 0), load.groups_per_step), steps + 1
+    while lead.groups < wanted and (after := lead.after(StepWait(1.0, 0), load.groups_per_step, bounds)) != lead:
+        lead, steps = after, steps + 1
     return steps
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gymtrain_api.ledger import token_digest
-from gymtrain_gateway.errors import BadCallError, RefusedError
+from gymtrain_gateway.errors import BadCallError, PodFailedError, RefusedError, TooLateError
 from gymtrain_gateway.history import PastTurn, Said, chain, past_turns, said, without_ids
 from gymtrain_gateway.lru import LRU
 from gymtrain_gateway.splice import Fork, continues, dropped, opening_of, splice, tail_of
@@ -22,6 +22,7 @@ RENDER = "/v1/chat/completions/render"
 DERENDER = "/v1/chat/completions/derender"
 DETOKENIZE = "/detokenize"
 _TEMPLATES = 256  # whose frame is kept
+_RENDERED = 1 << 22  # tokens of first prompts that are kept; 16 MiB
 _ANSWERS = 65_536  # known to say what their tokens say; some 16 MiB
 _PROMPT_END = 64  # tokens of a prompt that matter to how its answer is read: they may open a block of reasoning
 
@@ -44,11 +45,52 @@ class _Frame:
     tail: list[int]
 
 
+class FirstPrompts:
+    """Renders of conversations without an earlier answer: the rollouts of a group begin with the same one, and one call
+    serves them all. vLLM's API server, one Python process, takes as long for a render as for a short answer."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+        self._known: LRU[str, dict[str, Any]] = LRU(_RENDERED, weight=lambda rendered: len(rendered["token_ids"]))
+        self._asked: dict[str, asyncio.Task[dict[str, Any]]] = {}
+
+    async def render(self, pod: str, plain: Mapping[str, Any], deadline: Deadline) -> dict[str, Any]:
+        """vLLM's generate request for `plain`, to be read and not changed.
+
+        Raises:
+            CallError: vLLM refuses the messages, or the pod fails.
+        """
+        key = hashlib.blake2b(json.dumps([pod, plain], sort_keys=True).encode(), digest_size=16).hexdigest()
+        if (known := self._known.get(key)) is not None:
+            return known
+        if (asked := self._asked.get(key)) is not None:
+            try:
+                return await asyncio.shield(asked)
+            except (PodFailedError, TooLateError):
+                return await self._ask(pod, plain, deadline)  # that call's failure, and its deadline
+        self._asked[key] = asked = asyncio.create_task(self._ask(pod, plain, deadline))
+        asked.add_done_callback(lambda done: self._end(key, done))
+        return await asyncio.shield(asked)
+
+    async def _ask(self, pod: str, plain: Mapping[str, Any], deadline: Deadline) -> dict[str, Any]:
+        rendered = await self._upstream.ask(pod, RENDER, plain, deadline)
+        rendered["token_ids"] = array("I", map(int, rendered["token_ids"]))
+        rendered.pop("request_id", None)  # of one request; vLLM names each anew where none is given
+        return rendered
+
+    def _end(self, key: str, done: asyncio.Task[dict[str, Any]]) -> None:
+        del self._asked[key]
+        # Images and the like are large; and an error counts for those alone that asked meanwhile.
+        if not done.cancelled() and done.exception() is None and not done.result().get("features"):
+            self._known.put(key, done.result())
+
+
 class Prompter:
     """Makes prompts on a pod."""
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
+        self._firsts = FirstPrompts(upstream)
         self._frames: LRU[str, _Frame] = LRU(_TEMPLATES)
         self._same: LRU[str, bool] = LRU(_ANSWERS)
 
@@ -60,10 +102,11 @@ class Prompter:
         """
         answers = past_turns(body["messages"])
         plain = plain_request(body)
+        if not answers:
+            rendered = await self._firsts.render(pod, plain, deadline)
+            return Prompt(rendered, list(rendered["token_ids"]), "first")
         rendered = await self._upstream.ask(pod, RENDER, plain, deadline)
         full = [int(token) for token in rendered["token_ids"]]
-        if not answers:
-            return Prompt(rendered, full, "first")
         if continues(full, answers[-1].known):
             return Prompt(rendered, full, "exact")
         spliced = await self._spliced(pod, plain, full, answers, deadline, features=bool(rendered.get("features")))

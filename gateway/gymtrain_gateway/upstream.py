@@ -14,7 +14,7 @@ import aiohttp
 from gymtrain_gateway.errors import MissingRouteError, PodFailedError, RefusedError, TooLateError
 
 CONNECT_SECONDS = 30.0  # the pods are looked at all the time: a dead one is known sooner
-_SHORT_CALLS = 64  # of one pod at once; more would not be faster, and each opens a connection
+_SHORT_CALLS = 16  # of one pod and route at once; more would not be faster, and each opens a connection
 _KEEP_SECONDS = 3.0  # vLLM closes idle connections after 5 s; a request must not meet that
 _TEXT_LIMIT = 2000  # characters of a pod's error kept
 _PROBE_SECONDS = 5  # of silence on a connection, and between the probes after it
@@ -79,7 +79,10 @@ class Upstream:
 
     def __init__(self, http: aiohttp.ClientSession) -> None:
         self.http = http
-        self._short: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_SHORT_CALLS))
+        # By pod and route: an answer that is there doesn't wait behind the prompts of rollouts that begin.
+        self._short: defaultdict[tuple[str, str], asyncio.Semaphore] = defaultdict(
+            lambda: asyncio.Semaphore(_SHORT_CALLS)
+        )
 
     async def ask(self, pod: str, path: str, body: Mapping[str, Any], deadline: Deadline) -> dict[str, Any]:
         """The answer to a call without generation. Many at once take turns: no storm of connections hits the pod.
@@ -87,7 +90,7 @@ class Upstream:
         Raises:
             CallError: as `post`.
         """
-        gate = self._short[pod]
+        gate = self._short[pod, path]
         try:
             async with asyncio.timeout(deadline.left()):
                 await gate.acquire()

@@ -50,6 +50,11 @@ class FakeVLLM:
         self.rendered: list[dict[str, Any]] = []  # bodies of render requests, and of completions
         self.grammar: dict[str, Any] | None = None  # structured outputs that vLLM makes of a tool choice or a format
         self.generated = 0
+        self.request_ids: set[str] = set()  # of calls to generate, which vLLM refuses to run twice under one
+        self.render_fails = 0  # that many times
+        self.render_slowly = asyncio.Event()
+        self.render_slowly.set()
+        self.waiting = 0  # calls to generate that hang
         self.cancelled = 0
         self.server: TestServer | None = None
 
@@ -115,6 +120,10 @@ class FakeVLLM:
         self._scale_out("render")
         body = await request.json()
         self.rendered.append(body)
+        await self.render_slowly.wait()
+        if self.render_fails:
+            self.render_fails -= 1
+            return web.json_response({"error": {"message": "busy"}}, status=503)
         if body.get("temperature") == "hot":
             return web.json_response({"error": {"message": "temperature: no number"}}, status=400)
         ids = self.template(body["messages"], ask=body.get("add_generation_prompt", True))
@@ -123,7 +132,13 @@ class FakeVLLM:
         if self.grammar is not None:
             sampling["structured_outputs"] = self.grammar
         return web.json_response(
-            {"token_ids": ids, "sampling_params": sampling, "features": None, "model": body.get("model")}
+            {
+                "request_id": f"rendered-{len(self.rendered)}",
+                "token_ids": ids,
+                "sampling_params": sampling,
+                "features": None,
+                "model": body.get("model"),
+            }
         )
 
     async def _generate(self, request: web.Request) -> web.Response:
@@ -135,12 +150,19 @@ class FakeVLLM:
             self.label = "default"
             assert request.transport is not None
             request.transport.abort()
+        request_id = body.get("request_id", f"generated-{self.generated}-{len(self.request_ids)}")
+        if request_id in self.request_ids:
+            return web.json_response({"error": {"message": f"request {request_id} runs already"}}, status=400)
+        self.request_ids.add(request_id)
         label = body["model"] if body["model"] in self.adapters else self.label
+        self.waiting += 1
         try:
             await self.hang.wait()
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
+        finally:
+            self.waiting -= 1
         text = self.answers.popleft() if self.answers else "ok"
         most = body["sampling_params"].get("max_tokens", _CONTEXT - len(body["token_ids"]))
         ids = (tokens(text, sampled=True) + ([] if self.cut else [END]))[:most]
@@ -195,6 +217,10 @@ class FakeVLLM:
             return answer
         self.calls.append("completions")
         self.rendered.append(body)
+        await self.render_slowly.wait()
+        if self.render_fails:
+            self.render_fails -= 1
+            return web.json_response({"error": {"message": "busy"}}, status=503)
         await self.hang.wait()
         choice = {"text": "ok", "prompt_token_ids": [1, 2], "token_ids": [3], "finish_reason": "stop"}
         return web.json_response({"choices": [choice]})

@@ -1,5 +1,6 @@
 """Conversations of several turns through the gateway."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -58,6 +59,51 @@ async def test_every_turn_begins_with_the_tokens_of_the_one_before(start: Start)
         messages += [message, user(f"q{turn + 1}")]
     # what came between the turns is the template's
     assert before[: len(pod.template([user("q0")], ask=True))] == pod.template([user("q0")], ask=True)
+
+
+async def test_rollouts_that_begin_alike_share_one_render(start: Start) -> None:
+    pod = FakeVLLM()
+    bench = await start(pod)
+    first = await asyncio.gather(*(ask(bench, [user("q")]) for _ in range(4)))
+    later, _ = await ask(bench, [user("q")])
+    assert len(pod.rendered) == 1
+    assert {tuple(message["prompt_token_ids"]) for message, _ in first} == {tuple(later["prompt_token_ids"])}
+    assert pod.generated == 5
+    assert len(pod.request_ids) == 5, "of one request, though rendered once"
+
+
+async def test_other_settings_are_another_render(start: Start) -> None:
+    pod = FakeVLLM()
+    bench = await start(pod)
+    for most in (3, 4, 3):
+        message, _ = await ask(bench, [user("q")], max_tokens=most)
+        assert len(message["generation_token_ids"]) == min(most, 3)
+    assert len(pod.rendered) == 2
+
+
+async def test_a_render_that_fails_is_asked_for_again(start: Start) -> None:
+    pod = FakeVLLM()
+    bench = await start(pod)
+    pod.render_fails = 1
+    answers = await asyncio.gather(*(ask(bench, [user("q")]) for _ in range(4)))
+    assert len(answers) == 4
+    await ask(bench, [user("q")])
+    assert len(pod.rendered) <= 5
+
+
+async def test_an_answer_does_not_wait_behind_the_prompts_of_others(start: Start) -> None:
+    pod = FakeVLLM()
+    bench = await start(pod, max_in_flight=64, rollouts=64)
+    pod.hang.clear()
+    early = asyncio.create_task(ask(bench, [user("early")]))
+    await bench.until(lambda: pod.waiting == 1)
+    pod.render_slowly.clear()
+    others = [asyncio.create_task(ask(bench, [user(f"q{number}")])) for number in range(40)]
+    await bench.until(lambda: len(pod.rendered) > 1)
+    pod.hang.set()
+    await early
+    pod.render_slowly.set()
+    await asyncio.gather(*others)
 
 
 async def test_without_ids_in_the_history_the_template_would_break_the_prefix(start: Start) -> None:

@@ -74,7 +74,7 @@ def simulate(bounds: Bounds, steps: int, duration: Callable[[int], float]) -> Do
         left = len(waiting)
         pass_until(now + STEP_SECONDS, taken)
         used += taken
-        lead = lead.after(StepWait(waited / (now - began), left), per_step)
+        lead = lead.after(StepWait(waited / (now - began), left), per_step, bounds)
         pass_until(now + SYNC_SECONDS, 0)
         version += 1
         done.waited += waited

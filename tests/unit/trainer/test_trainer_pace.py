@@ -47,19 +47,28 @@ def test_no_more_run_or_wait_than_the_trainer_was_seen_to_need() -> None:
 
 @pytest.mark.parametrize(("share", "more"), [(0.02, 41), (0.1, 45), (0.5, 50), (1.0, 50)])
 def test_a_trainer_that_waited_gets_as_much_more_as_it_lacked_and_at_most_a_quarter(share: float, more: int) -> None:
-    assert Lead(40).after(StepWait(share, 0), 4) == Lead(more)
+    assert Lead(40).after(StepWait(share, 0), 4, replace(BOUNDS, max_staleness=16)) == Lead(more)
+
+
+def test_the_lead_ends_at_what_staleness_allows_to_run() -> None:
+    """Where the servers are the slower side the trainer always waits: more groups would only be slower, each."""
+    lead = Lead(8)
+    for _ in range(50):
+        lead = lead.after(StepWait(0.5, 0), 4, BOUNDS)
+    assert lead == Lead(12)
+    assert lead.after(StepWait(0.0, 9), 4, BOUNDS) == Lead(11)
 
 
 def test_one_that_left_more_than_a_step_waiting_gets_one_less() -> None:
-    assert Lead(8).after(StepWait(0.0, 6), 4) == Lead(7)
+    assert Lead(8).after(StepWait(0.0, 6), 4, BOUNDS) == Lead(7)
 
 
 def test_one_that_neither_waited_nor_left_much_gets_what_it_had() -> None:
-    assert Lead(8).after(StepWait(0.0, 5), 4) == Lead(8)
+    assert Lead(8).after(StepWait(0.0, 5), 4, BOUNDS) == Lead(8)
 
 
 def test_the_lead_is_never_below_a_step() -> None:
-    assert Lead(4).after(StepWait(0.0, 9), 4) == Lead(4)
+    assert Lead(4).after(StepWait(0.0, 9), 4, BOUNDS) == Lead(4)
 
 
 def test_on_policy_nothing_starts_from_a_steps_end_until_its_weights_are_synced() -> None:

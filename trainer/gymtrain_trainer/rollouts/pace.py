@@ -106,12 +106,13 @@ class Lead:
 
     groups: int = 0
 
-    def after(self, wait: StepWait, step: int) -> "Lead":
+    def after(self, wait: StepWait, step: int, bounds: Bounds) -> "Lead":
         """The next one. `step`: groups of a step."""
         if not self.groups:
             return Lead(2 * step)  # the first step had no predecessor that it could have been prepared in
         if wait.share > _WAITS:
-            return Lead(math.ceil(self.groups * min(_MORE, 1 / max(1 - wait.share, 1e-9))))
+            most = max(self.groups, (1 + bounds.max_staleness) * bounds.sync_every_steps * step)
+            return Lead(min(most, math.ceil(self.groups * min(_MORE, 1 / max(1 - wait.share, 1e-9)))))
         return Lead(max(step, self.groups - 1)) if wait.left >= _SPARE * step else self
 
 

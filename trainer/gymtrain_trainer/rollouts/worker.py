@@ -134,7 +134,7 @@ class RolloutWorker:
     def use(self) -> list[UsedGroup]:
         """The groups of the step that has ended; once a step, in the trainer's thread."""
         used = self.buffer.use()
-        self._lead = self._lead.after(self.buffer.wait, len(used))
+        self._lead = self._lead.after(self.buffer.wait, len(used), self._settings.bounds)
         self._positions.done([one.group.id for one in used])
         return used
 
