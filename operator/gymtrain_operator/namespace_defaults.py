@@ -1,6 +1,7 @@
 """Reading what a namespace has for all of its runs: its GymTrainingDefaults, and what its quotas require.
 
-Many runs of one namespace may start at once, so an answer serves for a few seconds.
+A run that starts is looked at several times, so an answer serves for a few seconds. A run's first look reads anew: who
+applies defaults and then a run means these defaults.
 """
 
 from collections.abc import Iterable
@@ -24,14 +25,14 @@ class NamespaceReader:
         self._cluster = cluster
         self._known: dict[str, tuple[float, NamespaceDefaults]] = {}
 
-    async def read(self, namespace: str, now: float) -> NamespaceDefaults:
-        """Returns the defaults of a namespace, at most REMEMBER_SECONDS old.
+    async def read(self, namespace: str, now: float, *, afresh: bool = False) -> NamespaceDefaults:
+        """Returns the defaults of a namespace, at most REMEMBER_SECONDS old, or as they are now.
 
         Raises:
             KubeError: the API server doesn't answer.
         """
         at, found = self._known.get(namespace, (0.0, None))
-        if found is None or not 0 <= now - at < REMEMBER_SECONDS:
+        if found is None or afresh or not 0 <= now - at < REMEMBER_SECONDS:
             found = await self._read(namespace)
             if len(self._known) >= _MOST_NAMESPACES:
                 self._known.clear()

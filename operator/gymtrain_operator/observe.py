@@ -96,7 +96,8 @@ class Observer:
         if run.deleting or run.spec is None:
             return seen
         if not keeps_defaults(run):
-            seen = replace(seen, namespace=await self._namespaces.read(run.namespace, now))
+            first = run.status.observed_generation is None
+            seen = replace(seen, namespace=await self._namespaces.read(run.namespace, now, afresh=first))
         if has_ended(run.status):
             return seen
         verdict = stored_verdict(children, run.name)

@@ -388,7 +388,7 @@ def test_a_run_that_is_applied_anew_at_once_trains_with_objects_of_its_own(
     def owned() -> bool:
         found = runs.list("jobs,secrets,serviceaccounts,roles,rolebindings")
         owners = [one["metadata"].get("ownerReferences", [{}])[0].get("uid") for one in found]
-        return owners.count(uid) == 5 and set(owners) <= {uid, None}
+        return owners.count(uid) == 6 and set(owners) <= {uid, None}  # two Secrets: the broker's and vLLM's
 
     eventually(owned, "all that it needs is its own, and nothing is left of the first", 120)
     (token,) = (one for one in runs.list("secrets") if one["metadata"]["name"].startswith("again-broker"))

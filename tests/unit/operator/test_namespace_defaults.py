@@ -30,6 +30,15 @@ async def test_an_answer_serves_for_a_few_seconds() -> None:
     assert (await reader.read("ns", 100.0 + REMEMBER_SECONDS)).defaults == RunDefaults(storage_class_name="fast")
 
 
+async def test_a_runs_first_look_reads_anew() -> None:
+    cluster = FakeKubeClient()
+    reader = NamespaceReader(cluster)
+    await reader.read("ns", 100.0)
+    cluster.put(kinds.DEFAULTS, _object("default", {"storageClassName": "fast"}))
+    assert (await reader.read("ns", 100.1, afresh=True)).defaults == RunDefaults(storage_class_name="fast")
+    assert (await reader.read("ns", 100.2)).defaults == RunDefaults(storage_class_name="fast")
+
+
 async def test_defaults_that_can_not_be_read_are_an_error_that_names_the_key() -> None:
     cluster = FakeKubeClient()
     cluster.put(kinds.DEFAULTS, _object("default", {"ttlSecondsAfterFinished": "soon"}))
