@@ -158,11 +158,11 @@ def _ours(chain: Chain, work: Path, root: Path, end: float) -> dict[str, Any]:
         vllm = stack.enter_context(serve)
         for name, command in (("gateway", ["gymtrain_gateway"]), ("agent", agent)):
             stack.enter_context(_process(command, work / f"{name}.log", shared | {"CUDA_VISIBLE_DEVICES": ""}))
-        address = f"{_HOST}:{ports['inference']}"
-        wait_until_up(vllm, address, work / "vllm.log", _start_seconds(end))
+        # Beside vLLM, which it waits for: each takes half a minute to import what it needs.
         log = work / TRAINER_LOG
         environment = shared | {"CUDA_VISIBLE_DEVICES": "0" if chain.one_gpu else "1"}
         trainer = stack.enter_context(_process(["benchmarks.gpu.chain.trainer"], log, environment))
+        wait_until_up(vllm, f"{_HOST}:{ports['inference']}", work / "vllm.log", _start_seconds(end))
         _wait(trainer, end, log)
     return _measured(root, run, log, Tails(chain.slow))
 
