@@ -101,6 +101,8 @@ class Chat:
             temperatures=sampled.temperatures,
             times=CallTimes(seconds=deadline.passed, queued=queued, sampled=in_vllm),
         )
+        if generated.stop_string is None:  # else the message says less than its tokens
+            self._prompter.remember(prompt.tokens, generated.tokens, answer["choices"][0]["message"])
         self._note(body, prompt, generated, entry)
         return ChatAnswer(answer, entry, prompt.fork.reason if prompt.fork else "")
 

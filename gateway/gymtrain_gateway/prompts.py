@@ -114,6 +114,10 @@ class Prompter:
             return Prompt(rendered, full, "forked", spliced)
         return Prompt(rendered, spliced, "exact")
 
+    def remember(self, prompt: Sequence[int], output: Sequence[int], message: Mapping[str, Any]) -> None:
+        """Notes what vLLM's parsers made of an answer, so that the next turn needn't ask them again."""
+        self._same.put(_same_key(prompt, output, said(message)), value=True)
+
     async def _spliced(
         self,
         pod: str,
@@ -181,9 +185,8 @@ class Prompter:
     async def _says(self, pod: str, plain: dict[str, Any], turn: PastTurn, tail: list[int], deadline: Deadline) -> bool:
         """Whether the message of an answer says what its tokens say, as vLLM's own parsers read them."""
         wanted = said(turn.message)
-        text = hashlib.sha256(repr(wanted).encode(errors="surrogatepass")).hexdigest()
-        key = f"{token_digest(turn.prompt[-_PROMPT_END:], turn.output)} {text}"
-        if self._same.get(key):  # as read for an earlier turn: a long conversation is not read again at each one
+        key = _same_key(turn.prompt, turn.output, wanted)
+        if self._same.get(key):  # as made or read for an earlier turn: a long conversation isn't read again at each one
             return True
         whole = turn.output[:-1] if tail and turn.output[-1:] == tail[:1] else turn.output
         same = await self._read(pod, plain, turn.prompt, whole, deadline) == wanted
@@ -206,6 +209,11 @@ class Prompter:
         if plain.get("parallel_tool_calls") is False:
             message["tool_calls"] = (message.get("tool_calls") or [])[:1]
         return said(message)
+
+
+def _same_key(prompt: Sequence[int], output: Sequence[int], words: Said) -> str:
+    text = hashlib.sha256(repr(words).encode(errors="surrogatepass")).hexdigest()
+    return f"{token_digest(prompt[-_PROMPT_END:], output)} {text}"
 
 
 def plain_request(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -48,6 +48,7 @@ class FakeVLLM:
         self.hang.set()
         self.calls: list[str] = []
         self.rendered: list[dict[str, Any]] = []  # bodies of render requests, and of completions
+        self.derendered = 0  # answers
         self.grammar: dict[str, Any] | None = None  # structured outputs that vLLM makes of a tool choice or a format
         self.generated = 0
         self.request_ids: set[str] = set()  # of calls to generate, which vLLM refuses to run twice under one
@@ -180,6 +181,7 @@ class FakeVLLM:
 
     async def _derender(self, request: web.Request) -> web.Response:
         self._scale_out("derender")
+        self.derendered += 1
         body = await request.json()
         choice = body["generate_response"]["choices"][0]
         text = text_of(choice["token_ids"])

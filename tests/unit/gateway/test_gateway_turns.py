@@ -61,6 +61,13 @@ async def test_every_turn_begins_with_the_tokens_of_the_one_before(start: Start)
     assert before[: len(pod.template([user("q0")], ask=True))] == pod.template([user("q0")], ask=True)
 
 
+async def test_each_answer_is_read_once_however_many_turns_follow(start: Start) -> None:
+    pod = FakeVLLM()
+    bench = await start(pod)
+    await played(bench, 4)
+    assert pod.derendered == 4
+
+
 async def test_rollouts_that_begin_alike_share_one_render(start: Start) -> None:
     pod = FakeVLLM()
     bench = await start(pod)
