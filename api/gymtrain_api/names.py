@@ -190,6 +190,11 @@ def worker_network_policy(run: str) -> str:
     return f"{run}-vllm-workers"
 
 
+def gym_network_policy(run: str) -> str:
+    """Policy around the Gym servers."""
+    return f"{run}-gym"
+
+
 def sandbox_network_policy(run: str) -> str:
     """NetworkPolicy for the sandboxes."""
     return f"{run}-sandboxes"

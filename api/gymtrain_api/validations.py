@@ -12,7 +12,14 @@ from typing import Literal
 from gymtrain_api.names import MAX_RUN_NAME
 from gymtrain_api.resume import RESUME_PATTERN
 from gymtrain_api.sources import DATA_SOURCE_PATTERN, MODEL_SOURCE_PATTERN, PUSH_PATTERN, REMOTE_PATTERN
-from gymtrain_api.spec import CIDR_PATTERN, DECIMAL_PATTERN, GPU_RESOURCE_PATTERN, IMAGE_PATTERN, SIZE_PATTERN
+from gymtrain_api.spec import (
+    CIDR_PATTERN,
+    DECIMAL_PATTERN,
+    GPU_RESOURCE_PATTERN,
+    IMAGE_PATTERN,
+    NAME_PATTERN,
+    SIZE_PATTERN,
+)
 from gymtrain_api.spec.training import Checkpoint
 
 # A CEL rule checks a field's pattern and shows the value followed by this message. The API server's own
@@ -27,6 +34,7 @@ PATTERN_MESSAGES = {
     DECIMAL_PATTERN: "must be a decimal number such as 0.05, written in quotes",
     SIZE_PATTERN: "must be a size such as 20Gi or 500Mi",
     CIDR_PATTERN: "must be an address range such as 10.0.0.0/8 or 0.0.0.0/0",
+    NAME_PATTERN: "must be a name of lower-case letters, digits and -, such as judges",
     RESUME_PATTERN: "must be RUN, RUN/checkpoint-STEP or RUN/best, with /previous-N after RUN for what was set aside",
     GPU_RESOURCE_PATTERN: "must be an extended resource such as nvidia.com/gpu or amd.com/gpu",
     IMAGE_PATTERN: "must be an image name such as docker.io/library/debian:trixie",
@@ -350,6 +358,13 @@ _COMBINATIONS = (
         rule="self.stallTimeoutSeconds >= self.timeoutSeconds",
         message="stallTimeoutSeconds must be at least timeoutSeconds: otherwise one slow rollout fails the attempt",
         field="stallTimeoutSeconds",
+    ),
+    Rule(
+        at="spec.gym.egress",
+        rule="!has(self.ports) || size(self.ports) == 0 || (has(self.cidrs) && size(self.cidrs) > 0) || "
+        "(has(self.namespaces) && size(self.namespaces) > 0)",
+        message="ports open nothing without cidrs or namespaces: set one of these, or remove ports",
+        field="ports",
     ),
     Rule(
         at="spec.sandboxes.network",

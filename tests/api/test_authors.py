@@ -37,6 +37,7 @@ GUARDED: dict[str, Object] = {
     "spec.model.source": {"model": {"source": "pvc://weights/qwen"}},
     "spec.gym.image": {"gym": {"image": "mine/gym:1"}},
     "spec.gym.template": {"gym": {"template": {"spec": {"schedulerName": "theirs"}}}},
+    "spec.gym.egress": {"gym": {"egress": {"cidrs": ["10.0.0.0/8"]}}},
     "spec.gym.servers.judge": {"gym": {"servers": {"judge": {"template": {"spec": {"dnsPolicy": "Default"}}}}}},
     "spec.gym.env KEY": {"gym": {"env": [{"name": "PLAIN", "value": "1"}, _FROM_SECRET]}},
     "spec.data.train pvc://datasets/train.jsonl": {"data": {"train": [{"source": "pvc://datasets/train.jsonl"}]}},
@@ -88,7 +89,7 @@ GUARDED: dict[str, Object] = {
 }
 # Fields that carry an image, a pod's settings, or the name of something that only a pod can reach.
 _TELLING = re.compile(
-    r"image|template|secret|service_account|priority_class|claim|resume|^env$|^source$|^push$|^volume$|^sandboxes$"
+    r"image|template|egress|secret|service_account|priority_class|claim|resume|^env$|^source$|^push$|^volume$|^sandboxes$"
 )
 
 

@@ -409,6 +409,9 @@ ALLOWED: dict[str, dict[str, Any]] = {
         inference={"nodes": 2},
     ),
     "no agents": smallest_run(rollout={"mode": "Verify"}, gateway={"replicas": 2}),
+    "Gym servers that reach a judge": smallest_run(
+        gym={"configPaths": ["a.yaml"], "egress": {"cidrs": ["10.0.0.0/8"], "namespaces": ["judges"], "ports": [443]}}
+    ),
     "sandboxes": smallest_run(sandboxes={}),
     "sandboxes by agent-sandbox": smallest_run(sandboxes={"backend": "AgentSandbox", "warmPools": [{"image": "a:1"}]}),
     "sandboxes with all": smallest_run(

@@ -10,6 +10,7 @@ from gymtrain_api.spec.base import (
     DECIMAL_PATTERN,
     GPU_RESOURCE_PATTERN,
     IMAGE_PATTERN,
+    NAME_PATTERN,
     SIZE_PATTERN,
     PodSettings,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "DECIMAL_PATTERN",
     "GPU_RESOURCE_PATTERN",
     "IMAGE_PATTERN",
+    "NAME_PATTERN",
     "SIZE_PATTERN",
     "CorrectionMode",
     "Data",

@@ -11,6 +11,7 @@ type KubernetesObject = dict[str, Any]
 
 DECIMAL_PATTERN = r"^[0-9]+(\.[0-9]+)?$"
 SIZE_PATTERN = r"^[0-9]+(\.[0-9]+)?(Ki|Mi|Gi|Ti|k|M|G|T)?$"
+NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 CIDR_PATTERN = r"^[0-9a-fA-F.:]+/[0-9]{1,3}$"
 IMAGE_PATTERN = r"^[a-zA-Z0-9][-a-zA-Z0-9._:/@]*$"
 GPU_RESOURCE_PATTERN = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/[a-zA-Z0-9]([-a-zA-Z0-9_.]*[a-zA-Z0-9])?)?$"

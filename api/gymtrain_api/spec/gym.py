@@ -4,13 +4,30 @@ from typing import Annotated
 
 from pydantic import Field
 
-from gymtrain_api.spec.base import KubernetesObject, PodSettings
+from gymtrain_api.spec.base import CIDR_PATTERN, NAME_PATTERN, KubernetesObject, PodSettings, Spec
 
 
 class GymServer(PodSettings):
     """Pod settings of one Gym server."""
 
     replicas: int = Field(1, ge=0, le=256, description="Pods of this server.")
+
+
+class GymEgress(Spec):
+    """What Gym servers reach beside the run's own pods and DNS."""
+
+    cidrs: list[Annotated[str, Field(pattern=CIDR_PATTERN, max_length=64)]] = Field(
+        default_factory=list,
+        max_length=64,
+        description="Address ranges, except the metadata services of clouds in wider ranges. [0.0.0.0/0] is every IPv4 "
+        "address. To some network plugins a range never means pods of the cluster: name their namespaces.",
+    )
+    namespaces: list[Annotated[str, Field(pattern=NAME_PATTERN, max_length=63)]] = Field(
+        default_factory=list, max_length=64, description="Namespaces whose pods Gym servers reach, such as a judge's."
+    )
+    ports: list[Annotated[int, Field(ge=1, le=65535)]] = Field(
+        default_factory=list, max_length=64, description="TCP ports that are opened there. Defaults to all."
+    )
 
 
 class Gym(PodSettings):
@@ -33,4 +50,9 @@ class Gym(PodSettings):
         default_factory=list,
         description="Environment of every Gym server (EnvVar; secrets by valueFrom.secretKeyRef), for ${oc.env:NAME} "
         "in the Gym config, such as keys of judge models and external services.",
+    )
+    egress: GymEgress | None = Field(
+        None,
+        description="What Gym servers reach beside the run's own pods and DNS: judges, tools and downloads of an "
+        "environment. By default nothing. Can change during a run.",
     )

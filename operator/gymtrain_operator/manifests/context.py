@@ -55,10 +55,12 @@ class KeptNames:
     Attributes:
         gym_servers: of the Services of Gym servers, by the server's label.
         broker_identity: None where the run has no broker yet.
+        open_gym: whether its Gym servers started in a release that let them reach everything, which they may rely on.
     """
 
     gym_servers: Mapping[str, str] = field(default_factory=dict)
     broker_identity: str | None = None
+    open_gym: bool = False
 
 
 @dataclass(frozen=True)

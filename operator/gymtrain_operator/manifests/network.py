@@ -1,6 +1,7 @@
 """The NetworkPolicies around a run: NeMo Gym's, vLLM's and the trainer's servers have no authentication.
 
-    Gym servers, gateway, preflight   ◄── all pods of the run but sandboxes, the operator
+    Gym servers, gateway, preflight   ◄── all pods of the run but sandboxes, the operator; Gym servers reach gateway,
+                                          broker, sandboxes, each other, and what the spec opens
     vLLM, trainer                     ◄── gateway, vLLM and its workers, trainer, the operator
     workers of vLLM                   ◄── vLLM and its workers, trainer
     broker                            ◄── Gym servers, trainer, the operator
@@ -13,8 +14,10 @@ several pods, for each token. Those that are workers serve nobody, so not even t
 
 A policy only adds to what others let in, so each pod is selected by one of them, and by that for scrapers.
 
-Gym servers and preflight run others' code and judge with models that may be anywhere, so all is open to them but the
-addresses at which clouds hand a node's credentials to whoever asks. The gateway shares their policy.
+Gym servers run others' code: they reach what they call in the run, name servers, and what the spec opens. Preflight
+runs the same code and fetches models and data, so all is open to it but the addresses at which clouds hand a node's
+credentials to whoever asks. The gateway shares its policy, and so do Gym servers of runs that began before they had
+their own.
 """
 
 from ipaddress import IPv4Network, IPv6Network, ip_network
@@ -39,11 +42,9 @@ _WITH_OWN_POLICY = [*_INNER, labels.Role.BROKER, labels.Role.SANDBOX]
 def network_policies(run: RunContext) -> list[Object]:
     """Builds all policies of a run."""
     workers = [labels.Role.INFERENCE_WORKER] if run.spec.inference.nodes > 1 else []
-    outer = _ingress(
-        run,
-        _pods(run, "NotIn", [*_WITH_OWN_POLICY, *workers]),
-        [_pods(run, "NotIn", [labels.Role.SANDBOX]), _OPERATOR],
-    )
+    all_but_sandboxes = [_pods(run, "NotIn", [labels.Role.SANDBOX]), _OPERATOR]
+    gym = [] if run.kept.open_gym else [labels.Role.GYM]
+    outer = _ingress(run, _pods(run, "NotIn", [*_WITH_OWN_POLICY, *workers, *gym]), all_but_sandboxes)
     outer |= {"policyTypes": ["Ingress", "Egress"], "egress": _ANYWHERE_BUT_METADATA}
     clients = [labels.Role.GATEWAY, *_INNER, *workers]
     inner = _ingress(run, _pods(run, "In", _INNER), [_pods(run, "In", clients), _OPERATOR])
@@ -51,6 +52,10 @@ def network_policies(run: RunContext) -> list[Object]:
         _policy(run, names.network_policy(run.name), outer),
         _policy(run, names.inner_network_policy(run.name), inner),
     ]
+    if gym:
+        servers = _ingress(run, _pods(run, "In", gym), all_but_sandboxes)
+        servers |= {"policyTypes": ["Ingress", "Egress"], "egress": _from_gym(run)}
+        policies.append(_policy(run, names.gym_network_policy(run.name), servers))
     if workers:
         group = _ingress(run, _pods(run, "In", workers), [_pods(run, "In", [*_INNER, *workers])])
         policies.append(_policy(run, names.worker_network_policy(run.name), group))
@@ -74,6 +79,26 @@ def around_scraped(run: RunContext) -> Object | None:
     roles = [role for role in scrapers.roles if role != labels.Role.BROKER or run.spec.sandboxes is not None]
     rule = scrapers.rule(roles)
     return rule and {"podSelector": _pods(run, "In", roles), "policyTypes": ["Ingress"], "ingress": [rule]}
+
+
+def _from_gym(run: RunContext) -> list[Object]:
+    """Opens what Gym servers call in the run, name servers, and what the spec says."""
+    called = [labels.Role.GYM, labels.Role.GATEWAY, labels.Role.BROKER, labels.Role.SANDBOX]
+    rules: list[Object] = [
+        {"to": [{"podSelector": _pods(run, "In", called)}]},
+        {"ports": _dns_ports()},  # name servers may be anywhere (NodeLocal DNSCache)
+    ]
+    egress = run.spec.gym.egress
+    if egress is None:
+        return rules
+    namespaces = [
+        {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}} for name in egress.namespaces
+    ]
+    to = [*({"ipBlock": _block(cidr)} for cidr in egress.cidrs), *namespaces]
+    if to:
+        ports = [{"port": port, "protocol": "TCP"} for port in egress.ports]
+        rules.append({"to": to} | ({"ports": ports} if ports else {}))
+    return rules
 
 
 def _around_sandboxes(run: RunContext) -> Object:

@@ -37,7 +37,7 @@ _UNCHECKED: Mapping[str, Mapping[str, bool | set[str]] | set[str] | bool] = {
     "ttl_seconds_after_finished": True,
     "inference": {"replicas", "min_replicas", "resources"},
     "trainer": {"resources": True, "checkpoint": {"retain"}},
-    "gym": {"resources"},
+    "gym": {"resources", "egress"},
     "gateway": True,
 }
 

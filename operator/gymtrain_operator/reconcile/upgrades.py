@@ -98,12 +98,14 @@ def kept_names(children: Children, run: str) -> KeptNames:
     suspended."""
     services = [one for one in children.of("Service") if not is_deleting(one)]
     servers = {labels_of(one)[labels.SERVER]: name_of(one) for one in services if labels.SERVER in labels_of(one)}
+    # Policies are written before Services.
+    open_gym = bool(servers) and children.get("NetworkPolicy", names.gym_network_policy(run)) is None
     service = next((one for one in services if name_of(one) == names.broker(run)), None)
     if service is None:
-        return KeptNames(servers)
+        return KeptNames(servers, open_gym=open_gym)
     notes = service["metadata"].get("annotations") or {}
     # Before it was noted the identity had the name of the Service.
-    return KeptNames(servers, notes.get(labels.BROKER_IDENTITY) or names.broker(run))
+    return KeptNames(servers, notes.get(labels.BROKER_IDENTITY) or names.broker(run), open_gym)
 
 
 def outdated_policies(children: Children, run: RunContext) -> Changes:

@@ -6,6 +6,7 @@ import pytest
 
 from gymtrain_api import labels, names
 from gymtrain_api.sandboxes import SandboxBackend
+from tests.support.policies import lets_out
 from tests.support.world import World, applied, deleted
 
 RUN = "reasoning-gym"
@@ -29,6 +30,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
         patch.setattr(names, "network_policy", lambda run: run)
         world.to_training()
     del world.objects["Service"][f"{RUN}-broker"]["metadata"]["annotations"][labels.BROKER_IDENTITY]
+    del world.objects["NetworkPolicy"][f"{RUN}-gym"]
     return world
 
 
@@ -56,6 +58,14 @@ def test_the_fence_under_the_old_name_goes_when_the_new_one_stands(world: World)
         f"{RUN}-{part}" for part in ("broker", "sandboxes", "servers", "training")
     ]
     world.settle(5)
+
+
+def test_gym_servers_that_reached_everything_still_do(world: World) -> None:
+    """Their judge may be anywhere, and nobody asked whether."""
+    world.settle(5)
+    policies = list(world.objects["NetworkPolicy"].values())
+    assert lets_out(policies, labels.run_labels(RUN, labels.Role.GYM), "93.184.215.14", 443)
+    assert not lets_out(policies, labels.run_labels(RUN, labels.Role.GYM), "169.254.169.254", 80)
 
 
 def test_the_next_attempt_mounts_the_token_that_the_broker_has(world: World) -> None:

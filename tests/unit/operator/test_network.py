@@ -124,7 +124,7 @@ def test_pods_of_another_run_reach_nothing(target: Role) -> None:
 
 def test_the_operator_is_let_in_everywhere_but_in_sandboxes() -> None:
     policies = [policy for policy in _with_sandboxes() if policy["metadata"]["name"] != "run-sandboxes"]
-    assert len(policies) == 3
+    assert len(policies) == 4
     for policy in policies:
         peers = policy["spec"]["ingress"][0]["from"]
         assert peers[-1]["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "gymtrain-system"}
@@ -134,12 +134,59 @@ def test_the_fences_stand_before_any_pod() -> None:
     world = World()
     done = world.reconcile()
     kinds = [manifest["kind"] for manifest in done.apply]
-    assert kinds.count("NetworkPolicy") == 2
+    assert kinds.count("NetworkPolicy") == 3
     assert kinds.index("Pod") > max(n for n, kind in enumerate(kinds) if kind == "NetworkPolicy")
 
 
-@pytest.mark.parametrize("role", [Role.GYM, Role.PREFLIGHT])
-def test_others_code_reaches_the_network_but_no_metadata_service(role: Role) -> None:
+def _reached(**egress: Any) -> list[str]:
+    world = World(gym={"configPaths": ["a.yaml"], **({"egress": egress} if egress else {})}).to_servers()
+    pod = labels.run_labels("run", Role.GYM)
+    addresses = (
+        ("93.184.215.14", 443),
+        ("93.184.215.14", 80),
+        ("10.96.0.1", 443),
+        ("10.96.0.10", 53),
+        ("169.254.169.254", 80),
+    )
+    policies = list(world.objects["NetworkPolicy"].values())
+    return [f"{address}:{port}" for address, port in addresses if lets_out(policies, pod, address, port)]
+
+
+def test_gym_servers_reach_name_servers_and_no_other_address() -> None:
+    assert _reached() == ["10.96.0.10:53"]
+
+
+def test_gym_servers_reach_what_the_spec_opens_but_no_metadata_service() -> None:
+    assert _reached(cidrs=["0.0.0.0/0"]) == ["93.184.215.14:443", "93.184.215.14:80", "10.96.0.1:443", "10.96.0.10:53"]
+    assert _reached(cidrs=["93.184.0.0/16"], ports=[443]) == ["93.184.215.14:443", "10.96.0.10:53"]
+
+
+def test_gym_servers_reach_the_pods_that_they_call() -> None:
+    policy = World(sandboxes={}).to_servers().objects["NetworkPolicy"]["run-gym"]
+    (own,) = policy["spec"]["egress"][0]["to"]
+    assert own["podSelector"]["matchExpressions"][0]["values"] == ["gym", "gateway", "broker", "sandbox"]
+
+
+def test_gym_servers_reach_the_namespaces_that_the_spec_names() -> None:
+    gym = {"configPaths": ["a.yaml"], "egress": {"namespaces": ["judges"], "ports": [8000]}}
+    policy = World(gym=gym).to_servers().objects["NetworkPolicy"]["run-gym"]
+    assert policy["spec"]["egress"][-1] == {
+        "to": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "judges"}}}],
+        "ports": [{"port": 8000, "protocol": "TCP"}],
+    }
+
+
+def test_what_gym_servers_reach_can_change_during_a_run() -> None:
+    world = World().to_training()
+    world.change(gym={"configPaths": ["a.yaml"], "egress": {"cidrs": ["10.0.0.0/8"]}})
+    assert [f"{m['kind']}/{m['metadata']['name']}" for m in world.reconcile().apply] == [
+        "ConfigMap/run-run",
+        "NetworkPolicy/run-gym",
+    ]
+
+
+@pytest.mark.parametrize("role", [Role.PREFLIGHT, Role.GATEWAY])
+def test_preflight_reaches_the_network_but_no_metadata_service(role: Role) -> None:
     pod = labels.run_labels("run", role)
     policies = _with_sandboxes()
     reached = {
