@@ -98,6 +98,12 @@ def api_url() -> str:
     return os.environ.get("GYMTRAIN_API_URL", "").rstrip("/")
 
 
+def api_address() -> tuple[str, int] | None:
+    """Address of the API server, as the kubelet's variables tell each pod; None outside of a cluster."""
+    host, port = os.environ.get("KUBERNETES_SERVICE_HOST", ""), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+    return (host, int(port)) if host and port.isdigit() else None
+
+
 def api_token_file() -> Path | None:
     """Token for the API server; None: that of the ServiceAccount."""
     return _path("GYMTRAIN_API_TOKEN_FILE")

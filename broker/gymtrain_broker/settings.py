@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -46,6 +47,7 @@ class Settings:
     image_volumes: bool = False
     daemon_port: int = wiring.SANDBOX_PORT
     backend: SandboxBackend = "Pod"
+    kept_out: tuple[str, ...] = ()  # HOST:PORT that no sandbox may reach, and that each is asked about before its lease
     max_resources: Mapping[str, str] = field(default_factory=dict)  # of the cluster; the spec may have lower ones
     rhythm: Rhythm = field(default_factory=Rhythm)
 
@@ -77,8 +79,21 @@ def from_run(run: RunConfig, run_token: str) -> Settings:
         backend=environment.backend(),
         user_namespaces=environment.user_namespaces(),
         max_resources=environment.max_resources(),
+        kept_out=_kept_out(run.spec.sandboxes),
         image_volumes=environment.image_volumes(),
     )
+
+
+def _kept_out(sandboxes: Sandboxes) -> tuple[str, ...]:
+    """The API server, which is always there, unless the spec opens its address."""
+    address = environment.api_address()
+    if address is None:
+        return ()
+    network = sandboxes.network
+    ranges = [ip_network(cidr, strict=False) for cidr in network.cidrs] if network.mode == "EgressAllowed" else []
+    host, port = address
+    opened = any(ip_address(host) in one for one in ranges) and (not network.ports or port in network.ports)
+    return () if opened else (f"[{host}]:{port}" if ":" in host else f"{host}:{port}",)
 
 
 def read(path: Path, token_file: Path) -> Settings:

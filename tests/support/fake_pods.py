@@ -45,6 +45,10 @@ class FakeCluster:
         self.lose: Counter[str] = Counter()  # answers of writes, by verb, that get lost after the write was done
         self.down = False
         self.idle: dict[str, float] = {}  # seconds, by pod; others have been idle since they started
+        self.reached: set[str] | None = (
+            set()
+        )  # addresses that sandboxes reach; None: their daemon doesn't know the call
+        self.reach_calls: list[str] = []  # pods that were asked
         self.deaf: set[str] = set()  # pods whose daemon doesn't answer
         self.instances = True  # whether daemons tell which one they are
         self.resets: list[str] = []
@@ -79,6 +83,7 @@ class FakeCluster:
             [
                 web.get("/healthz", self._healthz),
                 web.get("/v1/status", self._idle_seconds),
+                web.post("/v1/reach", self._reach),
                 web.post("/v1/reset", self._reset),
                 web.route("*", "/{path:.*}", self._other),
             ]
@@ -401,6 +406,14 @@ class FakeCluster:
         if name is None:
             return refusal(503, "no daemon")
         return web.json_response({"version": "test"} | ({"instance": self.instance(name)} if self.instances else {}))
+
+    async def _reach(self, request: web.Request) -> web.Response:
+        name = self._pod_at(request)
+        if name is None or self.reached is None:
+            return refusal(503, "no daemon")
+        asked = (await request.json())["addresses"]
+        self.reach_calls.append(name)
+        return web.json_response({"reached": [address for address in asked if address in self.reached]})
 
     async def _idle_seconds(self, request: web.Request) -> web.Response:
         name = self._pod_at(request)

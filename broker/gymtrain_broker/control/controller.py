@@ -21,7 +21,7 @@ from typing import Any, assert_never
 from gymtrain_api import names
 from gymtrain_api.sandboxes import AnnouncedTask, Reason, SandboxState
 from gymtrain_broker.backends.backend import Backend
-from gymtrain_broker.control.daemons import DaemonIdle, DaemonReady, Daemons
+from gymtrain_broker.control.daemons import DaemonIdle, DaemonReady, Daemons, NetworkOpen
 from gymtrain_broker.control.pod_operations import (
     Delayed,
     MadeAhead,
@@ -51,7 +51,7 @@ from gymtrain_broker.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-type Event = PodChange | DaemonReady | DaemonIdle | Outcome
+type Event = PodChange | DaemonReady | NetworkOpen | DaemonIdle | Outcome
 
 _CURRENT_SECONDS = 150.0  # two watches
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # between tries of a write that a claim waits for
@@ -224,6 +224,10 @@ class Controller:
             case DaemonReady():
                 state.ready[event.pod.name] = Answered(event.pod.restarts, event.instance)
                 self._run_claim_of(event.pod.name)
+            case NetworkOpen():
+                holder = state.holders.get(event.pod.name)
+                if holder is not None and not holder.final:
+                    holder.message = event.why
             case DaemonIdle():
                 claim = event.claim
                 if claim.ready_at is not None:
@@ -335,9 +339,10 @@ class Controller:
     async def _until_ready(self, name: str) -> None:
         pause = self._settings.rhythm.probe_first
         while (pod := self.state.pods.get(name)) is not None and self._worth_asking(pod):
-            if (ready := await self._daemons.ask_ready(pod)) is not None:
-                self.apply(ready)
-                return
+            if (answer := await self._daemons.ask_ready(pod)) is not None:
+                self.apply(answer)
+                if isinstance(answer, DaemonReady):
+                    return
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, self._settings.rhythm.probe_most)
 

@@ -57,6 +57,7 @@ func New(options Options) *Server {
 	server.routes.HandleFunc("PUT /v1/files", server.transfer(server.unpack))
 	server.routes.HandleFunc("GET /v1/file", server.transfer(server.read))
 	server.routes.HandleFunc("PUT /v1/file", server.transfer(server.write))
+	server.routes.HandleFunc("POST /v1/reach", server.reach)
 	server.routes.HandleFunc("POST /v1/reset", server.reset)
 	server.routes.HandleFunc("/", func(response http.ResponseWriter, request *http.Request) {
 		problem{http.StatusNotFound, "no_such_call", request.Method + " " + request.URL.Path +

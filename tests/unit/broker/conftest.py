@@ -25,7 +25,7 @@ TOKEN = "run-token"
 RHYTHM = Rhythm(pause=0.02, round=0.05, probe_first=0.01, probe_most=0.02, reset=0.5, grace=0.3, remembered=60.0)
 
 
-def settings(rhythm: Rhythm = RHYTHM, daemon_port: int = 8787, **spec: Any) -> Settings:
+def settings(rhythm: Rhythm = RHYTHM, daemon_port: int = 8787, kept_out: tuple[str, ...] = (), **spec: Any) -> Settings:
     """Settings by the spec's wire names."""
     return Settings(
         run="run",
@@ -36,6 +36,7 @@ def settings(rhythm: Rhythm = RHYTHM, daemon_port: int = 8787, **spec: Any) -> S
         token_secret="run-broker-abc",
         daemon_port=daemon_port,
         rhythm=rhythm,
+        kept_out=kept_out,
     )
 
 
