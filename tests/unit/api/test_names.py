@@ -57,6 +57,7 @@ KINDS: dict[str, list[Callable[[str], Named]]] = {
         _one(
             names.network_policy,
             names.inner_network_policy,
+            names.gym_network_policy,
             names.worker_network_policy,
             names.sandbox_network_policy,
             names.broker_network_policy,
