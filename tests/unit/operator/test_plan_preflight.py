@@ -12,7 +12,7 @@ def test_a_new_run_gets_its_settings_its_fence_and_a_preflight_pod() -> None:
     world = World()
     done = world.reconcile()
     kinds = [name.split("/")[0] for name in applied(done)]
-    assert kinds == ["ConfigMap", "NetworkPolicy", "NetworkPolicy", "Pod"]
+    assert kinds == ["ConfigMap", "NetworkPolicy", "NetworkPolicy", "NetworkPolicy", "Pod"]
     assert world.status.state == "Preflight"
     assert world.condition(ConditionType.PREFLIGHT_PASSED).status == "Unknown"
 

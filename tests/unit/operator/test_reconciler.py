@@ -79,6 +79,7 @@ async def test_objects_come_before_the_status_and_the_status_before_events(bench
         "APPLY ConfigMap",
         "APPLY NetworkPolicy",
         "APPLY NetworkPolicy",
+        "APPLY NetworkPolicy",
         "CREATE Pod",
         f"PUT {labels.KIND}",
         "CREATE Event",
