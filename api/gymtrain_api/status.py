@@ -88,6 +88,20 @@ class ServerStatus(Status):
     ready: str = Field(description="Ready and wanted pods, such as 2/2.")
 
 
+class InferenceStatus(Status):
+    """The vLLM servers as an autoscaler sees them: the subresource scale reads these fields."""
+
+    replicas: int = Field(
+        0,
+        description="vLLM servers that there are, ready or not: their pods, or groups of pods where "
+        "spec.inference.nodes is above 1. 0 while the run is suspended or queued, and after its end.",
+    )
+    selector: str = Field(
+        description="Label selector of the servers' pods, in the query form (a=b,c=d). Of a group, that is its first "
+        "pod."
+    )
+
+
 class WeightSyncStatus(Status):
     """The transport in use."""
 
@@ -160,6 +174,7 @@ class GymTrainingRunStatus(Status):
         description="Conditions, one of each type.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
+    inference: InferenceStatus | None = Field(None, description="The vLLM servers, as the subresource scale has them.")
     weight_sync: WeightSyncStatus | None = Field(None, description="The weight transport in use.")
     progress: Progress | None = Field(None, description="How far training is.")
     servers: list[ServerStatus] = Field(

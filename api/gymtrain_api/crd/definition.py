@@ -43,7 +43,7 @@ def custom_resource_definition() -> dict[str, Any]:
                     "name": labels.VERSION,
                     "served": True,
                     "storage": True,
-                    "subresources": {"status": {}},
+                    "subresources": {"status": {}, "scale": _SCALE},
                     "additionalPrinterColumns": _COLUMNS,
                     "schema": {"openAPIV3Schema": run_schema()},
                 }
@@ -129,6 +129,13 @@ def _column(name: str, path: str, description: str, kind: str = "string", *, wid
     column: dict[str, Any] = {"name": name, "type": kind, "jsonPath": path, "description": description}
     return column | {"priority": 1} if wide else column
 
+
+# What `kubectl scale` and autoscalers read and write (decision 45): the number of vLLM servers.
+_SCALE = {
+    "specReplicasPath": ".spec.inference.replicas",
+    "statusReplicasPath": ".status.inference.replicas",
+    "labelSelectorPath": ".status.inference.selector",
+}
 
 _COLUMNS = [
     _column("State", ".status.state", "What the run is doing, in one word."),

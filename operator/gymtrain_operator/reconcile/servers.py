@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from gymtrain_api import labels, leader_worker_set, names
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.pods import condition
-from gymtrain_api.status import GymTrainingRunStatus, ServerKind, ServerStatus, WeightSyncStatus
+from gymtrain_api.status import GymTrainingRunStatus, InferenceStatus, ServerKind, ServerStatus, WeightSyncStatus
 from gymtrain_operator.kinds import Object
 from gymtrain_operator.manifests.broker import broker_identity, broker_objects, broker_url
 from gymtrain_operator.manifests.config_maps import (
@@ -27,7 +27,7 @@ from gymtrain_operator.reconcile import weight_sync
 from gymtrain_operator.reconcile.changes import Changes, Failure
 from gymtrain_operator.reconcile.conditions import StatedCondition, false_condition, true_condition
 from gymtrain_operator.reconcile.observation import Observation, Verdict, age_of, is_deleting, name_of
-from gymtrain_operator.reconcile.pod_diagnosis import first_problem, has_started, last_failure, node_of
+from gymtrain_operator.reconcile.pod_diagnosis import first_problem, has_started, is_over, last_failure, node_of
 from gymtrain_operator.reconcile.sandbox_backend import BackendChoice, choose_backend
 
 _PROBE_AGAIN_SECONDS = 1.0
@@ -108,6 +108,14 @@ def step(seen: Observation, run: RunContext, verdict: Verdict, before: GymTraini
         "; ".join(waiting),
         sync.failure,
     )
+
+
+def inference_status(seen: Observation) -> InferenceStatus:
+    """Returns the vLLM servers as an autoscaler sees them. It has the selector at all times: without one it would report
+    an error for a run that has only just begun, or is suspended."""
+    there = [pod for pod in seen.children.servers(labels.Role.INFERENCE) if not is_over(pod)]
+    selector = f"{labels.RUN}={seen.run.name},{labels.ROLE}={labels.Role.INFERENCE}"
+    return InferenceStatus(replicas=len(there), selector=selector)
 
 
 def _server_state(

@@ -43,9 +43,18 @@ def test_check_writes_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_there_is_a_status_subresource_and_no_scale() -> None:
+def _field(schema: dict[str, Any], path: str) -> dict[str, Any]:
+    for name in path.removeprefix(".").split("."):
+        schema = schema["properties"][name]
+    return schema
+
+
+def test_scale_reads_and_writes_fields_that_the_schema_has() -> None:
     (version,) = custom_resource_definition()["spec"]["versions"]
-    assert version["subresources"] == {"status": {}}
+    schema, subresources = version["schema"]["openAPIV3Schema"], version["subresources"]
+    assert set(subresources) == {"status", "scale"}
+    types = {key: _field(schema, path)["type"] for key, path in subresources["scale"].items()}
+    assert types == {"specReplicasPath": "integer", "statusReplicasPath": "integer", "labelSelectorPath": "string"}
 
 
 def test_every_field_is_described() -> None:
