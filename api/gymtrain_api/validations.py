@@ -257,6 +257,12 @@ _COMBINATIONS = (
     ),
     Rule(
         at="spec.inference",
+        rule="self.replicas > 0",
+        message="a run that isn't suspended has one vLLM server at least: to take all its pods away, set suspend: true",
+        field="replicas",
+    ),
+    Rule(
+        at="spec.inference",
         rule="!has(self.minReplicas) || self.minReplicas <= self.replicas",
         message="must not be more than replicas",
         field="minReplicas",

@@ -267,6 +267,12 @@ RULE_CASES: dict[str, tuple[dict[str, Any], str]] = {
         'spec.trainer.checkpoint.accessModes: Invalid value: "object": all pods of a vLLM server on several nodes read '
         "adapters from the volume: set accessModes: [ReadWriteMany] and a storageClassName that supports it",
     ),
+    "no vLLM server": (
+        smallest_run(inference={"replicas": 0}),
+        "\n* spec.inference.replicas: Invalid value: 0: spec.inference.replicas in body should be greater than or equal "
+        'to 1\n* spec.inference.replicas: Invalid value: "object": a run that isn\'t suspended has one vLLM server at '
+        "least: to take all its pods away, set suspend: true",
+    ),
     "fewest replicas above replicas": (
         smallest_run(inference={"replicas": 2, "minReplicas": 3}),
         'spec.inference.minReplicas: Invalid value: "object": must not be more than replicas',

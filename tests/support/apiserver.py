@@ -126,6 +126,13 @@ class ApiServer:
         controllers = ["deployment", "replicaset", "statefulset", "job", "garbage-collector", "namespace"]
         controllers += ["persistentvolumeclaim-protection"]  # takes the finalizer off deleted claims
         controllers += ["resourcequota"]  # a quota without a status admits nothing
+        self._start_controllers(controllers)
+
+    def start_autoscaler(self) -> None:
+        """The real controller of HorizontalPodAutoscalers, which looks at each of them every second."""
+        self._start_controllers(["horizontal-pod-autoscaler"], "--horizontal-pod-autoscaler-sync-period=1s")
+
+    def _start_controllers(self, controllers: list[str], *flags: str) -> None:
         self.run(
             "kube-controller-manager",
             f"--kubeconfig={self.kubeconfig}",
@@ -134,6 +141,7 @@ class ApiServer:
             "--secure-port=0",
             "--kube-api-qps=500",
             "--kube-api-burst=1000",
+            *flags,
         )
 
     def kubeconfig_for(self, user: str, token: str) -> Path:

@@ -1,6 +1,7 @@
 """Waiting for the run's servers, in a thread beside the loading of the model."""
 
 import asyncio
+import os
 import socket
 import threading
 import time
@@ -10,8 +11,8 @@ from concurrent.futures import Future
 import aiohttp
 
 from gymtrain_api.wiring import RunConfig
-from gymtrain_trainer.context import Context
-from gymtrain_trainer.errors import ServersError
+from gymtrain_trainer.context import Context, read_run_config
+from gymtrain_trainer.errors import ServersError, SettingsError
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.weights import NoServersError, SyncSettings, wait_for_servers
 
@@ -89,6 +90,19 @@ async def wait_for_gym(servers: Mapping[str, str], deadline_seconds: float, on_w
             await asyncio.sleep(_PERIOD_SECONDS)
 
 
+def wanted_servers(context: Context, environ: Mapping[str, str] = os.environ) -> Callable[[], int]:
+    """How many vLLM servers the run is to have now. That may change at any time, and the kubelet brings the change to
+    run.json within a minute or two: who waited for the number of the start would wait for pods that nobody makes."""
+
+    def wanted() -> int:
+        try:
+            return read_run_config(environ).spec.inference.replicas
+        except SettingsError:  # it was there at the start
+            return context.run.spec.inference.replicas
+
+    return wanted
+
+
 async def wait_for_all(context: Context, board: ProgressBoard) -> None:
     """Until every Gym server and every vLLM pod answers; says on the board what it waits for.
 
@@ -112,7 +126,7 @@ async def wait_for_all(context: Context, board: ProgressBoard) -> None:
     note("vLLM")
     gym = asyncio.create_task(wait_for_gym(gym_servers(context.run), deadline, on_wait("gym")))
     try:
-        await wait_for_servers(settings, deadline_seconds=deadline, count=spec.inference.replicas, on_wait=note)
+        await wait_for_servers(settings, deadline_seconds=deadline, count=wanted_servers(context), on_wait=note)
         note("")
         await gym
     except NoServersError as error:

@@ -17,13 +17,8 @@ from gymtrain_operator.reconcile.pod_diagnosis import node_of
 RESTART_SECONDS = 300.0
 """Pause before an attempt that ended while it waited for room is begun again."""
 
-_SERVERS = (
-    labels.Role.INFERENCE,
-    labels.Role.INFERENCE_WORKER,
-    labels.Role.GYM,
-    labels.Role.GATEWAY,
-    labels.Role.BROKER,
-)
+_VLLM = (labels.Role.INFERENCE, labels.Role.INFERENCE_WORKER)
+_SERVERS = (*_VLLM, labels.Role.GYM, labels.Role.GATEWAY, labels.Role.BROKER)
 _MADE_SECONDS = 60.0  # a busy Job controller is late in making pods
 
 
@@ -61,12 +56,15 @@ def ended_for_want_of_room(seen: Observation, before: GymTrainingRunStatus, job:
 
 
 def lost_servers(seen: Observation, job: Object) -> bool:
-    """Whether a server of the run had no room any more when the attempt's Job failed."""
+    """Whether a server of the run had no room any more when the attempt's Job failed. vLLM counts only if none of it is
+    left: an autoscaler may ask for one more than the cluster ever has room for, which excuses no attempt."""
     failed = condition(job, "Failed")
     failed_at = to_seconds(failed.get("lastTransitionTime"))
     if failed.get("status") != "True" or failed_at is None:
         return False
-    return any(_has_no_room(pod) and _since(pod) < failed_at for pod in _server_pods(seen))
+    left = any(condition(pod, "Ready").get("status") == "True" for pod in seen.children.servers(labels.Role.INFERENCE))
+    roles = [role for role in _SERVERS if role not in _VLLM or not left]
+    return any(_has_no_room(pod) and _since(pod) < failed_at for role in roles for pod in seen.children.servers(role))
 
 
 def startup_begins(seen: Observation, before: GymTrainingRunStatus, job: Object, *, trained: bool) -> float:

@@ -172,6 +172,19 @@ def test_an_attempt_that_lost_its_servers_to_a_full_cluster_does_not_count() -> 
     assert world.condition(ConditionType.FAILED).status == "False"
 
 
+def test_one_vllm_server_more_than_there_is_room_for_excuses_no_attempt() -> None:
+    """An autoscaler asks for it again and again; the others serve the run meanwhile."""
+    world = World(backoffLimit=0, inference={"replicas": 2}).to_training(step=4)
+    ready = {"type": "Ready", "status": "True"}
+    world.add_pod("run-inference-a", labels.Role.INFERENCE, {"phase": "Running", "conditions": [ready]})
+    _add(world, labels.Role.INFERENCE, _no_room(world))
+    world.reconcile(1800)
+    world.trainer_ends(1)
+    world.reconcile(5)
+    assert world.status.disrupted_attempts == []
+    assert world.condition(ConditionType.FAILED).reason == Reason.BACKOFF_LIMIT_EXCEEDED
+
+
 def test_servers_that_lose_their_place_after_the_trainer_failed_excuse_nothing() -> None:
     world = World(backoffLimit=0).to_training(step=4)
     world.trainer_ends(1)

@@ -31,7 +31,7 @@ from gymtrain_trainer.main import exit_code, main
 from gymtrain_trainer.monitoring.record import RewardsFile, step_record
 from gymtrain_trainer.progress import write_termination_message
 from gymtrain_trainer.rollouts.buffer import UsedGroup
-from gymtrain_trainer.servers import gym_servers, wait_for_gym
+from gymtrain_trainer.servers import gym_servers, wait_for_gym, wanted_servers
 from gymtrain_trainer.stopping import StopSignal
 from gymtrain_trainer.weights import TransportRefusedError, WeightParityError, WeightSyncError
 from tests.support.specs import of_a_later_release
@@ -95,6 +95,17 @@ def test_a_run_json_that_lacks_something_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text('{"name": "x"}')
     with pytest.raises(SettingsError, match="of one release"):
         read_context({"GYMTRAIN_RUN_CONFIG": str(tmp_path / "run.json")})
+
+
+def test_the_number_of_vllm_servers_to_wait_for_is_that_of_now(tmp_path: Path) -> None:
+    made = context(tmp_path, inference={"replicas": 4})
+    environ = {"GYMTRAIN_RUN_CONFIG": str(tmp_path / "run.json")}
+    wanted = wanted_servers(made, environ)
+    assert wanted() == 4
+    (tmp_path / "run.json").write_text(run_config(inference={"replicas": 2}).model_dump_json(by_alias=True))
+    assert wanted() == 2
+    (tmp_path / "run.json").write_text("{")
+    assert wanted() == 4, "what it knew at its start"
 
 
 def test_a_refused_start_ends_in_exit_code_78(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,10 +30,13 @@ async def wait_for_servers(
     settings: SyncSettings,
     *,
     deadline_seconds: float,
-    count: int = 1,
+    count: Callable[[], int] = lambda: 1,
     on_wait: Callable[[str], None] | None = None,
 ) -> list[VllmPod]:
-    """Returns once `count` vLLM pods answer /health. They need not be ready: without weights no pod is.
+    """Returns once `count()` vLLM pods answer /health. They need not be ready: without weights no pod is.
+
+    Args:
+        count: asked at each look, as pods may be added or taken away meanwhile.
 
     Raises:
         NoServersError: not in time; says what was seen last.
@@ -44,13 +47,14 @@ async def wait_for_servers(
             pods = await find_pods(settings.pods_host, settings.pods_port)
             problems = await asyncio.gather(*(_problem(PodClient(session, pod)) for pod in pods))
             up = [pod for pod, problem in zip(pods, problems, strict=True) if problem is None]
-            if len(up) >= count:
+            wanted = count()
+            if len(up) >= wanted:
                 return up
             seen = "; ".join(filter(None, problems)) or f"{settings.pods_host} has no address yet"
             if time.monotonic() > deadline:
-                raise NoServersError(f"{len(up)} of {count} vLLM pods came up in {deadline_seconds:.0f} s: {seen}")
+                raise NoServersError(f"{len(up)} of {wanted} vLLM pods came up in {deadline_seconds:.0f} s: {seen}")
             if on_wait is not None:
-                on_wait(f"vLLM: {len(up)} of {count} pods up ({seen})")
+                on_wait(f"vLLM: {len(up)} of {wanted} pods up ({seen})")
             await asyncio.sleep(_LOOK_SECONDS)
 
 

@@ -1,0 +1,105 @@
+"""The API external.metrics.k8s.io of an API server of the tests, with values that a test sets: what prometheus-adapter
+or KEDA serve in a cluster."""
+
+import json
+import ssl
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Self
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from tests.support.apiserver import ApiServer, binary
+from tests.support.kubectl import PATIENCE, Kubectl, eventually
+
+_GROUP, _VERSION = "external.metrics.k8s.io", "v1beta1"
+_ROOT = f"/apis/{_GROUP}/{_VERSION}"
+_NAMESPACE = "external-metrics"
+
+
+class ExternalMetrics:
+    """Use as a context manager. A metric without a value is an error, as it is where Prometheus has no such series."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self._api = server
+        self.values: dict[tuple[str, str], int] = {}  # by namespace and metric
+        self.selectors: set[str] = set()  # that were asked for
+
+    def __enter__(self) -> Self:
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                status, body = outer._answer(self.path)
+                data = json.dumps(body).encode()
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *_: object) -> None:
+                """Says nothing."""
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self._api.certificate, self._api.key)
+        self._http.socket = context.wrap_socket(self._http.socket, server_side=True)
+        threading.Thread(target=self._http.serve_forever, daemon=True).start()
+        self._register(self._http.server_port)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+
+    def _register(self, port: int) -> None:
+        admin = Kubectl(str(self._api.kubeconfig), _NAMESPACE, binary("kubectl"))
+        admin.run("create", "namespace", _NAMESPACE)
+        # The API server asks a Service of this kind by its name alone, which needs no cluster network.
+        spec = {"type": "ExternalName", "externalName": "localhost", "ports": [{"port": port}]}
+        service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "metrics"}, "spec": spec}
+        api = {
+            "apiVersion": "apiregistration.k8s.io/v1",
+            "kind": "APIService",
+            "metadata": {"name": f"{_VERSION}.{_GROUP}"},
+            "spec": {
+                "group": _GROUP,
+                "version": _VERSION,
+                "service": {"namespace": _NAMESPACE, "name": "metrics", "port": port},
+                "insecureSkipTLSVerify": True,
+                "groupPriorityMinimum": 100,
+                "versionPriority": 100,
+            },
+        }
+        admin.apply(service, api)
+        wait = ("wait", "--for=condition=Available", "apiservice", f"{_VERSION}.{_GROUP}", "--timeout=5s")
+        eventually(lambda: admin.run(*wait, check=False), "the API of external metrics is served", PATIENCE)
+
+    def _answer(self, path: str) -> tuple[int, dict[str, object]]:
+        address = urlsplit(path)
+        if address.path == _ROOT:
+            resource = {"name": "externalmetrics", "singularName": "", "namespaced": True, "verbs": ["get"]}
+            resources = [resource | {"kind": "ExternalMetricValueList"}]
+            return 200, {
+                "kind": "APIResourceList",
+                "apiVersion": "v1",
+                "groupVersion": f"{_GROUP}/{_VERSION}",
+                "resources": resources,
+            }
+        parts = unquote(address.path).removeprefix(f"{_ROOT}/namespaces/").split("/")
+        value = self.values.get((parts[0], parts[1])) if len(parts) == 2 else None
+        if value is None:
+            return 404, {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404, "reason": "NotFound"}
+        self.selectors.update(parse_qs(address.query).get("labelSelector", []))
+        item = {
+            "metricName": parts[1],
+            "metricLabels": {},
+            "timestamp": "2026-01-01T00:00:00Z",
+            "value": str(value),
+        }
+        return 200, {
+            "kind": "ExternalMetricValueList",
+            "apiVersion": f"{_GROUP}/{_VERSION}",
+            "metadata": {},
+            "items": [item],
+        }
