@@ -239,6 +239,28 @@ def test_fewer_vllm_servers_are_admitted_where_the_run_allows_that(team: Kubectl
     assert 1 <= inference["count"] < 4
 
 
+def test_a_queued_run_scales_within_what_it_was_admitted_with(team: Kubectl) -> None:
+    team.apply(_run("long-scaled", inference={"replicas": 2, "resources": {"requests": {"cpu": "1"}}}))
+    eventually(lambda: _state(team, "long-scaled") == "Training", "it trains", PATIENCE)
+    uid = _workload(team, "long-scaled")["metadata"]["uid"]
+
+    def servers() -> int:
+        return int(team.get("gtr", "long-scaled")["status"]["inference"]["replicas"])
+
+    team.run("scale", "gtr/long-scaled", "--replicas=3")
+    waits = "inference runs with 2 of 3 replicas"
+    eventually(lambda: waits in _message(team, "long-scaled", "Admitted"), "it says what it waits for", PATIENCE)
+    assert servers() == 2
+    for replicas in (1, 2):
+        team.run("scale", "gtr/long-scaled", f"--replicas={replicas}")
+        eventually(lambda wanted=replicas: servers() == wanted, f"it has {replicas}", PATIENCE)  # type: ignore[misc]
+    workload = _workload(team, "long-scaled")
+    assert workload["metadata"]["uid"] == uid
+    counts = {one["name"]: one["count"] for one in workload["status"]["admission"]["podSetAssignments"]}
+    assert counts["inference"] == 2, "its quota stays reserved"
+    assert _state(team, "long-scaled") == "Training"
+
+
 def test_kueue_chooses_the_nodes_of_the_pods(cluster: ApiServer, team: Kubectl) -> None:
     make_placing_queue(cluster, NODE)
     team.apply(local_queue("placed", team.namespace, "placed"))

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from dev.dashboards.__main__ import FOLDER
+from dev.settings import REPOSITORY
 from tests.prometheus import parts
 from tests.prometheus.test_rules import RULES
 from tests.support.apiserver import free_port
@@ -188,6 +189,24 @@ async def test_queries_find_series_in_what_the_parts_say(scraping: Prometheus) -
         (alert["labels"]["alertname"], alert["labels"].get("run")) for alert in (await scraping.get("alerts"))["alerts"]
     }
     assert ("GymtrainRunFailed", "failed") in alerts
+
+
+def _of_autoscaling() -> Iterator[tuple[str, str]]:
+    """Place and query of what autoscalers ask, for the run of the parts."""
+    (trigger,) = yaml.safe_load((REPOSITORY / "examples/autoscaling/keda.yaml").read_text())["spec"]["triggers"]
+    yield "KEDA", trigger["metadata"]["query"].replace('namespace="lab"', f'namespace="{parts.NAMESPACE}"')
+    page = (REPOSITORY / "docs" / "autoscaling.md").read_text()
+    (rule,) = re.findall(r"^      metricsQuery: >-\n((?:        .*\n)+)", page, re.MULTILINE)
+    matchers = f'namespace="{parts.NAMESPACE}",run="{parts.RUN}"'  # as prometheus-adapter fills them in
+    yield "prometheus-adapter", " ".join(rule.split()).replace("<<.LabelMatchers>>", matchers)
+
+
+async def test_autoscalers_ask_for_one_number_which_is_there(scraping: Prometheus) -> None:
+    queries = list(_of_autoscaling())
+    assert await _that_find_nothing(scraping, queries) == []
+    for place, query in queries:
+        assert len(await scraping.ask(query)) == 1, place  # KEDA takes no more
+        assert await scraping.ask(query.replace(f'run="{parts.RUN}"', 'run="other"')) == [], place
 
 
 async def test_a_runs_metrics_keep_their_own_namespace_beside_the_operators(scraping: Prometheus) -> None:

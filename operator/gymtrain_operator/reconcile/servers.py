@@ -111,8 +111,8 @@ def step(seen: Observation, run: RunContext, verdict: Verdict, before: GymTraini
 
 
 def inference_status(seen: Observation) -> InferenceStatus:
-    """Returns the vLLM servers as an autoscaler sees them. It has the selector at all times: without one it would report
-    an error for a run that has only just begun, or is suspended."""
+    """Returns the vLLM servers as an autoscaler sees them. There is a selector at all times: without one, an autoscaler
+    reports an error for a run that is suspended."""
     there = [pod for pod in seen.children.servers(labels.Role.INFERENCE) if not is_over(pod)]
     selector = f"{labels.RUN}={seen.run.name},{labels.ROLE}={labels.Role.INFERENCE}"
     return InferenceStatus(replicas=len(there), selector=selector)
