@@ -100,14 +100,15 @@ def test_a_suspended_run_has_no_servers_and_resumes_with_the_number_that_it_was_
 def test_an_ended_run_has_no_servers_and_is_scaled_in_vain(runs: Kubectl, operator: OperatorProcess) -> None:
     runs.apply(_run("short"))
     runs.wait_condition("short", "Complete", PATIENCE)
+    eventually(lambda: _numbers(runs, "short") == (1, 0), "none is left", PATIENCE)
     runs.run("scale", "gtr/short", "--replicas=2")
-    eventually(lambda: _numbers(runs, "short") == (2, 0), "none is left", PATIENCE)
     generation = runs.get("gtr", "short")["metadata"]["generation"]
 
     def observed() -> bool:
         return bool(runs.get("gtr", "short")["status"]["observedGeneration"] == generation)
 
     eventually(observed, "the operator has seen it", PATIENCE)
+    assert _numbers(runs, "short") == (2, 0)
     assert runs.pods("short", role="inference") == []
     assert runs.condition("short", "Complete")["status"] == "True"
 
@@ -141,6 +142,13 @@ def test_an_editor_may_scale_runs_and_a_viewer_may_see_their_scale() -> None:
     assert {"get", "update", "patch"} <= verbs("gymtrain-operator-edit-runs")
     assert "get" in verbs("gymtrain-operator-view-runs")
     assert not {"update", "patch"} & verbs("gymtrain-operator-view-runs")
+
+
+def test_kubernetes_own_autoscaler_may_scale_runs(kubectl: Kubectl) -> None:
+    account = "system:serviceaccount:kube-system:horizontal-pod-autoscaler"
+    for verb in ("get", "update"):
+        asked = ("auth", "can-i", verb, "gymtrainingruns.gymtrain.dev", "--subresource=scale", f"--as={account}")
+        assert kubectl.run(*asked).strip() == "yes"
 
 
 # ── servers of several pods ──────────────────────────────────────────────────────────────────────

@@ -270,8 +270,8 @@ RULE_CASES: dict[str, tuple[dict[str, Any], str]] = {
     "no vLLM server": (
         smallest_run(inference={"replicas": 0}),
         "\n* spec.inference.replicas: Invalid value: 0: spec.inference.replicas in body should be greater than or "
-        'equal to 1\n* spec.inference.replicas: Invalid value: "object": a run that isn\'t suspended has one vLLM server '
-        "at least: to take all its pods away, set suspend: true",
+        'equal to 1\n* spec.inference.replicas: Invalid value: "object": a run that isn\'t suspended has one vLLM '
+        "server at least: to take all its pods away, set suspend: true",
     ),
     "fewest replicas above replicas": (
         smallest_run(inference={"replicas": 2, "minReplicas": 3}),

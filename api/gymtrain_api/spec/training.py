@@ -50,7 +50,12 @@ class CompileCache(Spec):
 class Inference(PodSettings):
     """The vLLM servers."""
 
-    replicas: int = Field(1, ge=1, le=256, description="Number of vLLM servers.")
+    replicas: int = Field(
+        1,
+        ge=1,
+        le=256,
+        description="Number of vLLM servers. Can change at any time, and is what kubectl scale and autoscalers set.",
+    )
     min_replicas: int | None = Field(
         None,
         ge=1,
