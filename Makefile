@@ -79,7 +79,7 @@ site: ## Build the documentation as a site, out/site, and check its links; secon
 
 .PHONY: wheel
 wheel: ## Build the wheel of the command line and the Python client: dist/gymtrain-*.whl, for pipx install "dist/...whl[cli]"
-	$(UV) build --quiet --wheel --python "$(PYTHON)" --out-dir dist
+	$(UV) build --quiet --wheel --build-constraints dev/build-requirements.txt --require-hashes --python "$(PYTHON)" --out-dir dist
 
 .PHONY: krew
 krew: ## Build krew's manifest and archives of kubectl gymtrain, dist/gymtrain.yaml and dist/kubectl-gymtrain-*: minutes (KREW_URL=https://...: the folder that they are downloaded from; SITE_REPOSITORY: the project's page; KREW_ARGS)

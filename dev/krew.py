@@ -137,6 +137,18 @@ def packed(folder: Path) -> bytes:
     return content.getvalue()
 
 
+def build_wheel(uv: str, folder: Path) -> Path:
+    """The wheel of the command line, made in `folder` with what dev/build-requirements.txt names by hash.
+
+    Raises:
+        KrewError: it can't be built.
+    """
+    pins = ("--build-constraints", str(ROOT / "dev" / "build-requirements.txt"), "--require-hashes")
+    _run([uv, "build", "--quiet", "--wheel", *pins, "--python", sys.executable, "--out-dir", str(folder), str(ROOT)])
+    (wheel,) = folder.glob(f"gymtrain-{version()}-*.whl")
+    return wheel
+
+
 def make(uv: str, wheel: Path, constraints: Path, platform: str) -> bytes:
     """The archive of a platform.
 
@@ -177,8 +189,7 @@ def build(base_url: str, homepage: str, platforms: Sequence[str], out: Path) -> 
     digests: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
-        _run([uv, "build", "--quiet", "--wheel", "--python", sys.executable, "--out-dir", name, str(ROOT)])
-        (wheel,) = place.glob("*.whl")
+        wheel = build_wheel(uv, place)
         pins = _run(
             [
                 *(uv, "export", "--quiet", "--project", str(ROOT), "--locked", "--no-hashes", "--no-emit-project"),

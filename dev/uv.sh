@@ -3,8 +3,9 @@
 # cache. Callers must name the interpreter (`uv sync --python "$(dev/python.sh)"`): pyenv's shims mislead uv.
 set -euo pipefail
 
-version=0.13.8
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+requirement=$here/../images/python-build/uv.txt # with hashes
+version=$(sed -n 's/^uv==\([^ ]*\).*/\1/p' "$requirement")
 # An older one can't read pyproject.toml (exclusions of one package's dependencies).
 if path=$(command -v uv) && found=$("$path" --version 2>/dev/null | awk '{print $2}') &&
     [ "$(printf '%s\n' "$version" "$found" | sort -V | head -n 1)" = "$version" ]; then
@@ -22,7 +23,7 @@ if ! "$venv/bin/uv" --version >/dev/null 2>&1; then
     if ! "$venv/bin/uv" --version >/dev/null 2>&1; then
         rm -rf "$venv"
         "$python" -m venv "$venv" >&2
-        "$venv/bin/pip" install --quiet --disable-pip-version-check "uv==$version" >&2
+        "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps --require-hashes -r "$requirement" >&2
     fi
 fi
 echo "$venv/bin/uv"

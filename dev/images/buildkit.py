@@ -13,7 +13,7 @@ from dev.host import processes
 from dev.host.processes import Daemon
 from dev.images.dockerfiles import Image
 from dev.report import DevError, say, wait_until
-from dev.settings import BUILD_DAEMON, CGROUP, REPOSITORY, Settings
+from dev.settings import BASE_IMAGE, BUILD_DAEMON, CGROUP, REPOSITORY, Settings
 from dev.shell import run, run_logged
 from dev.supply.binaries import existing
 
@@ -102,6 +102,8 @@ def build(settings: Settings, image: Image, secrets: Mapping[str, Path]) -> None
         f"--local=dockerfile={image.dockerfile.parent}",
         # Never ask a registry for what is here.
         "--opt=image-resolve-mode=local",
+        # Dockerfiles name Debian's image by digest, which is a registry's. Here it is made by dev/supply/rootfs.py.
+        f"--opt=build-arg:BASE_IMAGE={BASE_IMAGE}",
         f"--output=type=image,name={image.reference},compression=uncompressed,unpack=true",
     ]
     argv += arguments(image)
