@@ -1,0 +1,140 @@
+"""Building a release's images: each with BuildKit, upon the ones before it by digest, with provenance."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dev.images.dockerfiles import Image, discover, select
+from dev.images.secrets import build_secrets
+from dev.report import DevError, say, step
+from dev.settings import NAME, REPOSITORY
+from dev.shell import run_logged
+
+BASE = "debian"
+"""The image that stands for Debian's own."""
+OF_THE_CHART = ("operator", "gym", "gateway", "inference", "trainer", "broker", "sandbox")
+FOR_GPUS = ("inference-gpu", "trainer-gpu")
+BESIDE = ("gym-swe", "gym-environments")
+ALL = (*OF_THE_CHART, *FOR_GPUS, *BESIDE)
+_SECONDS = 7200
+
+
+@dataclass(frozen=True, slots=True)
+class Builder:
+    """How images are built, and where they go.
+
+    Attributes:
+        buildctl: program and address.
+        version: of the release.
+        registry: HOST/PATH that they are pushed to; empty: into folders, as OCI layouts.
+        out: the release's folder.
+        sbom_generator: image, by digest, of BuildKit's scanner; empty: no attestation of packages.
+    """
+
+    buildctl: Sequence[str]
+    version: str
+    registry: str
+    out: Path
+    sbom_generator: str = ""
+
+    def layout(self, name: str) -> Path:
+        """Folder of an image's OCI layout."""
+        return self.out / "images" / name
+
+    def name(self, name: str) -> str:
+        """An image's name in the registry."""
+        return f"{self.registry}/{NAME}/{name}"
+
+    def command(self, image: Image, made: Mapping[str, str], metadata: Path) -> list[str]:
+        """The build of one image.
+
+        Args:
+            image: what to build.
+            made: digests of images that were built before, by name: those that it needs.
+            metadata: where BuildKit writes the digest.
+        """
+        arguments = dict(image.arguments) | {"VERSION": self.version}
+        needs = set(image.needs)
+        if image.name != BASE:
+            arguments["BASE_IMAGE"] = f"{NAME}/{BASE}:dev"
+            needs.add(BASE)
+        attests = ["--opt=attest:provenance=mode=max"]
+        if self.sbom_generator:
+            attests.append(f"--opt=attest:sbom=generator={self.sbom_generator}")
+        return [
+            *self.buildctl,
+            "build",
+            "--progress=plain",
+            "--frontend=dockerfile.v0",
+            f"--local=context={REPOSITORY}",
+            f"--local=dockerfile={image.dockerfile.parent}",
+            f"--metadata-file={metadata}",
+            *attests,
+            *(f"--opt=build-arg:{key}={value}" for key, value in sorted(arguments.items())),
+            *(part for need in sorted(needs) for part in self._context(need, made[need])),
+            self._output(image.name),
+        ]
+
+    def _context(self, need: str, digest: str) -> list[str]:
+        """What stands for an image that a Dockerfile names gymtrain/NEED:dev."""
+        key = f"--opt=context:{NAME}/{need}:dev"
+        if self.registry:
+            return [f"{key}=docker-image://{self.name(need)}@{digest}"]
+        return [f"{key}=oci-layout://{need}@{digest}", f"--oci-layout={need}={self.layout(need)}"]
+
+    def _output(self, name: str) -> str:
+        if self.registry:
+            # Not into the store of the cluster whose BuildKit this may be.
+            return (
+                f"--output=type=image,name={self.name(name)}:{self.version},push=true,store=false,oci-mediatypes=true"
+            )
+        return f"--output=type=oci,tar=false,dest={self.layout(name)},name={NAME}/{name}:{self.version}"
+
+
+def wanted(names: Sequence[str]) -> list[Image]:
+    """The named images with all that they stand upon, in building order."""
+    return sorted(
+        select(discover(), [BASE, *names]), key=lambda image: image.name != BASE
+    )  # others in the order they had
+
+
+def build(builder: Builder, images: Sequence[Image]) -> dict[str, str]:
+    """Builds them, one after the other.
+
+    Returns:
+        Digest of each by name: of the index that holds the image and what is attested of it.
+
+    Raises:
+        DevError: a build failed, or told no digest.
+    """
+    made: dict[str, str] = {}
+    (builder.out / "images").mkdir(parents=True, exist_ok=True)
+    with build_secrets() as secrets:
+        hidden = [f"--secret=id={name},src={path}" for name, path in secrets.items()]
+        for image in images:
+            metadata = builder.out / "images" / f"{image.name}.json"
+            log = builder.out / "images" / f"{image.name}.log"
+            with step(f"building {image.name}"):
+                what = f"building {image.name}"
+                run_logged([*builder.command(image, made, metadata), *hidden], log=log, deadline=_SECONDS, what=what)
+            made[image.name] = digest_of(metadata.read_text(), image.name)
+            say(f"{image.name}: {made[image.name]}")
+            log.unlink()
+    return made
+
+
+def digest_of(metadata: str, name: str) -> str:
+    """The digest that BuildKit tells.
+
+    Raises:
+        DevError: there is none.
+    """
+    digest = json.loads(metadata).get("containerimage.digest", "")
+    if not str(digest).startswith("sha256:"):
+        raise DevError(
+            f"BuildKit built {name}, but told no digest of it", fix="update BuildKit: dev/go/buildkit/go.mod"
+        )
+    return str(digest)

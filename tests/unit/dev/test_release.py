@@ -1,0 +1,317 @@
+"""What a release says of itself, and what it refuses to be made from."""
+
+import hashlib
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dev.images.dockerfiles import discover
+from dev.release import __main__ as command
+from dev.release import agreement, chart, images, index, sbom
+from dev.report import DevError
+from dev.settings import REPOSITORY
+
+DIGESTS = {name: f"sha256:{number:064x}" for number, name in enumerate(["debian", "python-build", *images.ALL])}
+VALUES = (chart.CHART / "values.yaml").read_text()
+BASE = ["--repository", "https://example.com/gymtrain", "--base-url", "https://downloads.example.com/v0"]
+
+
+# ── what has to agree ────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_repository_names_one_version() -> None:
+    named = {where: version for where, version in agreement.versions().items() if "CHANGELOG" not in where}
+    assert len(named) == 4
+    assert len(set(named.values())) == 1
+
+
+def repository(folder: Path, *, chart_version: str = "0.2.0", changelog: str = "## Unreleased\n\n## 0.2.0\n") -> Path:
+    (folder / "charts" / "gymtrain").mkdir(parents=True)
+    (folder / "pyproject.toml").write_text('[project]\nversion = "0.2.0"\n')
+    (folder / "uv.lock").write_text('[[package]]\nname = "gymtrain"\nversion = "0.2.0"\n')
+    (folder / "charts/gymtrain/Chart.yaml").write_text(f"version: {chart_version}\nappVersion: 0.2.0\n")
+    (folder / "CHANGELOG.md").write_text(f"# Changelog\n\n{changelog}")
+    return folder
+
+
+def test_a_version_that_all_files_name_is_taken(tmp_path: Path) -> None:
+    agreement.check_versions("0.2.0", agreement.versions(repository(tmp_path)))
+
+
+def test_a_version_that_one_file_does_not_name_is_refused_with_the_place(tmp_path: Path) -> None:
+    named = agreement.versions(repository(tmp_path, chart_version="0.1.0"))
+    with pytest.raises(DevError, match=r"Chart\.yaml, version: 0\.1\.0$"):
+        agreement.check_versions("0.2.0", named)
+
+
+def test_a_release_without_its_part_of_the_changelog_is_refused(tmp_path: Path) -> None:
+    named = agreement.versions(repository(tmp_path, changelog="## Unreleased\n"))
+    with pytest.raises(DevError, match=r"CHANGELOG\.md.*: none$"):
+        agreement.check_versions("0.2.0", named)
+
+
+@pytest.mark.parametrize("version", ["v0.2.0", "0.2", "0.2.0-rc.1", "latest"])
+def test_what_is_no_version_is_refused(version: str) -> None:
+    with pytest.raises(DevError, match="not three numbers"):
+        agreement.check_versions(version, {"x": version})
+
+
+def git(folder: Path, *arguments: str) -> None:
+    identity = ["-c", "user.name=a", "-c", "user.email=a@example.com"]
+    subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True, timeout=30)
+
+
+def test_a_tree_that_git_does_not_have_is_refused_with_the_files(tmp_path: Path) -> None:
+    git(tmp_path, "init")
+    (tmp_path / "one").write_text("1")
+    git(tmp_path, "add", "one")
+    git(tmp_path, "commit", "-m", "one")
+    assert len(agreement.commit(tmp_path)) == 40
+    (tmp_path / "two").write_text("2")
+    with pytest.raises(DevError, match=r"\n  \?\? two"):
+        agreement.commit(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--registry", "https://r.example.com/a"], "is not HOST/PATH"),
+        (["--registry", "r.example.com/a/"], "is not HOST/PATH"),
+        (["--sbom-generator", "docker/scanner:1"], "names no digest"),
+        (["--base-url", "http://x"], "doesn't begin with https://"),
+    ],
+)
+def test_arguments_that_cannot_be_meant_are_refused(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        command.main(["--version", "0.2.0", *BASE, *arguments])
+    assert message in capsys.readouterr().err
+
+
+@pytest.fixture
+def agreed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All files name 0.2.0, and the tree is what git has."""
+    monkeypatch.setattr(agreement, "versions", dict)
+    monkeypatch.setattr(agreement, "commit", lambda: "c" * 40)
+    monkeypatch.setattr(command, "PARTS", {"index": (lambda job: None, "nothing")})
+
+
+@pytest.mark.usefixtures("agreed")
+def test_a_folder_of_somebody_elses_is_not_emptied(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "thesis").write_text("x")
+    assert command.main(["--version", "0.2.0", *BASE, "--out", str(tmp_path)]) == 1
+    assert "has files that no release put there" in capsys.readouterr().err
+    assert (tmp_path / "thesis").exists()
+
+
+@pytest.mark.usefixtures("agreed")
+def test_parts_of_another_commit_are_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "0.2.0"
+    part = ["--version", "0.2.0", *BASE, "--out", str(out), "--part", "index"]
+    assert command.main(part) == 0
+    (out / "made").write_text("x")
+    assert command.main(part) == 0
+    assert (out / "made").exists()
+    monkeypatch.setattr(agreement, "commit", lambda: "d" * 40)
+    assert command.main(part) == 0
+    assert not (out / "made").exists()
+
+
+# ── images ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def builder(out: Path, **more: str) -> images.Builder:
+    return images.Builder(["buildctl"], "0.2.0", **{"registry": "r.example.com/team", "out": out, **more})  # type: ignore[arg-type]
+
+
+def command_of(name: str, out: Path, **more: str) -> list[str]:
+    (image,) = (image for image in images.wanted([name]) if image.name == name)
+    return builder(out, **more).command(image, {**DIGESTS, "runtime": "sha256:a", "runtime-gpu": "sha256:b"}, out / "m")
+
+
+def test_all_that_a_release_has_can_be_built() -> None:
+    assert {image.name for image in images.wanted(images.ALL)} >= {*images.ALL, "debian", "python-build", "runtime"}
+
+
+def test_the_base_comes_first_and_stands_on_its_own_digest(tmp_path: Path) -> None:
+    assert images.wanted(["operator"])[0].name == "debian"
+    assert not any("BASE_IMAGE" in part for part in command_of("debian", tmp_path))
+
+
+def test_a_pushed_image_stands_on_the_ones_before_by_digest(tmp_path: Path) -> None:
+    told = command_of("operator", tmp_path)
+    assert "--opt=build-arg:BASE_IMAGE=gymtrain/debian:dev" in told
+    for need in ("debian", "python-build"):
+        image = f"docker-image://r.example.com/team/gymtrain/{need}@{DIGESTS[need]}"
+        assert f"--opt=context:gymtrain/{need}:dev={image}" in told
+    assert any("name=r.example.com/team/gymtrain/operator:0.2.0,push=true" in part for part in told)
+
+
+def test_without_a_registry_images_are_folders_and_stand_on_folders(tmp_path: Path) -> None:
+    told = command_of("operator", tmp_path, registry="")
+    assert f"--opt=context:gymtrain/debian:dev=oci-layout://debian@{DIGESTS['debian']}" in told
+    assert f"--oci-layout=debian={tmp_path}/images/debian" in told
+    assert any(part.startswith(f"--output=type=oci,tar=false,dest={tmp_path}/images/operator,") for part in told)
+    assert not any("push=true" in part for part in told)
+
+
+def test_an_image_for_gpus_stands_on_the_runtime_for_gpus(tmp_path: Path) -> None:
+    told = command_of("trainer-gpu", tmp_path)
+    assert "--opt=build-arg:RUNTIME_IMAGE=gymtrain/runtime-gpu:dev" in told
+    assert any(part.startswith("--opt=context:gymtrain/runtime-gpu:dev=") for part in told)
+
+
+def test_each_image_has_provenance_and_packages_where_a_scanner_is_named(tmp_path: Path) -> None:
+    assert "--opt=attest:provenance=mode=max" in command_of("operator", tmp_path)
+    assert not any("attest:sbom" in part for part in command_of("operator", tmp_path))
+    told = command_of("operator", tmp_path, sbom_generator="scanner@sha256:1")
+    assert "--opt=attest:sbom=generator=scanner@sha256:1" in told
+
+
+def test_a_build_without_a_digest_is_refused() -> None:
+    assert images.digest_of(json.dumps({"containerimage.digest": "sha256:1"}), "x") == "sha256:1"
+    with pytest.raises(DevError, match="told no digest"):
+        images.digest_of("{}", "x")
+
+
+# ── chart ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_charts_values_name_every_image_by_digest() -> None:
+    values = yaml.safe_load(chart.values_by_digest(VALUES, "r.example.com/team", DIGESTS))
+    named = {"operator": values["image"]["repository"], **values["images"]}
+    keys = {"inferenceGpu": "inference-gpu", "trainerGpu": "trainer-gpu"}
+    for key in ("tag", "pullPolicy"):
+        del named[key]
+    assert named == {key: f"gymtrain/{keys.get(key, key)}@{DIGESTS[keys.get(key, key)]}" for key in named}
+    assert set(named) == {*images.OF_THE_CHART, *keys}
+    assert values["imageRegistry"] == "r.example.com/team/"
+
+
+def test_nothing_else_of_the_values_changes_nor_its_comments() -> None:
+    text = chart.values_by_digest(VALUES, "r.example.com/team", DIGESTS)
+    changed = [line for line, before in zip(text.splitlines(), VALUES.splitlines(), strict=True) if line != before]
+    assert len(changed) == len(images.OF_THE_CHART) + len(images.FOR_GPUS) + 1
+    assert "# hands out sandboxes" in text
+
+
+def test_without_a_registry_the_chart_leaves_it_to_who_installs() -> None:
+    values = yaml.safe_load(chart.values_by_digest(VALUES, "", DIGESTS))
+    assert values["imageRegistry"] == ""
+    assert "@sha256:" in values["images"]["gym"]
+
+
+def test_without_images_for_gpus_the_charts_values_name_none() -> None:
+    without = {name: digest for name, digest in DIGESTS.items() if not name.endswith("-gpu")}
+    values = yaml.safe_load(chart.values_by_digest(VALUES, "", without))
+    assert values["images"]["inferenceGpu"] == values["images"]["trainerGpu"] == ""
+
+
+def test_a_chart_without_one_of_its_images_is_refused() -> None:
+    without = {name: digest for name, digest in DIGESTS.items() if name != "broker"}
+    with pytest.raises(DevError, match="digests of broker"):
+        chart.values_by_digest(VALUES, "", without)
+
+
+def test_values_of_another_form_are_refused_and_not_left_unpinned() -> None:
+    with pytest.raises(DevError, match="can't be replaced line by line"):
+        chart.values_by_digest(VALUES.replace("  gym: gymtrain/gym\n", '  "gym": gymtrain/gym\n'), "", DIGESTS)
+
+
+# ── lists of packages ────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("name", "extras"),
+    [
+        ("operator", ["operator"]),
+        ("gym-swe", ["gym", "gym-swe"]),
+        ("trainer", ["inference", "trainer"]),
+        ("trainer-gpu", ["inference-gpu", "trainer"]),
+        ("sandbox", []),
+    ],
+)
+def test_a_list_of_packages_is_of_what_the_dockerfiles_install(name: str, extras: list[str]) -> None:
+    assert sbom.with_bases(name) == extras
+
+
+def test_every_image_that_installs_python_packages_has_a_list() -> None:
+    """An image whose Dockerfile installs by another option than --extra would have an empty one."""
+    by_name = {image.name: image for image in discover()}
+    for name in images.ALL:
+        installs = "--require-hashes" in by_name[name].dockerfile.read_text()
+        assert not installs or sbom.extras(by_name[name]), name
+
+
+# ── index ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    """A release's folder."""
+    for name in ("gymtrain-0.2.0.tgz", "sbom/a.cdx.json", "images/gym/index.json", "images/gym/blobs/sha256/1"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    (tmp_path / "images" / "gym.json").write_text("{}")
+    return tmp_path
+
+
+def release(folder: Path) -> index.Release:
+    return index.Release(
+        version="0.2.0",
+        commit="c" * 40,
+        repository="https://example.com/gymtrain",
+        registry="r.example.com/team",
+        images={"gym": "sha256:" + "1" * 64},
+        chart="sha256:" + "2" * 64,
+        files=index.digests(folder),
+    )
+
+
+def statement(folder: Path) -> dict[str, Any]:
+    return index.statement(release(folder), {"uv.lock": "3" * 64}, {"uv": "0.13.8"}, "2026-11-24T00:00:00Z", "x")
+
+
+def test_all_that_is_handed_on_is_listed_by_digest(made: Path) -> None:
+    assert set(index.digests(made)) == {"gymtrain-0.2.0.tgz", "sbom/a.cdx.json", "images/gym/index.json"}
+
+
+def test_sha256sum_checks_the_files_and_what_names_them(made: Path) -> None:
+    index.write(made, release(made), statement(made))
+    done = subprocess.run(["sha256sum", "--check", index.SUMS], cwd=made, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 5
+    (made / index.RELEASE).write_text("{}")
+    assert subprocess.run(["sha256sum", "--status", "--check", index.SUMS], cwd=made, timeout=30).returncode == 1
+
+
+def test_writing_the_index_again_changes_nothing(made: Path) -> None:
+    index.write(made, release(made), statement(made))
+    before = (made / index.SUMS).read_bytes()
+    index.write(made, release(made), statement(made))
+    assert (made / index.SUMS).read_bytes() == before
+
+
+def test_the_provenance_is_a_statement_about_files_images_and_chart(made: Path) -> None:
+    told = statement(made)
+    assert told["_type"] == "https://in-toto.io/Statement/v1"
+    assert told["predicateType"] == "https://slsa.dev/provenance/v1"
+    subjects = {one["name"]: one["digest"]["sha256"] for one in told["subject"]}
+    assert subjects["r.example.com/team/gymtrain/gym"] == "1" * 64
+    assert subjects["r.example.com/team/charts/gymtrain"] == "2" * 64
+    assert subjects["gymtrain-0.2.0.tgz"] == hashlib.sha256(b"gymtrain-0.2.0.tgz").hexdigest()
+
+
+def test_the_provenance_names_the_commit_and_what_is_locked(made: Path) -> None:
+    dependencies = statement(made)["predicate"]["buildDefinition"]["resolvedDependencies"]
+    assert dependencies[0] == {"uri": "git+https://example.com/gymtrain", "digest": {"gitCommit": "c" * 40}}
+    assert dependencies[1] == {"name": "uv.lock", "digest": {"sha256": "3" * 64}}
+
+
+def test_what_is_called_locked_is_there() -> None:
+    assert len(index.of_files(REPOSITORY, command._MATERIALS)) == len(command._MATERIALS)
