@@ -14,7 +14,7 @@ import yaml
 
 from dev.release.images import OF_THE_CHART
 from dev.report import DevError
-from dev.settings import NAME, REPOSITORY
+from dev.settings import KUBERNETES_VERSION, NAME, REPOSITORY
 from dev.shell import run
 
 CHART = REPOSITORY / "charts" / NAME
@@ -79,7 +79,7 @@ def package(helm: str, version: str, registry: str, digests: Mapping[str, str], 
         values = folder / "values.yaml"
         values.write_text(values_by_digest(values.read_text(), registry, digests))
         checks = ["--set", "imageRegistry=registry.example.com/"] if not registry else []
-        run([helm, "template", NAME, str(folder), *checks], deadline=_SECONDS)
+        run([helm, "template", NAME, str(folder), "--kube-version", KUBERNETES_VERSION, *checks], deadline=_SECONDS)
         argv = [helm, "package", str(folder), "--version", version, "--app-version", version, "--destination", str(out)]
         run(argv, deadline=_SECONDS)
     return out / f"{NAME}-{version}.tgz"
