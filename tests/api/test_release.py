@@ -53,7 +53,7 @@ class Registry(BaseHTTPRequestHandler):
 
     def _answer(self, status: int, **headers: str) -> None:
         self.send_response(status)
-        for name, value in {"Content-Length": "0", **headers}.items():
+        for name, value in {"Content_Length": "0", **headers}.items():
             self.send_header(name.replace("_", "-"), value)
         self.end_headers()
 
