@@ -85,6 +85,12 @@ wheel: ## Build the wheel of the command line and the Python client: dist/gymtra
 krew: ## Build krew's manifest and archives of kubectl gymtrain, dist/gymtrain.yaml and dist/kubectl-gymtrain-*: minutes (KREW_URL=https://...: the folder that they are downloaded from; SITE_REPOSITORY: the project's page; KREW_ARGS)
 	$(RUN) python -m dev.krew --base-url "$${KREW_URL:?the https:// folder that the archives will be downloaded from}" --homepage "$${SITE_REPOSITORY:?the https:// page of the project}" $(KREW_ARGS)
 
+RELEASE_ARGS ?=
+.PHONY: release
+release: ## Make a release, dist/VERSION: images, chart, command line, each by digest (docs/releases.md): hours (VERSION=0.2.0; SITE_REPOSITORY and KREW_URL: as for krew; REGISTRY=HOST/PATH: push; RELEASE_ARGS)
+	$(RUN) python -m dev.release --version "$${VERSION:?the release, such as 0.2.0}" --repository "$${SITE_REPOSITORY:?the https:// page of the project}" \
+		--base-url "$${KREW_URL:?the https:// folder that the files will be downloaded from}" --registry "$${REGISTRY:-}" $(RELEASE_ARGS)
+
 .PHONY: test-unit
 test-unit: ## Unit tests: no cluster, seconds
 	$(RUN) pytest tests/unit -m "not gym and not torch" $(PYTEST_ARGS)

@@ -25,13 +25,13 @@ def archive(tmp_path: Path) -> Path:
 
 
 def test_a_packaged_chart_has_the_releases_version(archive: Path) -> None:
-    done = subprocess.run([binary("helm"), "show", "chart", archive], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([binary("helm"), "show", "chart", str(archive)], capture_output=True, text=True, timeout=60)
     told = yaml.safe_load(done.stdout)
     assert (told["version"], told["appVersion"], archive.name) == ("7.8.9", "7.8.9", "gymtrain-7.8.9.tgz")
 
 
 def test_a_packaged_chart_installs_without_a_value_and_by_digest_alone(archive: Path) -> None:
-    argv = [binary("helm"), "template", "gymtrain", archive, "--kube-version", "1.34"]
+    argv = [binary("helm"), "template", "gymtrain", str(archive), "--kube-version", "1.34"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     named = set(re.findall(r"r\.example\.com/team/gymtrain/[^\s\"']+", done.stdout))
