@@ -144,7 +144,21 @@ def build_wheel(uv: str, folder: Path) -> Path:
         KrewError: it can't be built.
     """
     pins = ("--build-constraints", str(ROOT / "dev" / "build-requirements.txt"), "--require-hashes")
-    _run([uv, "build", "--quiet", "--wheel", *pins, "--python", sys.executable, "--out-dir", str(folder), str(ROOT)])
+    _run(
+        [
+            uv,
+            "build",
+            "--quiet",
+            "--wheel",
+            "--no-create-gitignore",
+            *pins,
+            "--python",
+            sys.executable,
+            "--out-dir",
+            str(folder),
+            str(ROOT),
+        ]
+    )
     (wheel,) = folder.glob(f"gymtrain-{version()}-*.whl")
     return wheel
 

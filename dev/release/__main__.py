@@ -70,6 +70,7 @@ def _images(job: Job) -> None:
         job.arguments.version,
         job.arguments.registry,
         job.out,
+        job.work,
         job.arguments.sbom_generator,
     )
     made = images.build(builder, images.wanted(job.arguments.image or images.ALL))
@@ -191,20 +192,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _begin(job: Job) -> None:
-    """Keeps what parts made before of the same commit, and else starts anew: parts of two commits are no release.
+    """Keeps what parts made before of the same commit for the same registry, and else starts anew: parts of two commits
+    are no release.
 
     Raises:
         DevError: something else is in the folder.
     """
-    begun = job.said(_STARTED).get("commit")
-    if begun == job.commit and job.arguments.part:
+    begun = job.said(_STARTED)
+    what = {"commit": job.commit, "registry": job.arguments.registry}
+    if job.arguments.part and what.items() <= begun.items():
         return
-    if begun is None and job.out.exists() and any(job.out.iterdir()):
+    if not begun and job.out.exists() and any(job.out.iterdir()):
         raise DevError(f"{job.out} has files that no release put there", fix="name an empty folder: --out")
     for folder in (job.out, job.work):
         shutil.rmtree(folder, ignore_errors=True)
     job.out.mkdir(parents=True)
-    job.tell(_STARTED, {"commit": job.commit, "at": _now()})
+    job.tell(_STARTED, {**what, "at": _now()})
 
 
 if __name__ == "__main__":

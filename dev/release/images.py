@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ class Builder:
         version: of the release.
         registry: HOST/PATH that they are pushed to; empty: into folders, as OCI layouts.
         out: the release's folder.
+        work: where logs and what BuildKit tells go; no part of the release.
         sbom_generator: image, by digest, of BuildKit's scanner; empty: no attestation of packages.
     """
 
@@ -38,6 +40,7 @@ class Builder:
     version: str
     registry: str
     out: Path
+    work: Path
     sbom_generator: str = ""
 
     def layout(self, name: str) -> Path:
@@ -111,18 +114,21 @@ def build(builder: Builder, images: Sequence[Image]) -> dict[str, str]:
         DevError: a build failed, or told no digest.
     """
     made: dict[str, str] = {}
-    (builder.out / "images").mkdir(parents=True, exist_ok=True)
+    builder.work.mkdir(parents=True, exist_ok=True)
+    if not builder.registry:
+        (builder.out / "images").mkdir(parents=True, exist_ok=True)
     with build_secrets() as secrets:
         hidden = [f"--secret=id={name},src={path}" for name, path in secrets.items()]
         for image in images:
-            metadata = builder.out / "images" / f"{image.name}.json"
-            log = builder.out / "images" / f"{image.name}.log"
+            metadata = builder.work / f"{image.name}.json"
+            # A layout that a broken build left would stay in the new one.
+            shutil.rmtree(builder.layout(image.name), ignore_errors=True)
+            log = builder.work / f"{image.name}.log"
             with step(f"building {image.name}"):
                 what = f"building {image.name}"
                 run_logged([*builder.command(image, made, metadata), *hidden], log=log, deadline=_SECONDS, what=what)
             made[image.name] = digest_of(metadata.read_text(), image.name)
             say(f"{image.name}: {made[image.name]}")
-            log.unlink()
     return made
 
 

@@ -43,7 +43,7 @@ def digests(folder: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         name = path.relative_to(folder).as_posix()
-        if name in _OWN or "/blobs/" in name or (name.startswith("images/") and not name.endswith("/index.json")):
+        if name in _OWN or (name.startswith("images/") and not name.endswith("/index.json")):
             continue
         with path.open("rb") as file:
             found[name] = hashlib.file_digest(file, "sha256").hexdigest()

@@ -122,11 +122,21 @@ def test_parts_of_another_commit_are_made_again(tmp_path: Path, monkeypatch: pyt
     assert not (out / "made").exists()
 
 
+@pytest.mark.usefixtures("agreed")
+def test_parts_for_another_registry_are_made_again(tmp_path: Path) -> None:
+    out = tmp_path / "0.2.0"
+    part = ["--version", "0.2.0", *BASE, "--out", str(out), "--part", "index"]
+    assert command.main(part) == 0
+    (out / "made").write_text("x")
+    assert command.main([*part, "--registry", "r.example.com/team"]) == 0
+    assert not (out / "made").exists()
+
+
 # ── images ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def builder(out: Path, **more: str) -> images.Builder:
-    return images.Builder(["buildctl"], "0.2.0", **{"registry": "r.example.com/team", "out": out, **more})  # type: ignore[arg-type]
+    return images.Builder(["buildctl"], "0.2.0", **{"registry": "r.example.com/team", "out": out, "work": out, **more})  # type: ignore[arg-type]
 
 
 def command_of(name: str, out: Path, **more: str) -> list[str]:
@@ -177,6 +187,41 @@ def test_a_build_without_a_digest_is_refused() -> None:
     assert images.digest_of(json.dumps({"containerimage.digest": "sha256:1"}), "x") == "sha256:1"
     with pytest.raises(DevError, match="told no digest"):
         images.digest_of("{}", "x")
+
+
+_BUILDCTL = """#!/bin/sh
+for word in "$@"; do
+    case $word in
+    --metadata-file=*) file=${word#*=} ;;
+    --output=*) output=$word ;;
+    esac
+done
+echo "$output" >> $(dirname "$file")/outputs
+case $output in *BROKEN*) exit 3 ;; esac
+printf '{"containerimage.digest": "sha256:%s"}' "$(basename "$file" .json)" > "$file"
+"""
+
+
+def fake_builder(tmp_path: Path, version: str = "0.2.0") -> images.Builder:
+    """One whose BuildKit notes what it is to write, and tells names for digests."""
+    program = tmp_path / "buildctl"
+    program.write_text(_BUILDCTL)
+    program.chmod(0o755)
+    return images.Builder([str(program)], version, "", tmp_path / "out", tmp_path / "work")
+
+
+def test_images_are_built_in_order_and_known_by_what_buildkit_tells(tmp_path: Path) -> None:
+    made = images.build(fake_builder(tmp_path), images.wanted(["gateway"]))
+    assert made == {name: f"sha256:{name}" for name in ("debian", "python-build", "gateway")}
+    outputs = (tmp_path / "work" / "outputs").read_text().splitlines()
+    assert [line.partition("/images/")[2].partition(",")[0] for line in outputs] == list(made)
+    assert "oci-layout://python-build@sha256:python-build" in (tmp_path / "work" / "gateway.log").read_text()
+
+
+def test_a_build_that_breaks_ends_the_release_with_its_log(tmp_path: Path) -> None:
+    with pytest.raises(DevError, match="building debian: exit status 3") as caught:
+        images.build(fake_builder(tmp_path, "BROKEN"), images.wanted(["gateway"]))
+    assert caught.value.log == tmp_path / "work" / "debian.log"
 
 
 # ── chart ────────────────────────────────────────────────────────────────────────────────────────
@@ -257,7 +302,6 @@ def made(tmp_path: Path) -> Path:
     for name in ("gymtrain-0.2.0.tgz", "sbom/a.cdx.json", "images/gym/index.json", "images/gym/blobs/sha256/1"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
-    (tmp_path / "images" / "gym.json").write_text("{}")
     return tmp_path
 
 
