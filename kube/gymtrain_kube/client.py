@@ -9,12 +9,15 @@ since the API server has none, and proxies are not asked, since it is never behi
 
 import asyncio
 import json
+import socket
+import struct
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from time import perf_counter
 from typing import Any
 
 import aiohttp
+from aiohttp.abc import AbstractStreamWriter
 
 from gymtrain_kube.access import Access
 from gymtrain_kube.errors import ConflictError, NotFoundError, UnreachableError, error_of
@@ -53,20 +56,31 @@ class RestClient:
         connections: int = 100,
         answer_bytes: int = _ANSWER_BYTES,
         on_call: OnCall = lambda method, status, seconds: None,
+        before_write: Callable[[], None] = lambda: None,
+        unacknowledged_seconds: float | None = None,
     ) -> None:
         """
         Args:
             manager: who writes, in `managedFields`; without it the API server takes the HTTP library's name.
             connections: how many at once, at most.
             answer_bytes: the longest answer that is read.
+            before_write: called at the last moment before a write leaves: after all waiting for a connection, and
+                again where it is sent once more. What it raises keeps the write back, and is raised by the call.
+            unacknowledged_seconds: how long the kernel may try to get a request through. What it didn't get through by
+                then, or by the end of the call or the process, never arrives, though the network heals. None: for as
+                long as kernels try, which may be minutes.
         """
         self._url = access.url
         self._credentials = access.credentials
         self._manager = {"fieldManager": manager} if manager else {}
         self._answer_bytes = answer_bytes
         self._on_call = on_call
+        self._before_write = before_write
+        sockets = None if unacknowledged_seconds is None else _impatient_sockets(unacknowledged_seconds)
         self._http = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=connections, ssl=access.tls, keepalive_timeout=_KEEP_SECONDS),
+            connector=aiohttp.TCPConnector(
+                limit=connections, ssl=access.tls, keepalive_timeout=_KEEP_SECONDS, socket_factory=sockets
+            ),
             timeout=aiohttp.ClientTimeout(total=None),  # each call has its own
             cookie_jar=aiohttp.DummyCookieJar(),
             trust_env=False,
@@ -229,7 +243,7 @@ class RestClient:
         accept: str = _JSON,
         most: int | None = None,
     ) -> bytes:
-        data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
+        data = None if body is None else _Write(json.dumps(body, separators=(",", ":")).encode(), self._before_write)
         headers = {"Accept": accept} | ({"Content-Type": content_type} if data else {})
         began = perf_counter()
         status: int | None = None
@@ -241,6 +255,8 @@ class RestClient:
                 text = await self._body(answer, path, most)
             status = answer.status
         except (aiohttp.ClientError, OSError) as error:  # a TimeoutError is an OSError
+            if data and data.held_back:
+                raise data.held_back from None
             raise UnreachableError(f"{method} {path}: {_said(error)}") from error
         finally:
             self._on_call(method, status, perf_counter() - began)
@@ -282,6 +298,42 @@ class RestClient:
                 size = f"{bound >> 20} MiB" if bound >> 20 else f"{bound >> 10} KiB"
                 raise UnreachableError(f"{answer.method} {path}: the answer is longer than {size} and is not read on")
         return bytes(body)
+
+
+class _Write(aiohttp.BytesPayload):
+    """The body of a write. All of them have one, and without it none is carried out.
+
+    Attributes:
+        held_back: what `check` raised instead of letting it leave.
+    """
+
+    def __init__(self, value: bytes, check: Callable[[], None]) -> None:
+        super().__init__(value)
+        self._check = check
+        self.held_back: Exception | None = None
+
+    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
+        """Sends it, from the check to the kernel without another task in between."""
+        try:
+            self._check()
+        except Exception as error:
+            self.held_back = error
+            raise  # the HTTP client drops the connection, and wraps the error
+        await super().write_with_length(writer, content_length)
+
+
+def _impatient_sockets(seconds: float) -> Callable[[aiohttp.AddrInfoType], socket.socket]:
+    """Sockets that give up after `seconds` without an acknowledgement, and that drop what is left once closed."""
+
+    def make(address: aiohttp.AddrInfoType) -> socket.socket:
+        made = socket.socket(*address[:3])
+        # Linger for no time: closed with a reset. By default the kernel goes on with what it has, after the process.
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, int(seconds * 1000)))
+        return made
+
+    return make
 
 
 def _event(path: str, line: bytes) -> tuple[str, Object]:

@@ -1,6 +1,7 @@
 """Errors of the operator.
 
 OperatorError
+├── LostLeaseError          another replica may act by now
 ├── ForeignObjectError      someone else's object has a name that the run needs
 └── ProbeError              a pod of a run didn't answer, or not as agreed
     └── OversizedAnswerError    its answer is too long
@@ -11,6 +12,10 @@ What the API server answers are `gymtrain_kube.errors`.
 
 class OperatorError(Exception):
     """Base of every error that this package raises."""
+
+
+class LostLeaseError(OperatorError):
+    """The Lease couldn't be renewed in time, so another replica may act by now. The process ends."""
 
 
 class ForeignObjectError(OperatorError):

@@ -1,8 +1,9 @@
 """The only way from the operator to the API server: a few verbs on its kinds, by namespace and name.
 
 What is theirs of the answers is cut to what is read here (`trimming`), each call is counted and waits for its turn
-(`rate_limit`), and each answer is a sign of life for the operator's own health. What a write is answered with goes into
-the cache of what runs own. Every failure is a `KubeError`.
+(`rate_limit`), a write leaves only while this process may act (`lease`), and each answer is a sign of life for the
+operator's own health. What a write is answered with goes into the cache of what runs own. Every failure is a
+`KubeError`, but for what keeps a write back.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
@@ -33,11 +34,15 @@ class KubeClient:
         *,
         on_write: Callable[[Kind, Object], None] = lambda kind, item: None,
         limit: RateLimit | None = None,
+        before_write: Callable[[], None] = lambda: None,
+        unacknowledged_seconds: float | None = None,
     ) -> None:
         """
         Args:
             on_answer: called when the API server answered, be it with a refusal.
             on_write: called with each object of a run as the API server has it after a write, cut as those of `list`.
+            before_write: keeps a write back by what it raises, as `RestClient` has it. Not the Lease's.
+            unacknowledged_seconds: how long a request may be on its way, as `RestClient` has it.
         """
 
         def count(method: str, status: int | None, seconds: float) -> None:
@@ -50,7 +55,23 @@ class KubeClient:
         self.namespace = access.namespace
         self._on_write = on_write
         self._limit = limit or RateLimit(DEFAULT_QPS, DEFAULT_BURST)
-        self._rest = RestClient(access, manager=FIELD_MANAGER, connections=_CONNECTIONS, on_call=count)
+        self._rest = RestClient(
+            access,
+            manager=FIELD_MANAGER,
+            connections=_CONNECTIONS,
+            on_call=count,
+            before_write=before_write,
+            unacknowledged_seconds=unacknowledged_seconds,
+        )
+        # The Lease waits neither for a turn nor for a connection: who doesn't renew it in time is no longer the leader.
+        # Nor may a renewal arrive late: others would wait for a leader that is gone.
+        self._lease = RestClient(
+            access,
+            manager=FIELD_MANAGER,
+            connections=2,
+            on_call=count,
+            unacknowledged_seconds=unacknowledged_seconds,
+        )
         # A watch holds its connection; a hundred of them, of many namespaces, would leave none to the rest.
         self._streams = RestClient(access, connections=0)
 
@@ -61,17 +82,27 @@ class KubeClient:
         *,
         on_write: Callable[[Kind, Object], None] = lambda kind, item: None,
         limit: RateLimit | None = None,
+        before_write: Callable[[], None] = lambda: None,
+        unacknowledged_seconds: float | None = None,
     ) -> Self:
         """As kubectl would: in a pod its service account, else KUBECONFIG or ~/.kube/config.
 
         Raises:
             AccessError: there is no usable configuration.
         """
-        return cls(in_pod() or kubeconfig.load(), on_answer, on_write=on_write, limit=limit)
+        return cls(
+            in_pod() or kubeconfig.load(),
+            on_answer,
+            on_write=on_write,
+            limit=limit,
+            before_write=before_write,
+            unacknowledged_seconds=unacknowledged_seconds,
+        )
 
     async def close(self) -> None:
         """Ends all connections."""
         await self._rest.close()
+        await self._lease.close()
         await self._streams.close()
 
     async def knows_runs(self) -> bool:
@@ -97,8 +128,7 @@ class KubeClient:
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Object:
         """One object; of the cluster where `namespace` is None."""
         path = _path(kind, namespace, name)
-        # The Lease doesn't wait for its turn: who doesn't renew it in time is no longer the leader.
-        return await (self._rest.get(path) if kind is kinds.LEASE else self._ask(self._rest.get, path))
+        return await (self._lease.get(path) if kind is kinds.LEASE else self._ask(self._rest.get, path))
 
     async def list(self, kind: Kind, namespace: str | None, selector: str = "") -> list[Object]:
         """All objects that match a label selector, of all namespaces where `namespace` is None, without what nobody
@@ -140,6 +170,8 @@ class KubeClient:
         """Creates an object; ConflictError where the name is taken, RejectedError where it has a field that no such
         object has."""
         path = _path(kind, manifest["metadata"]["namespace"])
+        if kind is kinds.LEASE:
+            return await self._lease.create(path, manifest)
         return await self._write(kind, self._rest.create, path, manifest)
 
     async def replace(self, kind: Kind, manifest: Object, subresource: str = "") -> Object:
@@ -147,7 +179,7 @@ class KubeClient:
         meta = manifest["metadata"]
         path = _path(kind, meta["namespace"], meta["name"], subresource)
         if kind is kinds.LEASE:
-            return await self._rest.replace(path, manifest)
+            return await self._lease.replace(path, manifest)
         return await self._write(kind, self._rest.replace, path, manifest)
 
     async def change_metadata(self, kind: Kind, live: Object, changes: Object) -> Object:

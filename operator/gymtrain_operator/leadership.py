@@ -2,7 +2,8 @@
 
 kopf has none of its own. The rules are those of client-go: who sees the Lease unchanged for its whole
 duration, by its own clock, may take it; who can't renew it in time stops at once. Clocks of different
-machines are never compared.
+machines are never compared. Beyond those rules, each renewal moves the fence (`lease.Fence`), so that a leader which
+doesn't notice that its time is over writes nothing either.
 """
 
 import asyncio
@@ -13,19 +14,13 @@ from typing import Any
 from gymtrain_api.times import to_text_with_microseconds
 from gymtrain_kube.errors import ConflictError, KubeError, NotFoundError
 from gymtrain_operator import kinds, metrics
+from gymtrain_operator.errors import LostLeaseError
 from gymtrain_operator.kube_client import KubeClient
+from gymtrain_operator.lease import Fence, LeaseTimes
 from gymtrain_operator.log import logger
 
 NAME = "gymtrain-operator"
-# Twice client-go's: a leader whose node has no core to spare must not lose the Lease, and restart, for that alone.
-DURATION_SECONDS = 30.0
-RENEW_DEADLINE_SECONDS = 20.0
-RETRY_SECONDS = 2.0
 _RELEASE_SECONDS = 10.0  # of the 30 that a pod has to end
-
-
-class LostLeaseError(Exception):
-    """The Lease couldn't be renewed: another replica may act by now."""
 
 
 class Leadership:
@@ -36,22 +31,30 @@ class Leadership:
         cluster: KubeClient,
         namespace: str,
         identity: str,
+        times: LeaseTimes | None = None,
+        fence: Fence | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
+        """`fence` lets no write pass until this replica leads. Its clock is `clock`."""
         self._cluster = cluster
         self._clock = clock
         self._sleep = sleep
         self._namespace = namespace
         self._identity = identity
+        self._times = times or LeaseTimes()
+        self._fence = fence or Fence(clock)
+        self._fence.close()
+        self._act_until = 0.0  # by the clock
         self._seen: tuple[str, float] = ("", 0.0)  # resourceVersion, and since when it is unchanged
+        self._expires = 0.0  # when a Lease that stays as it was seen may be taken
 
     async def acquire(self) -> None:
         """Waits until this replica is the leader, however long that takes."""
-        while True:
-            if await self._try():
-                break
-            await self._sleep(RETRY_SECONDS)
+        while not await self._try(self._longest_try):
+            # Not a whole period more than the Lease lasts: work waits for whoever takes it.
+            left = self._expires - self._clock()
+            await self._sleep(min(left, self._times.retry_period) if left > 0 else self._times.retry_period)
         metrics.LEADER.set(1)
         logger().info("leading", identity=self._identity)
 
@@ -59,19 +62,18 @@ class Leadership:
         """Renews the Lease until it can't.
 
         Raises:
-            LostLeaseError: always, in the end.
+            LostLeaseError: always, in the end; no later than others may take the Lease, if this process runs.
         """
-        renewed = self._clock()
         while True:
-            await self._sleep(RETRY_SECONDS)
-            left = renewed + RENEW_DEADLINE_SECONDS - self._clock()
-            # What another replica sees as the time of renewal is that of the request, not of its answer.
-            asked = self._clock()
-            if left > 0 and await self._try(left):
-                renewed = asked
-            elif self._clock() - renewed > RENEW_DEADLINE_SECONDS:
+            left = self._act_until - self._clock()
+            if left <= 0:
                 metrics.LEADER.set(0)
-                raise LostLeaseError(f"lease {self._namespace}/{NAME} not renewed for {RENEW_DEADLINE_SECONDS:.0f} s")
+                deadline = self._times.renew_deadline
+                raise LostLeaseError(f"lease {self._namespace}/{NAME} not renewed for {deadline:g} s")
+            await self._sleep(min(left, self._times.retry_period))
+            left = self._act_until - self._clock()
+            if left > 0:
+                await self._try(min(left, self._longest_try))
 
     async def release(self) -> None:
         """Lets another replica take over at once."""
@@ -84,18 +86,28 @@ class Leadership:
         except (KubeError, TimeoutError):
             return  # it expires by itself
 
-    async def _try(self, seconds: float = RENEW_DEADLINE_SECONDS / 2) -> bool:
+    @property
+    def _longest_try(self) -> float:
+        return self._times.renew_deadline / 2
+
+    async def _try(self, seconds: float) -> bool:
         """Takes or renews the Lease; False if another replica holds it, or the API server didn't answer within
-        `seconds`, of which half the deadline is the most."""
+        `seconds`."""
+        # What another replica sees as the time of renewal is later than that of the request.
+        asked = self._clock()
         try:
-            async with asyncio.timeout(min(seconds, RENEW_DEADLINE_SECONDS / 2)):
-                return await self._take()
+            async with asyncio.timeout(seconds):
+                taken = await self._take(before=asked + seconds)
         except (KubeError, TimeoutError) as error:
             if not isinstance(error, ConflictError):
                 logger().warning("lease", error=str(error) or type(error).__name__)
             return False
+        if taken:
+            self._act_until = asked + self._times.renew_deadline
+            self._fence.open_until(self._act_until)
+        return taken
 
-    async def _take(self) -> bool:
+    async def _take(self, before: float) -> bool:
         try:
             lease = await self._cluster.get(kinds.LEASE, self._namespace, NAME)
         except NotFoundError:
@@ -107,6 +119,8 @@ class Leadership:
         holder = spec.get("holderIdentity")
         if holder and holder != self._identity and not self._has_expired(lease):
             return False
+        if self._clock() >= before:  # stopped meanwhile: a renewal now would keep others waiting for one who gives up
+            return False
         await self._cluster.replace(kinds.LEASE, lease | {"spec": self._spec(spec)})
         return True
 
@@ -115,14 +129,15 @@ class Leadership:
         now = self._clock()
         if version != self._seen[0]:
             self._seen = (version, now)
-        return now - self._seen[1] > float(lease["spec"].get("leaseDurationSeconds", DURATION_SECONDS))
+        self._expires = self._seen[1] + float(lease["spec"].get("leaseDurationSeconds", self._times.duration))
+        return now >= self._expires
 
     def _spec(self, old: dict[str, Any]) -> dict[str, Any]:
         now = to_text_with_microseconds(time.time())
         same = old.get("holderIdentity") == self._identity
         return {
             "holderIdentity": self._identity,
-            "leaseDurationSeconds": int(DURATION_SECONDS),
+            "leaseDurationSeconds": self._times.duration,
             "acquireTime": old.get("acquireTime", now) if same else now,
             "renewTime": now,
             "leaseTransitions": int(old.get("leaseTransitions", 0)) + (0 if same else 1),

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from gymtrain_kube.errors import KubeError
 from gymtrain_operator import log, metrics
 from gymtrain_operator.child_cache import ChildCache
-from gymtrain_operator.errors import OperatorError
+from gymtrain_operator.errors import LostLeaseError, OperatorError
 from gymtrain_operator.health import Health, served
 from gymtrain_operator.kube_client import KubeClient
-from gymtrain_operator.leadership import Leadership, LostLeaseError
+from gymtrain_operator.leadership import Leadership
+from gymtrain_operator.lease import Fence
 from gymtrain_operator.observe import Observer
 from gymtrain_operator.options import Options, parse
 from gymtrain_operator.probes import probing_session
@@ -46,26 +47,36 @@ async def _serve(options: Options, health: Health) -> None:
     heartbeats = asyncio.create_task(health.loop.send_heartbeats())
     cache = ChildCache()
     limit = RateLimit(options.kube_api_qps, options.kube_api_burst)
-    cluster = KubeClient.connect(health.hear, on_write=cache.put_own, limit=limit)
+    fence = Fence()
+    cluster = KubeClient.connect(
+        health.hear,
+        on_write=cache.put_own,
+        limit=limit,
+        before_write=fence.check,
+        unacknowledged_seconds=options.lease_times.margin if options.leader_elect else None,
+    )
     try:
         async with probing_session() as session:
             observer = Observer(cluster, session, options.defaults, cache)
             reconciler = Reconciler(cluster, observer, options.defaults, full_looks=options.workers)
             with_kueue = options.defaults.kueue
             service = Service(cluster, reconciler, options.namespaces, health, cache, with_kueue=with_kueue)
-            await _lead(options, cluster, service, health, stop)
+            await _lead(options, cluster, fence, service, health, stop)
     finally:
         heartbeats.cancel()
         await cluster.close()
 
 
-async def _lead(options: Options, cluster: KubeClient, service: Service, health: Health, stop: asyncio.Event) -> None:
+async def _lead(
+    options: Options, cluster: KubeClient, fence: Fence, service: Service, health: Health, stop: asyncio.Event
+) -> None:
     """Runs the service, only as the leader if there is an election."""
     if not options.leader_elect:
         metrics.LEADER.set(1)
         await service.run(options.workers, stop)
         return
-    leadership = Leadership(cluster, options.lease_namespace or cluster.namespace, options.identity)
+    namespace = options.lease_namespace or cluster.namespace
+    leadership = Leadership(cluster, namespace, options.identity, options.lease_times, fence)
     health.ready = True  # a standby is ready: a rollout must not wait for the old leader's end
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(leadership.acquire())

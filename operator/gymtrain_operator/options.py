@@ -12,6 +12,7 @@ from typing import Literal, cast
 
 from gymtrain_api.defaults import InvalidDefaultsError
 from gymtrain_api.defaults import parse as parse_defaults
+from gymtrain_operator.lease import LeaseTimes
 from gymtrain_operator.log import LogFormat
 from gymtrain_operator.manifests.context import Defaults
 from gymtrain_operator.manifests.scrapers import PORTS, ROLES, Scrapers
@@ -39,6 +40,7 @@ class Options:
     kube_api_qps: float
     kube_api_burst: int
     leader_elect: bool
+    lease_times: LeaseTimes
     lease_namespace: str | None
     identity: str
     log_level: str
@@ -134,6 +136,25 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> Options:
         default=_is_on(env.get("GYMTRAIN_LEADER_ELECT")),
         help="with several replicas, only the one that holds the Lease acts [GYMTRAIN_LEADER_ELECT]",
     )
+    times = LeaseTimes()
+    text(
+        "--leader-elect-lease-duration",
+        "GYMTRAIN_LEADER_ELECT_LEASE_DURATION",
+        str(times.duration),
+        "whole seconds after which a Lease that isn't renewed may be taken",
+    )
+    text(
+        "--leader-elect-renew-deadline",
+        "GYMTRAIN_LEADER_ELECT_RENEW_DEADLINE",
+        f"{times.renew_deadline:g}",
+        "seconds that the leader acts without a renewal: then it writes no more, and ends",
+    )
+    text(
+        "--leader-elect-retry-period",
+        "GYMTRAIN_LEADER_ELECT_RETRY_PERIOD",
+        f"{times.retry_period:g}",
+        "seconds between two tries to renew the Lease, or to get it",
+    )
     text("--lease-namespace", "GYMTRAIN_POD_NAMESPACE", None, "the operator's own namespace")
     text("--identity", "GYMTRAIN_POD_NAME", socket.gethostname(), "name of this replica in the Lease")
     text("--log-level", "GYMTRAIN_LOG_LEVEL", "info", "log level", ("debug", "info", "warning", "error"))
@@ -177,6 +198,7 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> Options:
         kube_api_qps=_at_least(parser, "--kube-api-qps", found.kube_api_qps, 1.0),
         kube_api_burst=int(_at_least(parser, "--kube-api-burst", found.kube_api_burst, 1.0)),
         leader_elect=found.leader_elect,
+        lease_times=_lease_times(parser, found),
         lease_namespace=found.lease_namespace,
         identity=found.identity,
         log_level=found.log_level,
@@ -192,6 +214,19 @@ def _at_least(parser: argparse.ArgumentParser, flag: str, value: str, least: flo
     if not least <= number < math.inf:
         parser.error(f"argument {flag}: {value!r} is not a number of at least {least:g}")
     return number
+
+
+def _lease_times(parser: argparse.ArgumentParser, found: argparse.Namespace) -> LeaseTimes:
+    """Checks the times. `parser` ends the process where they can't be had."""
+    duration = _at_least(parser, "--leader-elect-lease-duration", found.leader_elect_lease_duration, 1.0)
+    if not duration.is_integer():
+        parser.error(f"argument --leader-elect-lease-duration: {duration:g} is no whole number, as a Lease holds")
+    deadline = _at_least(parser, "--leader-elect-renew-deadline", found.leader_elect_renew_deadline, 0.0)
+    retry = _at_least(parser, "--leader-elect-retry-period", found.leader_elect_retry_period, 0.0)
+    try:
+        return LeaseTimes(int(duration), deadline, retry)
+    except ValueError as error:
+        parser.error(str(error))
 
 
 def _is_on(value: str | None) -> bool:

@@ -11,6 +11,7 @@ import structlog
 from gymtrain_kube.errors import ConflictError, KubeError, UnreachableError
 from gymtrain_operator import kinds, metrics, watching
 from gymtrain_operator.child_cache import ChildCache
+from gymtrain_operator.errors import LostLeaseError
 from gymtrain_operator.following import followers
 from gymtrain_operator.health import Health
 from gymtrain_operator.kube_client import KubeClient
@@ -136,7 +137,11 @@ class Service:
                 self._queue.finish(key)
 
     async def _reconcile(self, key: RunKey) -> None:
-        """Reconciles a run once; an error only delays the next time."""
+        """Reconciles a run once; an error only delays the next time.
+
+        Raises:
+            LostLeaseError: another replica may act by now.
+        """
         wait = self._not_before.pop(key, 0.0) - time.monotonic()
         if wait > 0:  # an event came meanwhile
             self._pause(key, wait)
@@ -147,6 +152,8 @@ class Service:
             metrics.RECONCILE_ERRORS.labels(type(error).__name__).inc()
             logger().debug("changed meanwhile", error=str(error))
             requeue = self._retry_delay(key)
+        except LostLeaseError:
+            raise  # it ends the process
         except Exception as error:
             # Whatever is wrong with one run must not stop the others.
             metrics.RECONCILE_ERRORS.labels(type(error).__name__).inc()

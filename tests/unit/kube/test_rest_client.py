@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from contextlib import aclosing, suppress
 
 import pytest
@@ -156,6 +157,69 @@ async def test_each_call_is_told_with_its_status_or_that_no_answer_came(api: Scr
         await client.get("/p")
     await client.close()
     assert calls == [("GET", 200), ("POST", 403), ("GET", None)]
+
+
+class _TooLateError(Exception):
+    """Keeps a write back."""
+
+
+async def test_a_write_that_waited_too_long_for_a_connection_is_kept_back(api: ScriptedApi) -> None:
+    late, release = asyncio.Event(), asyncio.Event()
+
+    def check() -> None:
+        if late.is_set():
+            raise _TooLateError
+
+    async def hang(_: web.Request) -> web.StreamResponse:
+        await release.wait()
+        return web.json_response({})
+
+    api.handler = hang
+    client = RestClient(api.access, connections=1, before_write=check)
+    first = asyncio.create_task(client.get("/first"))
+    second = asyncio.create_task(client.create("/second", {}))
+    async with asyncio.timeout(10):
+        while not api.requests:  # noqa: ASYNC110  it has no event
+            await asyncio.sleep(0.01)
+    late.set()
+    release.set()
+    await first
+    with pytest.raises(_TooLateError):
+        await second
+    assert [request.path for request in api.requests] == ["/first"]
+    late.clear()
+    await client.create("/third", {})
+    await client.close()
+
+
+async def test_what_is_left_of_a_call_that_timed_out_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a reset. After a common end the kernel would go on to deliver what it has."""
+    monkeypatch.setattr(client_module, "_CALL_SECONDS", 0.2)
+    ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.read(-1)
+            ended.set_result("end")
+        except ConnectionResetError:
+            ended.set_result("reset")
+        writer.close()
+
+    async with await asyncio.start_server(read, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        client = RestClient(Access(f"http://127.0.0.1:{port}"), unacknowledged_seconds=2.0)
+        with pytest.raises(UnreachableError):
+            await client.create("/p", {})
+        async with asyncio.timeout(10):
+            assert await ended == "reset"
+        await client.close()
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="a kernel other than Linux")
+def test_the_kernel_gives_up_when_it_is_told_to() -> None:
+    made = client_module._impatient_sockets(2.5)((socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", 1)))
+    with made:
+        assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 2500
 
 
 # ── watches ───────────────────────────────────────────────────────────────────────────────────────

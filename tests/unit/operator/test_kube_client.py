@@ -1,15 +1,20 @@
 """The requests that reach the API server, by the operator's verbs."""
 
+import asyncio
 import json
-from collections.abc import AsyncIterator
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from gymtrain_kube.errors import UnreachableError
 from gymtrain_operator import kinds
+from gymtrain_operator.errors import LostLeaseError
 from gymtrain_operator.kube_client import KubeClient
+from gymtrain_operator.lease import Fence
 from gymtrain_operator.rate_limit import RateLimit
 from tests.support.scripted_api import ScriptedApi
 
@@ -213,3 +218,51 @@ async def test_a_watch_brings_objects_cut_like_those_of_a_list(api: ScriptedApi,
     events = [event async for event in kube.watch(kinds.POD, "ns", "a=b", "7")]
     assert events == [("ADDED", {"kind": "Pod", "metadata": {"name": "a"}, "spec": {"nodeName": "n"}})]
     assert (api.request.query["resourceVersion"], api.request.query["labelSelector"]) == ("7", "a=b")
+
+
+async def test_who_may_not_act_reads_and_renews_and_writes_nothing(api: ScriptedApi) -> None:
+    fence = Fence()
+    fence.close()
+    kube = KubeClient(api.access, before_write=fence.check)
+    api.answer({"metadata": {"name": "s"}})
+    live = {"metadata": {**MANIFEST["metadata"], "uid": "u", "resourceVersion": "1"}}
+    writes: list[Callable[[], Awaitable[Any]]] = [
+        lambda: kube.apply(kinds.SERVICE, MANIFEST),
+        lambda: kube.create(kinds.JOB, MANIFEST),
+        lambda: kube.replace(kinds.RUN, MANIFEST, "status"),
+        lambda: kube.change_metadata(kinds.RUN, live, {}),
+        lambda: kube.change(kinds.EVENT, "ns", "e", {}),
+        lambda: kube.scale(kinds.DEPLOYMENT, "ns", "d", "u1", 0),
+        lambda: kube.delete(kinds.SERVICE, "ns", "s", "u1"),
+    ]
+    for write in writes:
+        with pytest.raises(LostLeaseError):
+            await write()
+    assert api.requests == []
+    await kube.get(kinds.SERVICE, "ns", "s")
+    await kube.create(kinds.LEASE, MANIFEST)
+    await kube.replace(kinds.LEASE, MANIFEST)
+    fence.open_until(math.inf)
+    for write in writes:
+        await write()
+    assert len(api.requests) == 3 + len(writes)
+    await kube.close()
+
+
+async def test_the_lease_waits_for_no_connection(api: ScriptedApi) -> None:
+    """A busy API server holds all of them."""
+    release = asyncio.Event()
+
+    async def hang(request: web.Request) -> web.StreamResponse:
+        if "/leases/" not in request.path:
+            await release.wait()
+        return web.json_response({})
+
+    api.handler = hang
+    kube = KubeClient(api.access)
+    waiting = [asyncio.create_task(kube.get(kinds.SERVICE, "ns", "s")) for _ in range(40)]
+    async with asyncio.timeout(10):
+        await kube.replace(kinds.LEASE, MANIFEST)
+    release.set()
+    await asyncio.gather(*waiting)
+    await kube.close()

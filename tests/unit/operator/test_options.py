@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from gymtrain_operator.lease import LeaseTimes
 from gymtrain_operator.manifests.scrapers import Scrapers
 from gymtrain_operator.options import parse
 
@@ -135,3 +136,35 @@ def test_a_limit_that_lets_nothing_through_is_refused(value: str, capsys: pytest
     with pytest.raises(SystemExit):
         parse([f"--kube-api-qps={value}"], {})
     assert f"--kube-api-qps: '{value}' is not a number of at least 1" in capsys.readouterr().err
+
+
+def test_the_times_of_the_lease_are_flags_and_variables() -> None:
+    assert parse([], {}).lease_times == LeaseTimes(30, 20.0, 2.0)
+    given = parse(
+        ["--leader-elect-lease-duration=6", "--leader-elect-renew-deadline=4.5"],
+        {"GYMTRAIN_LEADER_ELECT_RENEW_DEADLINE": "3", "GYMTRAIN_LEADER_ELECT_RETRY_PERIOD": "0.5"},
+    )
+    assert given.lease_times == LeaseTimes(6, 4.5, 0.5)
+    assert given.lease_times.margin == 1.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["--leader-elect-lease-duration=20"],
+            "--leader-elect-lease-duration=20 must be longer than --leader-elect-re",
+        ),
+        (["--leader-elect-renew-deadline=2"], "--leader-elect-renew-deadline=2, and that longer than"),
+        (["--leader-elect-retry-period=0"], "--leader-elect-retry-period=0, which must be above 0"),
+        (["--leader-elect-retry-period=nan"], "--leader-elect-retry-period: 'nan' is not a number of at least 0"),
+        (["--leader-elect-lease-duration=15s"], "--leader-elect-lease-duration: '15s' is not a number of at least 1"),
+        (["--leader-elect-lease-duration=20.5"], "--leader-elect-lease-duration: 20.5 is no whole number"),
+    ],
+)
+def test_times_that_leave_no_time_are_refused(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse(arguments, {})
+    assert said in capsys.readouterr().err

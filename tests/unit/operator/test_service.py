@@ -14,6 +14,7 @@ from gymtrain_kube.objects import Object
 from gymtrain_operator import health as health_module
 from gymtrain_operator import kinds, watching
 from gymtrain_operator import service as service_module
+from gymtrain_operator.errors import LostLeaseError
 from gymtrain_operator.health import Health
 from gymtrain_operator.kinds import Kind
 from gymtrain_operator.kube_client import KubeClient
@@ -194,6 +195,20 @@ async def test_no_event_brings_a_run_back_before_the_api_server_asked_for_it() -
         await asyncio.sleep(0.05)
     work.cancel()
     assert reconciler.looks == 1
+
+
+class _Late(_Busy):
+    """A write is kept back."""
+
+    async def reconcile(self, key: RunKey) -> float | None:
+        raise LostLeaseError("over")
+
+
+async def test_a_write_that_came_too_late_ends_the_process_and_is_not_tried_again() -> None:
+    service = Service(FakeKubeClient(), _Late(), [], Health())
+    service._queue.add(("ns", "run"))
+    with pytest.raises(LostLeaseError):
+        await asyncio.wait_for(service._work(), 10)
 
 
 def test_watches_that_are_refused_are_tried_again_without_end() -> None:
