@@ -1,6 +1,5 @@
 """The api ring: a real kube-apiserver with the CRD, one for the session, and a namespace for each test."""
 
-import json
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from tests.support.apiserver import ApiServer, binary
-from tests.support.chart import CHART, render
+from tests.support.chart import CHART
 from tests.support.fakenode import FakeNode
-from tests.support.kubectl import PATIENCE, Kubectl, eventually
-
-ROOT = Path(__file__).parents[2]
-CRD = ROOT / "crds" / "gymtrain.dev_gymtrainingruns.yaml"
-DEFAULTS_CRD = ROOT / "crds" / "gymtrain.dev_gymtrainingdefaults.yaml"
-OPERATOR_NAMESPACE = "gymtrain-system"
-_OPERATOR = "gymtrain-operator"
+from tests.support.install import CRD as CRD
+from tests.support.install import DEFAULTS_CRD as DEFAULTS_CRD
+from tests.support.install import OPERATOR_NAMESPACE as OPERATOR_NAMESPACE
+from tests.support.install import ROOT as ROOT
+from tests.support.install import install_crd as install_crd
+from tests.support.install import token_of_chart
+from tests.support.kubectl import Kubectl
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -76,21 +75,8 @@ def operator_kubeconfig(cluster: ApiServer) -> Path:
 
 
 def kubeconfig_of_chart(server: ApiServer, chart: Path = CHART) -> Path:
-    """Applies the rights that a chart gives its operator, in the namespace that is there for it."""
-    admin = Kubectl(str(server.kubeconfig), OPERATOR_NAMESPACE, binary("kubectl"))
-    kinds = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
-    admin.apply(*(m for m in render(namespace=OPERATOR_NAMESPACE, chart=chart) if m["kind"] in kinds))
-    token = json.loads(admin.run("create", "token", _OPERATOR, "--duration=2h", "-o", "json"))["status"]["token"]
-    return server.kubeconfig_for("operator", token)
-
-
-def install_crd(server: ApiServer, crd: Path = CRD) -> None:
-    """Applies the CRD, and waits until it is established."""
-    admin = Kubectl(str(server.kubeconfig), "default", binary("kubectl"))
-    admin.run("apply", "--server-side", "-f", str(crd))
-    wait = ("wait", "--for=condition=Established", "-f", str(crd))
-    # kubectl fails where the object has no conditions at all yet.
-    eventually(lambda: admin.run(*wait, check=False), "the CRD is established", PATIENCE)
+    """With the rights that a chart gives its operator, which are applied."""
+    return server.kubeconfig_for("operator", token_of_chart(server, chart))
 
 
 def _in_new_namespace(server: ApiServer) -> Kubectl:

@@ -12,6 +12,7 @@ from gymtrain_api.sandboxes import BACKENDS, SandboxBackend
 from gymtrain_kube import kubeconfig
 from gymtrain_operator.event_poster import EventPoster
 from gymtrain_operator.kube_client import KubeClient
+from gymtrain_operator.lease import LeaseTimes
 from gymtrain_operator.manifests.broker import broker_identity
 from gymtrain_operator.manifests.context import RunContext
 from gymtrain_operator.manifests.network import network_policies
@@ -337,6 +338,31 @@ def test_uninstall_keeps_the_crds() -> None:
 
 
 @pytest.mark.parametrize(
+    ("values", "times"),
+    [
+        ((), LeaseTimes(30, 20.0, 2.0)),
+        (("replicas=2",), LeaseTimes(6, 4.0, 1.0)),
+        (("replicas=2", "lease.durationSeconds=15", "lease.retryPeriodSeconds=0.5"), LeaseTimes(15, 4.0, 0.5)),
+    ],
+)
+def test_the_lease_is_short_where_another_replica_stands_by(values: tuple[str, ...], times: LeaseTimes) -> None:
+    assert parse(_pod(render(*values))["spec"]["containers"][0]["args"], {}).lease_times == times
+
+
+def test_times_of_the_lease_that_leave_no_time_are_refused_before_the_install() -> None:
+    done = helm("template", "gymtrain", str(CHART), "--set", "imageRegistry=r/", "--set", "lease.durationSeconds=10")
+    assert done.returncode != 0
+    assert "lease.durationSeconds (10) must be more than lease.renewDeadlineSeconds (20)" in done.stderr
+
+
+def test_replicas_go_to_different_nodes_where_they_can() -> None:
+    (deployment,) = _of_kind(render("replicas=2"), "Deployment")
+    (spread,) = deployment["spec"]["template"]["spec"]["topologySpreadConstraints"]
+    assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "ScheduleAnyway")
+    assert spread["labelSelector"] == deployment["spec"]["selector"]
+
+
+@pytest.mark.parametrize(
     ("value", "complaint"),
     [
         ("watchNamespace=team", "additional properties 'watchNamespace' not allowed"),
@@ -348,6 +374,8 @@ def test_uninstall_keeps_the_crds() -> None:
         ("metrics.runs.roles={gym}", "/metrics/runs/roles/0"),
         ("metrics.prometheusRule.runbookUrl=docs.example.com", "/metrics/prometheusRule/runbookUrl"),
         ("watchNamespaces={Team_A}", "/watchNamespaces/0"),
+        ("lease.durationSeconds=15s", "/lease/durationSeconds"),
+        ("lease.renewDeadlineSeconds=0", "/lease/renewDeadlineSeconds"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(value: str, complaint: str) -> None:

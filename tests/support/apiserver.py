@@ -12,9 +12,10 @@ import ssl
 import subprocess
 import time
 import urllib.request
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 _TOKEN = "tests"  # a server on 127.0.0.1 for seconds
 _START_SECONDS = 60  # 3 on an idle machine
@@ -51,8 +52,11 @@ def document(binaries: str, name: str) -> Path:
 class ApiServer:
     """etcd and kube-apiserver in one folder; use as a context manager."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, audit_policy: Mapping[str, Any] | None = None) -> None:
+        """`audit_policy` says what is written to `audit_log`; nothing is without it."""
         self._folder = folder
+        self._audit_policy = audit_policy
+        self.audit_log = folder / "audit.log"
         self._processes: list[subprocess.Popen[bytes]] = []
         self.port = free_port()
         self.url = f"https://127.0.0.1:{self.port}"
@@ -100,8 +104,14 @@ class ApiServer:
         subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
         tokens = self._folder / "tokens.csv"
         tokens.write_text(f'{_TOKEN},tests,tests,"system:masters"\n')
+        audit: list[str] = []
+        if self._audit_policy:
+            policy = self._folder / "audit-policy.json"  # which is YAML, too
+            policy.write_text(json.dumps(self._audit_policy))
+            audit = [f"--audit-policy-file={policy}", f"--audit-log-path={self.audit_log}"]
         server = self.run(
             "kube-apiserver",
+            *audit,
             f"--etcd-servers={client}",
             "--bind-address=127.0.0.1",
             "--advertise-address=127.0.0.1",
@@ -144,15 +154,15 @@ class ApiServer:
             *flags,
         )
 
-    def kubeconfig_for(self, user: str, token: str) -> Path:
-        """A kubeconfig with another token, such as a ServiceAccount's."""
+    def kubeconfig_for(self, user: str, token: str, url: str = "") -> Path:
+        """A kubeconfig with another token, such as a ServiceAccount's; at `url` is what stands before the server."""
         path = self._folder / f"kubeconfig-{user}"
-        path.write_text(json.dumps(self._kubeconfig(token)))
+        path.write_text(json.dumps(self._kubeconfig(token, url)))
         return path
 
-    def _kubeconfig(self, token: str) -> dict[str, object]:
+    def _kubeconfig(self, token: str, url: str = "") -> dict[str, object]:
         cluster = {
-            "server": self.url,
+            "server": url or self.url,
             "certificate-authority": str(self.certificate),
         }
         return {

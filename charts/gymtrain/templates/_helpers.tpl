@@ -111,3 +111,18 @@ gymtrain's names, so a name without a registry is refused; the tag `dev` means t
   verbs: [patch]
 {{- end }}
 {{- end -}}
+
+{{/* The times of the Lease as flags: short ones where another replica stands by. */}}
+{{- define "gymtrain.leaseFlags" -}}
+{{- $standby := gt (int .Values.replicas) 1 -}}
+{{- $lease := .Values.lease | default dict -}}
+{{- $duration := $lease.durationSeconds | default ($standby | ternary 6 30) -}}
+{{- $deadline := $lease.renewDeadlineSeconds | default ($standby | ternary 4 20) -}}
+{{- $retry := $lease.retryPeriodSeconds | default ($standby | ternary 1 2) -}}
+{{- if not (and (gt (float64 $duration) (float64 $deadline)) (gt (float64 $deadline) (float64 $retry))) -}}
+{{- fail (printf "lease.durationSeconds (%v) must be more than lease.renewDeadlineSeconds (%v), and that more than lease.retryPeriodSeconds (%v); values that are not set depend on replicas" $duration $deadline $retry) -}}
+{{- end -}}
+- --leader-elect-lease-duration={{ $duration }}
+- --leader-elect-renew-deadline={{ $deadline }}
+- --leader-elect-retry-period={{ $retry }}
+{{- end -}}
