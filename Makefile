@@ -144,6 +144,13 @@ test-kueue: ## Runs in queues with Kueue's controller, built on first use (five 
 	dev/run binaries crds-kueue kueue
 	$(RUN) pytest tests/api/test_queueing.py -m api $(PYTEST_ARGS)
 
+FAILOVER_ROUNDS ?= 200
+FAILOVER_ARGS ?=
+.PHONY: test-failover
+test-failover: ## Kill, stop and cut off the operator that leads, and see who writes: 40 minutes; not part of `make test` (FAILOVER_ROUNDS=20: fewer; FAILOVER_ARGS="--seed 7")
+	dev/run binaries
+	PYTHONPATH=api:kube $(RUN) python -m tests.failover --rounds $(FAILOVER_ROUNDS) $(FAILOVER_ARGS)
+
 .PHONY: test-large-models
 test-large-models: cluster-up images ## Train sharded models on CPUs, one on four nodes, serve them, and try trackers that hang: ten minutes; not part of `make test`
 	$(LARGE) tests/e2e/runs $(PYTEST_ARGS)
