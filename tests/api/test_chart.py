@@ -341,6 +341,7 @@ def test_uninstall_keeps_the_crds() -> None:
     ("values", "times"),
     [
         ((), LeaseTimes(30, 20.0, 2.0)),
+        (("lease=null",), LeaseTimes(30, 20.0, 2.0)),  # as with the values of a release before it (--reuse-values)
         (("replicas=2",), LeaseTimes(6, 4.0, 1.0)),
         (("replicas=2", "lease.durationSeconds=15", "lease.retryPeriodSeconds=0.5"), LeaseTimes(15, 4.0, 0.5)),
     ],
@@ -350,7 +351,8 @@ def test_the_lease_is_short_where_another_replica_stands_by(values: tuple[str, .
 
 
 def test_times_of_the_lease_that_leave_no_time_are_refused_before_the_install() -> None:
-    done = helm("template", "gymtrain", str(CHART), "--set", "imageRegistry=r/", "--set", "lease.durationSeconds=10")
+    short = ("--set", "imageRegistry=r/,lease.durationSeconds=10")
+    done = helm("template", "gymtrain", str(CHART), "--kube-version", "1.34", *short)
     assert done.returncode != 0
     assert "lease.durationSeconds (10) must be more than lease.renewDeadlineSeconds (20)" in done.stderr
 
