@@ -130,8 +130,10 @@ def served(health: Health, port: int) -> Iterator[None]:
     try:
         asyncio.run_coroutine_threadsafe(_start(runner, port), loop).result()
         sampling = asyncio.run_coroutine_threadsafe(health.loop.keep_sampling(), loop)
-        yield
-        sampling.cancel()
+        try:
+            yield
+        finally:
+            sampling.cancel()
     finally:
         asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result()
         loop.call_soon_threadsafe(loop.stop)

@@ -12,11 +12,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.support.apiserver import ApiServer
+from tests.support.apiserver import ApiServer, binary
 from tests.support.audit import POLICY
 from tests.support.failover import Break, Failover, Round
 from tests.support.fakenode import FakeNode
-from tests.support.install import CRD, DEFAULTS_CRD, install_crd
+from tests.support.install import CRD, DEFAULTS_CRD, OPERATOR_NAMESPACE, install_crd
+from tests.support.kubectl import Kubectl
 
 _PROMISED_SECONDS = 10.0
 
@@ -29,6 +30,8 @@ def run(rounds: int, seed: int, folder: Path) -> list[Round]:
     with ApiServer(folder, audit_policy=POLICY) as server:
         for crd in (CRD, DEFAULTS_CRD):
             install_crd(server, crd)
+        admin = Kubectl(str(server.kubeconfig), OPERATOR_NAMESPACE, binary("kubectl"))
+        admin.run("create", "namespace", admin.namespace)
         server.start_controllers()
         with FakeNode(server, long_steps=10_000_000), Failover(server, folder, seed) as failover:
             for number, how in enumerate(kinds, start=1):

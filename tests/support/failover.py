@@ -92,21 +92,20 @@ class _Replica:
 class Failover:
     """Two operators and a few runs that train; use as a context manager.
 
-    The API server has the CRDs, a fake node, controllers, and the policy of `audit`.
+    The API server has the CRDs, the operator's namespace, a fake node, controllers, and the policy of `audit`.
     """
 
     def __init__(self, server: ApiServer, folder: Path, seed: int = 0) -> None:
         self._server = server
         self._random = random.Random(seed)
         self._admin = Kubectl(str(server.kubeconfig), _NAMESPACE, binary("kubectl"))
-        flags = _lease_flags()
+        flags = short_lease_flags()
         self._replicas = [_Replica(server, folder, name, flags) for name in ("one", "two")]
         self._rounds = 0
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            for namespace in (OPERATOR_NAMESPACE, _NAMESPACE):
-                self._admin.run("create", "namespace", namespace)
+            self._admin.run("create", "namespace", _NAMESPACE)
             for replica in self._replicas:
                 replica.start(stack)
             self._admin.apply(*(_run(f"long-{number}") for number in range(_TRAINING)))
@@ -150,6 +149,8 @@ class Failover:
             case Break.STOPPED:
                 leader.process.process.send_signal(signal.SIGCONT)
             case Break.CUT_OFF:
+                if self._random.random() < 0.5:  # it ends though the network doesn't heal
+                    leader.process.process.wait(PATIENCE)
                 leader.network.heal()
         code = leader.process.process.wait(PATIENCE)
         leader.process.start()  # as the kubelet does
@@ -188,8 +189,8 @@ class Failover:
         return [self._state(f"long-{number}") for number in range(_TRAINING)] == ["Training"] * _TRAINING
 
 
-def _lease_flags() -> list[str]:
-    """As the chart has them for two replicas."""
+def short_lease_flags() -> list[str]:
+    """The times of the Lease as the chart has them for two replicas."""
     (deployment,) = [m for m in render("replicas=2") if m["kind"] == "Deployment"]
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     return [argument for argument in container["args"] if argument.startswith("--leader-elect-")]
