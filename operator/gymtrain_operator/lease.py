@@ -31,8 +31,10 @@ class LeaseTimes:
     retry_period: float = 2.0
 
     def __post_init__(self) -> None:
-        """Raises:
-        ValueError: they don't leave time for what they are for. The text names the flags.
+        """Checks them.
+
+        Raises:
+            ValueError: they don't leave time for what they are for. The text names the flags.
         """
         if not self.duration > self.renew_deadline > self.retry_period > 0:
             raise ValueError(
