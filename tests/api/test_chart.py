@@ -40,7 +40,7 @@ def test_lint_finds_nothing() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("value", ["replicas=1", "watchNamespaces={NAMESPACE}", "crds.install=false"])
+@pytest.mark.parametrize("value", ["replicas=1", "replicas=2", "watchNamespaces={NAMESPACE}", "crds.install=false"])
 def test_the_api_server_accepts_the_manifests(kubectl: Kubectl, value: str) -> None:
     manifests = render(value.replace("NAMESPACE", kubectl.namespace), namespace=kubectl.namespace)
     kubectl.run(
