@@ -47,6 +47,16 @@ RULE_CASES: dict[str, tuple[dict[str, Any], str]] = {
     "name too long": (smallest_run("a" * 41), NAME),
     "name with a dot": (smallest_run("v1.5"), NAME),
     "name that starts with a digit": (smallest_run("7b"), NAME),
+    "ports that Gym servers reach of nobody": (
+        smallest_run(gym={"configPaths": ["a.yaml"], "egress": {"ports": [443]}}),
+        "spec.gym.egress: Invalid value: ports open nothing without cidrs or namespaces: set one of these, or remove "
+        "ports",
+    ),
+    "a namespace that Gym servers reach": (
+        smallest_run(gym={"configPaths": ["a.yaml"], "egress": {"namespaces": ["Judges"]}}),
+        'spec.gym.egress.namespaces[0]: Invalid value: "string": Judges must be a name of lower-case letters, digits '
+        "and -, such as judges",
+    ),
     "model source": (
         _model(source="Qwen/Qwen3-0.6B"),
         'spec.model.source: Invalid value: "string": Qwen/Qwen3-0.6B must be hf://ORG/NAME (Hugging Face hub), '

@@ -65,7 +65,8 @@ def plan(seen: Observation, defaults: Defaults) -> Plan:
     if seen.run.deleting:
         return Plan(seen.run.status)
     done = _next(seen, defaults)
-    status = done.status.model_copy(update={"inference": servers.inference_status(seen)})
+    ended = lifecycle.has_ended(done.status)
+    status = done.status.model_copy(update={"inference": servers.inference_status(seen, ended=ended)})
     done = replace(done, status=status)
     return replace(done, owners=owner_changes(seen, done.status), record=record.updated_record(seen.run, done.status))
 

@@ -110,10 +110,11 @@ def step(seen: Observation, run: RunContext, verdict: Verdict, before: GymTraini
     )
 
 
-def inference_status(seen: Observation) -> InferenceStatus:
+def inference_status(seen: Observation, *, ended: bool) -> InferenceStatus:
     """Returns the vLLM servers as an autoscaler sees them. There is a selector at all times: without one, an autoscaler
-    reports an error for a run that is suspended."""
-    there = [pod for pod in seen.children.servers(labels.Role.INFERENCE) if not is_over(pod)]
+    reports an error for a run that is suspended. A run that has ended has no servers, though their pods may still be on
+    their way out: its status isn't written again when they are gone."""
+    there = [pod for pod in seen.children.servers(labels.Role.INFERENCE) if not ended and not is_over(pod)]
     selector = f"{labels.RUN}={seen.run.name},{labels.ROLE}={labels.Role.INFERENCE}"
     return InferenceStatus(replicas=len(there), selector=selector)
 
