@@ -49,8 +49,8 @@ RULE_CASES: dict[str, tuple[dict[str, Any], str]] = {
     "name that starts with a digit": (smallest_run("7b"), NAME),
     "ports that Gym servers reach of nobody": (
         smallest_run(gym={"configPaths": ["a.yaml"], "egress": {"ports": [443]}}),
-        "spec.gym.egress: Invalid value: ports open nothing without cidrs or namespaces: set one of these, or remove "
-        "ports",
+        'spec.gym.egress.ports: Invalid value: "object": ports open nothing without cidrs or namespaces: set one of '
+        "these, or remove ports",
     ),
     "a namespace that Gym servers reach": (
         smallest_run(gym={"configPaths": ["a.yaml"], "egress": {"namespaces": ["Judges"]}}),

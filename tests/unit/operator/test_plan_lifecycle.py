@@ -2,6 +2,7 @@
 
 from gymtrain_api import labels
 from gymtrain_api.conditions import ConditionType, Reason
+from gymtrain_api.status import InferenceStatus
 from gymtrain_operator.reconcile.observation import Rejection, Run
 from gymtrain_operator.reconcile.plan import plan
 from tests.support.world import DEFAULTS, START, World, applied, deleted
@@ -98,6 +99,21 @@ def test_an_ended_run_does_nothing_more() -> None:
     done = world.reconcile(5000)
     assert (applied(done), deleted(done), done.requeue_after) == ([], [], None)
     assert world.status == before
+
+
+def test_a_run_that_ends_has_no_servers_though_their_pods_are_still_there() -> None:
+    """Its status would be written once more when they are gone, for each of many runs."""
+    world = World().to_training(step=9)
+    world.add_pod("run-inference-x", labels.Role.INFERENCE, {"phase": "Running"})
+    world.reconcile(5)
+    selector = "gymtrain.dev/run=run,gymtrain.dev/role=inference"
+    assert world.status.inference == InferenceStatus(replicas=1, selector=selector)
+    world.trainer_ends(0)
+    while not world.status.is_true(ConditionType.COMPLETE):
+        world.reconcile(5)
+    world.add_pod("run-inference-x", labels.Role.INFERENCE, {"phase": "Running"})
+    world.reconcile(5)
+    assert world.status.inference == InferenceStatus(replicas=0, selector=selector)
 
 
 def test_an_ended_run_is_not_brought_back_by_suspending() -> None:
