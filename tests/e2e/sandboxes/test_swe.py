@@ -61,9 +61,12 @@ def _scripted_policy(run: Kubectl, play: str, image: str) -> str:
         {"name": "code", "configMap": {"name": "scripted-policy", "items": items}},
         {"name": "tasks", "configMap": {"name": "swe-tasks"}},
     ]
-    run.apply(_pod(f"policy-{play}", restricted_spec(container, volumes=volumes)))
-    run.run("wait", "--for=condition=Ready", f"pod/policy-{play}", "--timeout=60s", timeout=90)
-    return str(run.get("pod", f"policy-{play}")["status"]["podIP"])
+    # A Gym server as the run's own: those reach nothing else.
+    name = f"policy-{play}"
+    labels = {"gymtrain.dev/run": "boxes", "gymtrain.dev/role": "gym", "gymtrain.dev/server": name}
+    run.apply(_pod(name, restricted_spec(container, volumes=volumes), labels))
+    run.run("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=60s", timeout=90)
+    return str(run.get("pod", name)["status"]["podIP"])
 
 
 def _names(run: Kubectl) -> set[str]:
