@@ -1,5 +1,6 @@
 """The CustomResourceDefinition."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from gymtrain_api import labels
@@ -12,71 +13,46 @@ from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_api.validations import RULES
 
-NAME = f"{labels.PLURAL}.{labels.GROUP}"
 FILE_NAME = f"{labels.GROUP}_{labels.PLURAL}.yaml"
 DEFAULTS_FILE_NAME = f"{labels.GROUP}_{labels.DEFAULTS_PLURAL}.yaml"
 
 
 def custom_resource_definition() -> dict[str, Any]:
     """The CRD as a manifest."""
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {
-            "name": NAME,
-            # Deleting the CRD deletes every run, so `helm uninstall` leaves it.
-            "annotations": {"helm.sh/resource-policy": "keep"},
-        },
-        "spec": {
-            "group": labels.GROUP,
-            "scope": "Namespaced",
-            "names": {
-                "kind": labels.KIND,
-                "listKind": f"{labels.KIND}List",
-                "plural": labels.PLURAL,
-                "singular": labels.KIND.lower(),
-                "shortNames": [labels.SHORT_NAME],
-                "categories": ["gymtrain"],
-            },
-            "versions": [
-                {
-                    "name": labels.VERSION,
-                    "served": True,
-                    "storage": True,
-                    "subresources": {"status": {}, "scale": _SCALE},
-                    "additionalPrinterColumns": _COLUMNS,
-                    "schema": {"openAPIV3Schema": run_schema()},
-                }
-            ],
-        },
-    }
+    names = {"singular": labels.KIND.lower(), "shortNames": [labels.SHORT_NAME]}
+    version = {"subresources": {"status": {}, "scale": _SCALE}, "additionalPrinterColumns": _COLUMNS}
+    return _definition(labels.KIND, labels.PLURAL, names, version, run_schema())
 
 
 def defaults_definition() -> dict[str, Any]:
     """The CRD of the defaults of a namespace, as a manifest."""
+    names = {"singular": labels.DEFAULTS_PLURAL}
+    return _definition(labels.DEFAULTS_KIND, labels.DEFAULTS_PLURAL, names, {}, defaults_schema())
+
+
+def _definition(
+    kind: str, plural: str, names: Mapping[str, Any], version: Mapping[str, Any], schema: Schema
+) -> dict[str, Any]:
+    """`names`, `version`: what it has besides."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
         "metadata": {
-            "name": f"{labels.DEFAULTS_PLURAL}.{labels.GROUP}",
+            "name": f"{plural}.{labels.GROUP}",
+            # Deleting the CRD deletes every object of the kind, so `helm uninstall` leaves it.
             "annotations": {"helm.sh/resource-policy": "keep"},
         },
         "spec": {
             "group": labels.GROUP,
             "scope": "Namespaced",
-            "names": {
-                "kind": labels.DEFAULTS_KIND,
-                "listKind": f"{labels.DEFAULTS_KIND}List",
-                "plural": labels.DEFAULTS_PLURAL,
-                "singular": labels.DEFAULTS_PLURAL,
-                "categories": ["gymtrain"],
-            },
+            "names": {"kind": kind, "listKind": f"{kind}List", "plural": plural, **names, "categories": ["gymtrain"]},
             "versions": [
                 {
                     "name": labels.VERSION,
                     "served": True,
                     "storage": True,
-                    "schema": {"openAPIV3Schema": defaults_schema()},
+                    **version,
+                    "schema": {"openAPIV3Schema": schema},
                 }
             ],
         },
@@ -91,9 +67,7 @@ def defaults_schema() -> Schema:
         "cluster, and the spec of a run goes over both.",
         "required": ["spec"],
         "properties": {
-            "apiVersion": {"type": "string", "description": f"{labels.API_VERSION}."},
-            "kind": {"type": "string", "description": f"{labels.DEFAULTS_KIND}."},
-            "metadata": {"type": "object", "properties": {"name": {"type": "string"}}},
+            **_head(labels.DEFAULTS_KIND),
             "spec": structural_schema(RunDefaults, defaults=False),
         },
         "x-kubernetes-validations": [
@@ -107,6 +81,15 @@ def defaults_schema() -> Schema:
     }
 
 
+def _head(kind: str) -> Schema:
+    """Properties that objects of all kinds have."""
+    return {
+        "apiVersion": {"type": "string", "description": f"{labels.API_VERSION}."},
+        "kind": {"type": "string", "description": f"{kind}."},
+        "metadata": {"type": "object", "properties": {"name": {"type": "string"}}},
+    }
+
+
 def run_schema() -> Schema:
     """Schema of the whole run, with its rules."""
     schema: Schema = {
@@ -114,9 +97,7 @@ def run_schema() -> Schema:
         "description": "A reinforcement-learning post-training run of a language model in NeMo Gym environments.",
         "required": ["spec"],
         "properties": {
-            "apiVersion": {"type": "string", "description": f"{labels.API_VERSION}."},
-            "kind": {"type": "string", "description": f"{labels.KIND}."},
-            "metadata": {"type": "object", "properties": {"name": {"type": "string"}}},
+            **_head(labels.KIND),
             "spec": structural_schema(GymTrainingRunSpec, defaults=True),
             "status": structural_schema(GymTrainingRunStatus, defaults=False),
         },
