@@ -111,7 +111,7 @@ class Lead:
         if not self.groups:
             return Lead(2 * step)  # the first step had no predecessor that it could have been prepared in
         if wait.share > _WAITS:
-            most = max(self.groups, (1 + bounds.max_staleness) * bounds.sync_every_steps * step)
+            most = max(self.groups, _most_ahead(bounds, step))
             return Lead(min(most, math.ceil(self.groups * min(_MORE, 1 / max(1 - wait.share, 1e-9)))))
         return Lead(max(step, self.groups - 1)) if wait.left >= _SPARE * step else self
 
@@ -137,7 +137,12 @@ def allowed(bounds: Bounds, flow: Flow) -> int:
     if bounds.groups_per_step is not None:
         return (flow.version + bounds.max_staleness) * step * bounds.sync_every_steps
     # A step's groups vary: as many intervals ahead of what was used, by what a step is thought to use.
-    return flow.used + (1 + bounds.max_staleness) * step * bounds.sync_every_steps
+    return flow.used + _most_ahead(bounds, step)
+
+
+def _most_ahead(bounds: Bounds, step: int) -> int:
+    """Groups that staleness allows beyond those that were used."""
+    return (1 + bounds.max_staleness) * step * bounds.sync_every_steps
 
 
 def groups_per_step(bounds: Bounds, flow: Flow) -> int:
