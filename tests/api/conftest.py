@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import lws
 from tests.support.apiserver import ApiServer, binary
 from tests.support.chart import CHART
 from tests.support.fakenode import FakeNode
+from tests.support.go_controller import need
 from tests.support.install import CRD as CRD
 from tests.support.install import DEFAULTS_CRD as DEFAULTS_CRD
 from tests.support.install import OPERATOR_NAMESPACE as OPERATOR_NAMESPACE
@@ -72,6 +74,14 @@ def operator_kubeconfig(cluster: ApiServer) -> Path:
     admin = Kubectl(str(cluster.kubeconfig), OPERATOR_NAMESPACE, binary("kubectl"))
     admin.run("create", "namespace", OPERATOR_NAMESPACE)
     return kubeconfig_of_chart(cluster)
+
+
+@pytest.fixture(scope="module")
+def lws_controller(cluster: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """LeaderWorkerSet's kinds and its controller, on the cluster with controllers."""
+    need("lws", "LWS")
+    lws.install_kinds(cluster)
+    lws.start_controller(cluster, tmp_path_factory.mktemp("lws"))
 
 
 def kubeconfig_of_chart(server: ApiServer, chart: Path = CHART) -> Path:

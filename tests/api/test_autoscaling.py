@@ -9,11 +9,10 @@ import pytest
 import yaml
 
 from gymtrain_api import labels
-from tests.support.apiserver import ApiServer, ApiServerError, binary
+from tests.support.apiserver import ApiServer
 from tests.support.chart import render
 from tests.support.external_metrics import ExternalMetrics
 from tests.support.kubectl import PATIENCE, Kubectl, KubectlError, eventually
-from tests.support.lws import install_kinds, start_controller
 from tests.support.operator import OperatorProcess
 from tests.support.specs import smallest_run
 
@@ -154,19 +153,8 @@ def test_kubernetes_own_autoscaler_may_scale_runs(kubectl: Kubectl) -> None:
 # ── servers of several pods ──────────────────────────────────────────────────────────────────────
 
 
-@pytest.fixture(scope="module")
-def groups(cluster: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """LWS's controller, which takes minutes to build: `dev/run binaries lws`."""
-    try:
-        binary("lws")
-    except ApiServerError as error:
-        pytest.skip(f"LWS's controller is tried where it was built ({error} lws)")
-    install_kinds(cluster)
-    start_controller(cluster, tmp_path_factory.mktemp("lws"))
-
-
 def test_servers_of_several_pods_are_scaled_and_counted_as_groups(
-    groups: None, runs: Kubectl, operator: OperatorProcess
+    lws_controller: None, runs: Kubectl, operator: OperatorProcess
 ) -> None:
     runs.apply(_run("long-wide", nodes=2))
     _training(runs, "long-wide")

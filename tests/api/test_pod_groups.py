@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from gymtrain_api import labels
-from tests.support.apiserver import ApiServer, ApiServerError, binary
+from tests.support.apiserver import ApiServer
 from tests.support.kubectl import PATIENCE, Kubectl, eventually
-from tests.support.lws import install_kinds, start_controller
+from tests.support.lws import install_kinds
 from tests.support.operator import OperatorProcess
 from tests.support.specs import smallest_run
 from tests.support.world import World
@@ -63,22 +63,13 @@ def test_the_real_kind_takes_our_object_without_a_field_that_it_does_not_know(
     assert found["leaderWorkerTemplate"]["restartPolicy"] == "RecreateGroupOnPodRestart"
 
 
-@pytest.fixture(scope="module")
-def controller(cluster: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """LWS's, which takes minutes to build: `dev/run binaries lws`."""
-    try:
-        binary("lws")
-    except ApiServerError as error:
-        pytest.skip(f"LWS's controller is tried where it was built ({error} lws)")
-    install_kinds(cluster)
-    start_controller(cluster, tmp_path_factory.mktemp("lws"))
-
-
 def _pods(kubectl: Kubectl, run: str, role: labels.Role) -> list[dict[str, Any]]:
     return kubectl.list("pods", f"{labels.RUN}={run},{labels.ROLE}={role}")
 
 
-def test_a_run_with_servers_of_two_pods_completes(controller: None, runs: Kubectl, operator: OperatorProcess) -> None:
+def test_a_run_with_servers_of_two_pods_completes(
+    lws_controller: None, runs: Kubectl, operator: OperatorProcess
+) -> None:
     runs.apply(_run("long-pair", replicas=2))
     eventually(lambda: len(_pods(runs, "long-pair", labels.Role.INFERENCE_WORKER)) == 2, "both have a worker", PATIENCE)
     leaders = _pods(runs, "long-pair", labels.Role.INFERENCE)
@@ -97,7 +88,7 @@ def _all_pods(kubectl: Kubectl, run: str) -> list[dict[str, Any]]:
     return kubectl.list("pods", f"{labels.RUN}={run}")
 
 
-def test_an_ended_run_leaves_no_pod_of_a_group(controller: None, runs: Kubectl, operator: OperatorProcess) -> None:
+def test_an_ended_run_leaves_no_pod_of_a_group(lws_controller: None, runs: Kubectl, operator: OperatorProcess) -> None:
     runs.apply(_run("short"))
     runs.wait_condition("short", "Complete", PATIENCE)
     workers = labels.Role.INFERENCE_WORKER

@@ -10,9 +10,10 @@ import pytest
 
 from gymtrain_api import labels
 from tests.api.conftest import OPERATOR_NAMESPACE
-from tests.support.apiserver import ApiServer, ApiServerError, binary
+from tests.support.apiserver import ApiServer, binary
 from tests.support.chart import render
 from tests.support.fakenode import NODE
+from tests.support.go_controller import need
 from tests.support.kubectl import PATIENCE, Kubectl, eventually
 from tests.support.kueue import install_kinds, local_queue, make_placing_queue, make_queues, start_controller
 from tests.support.kueue_world import queued
@@ -127,11 +128,8 @@ def test_the_real_kind_takes_our_object_without_a_field_that_it_does_not_know(
 
 @pytest.fixture(scope="module")
 def controller(cluster: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Kueue's, which takes minutes to build: `dev/run binaries kueue`."""
-    try:
-        binary("kueue")
-    except ApiServerError as error:
-        pytest.skip(f"Kueue's controller is tried where it was built ({error} kueue)")
+    """Kueue's."""
+    need("kueue", "Kueue")
     install_kinds(cluster)
     start_controller(cluster, tmp_path_factory.mktemp("kueue"))
 

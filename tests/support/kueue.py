@@ -2,16 +2,20 @@
 
 import json
 import os
-import subprocess
-import urllib.request
-from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from tests.support.apiserver import ApiServer, binary, document, free_port
-from tests.support.kubectl import PATIENCE, Kubectl, eventually
+from tests.support.go_controller import (
+    admin_of,
+    call_here,
+    configuration,
+    install_crds,
+    make_certificate,
+    wait_until_ready,
+)
 
 FLAVOR = "h100"
 
@@ -25,35 +29,21 @@ _WEBHOOKS = {"workloads", "workloads/status", "clusterqueues", "resourceflavors"
 
 def install_kinds(server: ApiServer) -> None:
     """Makes the API server serve Kueue's kinds."""
-    admin, crds = _admin(server), str(document("crds-kueue", "kueue.yaml"))
-    admin.run("apply", "--server-side", "-f", crds)
-    wait = ("wait", "--for=condition=Established", "-f", crds)
-    eventually(lambda: admin.run(*wait, check=False), "Kueue's CRDs are established", PATIENCE)
+    install_crds(server, "crds-kueue", "kueue.yaml", "Kueue")
 
 
 def start_controller(server: ApiServer, folder: Path) -> None:
     """Starts it beside the API server, which calls its webhooks on this machine. `folder`: of its files."""
-    request = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=kueue"]
-    request += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "tls.key", "-out", "tls.crt"]
-    subprocess.run(request, cwd=folder, check=True, capture_output=True)
+    make_certificate(folder, "kueue")
     webhooks, health = free_port(), free_port()
-    config = {
-        "apiVersion": "config.kueue.x-k8s.io/v1beta2",
-        "kind": "Configuration",
-        "leaderElection": {"leaderElect": False},
-        "internalCertManagement": {"enable": False},
-        "webhook": {"host": "127.0.0.1", "port": webhooks, "certDir": str(folder)},
-        "health": {"healthProbeBindAddress": f"127.0.0.1:{health}"},
-        "metrics": {"bindAddress": "0"},
-        "integrations": {"frameworks": ["batch/job"]},
-    }
+    config = configuration("config.kueue.x-k8s.io/v1beta2", folder, webhooks, health)
+    config["integrations"] = {"frameworks": ["batch/job"]}
     (folder / "config.yaml").write_text(json.dumps(config))
     apart = ["--mount", *(["--map-root-user"] if os.getuid() else [])]
     command = [binary("kueue"), f"--kubeconfig={server.kubeconfig}", f"--config={folder / 'config.yaml'}"]
     command.append("--feature-gates=VisibilityOnDemand=false")
     server.run("unshare", *apart, "sh", "-c", _WITH_OWN_ETC, str(folder), *command)
-    eventually(lambda: _answers(f"http://127.0.0.1:{health}/readyz"), "Kueue's controller is ready", PATIENCE)
-    certificate = b64encode((folder / "tls.crt").read_bytes()).decode()
+    wait_until_ready(health, "Kueue")
     for manifest in yaml.safe_load_all(document("kueue", "kueue-webhooks.yaml").read_text()):
         if not manifest:
             continue
@@ -61,9 +51,8 @@ def start_controller(server: ApiServer, folder: Path) -> None:
             one for one in manifest["webhooks"] if any(_WEBHOOKS & set(rule["resources"]) for rule in one["rules"])
         ]
         for webhook in wanted:
-            url = f"https://127.0.0.1:{webhooks}{webhook['clientConfig']['service']['path']}"
-            webhook["clientConfig"] = {"url": url, "caBundle": certificate}
-        _admin(server).apply(manifest | {"webhooks": wanted})
+            call_here(webhook, webhooks, folder)
+        admin_of(server).apply(manifest | {"webhooks": wanted})
 
 
 def make_queues(server: ApiServer, cpus: str, **spec: Any) -> None:
@@ -77,7 +66,7 @@ def make_queues(server: ApiServer, cpus: str, **spec: Any) -> None:
         "resourceGroups": [group],
         **spec,
     }
-    _admin(server).apply(
+    admin_of(server).apply(
         _cluster_object("ResourceFlavor", FLAVOR, spec=flavor),
         _cluster_object("ClusterQueue", "cluster", spec=queue),
         _cluster_object("WorkloadPriorityClass", "urgent", value=1000),
@@ -87,7 +76,7 @@ def make_queues(server: ApiServer, cpus: str, **spec: Any) -> None:
 
 def make_placing_queue(server: ApiServer, node: str) -> None:
     """Makes a ClusterQueue `placed` whose pods Kueue places itself, node by node, on the one node that there is."""
-    admin = _admin(server)
+    admin = admin_of(server)
     admin.run("label", "node", node, "pool=placed", f"kubernetes.io/hostname={node}", "--overwrite")
     room = {"cpu": "64", "memory": "1000Gi", "pods": "110"}
     ready = {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": room, "capacity": room}
@@ -112,15 +101,3 @@ def local_queue(name: str, namespace: str, queue: str = "cluster") -> dict[str, 
 
 def _cluster_object(kind: str, name: str, **fields: Any) -> dict[str, Any]:
     return {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": {"name": name}, **fields}
-
-
-def _admin(server: ApiServer) -> Kubectl:
-    return Kubectl(str(server.kubeconfig), "default", binary("kubectl"))
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
-            return int(answer.status) == 200
-    except OSError:
-        return False

@@ -33,28 +33,34 @@ def process_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[N
     os.environ.update(before)
 
 
+def run_of(spec: Any, name: str = "run") -> Any:
+    """A RunConfig with a spec."""
+    from gymtrain_api.wiring import RunConfig
+
+    return RunConfig.model_validate(
+        {
+            "name": name,
+            "namespace": "default",
+            "spec": spec,
+            "inference_url": "http://run-inference:8000",
+            "inference_pods_host": "run-inference-pods",
+            "gateway_url": "http://run-gateway:8000",
+            "trainer_host": "run-trainer",
+        }
+    )
+
+
 @pytest.fixture
 def make_run() -> Callable[..., Any]:
     """Builds a RunConfig from spec.data.train and spec.gym."""
-    from gymtrain_api.wiring import RunConfig
 
-    def make(train: list[dict[str, Any]] | None = None, config_paths: list[str] | None = None, **gym: Any) -> RunConfig:
+    def make(train: list[dict[str, Any]] | None = None, config_paths: list[str] | None = None, **gym: Any) -> Any:
         task = {"reasoningGym": {"task": "chain_sum", "size": 10}}
         spec = {
             "model": {"source": "hf://org/model"},
             "gym": {"configPaths": config_paths or [REASONING_GYM], **gym},
             "data": {"train": train or [task]},
         }
-        return RunConfig.model_validate(
-            {
-                "name": "run",
-                "namespace": "default",
-                "spec": spec,
-                "inference_url": "http://run-inference:8000",
-                "inference_pods_host": "run-inference-pods",
-                "gateway_url": "http://run-gateway:8000",
-                "trainer_host": "run-trainer",
-            }
-        )
+        return run_of(spec)
 
     return make

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
-from gymtrain_api.wiring import RunConfig
 from gymtrain_gym import preflight
 from gymtrain_gym.datasets.preparation import Folders
+from tests.unit.gym.conftest import run_of
 
 pytestmark = pytest.mark.gym
 
@@ -33,18 +33,7 @@ def test_a_criterion_passes_preflight(name: str, tmp_path: Path) -> None:
         for path in (folders.sources / mounted / file, folders.fetched / f"{split}-0.jsonl"):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(row)
-    run = RunConfig.model_validate(
-        {
-            "name": name,
-            "namespace": "default",
-            "spec": manifest["spec"],
-            "inference_url": "http://run-inference:8000",
-            "inference_pods_host": "run-inference-pods",
-            "gateway_url": "http://run-gateway:8000",
-            "trainer_host": "run-trainer",
-        }
-    )
-    verdict = preflight.check(run, folders)
+    verdict = preflight.check(run_of(manifest["spec"], name), folders)
     assert (verdict.findings, verdict.warnings) == ([], [])
     assert [file.rows for file in (*verdict.data.train, *verdict.data.validation)] == [1, 1]
 

@@ -10,9 +10,9 @@ import pytest
 
 from benchmarks.learning import tasks
 from benchmarks.learning.runs import ENVIRONMENTS, Kind, Variant, objects
-from gymtrain_api.wiring import RunConfig
 from gymtrain_gym import preflight
 from gymtrain_gym.datasets.preparation import Folders
+from tests.unit.gym.conftest import run_of
 
 pytestmark = pytest.mark.gym
 
@@ -25,18 +25,7 @@ def test_the_rows_pass_preflight(environment: str, tmp_path: Path) -> None:
         file = folders.sources / folder / "rows.jsonl"
         file.parent.mkdir(parents=True)
         file.write_text(made["data"]["rows.jsonl"])
-    run = RunConfig.model_validate(
-        {
-            "name": "run",
-            "namespace": "default",
-            "spec": manifest["spec"],
-            "inference_url": "http://run-inference:8000",
-            "inference_pods_host": "run-inference-pods",
-            "gateway_url": "http://run-gateway:8000",
-            "trainer_host": "run-trainer",
-        }
-    )
-    verdict = preflight.check(run, folders)
+    verdict = preflight.check(run_of(manifest["spec"]), folders)
     assert (verdict.findings, verdict.warnings) == ([], [])
     assert verdict.data.train[0].rows == len(maps[0]["data"]["rows.jsonl"].splitlines())
 

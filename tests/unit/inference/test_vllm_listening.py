@@ -1,44 +1,16 @@
 """The address at which vLLM listens."""
 
-import errno
 import socket
-from typing import Any
 
 import pytest
 
 from gymtrain_vllm.listening import any_address
-
-
-def _has_ipv6() -> bool:
-    try:
-        with socket.socket(socket.AF_INET6) as tried:
-            tried.bind(("::1", 0))
-    except OSError:
-        return False
-    return True
-
-
-needs_ipv6 = pytest.mark.skipif(not _has_ipv6(), reason="this host has no IPv6")
-
-
-def _answers(address: str, port: int) -> bool:
-    try:
-        socket.create_connection((address, port), timeout=2).close()
-    except OSError:
-        return False
-    return True
+from tests.support.listening import OnlyIPv4, answers, needs_ipv6
 
 
 @pytest.fixture
 def without_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel that was started with ipv6.disable=1."""
-
-    class OnlyIPv4(socket.socket):
-        def __init__(self, family: Any = -1, *rest: Any, **more: Any) -> None:
-            if family == socket.AF_INET6:
-                raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
-            super().__init__(family, *rest, **more)
-
     monkeypatch.setattr("gymtrain_vllm.listening.socket.socket", OnlyIPv4)
 
 
@@ -47,8 +19,8 @@ def test_a_server_that_binds_by_itself_hears_both_families_too() -> None:
     with socket.socket(socket.AF_INET6) as server:
         server.bind((any_address(), 0))
         server.listen()
-        assert _answers("::1", server.getsockname()[1])
-        assert _answers("127.0.0.1", server.getsockname()[1])
+        assert answers("::1", server.getsockname()[1])
+        assert answers("127.0.0.1", server.getsockname()[1])
 
 
 def test_without_ipv6_such_a_server_binds_to_ipv4(without_ipv6: None) -> None:
