@@ -66,8 +66,9 @@ def plan(seen: Observation, defaults: Defaults) -> Plan:
         return Plan(seen.run.status)
     done = _next(seen, defaults)
     ended = lifecycle.has_ended(done.status)
-    status = done.status.model_copy(update={"inference": servers.inference_status(seen, ended=ended)})
-    done = replace(done, status=status)
+    if not (ended and lifecycle.has_ended(seen.run.status)):  # what was written of an end stays, whichever release did
+        status = done.status.model_copy(update={"inference": servers.inference_status(seen, ended=ended)})
+        done = replace(done, status=status)
     return replace(done, owners=owner_changes(seen, done.status), record=record.updated_record(seen.run, done.status))
 
 

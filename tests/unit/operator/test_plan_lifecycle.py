@@ -116,6 +116,16 @@ def test_a_run_that_ends_has_no_servers_though_their_pods_are_still_there() -> N
     assert world.status.inference == InferenceStatus(replicas=0, selector=selector)
 
 
+def test_the_status_of_a_run_that_an_earlier_release_ended_stays_as_it_is() -> None:
+    world = World().to_training(step=9)
+    world.trainer_ends(0)
+    world.settle(5)
+    world.status = world.status.model_copy(update={"inference": None})
+    before = world.status
+    world.reconcile(5)
+    assert world.status == before
+
+
 def test_an_ended_run_is_not_brought_back_by_suspending() -> None:
     world = World().to_training(step=9)
     world.trainer_ends(0)
