@@ -9,6 +9,8 @@ reason to look again.
 """
 
 import asyncio
+import json
+import pickle
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -49,21 +51,31 @@ _REPORT_AFTER_SECONDS = 5.0
 class _Memory:
     """What is kept about a running run between two reconciles. All of it may be lost at any time.
 
+    What is large is kept as bytes: as objects it takes five times as much, a run is looked at for a few milliseconds
+    each 2 to 40 s, and unpacking it takes a quarter of one.
+
     Attributes:
-        run: the object, with the status that was written last.
-        seen: the last observation; None when an event made it void.
+        seen: the last observation, pickled; None when an event made it void.
         at: when it was made.
         resynced: when every object of the run was last written again.
         backoff: what the API server didn't take, and when it is tried again.
         record_again: when to try again after the API server refused it.
+        run: the object as JSON, with the status that was written last.
+        version: its resourceVersion.
     """
 
-    run: Object
-    seen: Observation | None
+    seen: bytes | None
     at: float
     resynced: float
     backoff: RejectionBackoff = field(default_factory=RejectionBackoff)
     record_again: float = 0.0
+    run: bytes = b""
+    version: str = ""
+
+    def keep(self, run: Object) -> None:
+        """Takes the run as it is now."""
+        self.run = json.dumps(run, separators=(",", ":")).encode()
+        self.version = str(run["metadata"].get("resourceVersion", ""))
 
 
 class Reconciler:
@@ -124,7 +136,7 @@ class Reconciler:
 
     def _version(self, key: RunKey) -> str:
         memory = self._memories.get(key)
-        return str(memory.run["metadata"].get("resourceVersion", "")) if memory else self._ended.get(key, "")
+        return memory.version if memory else self._ended.get(key, "")
 
     async def reconcile(self, key: RunKey) -> float | None:
         """Brings the run one step on. Returns the seconds after which it has to be looked at again.
@@ -147,7 +159,7 @@ class Reconciler:
         self._changed.discard(key)
         if memory is not None and last is not None:
             memory.seen = None  # unless this reconcile succeeds, the next one looks at everything
-            run = memory.run
+            run = json.loads(memory.run)
         else:
             try:
                 run = trimmed_run(await self._cluster.get(kinds.RUN, *key))
@@ -166,11 +178,12 @@ class Reconciler:
 
     def _last(self, key: RunKey, memory: _Memory | None) -> Observation | None:
         """Returns the last observation, if it still holds and only the servers' answers can have changed."""
-        if memory is None or memory.seen is None or memory.seen.verdict is None or key in self._changed:
+        if memory is None or memory.seen is None or key in self._changed:
             return None
-        followed = self._observer.follows(memory.seen.run)
+        seen: Observation = pickle.loads(memory.seen)  # noqa: S301 -- of this process's own making
+        followed = self._observer.follows(seen.run)
         remembered = _REMEMBER_FOLLOWED_SECONDS if followed else _REMEMBER_SECONDS
-        return memory.seen if self._clock() - memory.at < remembered else None
+        return seen if self._clock() - memory.at < remembered else None
 
     def _poll_seconds(self) -> float:
         return min(max(len(self._memories) / _POLLS_PER_SECOND, _MIN_POLL_SECONDS), _MAX_POLL_SECONDS)
@@ -181,7 +194,8 @@ class Reconciler:
         # The first look after a start takes the objects as they are: they were written by the release before.
         resynced = memory.resynced if memory else now + len(self._memories) * _RESYNC_APART_SECONDS
         resync = now - resynced > _RESYNC_SECONDS
-        fresh = _Memory(run, None, now, now if resync else resynced)
+        fresh = _Memory(None, now, now if resync else resynced)
+        fresh.keep(run)
         if memory:
             fresh.backoff, fresh.record_again = memory.backoff, memory.record_again
         # Before anything is read: an event meanwhile is a reason to look again.
@@ -230,7 +244,7 @@ class Reconciler:
         except KubeError as also:
             logger().warning("the status can't be written either", error=str(also))
         if key in self._memories:
-            self._memories[key].run = run  # so that this write is no event
+            self._memories[key].keep(run)  # so that this write is no event
 
     async def _record(self, key: RunKey, run: Object, wanted: Plan) -> Object:
         """Writes the run's record, and returns the run after that. Once: a tool that keeps the object as its manifest
@@ -249,7 +263,7 @@ class Reconciler:
 
     def _remember(self, key: RunKey, run: Object, seen: Observation, wanted: Plan, *, quiet: bool) -> None:
         memory = self._memories[key]
-        memory.run = run
+        memory.keep(run)
         RUNS.show(seen.run, wanted.status)
         if not quiet or wanted.apply or wanted.delete or wanted.scale or wanted.owners or wanted.updates:
             return
@@ -258,8 +272,8 @@ class Reconciler:
             self._ended[key] = self._version(key)
             del self._memories[key]
             self._observer.forget(*key)
-        else:
-            memory.seen = seen
+        elif seen.verdict is not None:
+            memory.seen = pickle.dumps(seen, pickle.HIGHEST_PROTOCOL)
 
     def _forget(self, key: RunKey) -> None:
         self._observer.forget(*key)

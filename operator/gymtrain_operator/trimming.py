@@ -1,11 +1,10 @@
 """What is kept of an object of the API server: what is read here, and no more.
 
-Observations of all runs that go on are kept, so that is what a run costs; most of a Pod or a Deployment as it is served
+Observations of all runs that go on are kept, and so is what they own; most of a Pod or a Deployment as it is served
 is `managedFields` and the pod template. To read another field, add it to the shapes below: the tests of the
 plan see trimmed objects only, and miss it.
 """
 
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -102,18 +101,9 @@ def trimmed_run(found: Object) -> Object:
 
 def _cut(value: Any, shape: _Shape) -> Any:
     if shape is None:
-        return _shared(value)
+        return value
     if isinstance(value, list):
         return [_cut(item, shape) for item in value]
     if isinstance(value, dict):
         return {key: _cut(value[key], inner) for key, inner in shape.items() if key in value}
     return value
-
-
-def _shared(value: Any) -> Any:
-    """Returns the value with one copy of each key and short text for all objects: every document brings its own."""
-    if isinstance(value, dict):
-        return {sys.intern(key): _shared(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_shared(item) for item in value]
-    return sys.intern(value) if isinstance(value, str) and len(value) <= 64 else value
