@@ -43,6 +43,9 @@ _RESYNC_APART_SECONDS = 1.2
 # A step that is new at a poll is a write of a status. Of a thousand runs the step shown is 40 s old at most.
 _POLLS_PER_SECOND = 25.0
 _MIN_POLL_SECONDS, _MAX_POLL_SECONDS = 2.0, 40.0
+# At once: each holds what is kept of its run unpacked. Trainers that swallow packets take 2 s, so this many still allow
+# twice the pace.
+_POLLS = 100
 _RECORD_AGAIN_SECONDS = 60.0
 _REPORT_AFTER_SECONDS = 5.0
 
@@ -90,8 +93,9 @@ class Reconciler:
         *,
         full_looks: int = 8,
     ) -> None:
-        """`full_looks` are made at once at most; polls wait for nobody."""
+        """`full_looks` are made at once at most; polls don't wait for them."""
         self._full_looks = asyncio.Semaphore(full_looks)
+        self._polls = asyncio.Semaphore(_POLLS)
         self._cluster = cluster
         self._observer = observer
         self._events = EventPoster(cluster)
@@ -145,11 +149,12 @@ class Reconciler:
             KubeError: the API server didn't answer, or the run changed meanwhile: try again.
             TimeoutError: the look took longer than 2 minutes.
         """
-        memory = self._memories.get(key)
-        last = self._last(key, memory)
-        if last is not None:
-            async with asyncio.timeout(LOOK_SECONDS):
-                return await self._look(key, memory, last)
+        async with self._polls:
+            memory = self._memories.get(key)
+            last = self._last(key, memory)
+            if last is not None:
+                async with asyncio.timeout(LOOK_SECONDS):
+                    return await self._look(key, memory, last)
         # A turn may be long in coming, where many runs are new: that is no failure of this one.
         async with self._full_looks, asyncio.timeout(LOOK_SECONDS):
             return await self._look(key, memory, None)

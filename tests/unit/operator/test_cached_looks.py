@@ -232,6 +232,21 @@ async def test_no_more_full_looks_are_made_at_once_than_allowed(bench: _Bench) -
     await look
 
 
+async def test_what_is_kept_of_a_run_is_not_unpacked_before_its_poll_has_a_turn(
+    bench: _Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.to_training()
+    unpacked: list[object] = []
+    monkeypatch.setattr(Reconciler, "_last", lambda *some: unpacked.append(some))
+    bench.reconciler._polls = asyncio.Semaphore(1)
+    async with bench.reconciler._polls:
+        poll = asyncio.create_task(bench.reconciler.reconcile(KEY))
+        await asyncio.sleep(0.01)
+        assert unpacked == []
+    await poll
+    assert unpacked
+
+
 async def test_waiting_for_its_turn_is_no_failure_of_a_look(bench: _Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconciler, "LOOK_SECONDS", 0.05)
     bench.reconciler._full_looks = asyncio.Semaphore(1)
