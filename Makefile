@@ -14,7 +14,7 @@ GPUS = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m gpu
 GPU_IMAGES = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m gpu_images
 LARGE = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m large
 FAULTS = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m faults
-PARTS_PATH = api:kube:operator:cli:trainer:report:gateway:broker:gym:inference:conformance
+PARTS_PATH = api:kube:tracing:operator:cli:trainer:report:gateway:broker:gym:inference:conformance
 PYTEST_ARGS ?=
 # Side by side; a make of its own, not a part of the one that calls it.
 LANES = MAKEFLAGS= $(MAKE) --no-print-directory --jobs=2 PYTEST_ARGS="$(PYTEST_ARGS)"
@@ -179,7 +179,7 @@ test-faults: cluster-up images ## Break every part while a run trains, and attac
 ENVIRONMENTS ?=
 .PHONY: test-environments
 test-environments: ## Start each of NeMo Gym's environments, play its example rows, and renew docs/environments.md: an hour; not part of `make test` (ENVIRONMENTS="mcqa": some; ENVIRONMENTS=--untried: those that nothing is recorded of)
-	PYTHONPATH=api:trainer:gym:. $(RUN_GYM) python -m tests.environments run $(ENVIRONMENTS)
+	PYTHONPATH=api:tracing:trainer:gym:. $(RUN_GYM) python -m tests.environments run $(ENVIRONMENTS)
 
 AZURITE = $${XDG_CACHE_HOME:-$$HOME/.cache}/gymtrain/azurite-3.37.0
 .PHONY: test-data-sources
@@ -244,4 +244,4 @@ bench-sandboxes: cluster-up ## ... of sandboxes, beside agent-sandbox and kubect
 	dev/run addon agent-sandbox
 	dev/run addon kwok
 	KUBECONFIG="$$(dev/run kubeconfig)" dev/install.sh >/dev/null
-	KUBECONFIG="$$(dev/run kubeconfig)" PYTHONPATH=api:kube:trainer:broker $(RUN) python -m benchmarks.sandboxes $(PARTS)
+	KUBECONFIG="$$(dev/run kubeconfig)" PYTHONPATH=api:kube:tracing:trainer:broker $(RUN) python -m benchmarks.sandboxes $(PARTS)

@@ -34,7 +34,7 @@ def run_json(transport: str, max_in_flight: int, timeout_seconds: int, rollouts:
 
 def environment() -> dict[str, str]:
     """Of processes that run the repository's code."""
-    path = os.pathsep.join(str(_REPOSITORY / part) for part in ("api", "gateway", "trainer", "."))
+    path = os.pathsep.join(str(_REPOSITORY / part) for part in ("api", "tracing", "gateway", "trainer", "."))
     return {**os.environ, "PYTHONPATH": path}
 
 

@@ -1,6 +1,6 @@
 """Packing the samples of one optimizer step: TRL's own way beside ours, on made-up samples.
 
-    PYTHONPATH=api:trainer:. python -m benchmarks.packing [512x32768] [4096x256]
+    PYTHONPATH=api:tracing:trainer:. python -m benchmarks.packing [512x32768] [4096x256]
 
 Needs torch and TRL, so it runs in the image `trainer` (or `runtime`, which that is made of), with the repository as
 working directory. TRL's way keeps an object for each token: 512 samples of 32,768 tokens take it 7 GiB.

@@ -19,8 +19,8 @@ from pydantic.alias_generators import to_camel
 
 from gymtrain_api.errors import ApiError
 from gymtrain_api.merge import merge
-from gymtrain_api.spec import GymTrainingRunSpec, Sandboxes
-from gymtrain_api.spec.base import CIDR_PATTERN, GPU_RESOURCE_PATTERN, IMAGE_PATTERN, KubernetesObject
+from gymtrain_api.spec import GymTrainingRunSpec, Sandboxes, Tracing
+from gymtrain_api.spec.base import CIDR_PATTERN, GPU_RESOURCE_PATTERN, IMAGE_PATTERN, OTLP_PATTERN, KubernetesObject
 
 NAME = "default"
 """The only name that the object of a namespace may have: two could contradict each other."""
@@ -160,6 +160,33 @@ class DNS(_Part):
     )
 
 
+class HeadersSecret(_Part):
+    """A key of a Secret in the run's namespace."""
+
+    name: str = Field(min_length=1, max_length=253, description="Name of the Secret.")
+    key: str = Field(min_length=1, max_length=253, description="Key in the Secret.")
+
+
+class TracingDefaults(_Part):
+    """Where traces of rollouts go, and of how many, as in a run's spec.tracing."""
+
+    endpoint: str | None = Field(
+        None,
+        pattern=OTLP_PATTERN,
+        max_length=2048,
+        description="URL of an OTLP receiver over HTTP (protobuf), without /v1/traces: "
+        "http://collector.observability:4318.",
+    )
+    sampling_rate_per_million: int | None = Field(
+        None, ge=0, le=1_000_000, description="Rollouts that are traced, of a million. Defaults to 10000."
+    )
+    headers_secret: HeadersSecret | None = Field(
+        None,
+        description="Secret key with headers for the receiver (OTEL_EXPORTER_OTLP_HEADERS). It must exist in the "
+        "namespaces of the runs.",
+    )
+
+
 class RunDefaults(PodDefaults):
     """Defaults of a cluster or a namespace."""
 
@@ -198,6 +225,9 @@ class RunDefaults(PodDefaults):
         None,
         description="Fixed (the default): pods run as user and group 65532. Assigned: pods name no user and no group, "
         "since the cluster assigns them, as OpenShift's restricted-v2 does.",
+    )
+    tracing: TracingDefaults | None = Field(
+        None, description="Traces of rollouts where a run has no tracing block. Off without an endpoint."
     )
     dns: DNS | None = Field(
         None,
@@ -270,6 +300,8 @@ def with_defaults(spec: GymTrainingRunSpec, defaults: AppliedDefaults) -> GymTra
     wire: dict[str, Any] = {}
     if spec.ttl_seconds_after_finished is None and defaults.ttl_seconds_after_finished is not None:
         wire["ttl_seconds_after_finished"] = defaults.ttl_seconds_after_finished
+    if spec.tracing is None and (tracing := tracing_of(spec, defaults)) is not None:
+        wire["tracing"] = tracing
     if storage_class := defaults.storage_class_name:
         volumes = (
             ("model", "storage"),
@@ -288,6 +320,14 @@ def with_defaults(spec: GymTrainingRunSpec, defaults: AppliedDefaults) -> GymTra
             if part.gpus and part.gpu_resource_name is None:
                 wire[block] = part.model_copy(update={"gpu_resource_name": defaults.gpu_resource_name})
     return sandboxes_with_defaults(spec.model_copy(update=wire) if wire else spec, defaults)
+
+
+def tracing_of(spec: GymTrainingRunSpec, defaults: AppliedDefaults) -> Tracing | None:
+    """Returns where the run's traces go: as it says itself, else as the defaults say; None where it has none."""
+    own, default = spec.tracing, defaults.tracing
+    if own is None and default is not None and default.endpoint is not None:
+        own = Tracing.model_validate(_dumped(default))
+    return own if own is not None and own.sampling_rate_per_million else None
 
 
 def sandboxes_with_defaults(spec: GymTrainingRunSpec, defaults: AppliedDefaults) -> GymTrainingRunSpec:

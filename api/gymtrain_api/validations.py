@@ -18,6 +18,7 @@ from gymtrain_api.spec import (
     GPU_RESOURCE_PATTERN,
     IMAGE_PATTERN,
     NAME_PATTERN,
+    OTLP_PATTERN,
     SIZE_PATTERN,
 )
 from gymtrain_api.spec.training import Checkpoint
@@ -35,6 +36,8 @@ PATTERN_MESSAGES = {
     SIZE_PATTERN: "must be a size such as 20Gi or 500Mi",
     CIDR_PATTERN: "must be an address range such as 10.0.0.0/8 or 0.0.0.0/0",
     NAME_PATTERN: "must be a name of lower-case letters, digits and -, such as judges",
+    OTLP_PATTERN: "must be the URL of an OTLP receiver over HTTP, such as http://collector.observability:4318, without "
+    "credentials (headersSecret has those)",
     RESUME_PATTERN: "must be RUN, RUN/checkpoint-STEP or RUN/best, with /previous-N after RUN for what was set aside",
     GPU_RESOURCE_PATTERN: "must be an extended resource such as nvidia.com/gpu or amd.com/gpu",
     IMAGE_PATTERN: "must be an image name such as docker.io/library/debian:trixie",
@@ -366,6 +369,13 @@ _COMBINATIONS = (
         field="stallTimeoutSeconds",
     ),
     Rule(
+        at="spec.tracing",
+        rule="!self.endpoint.matches('^https?://[^/]*:4317(/|$)')",
+        message="4317 is the port of OTLP over gRPC, and traces are sent over HTTP: name the receiver's port for HTTP, "
+        "usually 4318",
+        field="endpoint",
+    ),
+    Rule(
         at="spec.gym.egress",
         rule="!has(self.ports) || size(self.ports) == 0 || (has(self.cidrs) && size(self.cidrs) > 0) || "
         "(has(self.namespaces) && size(self.namespaces) > 0)",
@@ -426,6 +436,7 @@ FIXED_AFTER_PREFLIGHT = (
     "evaluation",
     "gateway.image",
     "weightSync",
+    "tracing",
     "serviceAccountName",
     "priorityClassName",
     "resumeFrom",

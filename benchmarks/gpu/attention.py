@@ -1,6 +1,6 @@
 """The training step's attention on a GPU: torch's variable-length kernel against the exact loop over segments.
 
-    PYTHONPATH=api:trainer:. python3 -m benchmarks.gpu.attention
+    PYTHONPATH=api:tracing:trainer:. python3 -m benchmarks.gpu.attention
 
 Makes a model of SmolLM2-135M's shape with random weights, runs whole steps of TRL's AsyncGRPOTrainer on made-up
 samples with each of the two, and compares the gradients of one packed row. Prints one line of JSON for each.

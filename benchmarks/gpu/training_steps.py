@@ -1,6 +1,6 @@
 """What a training step takes on one GPU, by model and length: memory, tokens/s, and the share of the GPU's peak (MFU).
 
-    PYTHONPATH=api:trainer:. python3 -m benchmarks.gpu.training_steps 4:8192 4:32768 4:8192:lora
+    PYTHONPATH=api:tracing:trainer:. python3 -m benchmarks.gpu.training_steps 4:8192 4:32768 4:8192:lora
 
 Each argument is a size in billions of parameters (of Qwen3's shapes, with random weights), the tokens of a sample, and
 `lora` for an adapter of rank 16 on all linear layers. A step has eight micro-batches of one sample, and is the

@@ -122,7 +122,7 @@ async def _process(kube: Kube, folder: Path) -> AsyncIterator[tuple[asyncio.subp
     port = _free_port()
     env = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(str(_ROOT / part) for part in ("api", "kube", "broker")),
+        "PYTHONPATH": os.pathsep.join(str(_ROOT / part) for part in ("api", "kube", "tracing", "broker")),
         "GYMTRAIN_RUN_CONFIG": str(folder / "run.json"),
         "GYMTRAIN_BROKER_TOKEN_FILE": str(folder / "token"),
         "GYMTRAIN_BROKER_PORT": str(port),

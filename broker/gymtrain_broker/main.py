@@ -16,6 +16,7 @@ from contextlib import suppress
 import aiohttp
 from aiohttp import web
 
+import gymtrain_tracing as tracing
 from gymtrain_broker import environment, settings
 from gymtrain_broker.backends.agent_sandboxes import AgentSandboxBackend
 from gymtrain_broker.backends.backend import Backend, PodBackend
@@ -141,7 +142,11 @@ def main() -> int:
     """Runs the broker and returns the exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        return 0 if asyncio.run(serve(settings.read(environment.run_config(), environment.token_file()))) else 1
+        config = settings.read(environment.run_config(), environment.token_file())
+        tracing.start()
+        return 0 if asyncio.run(serve(config)) else 1
     except StartError as error:
         print(f"gymtrain: {error}", file=sys.stderr, flush=True)
         return 1 if isinstance(error, PortError) else _EX_CONFIG
+    finally:
+        tracing.stop()

@@ -1,6 +1,6 @@
 """The parity check of a sharded model over NCCL: vLLM on the first GPU, one rank of TRL's trainer on each other one.
 
-    PYTHONPATH=api:trainer:inference python3 -m dev.gpu.parity [--ranks 1] [--size 0.1]
+    PYTHONPATH=api:tracing:trainer:inference python3 -m dev.gpu.parity [--ranks 1] [--size 0.1]
 
 One rank needs two GPUs, and FSDP shards its model all the same, over a group of one; two ranks need three GPUs. Needs
 torch, transformers, vLLM 0.25 or later and TRL 1.16. As at the start of a run, TRL syncs once and the check follows:

@@ -1,8 +1,9 @@
 """Weight transports side by side, with random weights that are made on the spot: vLLM on the first GPU, this process
 on the second, or on the first one too (--one-gpu).
 
-    PYTHONPATH=api:trainer:inference python3 -m dev.gpu.transports --one-gpu --size 4 --only httpfull lora --syncs 5
-    PYTHONPATH=api:trainer:inference python3 -m dev.gpu.transports --size 14 --only nccl --syncs 10
+    export PYTHONPATH=api:tracing:trainer:inference
+    python3 -m dev.gpu.transports --one-gpu --size 4 --only httpfull lora --syncs 5
+    python3 -m dev.gpu.transports --size 14 --only nccl --syncs 10
 
 Needs torch, transformers, vLLM 0.25 or later, blake3, aiohttp and, for nccl, TRL 1.16. Prints a line of JSON for each
 transport, as soon as it is measured, and one with an "error" where it fails or doesn't come to its end in time:

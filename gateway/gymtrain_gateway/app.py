@@ -7,11 +7,12 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 from pydantic import ValidationError
 
+import gymtrain_tracing as tracing
 from gymtrain_api.ledger import LEDGER_PATH, LedgerQuestion
 from gymtrain_gateway.calls import Calls
 from gymtrain_gateway.chat import Chat
@@ -26,6 +27,9 @@ from gymtrain_gateway.sampling import Sampling
 from gymtrain_gateway.settings import BODY_BYTES, PROMPT_TOKENS, Settings
 from gymtrain_gateway.upstream import Deadline, Upstream
 
+if TYPE_CHECKING:  # it imports OpenTelemetry, which a gateway without tracing doesn't need
+    from gymtrain_gateway.traces import TraceRelay
+
 logger = logging.getLogger(__name__)
 
 type Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -37,7 +41,8 @@ _RETRY_SECONDS = "5"
 MIN_DRAIN_SECONDS = 3.0  # endpoints of a Service follow a pod's deletion with a delay
 MAX_DRAIN_SECONDS = 25.0  # below Kubernetes' default terminationGracePeriodSeconds of 30
 
-_OWN = ("/health", "/ready", "/metrics", "/gymtrain/pods", LEDGER_PATH)  # not the clients' model calls
+_TRACES_PATH = "/v1/traces"  # OTLP's own
+_OWN = ("/health", "/ready", "/metrics", "/gymtrain/pods", LEDGER_PATH, _TRACES_PATH)  # not the clients' model calls
 
 
 class CallDrain:
@@ -83,7 +88,16 @@ class CallDrain:
 class Gateway:
     """One gateway pod."""
 
-    def __init__(self, settings: Settings, pods: Pods, upstream: Upstream, drain: CallDrain) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        pods: Pods,
+        upstream: Upstream,
+        drain: CallDrain,
+        traces: "TraceRelay | None" = None,
+    ) -> None:
+        """`traces`: None where the run isn't traced."""
+        self._traces = traces
         self._settings = settings
         self._pods = pods
         self._drain = drain
@@ -115,6 +129,8 @@ class Gateway:
                 web.get("/ready", self._ready),
             ]
         )
+        if self._traces is not None:
+            app.add_routes([web.post(_TRACES_PATH, self._take_traces)])
         app.on_response_prepare.append(self._send_away)
         return app
 
@@ -146,6 +162,11 @@ class Gateway:
         except ValidationError as error:
             raise BadCallError(f"the body isn't a ledger question: {error}") from error
         return web.json_response(text=self.ledger.answer(question).model_dump_json())
+
+    async def _take_traces(self, request: web.Request) -> web.Response:
+        assert self._traces is not None
+        self._traces.take(await request.read())
+        return web.Response(content_type="application/x-protobuf")  # an empty ExportTraceServiceResponse
 
     async def _show_pods(self, request: web.Request) -> web.Response:
         pods = {
@@ -184,7 +205,9 @@ class Gateway:
         self.metrics.open.inc()
         self._drain.call_started()
         try:
-            answer = await self._answer(request, handler)
+            with tracing.served(f"{request.method} {route}", request.headers) as span:
+                answer = await self._answer(request, handler)
+                span.answered(answer.status)
             status = answer.status
             return answer
         except web.HTTPException as error:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import gymtrain_tracing as tracing
 from gymtrain_api.ledger import CallTimes, LedgerEntry
 from gymtrain_gateway import completion
 from gymtrain_gateway.calls import Calls
@@ -84,13 +85,16 @@ class Chat:
     async def _on_pod(self, assignment: Assignment, sampled: Sampled, deadline: Deadline) -> ChatAnswer:
         body, queued = sampled.body, deadline.passed
         request = self._pods.request_for(assignment.pod, assignment.version, body)
-        prompt = await self._prompter.prepare(assignment.pod, request, deadline)
+        with tracing.span("render"):
+            prompt = await self._prompter.prepare(assignment.pod, request, deadline)
         asked = self._generate_request(assignment, prompt, body)
         before = deadline.passed
-        raw = await self._upstream.post(assignment.pod, GENERATE, asked, deadline)
+        with tracing.sent("generate", {"server.address": assignment.pod}):
+            raw = await self._upstream.post(assignment.pod, GENERATE, asked, deadline)
         in_vllm = deadline.passed - before
         generated = completion.read(raw, body)
-        answer = await self._derender(assignment, request, prompt, generated, deadline)
+        with tracing.span("derender"):
+            answer = await self._derender(assignment, request, prompt, generated, deadline)
         answer = completion.finish(answer, generated, prompt.tokens, body, with_ids=sampled.trained)
         entry = LedgerEntry(
             versions=await self._versions(assignment, generated),
@@ -104,6 +108,8 @@ class Chat:
         if generated.stop_string is None:  # else the message says less than its tokens
             self._prompter.remember(prompt.tokens, generated.tokens, answer["choices"][0]["message"])
         self._note(body, prompt, generated, entry)
+        if tracing.on():
+            tracing.note(_told(prompt, generated, entry))
         return ChatAnswer(answer, entry, prompt.fork.reason if prompt.fork else "")
 
     def _generate_request(self, assignment: Assignment, prompt: Prompt, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,6 +160,17 @@ class Chat:
         self._metrics.turns.labels(prompt.history).inc()
         if prompt.fork is not None:
             self._metrics.forks.labels(prompt.fork.reason).inc()
+
+
+def _told(prompt: Prompt, generated: Generated, entry: LedgerEntry) -> dict[str, tracing.Value]:
+    """What the span of a call tells of it: never what was said."""
+    return {
+        "gymtrain.weight_version": ",".join(entry.versions),
+        "gymtrain.history": entry.history,
+        "gen_ai.usage.input_tokens": len(prompt.tokens),
+        "gen_ai.usage.output_tokens": len(generated.tokens),
+        "gymtrain.finish_reason": generated.finish_reason or "",
+    }
 
 
 def _check(body: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+import gymtrain_tracing as tracing
 from gymtrain_gateway.errors import NoPodError, TooLateError
 from gymtrain_gateway.pod_choice import choose
 from gymtrain_gateway.pods import Pods
@@ -54,8 +55,9 @@ class Dispatcher:
         self._waiting.append(waiter)
         self.wake()
         try:
-            async with asyncio.timeout(deadline.left()):
-                assignment = await waiter.assignment
+            with tracing.span("wait for a vLLM pod"):
+                async with asyncio.timeout(deadline.left()):
+                    assignment = await waiter.assignment
         except (TimeoutError, TooLateError):
             self._give_back(waiter)
             raise NoPodError(self._why(deadline)) from None

@@ -5,20 +5,27 @@ Exits with 78 (EX_CONFIG) when run.json can't be used, 1 when the port is taken.
 
 import asyncio
 import logging
+import os
 import resource
 import signal
 import sys
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+import gymtrain_tracing as tracing
 from gymtrain_gateway import environment, settings
 from gymtrain_gateway.app import CallDrain, Gateway
 from gymtrain_gateway.errors import PortError, StartError
 from gymtrain_gateway.pods import Pods
 from gymtrain_gateway.settings import Settings
 from gymtrain_gateway.upstream import Upstream, session
+
+if TYPE_CHECKING:
+    from gymtrain_gateway.traces import TraceRelay
 
 logger = logging.getLogger(__name__)
 _BACKLOG = 4096  # connections that wait to be taken; the kernel's net.core.somaxconn may allow fewer
@@ -72,9 +79,9 @@ async def serve(config: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, drain.begin)
     # Calls must not keep probes waiting for a connection.
-    async with session(limits.upstream) as http, session(0) as probes:
+    async with _traces(config) as traces, session(limits.upstream) as http, session(0) as probes:
         pods = Pods(config, probes)
-        gateway = Gateway(config, pods, Upstream(http), drain)
+        gateway = Gateway(config, pods, Upstream(http), drain, traces)
         watching = asyncio.create_task(pods.run())
         watching.add_done_callback(lambda task: _stop_if_broken(task, drain))
         runner = web.AppRunner(gateway.app(), handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
@@ -93,6 +100,18 @@ async def serve(config: Settings) -> None:
             watching.cancel()
             with suppress(asyncio.CancelledError):
                 await watching
+
+
+@asynccontextmanager
+async def _traces(config: Settings) -> AsyncIterator["TraceRelay | None"]:
+    """What takes the run's spans; None, and OpenTelemetry isn't imported, where the run isn't traced."""
+    if not os.environ.get(tracing.ENDPOINT):
+        yield None
+        return
+    from gymtrain_gateway import traces
+
+    async with traces.relay(config.namespace, config.rules.run) as relay:
+        yield relay
 
 
 def _stop_if_broken(task: asyncio.Task[None], drain: CallDrain) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
+import gymtrain_tracing as tracing
 from gymtrain_api.ledger import CallTimes, LedgerEntry
 from gymtrain_gateway.calls import Calls
 from gymtrain_gateway.chat import Chat
@@ -54,12 +55,13 @@ class Passthrough:
 
         async def work(assignment: Assignment) -> web.StreamResponse:
             queued = deadline.passed
-            answer = await self._upstream.post(
-                assignment.pod,
-                request.path,
-                self._pods.request_for(assignment.pod, assignment.version, sampled.body),
-                deadline,
-            )
+            with tracing.sent("generate", {"server.address": assignment.pod}):
+                answer = await self._upstream.post(
+                    assignment.pod,
+                    request.path,
+                    self._pods.request_for(assignment.pod, assignment.version, sampled.body),
+                    deadline,
+                )
             in_vllm = deadline.passed - queued
             versions = await self._pods.versions_since(assignment.pod, assignment.version)
             times = CallTimes(seconds=deadline.passed, queued=queued, sampled=in_vllm)
@@ -91,7 +93,11 @@ class Passthrough:
         answer: web.StreamResponse | None = None
         try:
             async with self._upstream.http.request(
-                request.method, assignment.pod + request.path_qs, json=body, timeout=timeout
+                request.method,
+                assignment.pod + request.path_qs,
+                json=body,
+                timeout=timeout,
+                headers=tracing.headers(),
             ) as response:
                 if response.status >= 500:
                     raise refusal(response.status, await response.read(), response.content_type, where)

@@ -41,6 +41,7 @@ class Settings:
     temperature: float  # at which the policy is sampled
     ledger: LedgerLimits
     evaluation_temperature: float | None = None  # that evaluations are sampled at, where it is another
+    namespace: str = ""  # of the run
 
 
 def from_run(run: RunConfig) -> Settings:
@@ -65,6 +66,7 @@ def from_run(run: RunConfig) -> Settings:
         temperature=temperature_of(spec.trainer.config),
         evaluation_temperature=evaluation_temperature(spec),
         ledger=ledger_limits(spec),
+        namespace=run.namespace,
     )
 
 

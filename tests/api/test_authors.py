@@ -86,6 +86,9 @@ GUARDED: dict[str, Object] = {
     },
     "spec.resumeFrom": {"resumeFrom": "theirs", "trainer": {"checkpoint": {"size": "1Gi"}}},
     "spec.sandboxes": {"sandboxes": {}},
+    "spec.tracing": {
+        "tracing": {"endpoint": "http://collector:4318", "headersSecret": {"name": "otlp", "key": "headers"}}
+    },
 }
 # Fields that carry an image, a pod's settings, or the name of something that only a pod can reach.
 _TELLING = re.compile(

@@ -69,6 +69,7 @@ REFUSED: dict[str, tuple[str, Any]] = {
     "rollout": ("rollout.maxConcurrent", 8),
     "weight sync": ("weightSync.transport", "HTTPFull"),
     "where it goes on": ("resumeFrom", "workplace"),
+    "tracing": ("tracing", {"endpoint": "http://other:4318"}),
     "service account": ("serviceAccountName", "other"),
     "priority class": ("priorityClassName", "urgent"),
 }

@@ -11,8 +11,10 @@ from gymtrain_api.spec.base import (
     GPU_RESOURCE_PATTERN,
     IMAGE_PATTERN,
     NAME_PATTERN,
+    OTLP_PATTERN,
     SIZE_PATTERN,
     PodSettings,
+    SecretKeyRef,
 )
 from gymtrain_api.spec.data import (
     Data,
@@ -28,6 +30,7 @@ from gymtrain_api.spec.evaluation import Evaluation
 from gymtrain_api.spec.gym import Gym, GymServer
 from gymtrain_api.spec.run import GymTrainingRunSpec
 from gymtrain_api.spec.sandboxes import ImageRewrite, Sandboxes
+from gymtrain_api.spec.tracing import SAMPLING_RATE_PER_MILLION, Tracing
 from gymtrain_api.spec.training import CorrectionMode, FailureAction, Inference, OnFailure, Push, Records
 
 __all__ = [
@@ -36,6 +39,8 @@ __all__ = [
     "GPU_RESOURCE_PATTERN",
     "IMAGE_PATTERN",
     "NAME_PATTERN",
+    "OTLP_PATTERN",
+    "SAMPLING_RATE_PER_MILLION",
     "SIZE_PATTERN",
     "CorrectionMode",
     "Data",
@@ -57,5 +62,7 @@ __all__ = [
     "ReasoningGymTask",
     "Records",
     "Sandboxes",
+    "SecretKeyRef",
+    "Tracing",
     "ValidationDataset",
 ]

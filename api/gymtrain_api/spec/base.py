@@ -14,6 +14,7 @@ SIZE_PATTERN = r"^[0-9]+(\.[0-9]+)?(Ki|Mi|Gi|Ti|k|M|G|T)?$"
 NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 CIDR_PATTERN = r"^[0-9a-fA-F.:]+/[0-9]{1,3}$"
 IMAGE_PATTERN = r"^[a-zA-Z0-9][-a-zA-Z0-9._:/@]*$"
+OTLP_PATTERN = r"^https?://[^/@ ]+(/[^ ]*)?$"
 GPU_RESOURCE_PATTERN = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/[a-zA-Z0-9]([-a-zA-Z0-9_.]*[a-zA-Z0-9])?)?$"
 
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}

@@ -9,6 +9,7 @@ from gymtrain_api.spec.evaluation import Evaluation
 from gymtrain_api.spec.gym import Gym
 from gymtrain_api.spec.model import Model
 from gymtrain_api.spec.sandboxes import Sandboxes
+from gymtrain_api.spec.tracing import Tracing
 from gymtrain_api.spec.training import Gateway, Inference, Rollout, Trainer, WeightSync
 
 
@@ -31,6 +32,9 @@ class GymTrainingRunSpec(Spec):
     weight_sync: WeightSync = Field(default_factory=WeightSync, description="How weights reach vLLM.")
     sandboxes: Sandboxes | None = Field(
         None, description="One pod per task in which agents run commands, for environments that need it."
+    )
+    tracing: Tracing | None = Field(
+        None, description="Traces of rollouts through all parts of the run. Off without the block."
     )
     resume_from: str | None = Field(
         None,

@@ -1,6 +1,7 @@
 """The whole chain against TRL's own trainer, on two GPUs: vLLM on the first, training on the second.
 
-    PYTHONPATH=api:kube:trainer:gateway:inference:. python3 -m benchmarks.gpu.chain --model FOLDER [--slow rollouts]
+    export PYTHONPATH=api:kube:tracing:trainer:gateway:inference:.
+    python3 -m benchmarks.gpu.chain --model FOLDER [--slow rollouts]
 
 Same model, rows, batch, staleness and attention (chains.py says what runs on each side). One chain after another, for
 their times; curves.py runs them beside each other, for what they learn. Prints one line of JSON a run; logs are in

@@ -1,6 +1,6 @@
 """Learning curves of many chains beside each other on the same two GPUs; their times say nothing.
 
-    export PYTHONPATH=api:kube:trainer:gateway:inference:.
+    export PYTHONPATH=api:kube:tracing:trainer:gateway:inference:.
     python3 -m benchmarks.gpu.chain.curves --model FOLDER
     python3 -m benchmarks.gpu.chain.curves --model FOLDER --sides ours trl --seeds 1 2 3 --staleness 4 --correction None
 

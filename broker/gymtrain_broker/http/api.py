@@ -10,6 +10,7 @@ from aiohttp import web
 from pydantic import BaseModel, ValidationError
 from pydantic.json_schema import models_json_schema
 
+import gymtrain_tracing as tracing
 from gymtrain_api.sandboxes import (
     MAX_WAIT_SECONDS,
     REQUEST_BYTES,
@@ -101,11 +102,13 @@ class Api:
                 # Its client has gone and never learned its name.
                 await asyncio.shield(self._broker.close(claim.id))
             raise
+        _note(claim)
         return _answer(self._broker.document(claim), _status(claim))
 
     async def _show(self, request: web.Request) -> web.Response:
         claim = self._broker.find(request.match_info["id"])
         await self._controller.wait(claim, _wait_seconds(request))
+        _note(claim)
         return _answer(self._broker.document(claim))
 
     async def _list(self, request: web.Request) -> web.Response:
@@ -136,9 +139,13 @@ class Api:
     @web.middleware
     async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
-            if request.path not in _OPEN:
-                self._authorize(request)
-            return await handler(request)
+            if request.path in _OPEN:
+                return await handler(request)
+            self._authorize(request)
+            with tracing.served(f"{request.method} {_route(request)}", request.headers) as span:
+                answer = await handler(request)
+                span.answered(answer.status)
+                return answer
         except CallError as error:
             if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
                 logger.warning("%s %s: %d: %s", request.method, request.path, error.status, error)
@@ -162,6 +169,29 @@ async def _read[Body: BaseModel](request: web.Request, kind: type[Body], most: i
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, one['loc'])) or 'body'}: {one['msg']}" for one in error.errors())
         raise BadRequestError(f"{faults} (GET /openapi.json has all fields)") from error
+
+
+def _route(request: web.Request) -> str:
+    """The route's pattern: paths have names of sandboxes in them."""
+    resource = request.match_info.route.resource
+    return resource.canonical if resource is not None else "other"
+
+
+def _note(claim: Claim) -> None:
+    """What the request's span tells of the sandbox."""
+    if not tracing.on():
+        return
+    told: dict[str, tracing.Value] = {
+        "gymtrain.sandbox.state": str(claim.state),
+        "gymtrain.sandbox.reason": str(claim.reason),
+        "gymtrain.sandbox.found": str(claim.found),
+        "gymtrain.sandbox.pod": claim.pod,
+    }
+    if claim.leased_at is not None:
+        told["gymtrain.sandbox.queued_s"] = claim.leased_at - claim.asked_at
+        if claim.ready_at is not None:
+            told["gymtrain.sandbox.start_s"] = claim.ready_at - claim.leased_at
+    tracing.note(told)
 
 
 def _wait_seconds(request: web.Request) -> float:

@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 from nemo_gym.sandbox import SandboxSpec
 
+import gymtrain_tracing as tracing
 from gymtrain_gym.sandbox.errors import BrokerRefusedError, SandboxError, SandboxUnavailableError
 from gymtrain_gym.sandbox.http_sessions import Sessions
 from gymtrain_gym.sandbox.settings import Settings
@@ -183,7 +184,7 @@ class BrokerClient:
 
     async def _once(self, method: str, url: str, wait: float, body: dict[str, Any] | None) -> Any:
         timeout = aiohttp.ClientTimeout(total=wait + _ANSWER_SECONDS)
-        headers = {"Authorization": f"Bearer {self._settings.token}"}
+        headers = {"Authorization": f"Bearer {self._settings.token}", **tracing.headers()}
         try:
             async with (
                 self._sessions.use() as session,

@@ -14,6 +14,7 @@ from typing import Any
 
 from nemo_gym.sandbox import SandboxExecResult, SandboxHandle, SandboxSpec, SandboxStatus
 
+import gymtrain_tracing as tracing
 from gymtrain_gym.sandbox import daemon_client, exit_cleanup, lost_sandboxes, settings
 from gymtrain_gym.sandbox.broker_client import NOT_FOUND, BrokerClient, SandboxView
 from gymtrain_gym.sandbox.daemon_client import Finished
@@ -65,7 +66,7 @@ class GymtrainProvider:
             SandboxUnavailableError: there is none to be had.
         """
         try:
-            with lost_sandboxes.noted(*_LOSSES):
+            with lost_sandboxes.noted(*_LOSSES), tracing.sent("sandbox create", {"gymtrain.image": str(spec.image)}):
                 sandbox = await self._broker.create(spec, key=uuid.uuid4().hex)
         except BaseException:
             await self._sessions.close()  # callers close only what they got a sandbox from
@@ -90,7 +91,10 @@ class GymtrainProvider:
             SandboxLostError: the sandbox went away.
         """
         sandbox: SandboxView = handle.raw
-        with lost_sandboxes.noted(*_LOSSES):
+        with (
+            lost_sandboxes.noted(*_LOSSES),
+            tracing.sent("sandbox exec", {"gymtrain.sandbox.pod": sandbox.pod}) as span,
+        ):
             if len(command.encode()) > _MAX_ARGUMENT_BYTES:
                 command = await self._as_file(sandbox, command)
             body = {
@@ -104,7 +108,9 @@ class GymtrainProvider:
                 finished = await daemon_client.execute(self._sessions, sandbox, body, timeout_s)
             except SandboxLostError as error:
                 raise SandboxLostError(f"{error}. {await self._account(sandbox)}") from error
-        return _result(finished, timeout_s)
+            result = _result(finished, timeout_s)
+            span.set({"process.exit.code": result.return_code})
+        return result
 
     async def upload_file(self, handle: SandboxHandle, source_path: Path, target_path: str) -> None:
         """Writes a local file into the sandbox, and the folders above it.
@@ -116,7 +122,7 @@ class GymtrainProvider:
         sandbox: SandboxView = handle.raw
         mode = source_path.stat().st_mode  # noqa: ASYNC240 - a local disk
         write = partial(daemon_client.write_file, self._sessions, sandbox, target_path, source_path, mode)
-        with lost_sandboxes.noted(*_LOSSES):
+        with lost_sandboxes.noted(*_LOSSES), tracing.sent("sandbox upload"):
             if await write():
                 return
             folder = str(PurePosixPath(target_path).parent)
@@ -133,7 +139,7 @@ class GymtrainProvider:
             SandboxLostError: the sandbox went away.
         """
         target_path.parent.mkdir(parents=True, exist_ok=True)
-        with lost_sandboxes.noted(*_LOSSES):
+        with lost_sandboxes.noted(*_LOSSES), tracing.sent("sandbox download"):
             await daemon_client.read_file(self._sessions, handle.raw, source_path, target_path)
 
     async def status(self, handle: SandboxHandle) -> SandboxStatus:
@@ -148,7 +154,8 @@ class GymtrainProvider:
         """Ends the sandbox. An unreachable broker isn't an error: the task's result exists, and the sandbox ends
         by its idle limit."""
         try:
-            await self._broker.close(handle.sandbox_id)
+            with tracing.sent("sandbox close"):
+                await self._broker.close(handle.sandbox_id)
             exit_cleanup.closed(handle.sandbox_id)
         except BrokerRefusedError as error:
             log.warning("sandbox %s stays until its idle limit: %s", handle.sandbox_id, error)

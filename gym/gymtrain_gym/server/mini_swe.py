@@ -10,6 +10,7 @@ keeps a conversation's tokens exact. What the model is asked, and what is run, s
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
+import gymtrain_tracing as tracing
 from gymtrain_gym import nemo_gym_internals
 
 IMPLEMENTATION = "mini_swe_agent_2"
@@ -83,6 +84,9 @@ def _parse(original: Callable[..., Any], model: Any, response: Any) -> Any:
 
 def _prepare(original: Callable[..., Any], model: Any, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """LitellmModel._prepare_messages_for_api, whose assistant messages carry their tokens."""
+    if caller := tracing.headers():  # LiteLLM has a client of its own
+        own = model.config.model_kwargs
+        model.config.model_kwargs = {**own, "extra_headers": {**(own.get("extra_headers") or {}), **caller}}
     prepared: list[dict[str, Any]] = original(model, messages)
     assert len(prepared) == len(messages)
     return [

@@ -5,6 +5,7 @@ from gymtrain_api.merge import merge
 from gymtrain_api.spec import GymServer
 from gymtrain_api.status import ServerKind
 from gymtrain_operator.kinds import Object
+from gymtrain_operator.manifests import tracing
 from gymtrain_operator.manifests.broker import broker_url, client_env, token_mount, token_volume
 from gymtrain_operator.manifests.config_maps import GYM_CONFIG_MOUNT, gym_config_volume, hosted_config
 from gymtrain_operator.manifests.context import GymServers, RunContext
@@ -104,6 +105,7 @@ def _deployment(run: RunContext, gym: GymServers, name: str, kind: ServerKind) -
         env=[
             {"name": wiring.ENV_GYM_SERVER, "value": name},
             *(client_env(run) if uses_sandboxes else []),
+            *tracing.env(run, labels.Role.GYM, f"gym-{name}"),
             *run.spec.gym.env,
         ],
         requests=_RAY_REQUESTS if uses_ray else _REQUESTS[kind],

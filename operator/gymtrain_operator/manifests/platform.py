@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gymtrain_api import names
-from gymtrain_api.defaults import AppliedDefaults
+from gymtrain_api.defaults import AppliedDefaults, tracing_of
 from gymtrain_operator.kinds import Object
 from gymtrain_operator.manifests.context import RunContext
 
@@ -60,6 +60,7 @@ def _services(run: RunContext) -> list[str]:
         names.inference(run.name),
         names.trainer(run.name),
         *([names.broker(run.name)] if run.spec.sandboxes else []),
+        *([names.gateway_pods(run.name)] if tracing_of(run.spec, run.applied) else []),
     ]
 
 

@@ -8,7 +8,7 @@ from gymtrain_api.merge import merge
 from gymtrain_api.spec import Inference, PodSettings
 from gymtrain_api.spec.training import Trainer
 from gymtrain_operator.kinds import Object
-from gymtrain_operator.manifests import platform
+from gymtrain_operator.manifests import platform, tracing
 from gymtrain_operator.manifests.context import PodSetAdmission, RunContext
 
 _USER = 65532
@@ -71,7 +71,7 @@ def container(
         "image": image,
         "imagePullPolicy": run.defaults.pull_policy,
         "command": list(command),
-        "env": _one_of_each_name([*_ENV, *platform.env(run), *env]),
+        "env": _one_of_each_name([*_ENV, *platform.env(run), *(tracing.env(run, role) if role else []), *env]),
         "volumeMounts": [
             *_scratch_mounts(f"{_SCRATCH}-{name}" if own_scratch else _SCRATCH),
             _RUN_CONFIG_MOUNT,

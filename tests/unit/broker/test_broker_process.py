@@ -36,7 +36,7 @@ async def _broker(
     (folder / "token").write_text(TOKEN)
     env = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(str(_ROOT / part) for part in ("api", "kube", "broker")),
+        "PYTHONPATH": os.pathsep.join(str(_ROOT / part) for part in ("api", "kube", "tracing", "broker")),
         "GYMTRAIN_RUN_CONFIG": str(folder / "run.json"),
         "GYMTRAIN_BROKER_TOKEN_FILE": str(folder / "token"),
         "GYMTRAIN_BROKER_PORT": str(port),

@@ -15,6 +15,7 @@ from gymtrain_gateway.ledger import LedgerLimits
 from gymtrain_gateway.pod_choice import Rules
 from gymtrain_gateway.pods import Pods
 from gymtrain_gateway.settings import Settings
+from gymtrain_gateway.traces import TraceRelay
 from gymtrain_gateway.upstream import Upstream, session
 from tests.unit.gateway.fake_vllm import FakeVLLM
 
@@ -69,7 +70,13 @@ async def start() -> AsyncIterator[Start]:
     """Starts a gateway over some pods; settings can be replaced by name."""
     cleanups: list[Callable[[], Awaitable[object]]] = []
 
-    async def begin(*pods: FakeVLLM, trainer: str | None = None, ready: bool = True, **changes: Any) -> Bench:
+    async def begin(
+        *pods: FakeVLLM,
+        trainer: str | None = None,
+        ready: bool = True,
+        traces: TraceRelay | None = None,
+        **changes: Any,
+    ) -> Bench:
         known = []
         for pod in pods:
             if pod.server is None:
@@ -83,7 +90,7 @@ async def start() -> AsyncIterator[Start]:
         http, probes, client = session(100), session(0), aiohttp.ClientSession()
         tracker = Pods(replace(SETTINGS, **changes), probes, find)
         drain = CallDrain(0.01, 1.0)
-        gateway = Gateway(replace(SETTINGS, **changes), tracker, Upstream(http), drain)
+        gateway = Gateway(replace(SETTINGS, **changes), tracker, Upstream(http), drain, traces)
         server = TestServer(gateway.app(), host="127.0.0.1")
         await server.start_server()
         watching = asyncio.create_task(tracker.run())

@@ -47,6 +47,7 @@ class FakeVLLM:
         self.hang = asyncio.Event()
         self.hang.set()
         self.calls: list[str] = []
+        self.traceparents: dict[str, str] = {}  # of the last call of each route
         self.rendered: list[dict[str, Any]] = []  # bodies of render requests, and of completions
         self.derendered = 0  # answers
         self.grammar: dict[str, Any] | None = None  # structured outputs that vLLM makes of a tool choice or a format
@@ -119,6 +120,7 @@ class FakeVLLM:
 
     async def _render(self, request: web.Request) -> web.Response:
         self._scale_out("render")
+        self.traceparents["render"] = request.headers.get("traceparent", "")
         body = await request.json()
         self.rendered.append(body)
         await self.render_slowly.wait()
@@ -144,6 +146,7 @@ class FakeVLLM:
 
     async def _generate(self, request: web.Request) -> web.Response:
         self._scale_out("generate")
+        self.traceparents["generate"] = request.headers.get("traceparent", "")
         body = await request.json()
         if self.fail_with is not None:
             return web.json_response({"error": {"message": "engine died"}}, status=self.fail_with)
@@ -181,6 +184,7 @@ class FakeVLLM:
 
     async def _derender(self, request: web.Request) -> web.Response:
         self._scale_out("derender")
+        self.traceparents["derender"] = request.headers.get("traceparent", "")
         self.derendered += 1
         body = await request.json()
         choice = body["generate_response"]["choices"][0]
@@ -198,7 +202,9 @@ class FakeVLLM:
             "tool_calls": calls,
         }
         answer = {"index": 0, "message": message, "finish_reason": choice["finish_reason"], "logprobs": None}
-        return web.json_response({"id": "r", "object": "chat.completion", "model": body["model"], "choices": [answer]})
+        return web.json_response(
+            {"id": "r", "object": "chat.completion", "created": 1, "model": body["model"], "choices": [answer]}
+        )
 
     async def _tokenize(self, request: web.Request) -> web.Response:
         body = await request.json()

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from gymtrain_api.spec import GymTrainingRunSpec
+from gymtrain_vllm import environment
 from gymtrain_vllm.arguments import Member, build, check, variables
 from gymtrain_vllm.errors import ArgumentsError
 from tests.support.specs import smallest_run
@@ -256,3 +257,22 @@ def test_a_list_of_plugins_gets_ours_too() -> None:
 def test_the_routes_for_weights_cannot_be_switched_off() -> None:
     with pytest.raises(ArgumentsError, match="VLLM_SERVER_DEV_MODE"):
         variables(spec(), {"VLLM_SERVER_DEV_MODE": "0"}, Path("/s"))
+
+
+def test_vllm_sends_spans_where_the_run_is_traced_and_the_users_own_place_wins() -> None:
+    ours = "--otlp-traces-endpoint=http://run-gateway-pods:8000/v1/traces"
+    own = "--otlp-traces-endpoint=http://mine:4317"
+    found = build(spec(own), MODEL, 8000, traces="http://run-gateway-pods:8000/v1/traces")
+    assert found.index(ours) < found.index(own)
+    assert not [one for one in arguments() if "otlp" in one]
+
+
+def test_an_image_without_opentelemetry_serves_without_traces(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://run-gateway-pods:8000/v1/traces")
+    monkeypatch.setattr(environment, "_TRACING", ("no_such_package.part",))
+    assert environment.traces_endpoint() is None
+    assert "lacks one of no_such_package.part" in capsys.readouterr().out
+    monkeypatch.setattr(environment, "_TRACING", ("json.decoder",))
+    assert environment.traces_endpoint() == "http://run-gateway-pods:8000/v1/traces"

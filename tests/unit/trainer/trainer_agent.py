@@ -39,6 +39,7 @@ class Agent:
         self.behaviour: Behaviour = behaviour or (lambda row, number: good_answer(row))
         self.requests: list[dict[str, Any]] = []
         self.cookies: list[dict[str, str]] = []
+        self.traceparents: list[str] = []
         self.most_at_once = 0
         self._at_once = 0
         self._runner: web.AppRunner | None = None
@@ -66,6 +67,7 @@ class Agent:
         row = await request.json()
         self.requests.append(row)
         self.cookies.append(dict(request.cookies))
+        self.traceparents.append(request.headers.get("traceparent", ""))
         self._at_once += 1
         self.most_at_once = max(self.most_at_once, self._at_once)
         try:

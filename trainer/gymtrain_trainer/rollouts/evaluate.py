@@ -22,6 +22,7 @@ from gymtrain_trainer.rollouts.hops import Hops
 from gymtrain_trainer.rollouts.ledger import Ledger
 from gymtrain_trainer.rollouts.origins import Rollout, digests_of, rollouts_of
 from gymtrain_trainer.rollouts.source import RolloutLimits, RolloutSource, Sampling
+from gymtrain_trainer.rollouts.traces import told, traced
 from gymtrain_trainer.rollouts.transcript import packed
 from gymtrain_trainer.weights import SyncNumbers
 
@@ -95,7 +96,8 @@ class Evaluator:
         for _ in range(_DRAWS):
             began = time.monotonic()
             try:
-                answer = await self._source.run(task)
+                with traced(task, self._numbering, version, "evaluation") as span:
+                    answer = told(span, await self._source.run(task))
             except RolloutError as error:
                 return self._failed(task, error)
             try:

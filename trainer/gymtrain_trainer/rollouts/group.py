@@ -40,6 +40,7 @@ from gymtrain_trainer.rollouts.ledger import Ledger
 from gymtrain_trainer.rollouts.origins import Rollout, digests_of, rollouts_of
 from gymtrain_trainer.rollouts.source import RolloutSource
 from gymtrain_trainer.rollouts.summary import RolloutSummary
+from gymtrain_trainer.rollouts.traces import told, traced
 from gymtrain_trainer.rollouts.transcript import packed
 from gymtrain_trainer.weights import SyncNumbers
 
@@ -251,7 +252,7 @@ class GroupRunner:
             GroupDroppedError: so many are lost that those which still run can't make a group. They are cancelled.
             RowRefusedError: of the first that a server refused. The others are cancelled.
         """
-        running = [asyncio.create_task(self._rollout(task)) for _ in range(self._rules.group_size)]
+        running = [asyncio.create_task(self._rollout(task, self._version)) for _ in range(self._rules.group_size)]
         for rollout in running:
             rollout.add_done_callback(lambda _: self._count(-1))  # one that is cancelled may never have begun
         ended: list[End] = []
@@ -269,13 +270,15 @@ class GroupRunner:
                 rollout.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
-    async def _rollout(self, task: Task) -> End:
-        try:
-            return await self._source.run(task)
-        except RowRefusedError:
-            raise
-        except RolloutError as error:
-            return self._lost(task, error)
+    async def _rollout(self, task: Task, version: int) -> End:
+        with traced(task, self._numbering, version, "training") as span:
+            try:
+                return told(span, await self._source.run(task))
+            except RowRefusedError:
+                raise
+            except RolloutError as error:
+                span.fail(str(error))
+                return self._lost(task, error)
 
     def _lost(self, task: Task, error: RolloutError) -> Lost:
         zeroed = action_for(self._rules.on_failure, error.kind) == "Zero"

@@ -5,13 +5,15 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
 
+import gymtrain_tracing as tracing
 from gymtrain_trainer.data.rows import Task
 from gymtrain_trainer.errors import AgentError, RolloutError, RowRefusedError
 from gymtrain_trainer.rollouts.answer import Answer, UnscoredError
@@ -71,11 +73,12 @@ class HttpSource(abc.ABC):
         for attempt in range(1, self._limits.max_attempts + 1):
             wanted = time.monotonic()
             try:
-                async with self._slots:
+                async with self._slot():
                     began = time.monotonic()
                     waited += began - wanted
                     try:
-                        answer = await self._once(task)
+                        with tracing.span("try", {"gymtrain.try": attempt}):
+                            answer = await self._once(task)
                     except UnscoredError as error:
                         error.answer = _timed(error.answer, attempt, entered, began, waited)
                         raise
@@ -86,8 +89,19 @@ class HttpSource(abc.ABC):
                 if attempt == self._limits.max_attempts or not again or isinstance(error, RowRefusedError):
                     raise
             pause = min(_BACKOFF_LIMIT_SECONDS, _BACKOFF_SECONDS * 2 ** (attempt - 1))
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads retries
+            with tracing.span("pause before the next try"):
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads retries
         raise AssertionError("unreachable: max_attempts is at least 1")
+
+    @asynccontextmanager
+    async def _slot(self) -> AsyncIterator[None]:
+        """One of `max_concurrent`, while the block runs."""
+        with tracing.span("wait for a slot"):
+            await self._slots.acquire()
+        try:
+            yield
+        finally:
+            self._slots.release()
 
     @abc.abstractmethod
     async def _once(self, task: Task) -> Answer:
@@ -97,11 +111,19 @@ class HttpSource(abc.ABC):
         self, call: Call, base: str, body: Mapping[str, Any], seconds: float, cookies: Cookies | None = None
     ) -> tuple[Any, Cookies]:
         """The JSON of the answer of a server at `base`, and the cookies that it set; raises AgentError."""
+        with tracing.sent(f"POST {call.value}", {"url.full": base + call.value}):
+            return await self._posted(call, base, body, seconds, cookies)
+
+    async def _posted(
+        self, call: Call, base: str, body: Mapping[str, Any], seconds: float, cookies: Cookies | None
+    ) -> tuple[Any, Cookies]:
         assert self._session is not None
         url = base + call.value
         timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=_CONNECT_SECONDS)
         try:
-            async with self._session.post(url, json=body, timeout=timeout, cookies=cookies) as response:
+            async with self._session.post(
+                url, json=body, timeout=timeout, cookies=cookies, headers=tracing.headers()
+            ) as response:
                 if response.status == 200:
                     found = {name: morsel.value for name, morsel in response.cookies.items()}
                     return json.loads(await _whole_body(response, url)), found

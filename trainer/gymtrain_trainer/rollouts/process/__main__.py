@@ -9,6 +9,7 @@ import threading
 from multiprocessing.connection import Connection
 from typing import assert_never
 
+import gymtrain_tracing as tracing
 from gymtrain_trainer.errors import GroupDroppedError
 from gymtrain_trainer.rollouts.group import GroupRunner, Lost
 from gymtrain_trainer.rollouts.guard import Look
@@ -168,8 +169,12 @@ def main() -> None:
         settings = connection.recv()
     except EOFError:  # the trainer ended first
         return
+    tracing.start()
     gc.freeze()
-    asyncio.run(Runner(connection, settings).serve())
+    try:
+        asyncio.run(Runner(connection, settings).serve())
+    finally:
+        tracing.stop()
 
 
 if __name__ == "__main__":
