@@ -12,7 +12,7 @@ import ssl
 import subprocess
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
@@ -57,7 +57,7 @@ class ApiServer:
         self._folder = folder
         self._audit_policy = audit_policy
         self.audit_log = folder / "audit.log"
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[tuple[str, subprocess.Popen[bytes]]] = []  # by name, of which several may have one
         self.port = free_port()
         self.url = f"https://127.0.0.1:{self.port}"
         self.token = _TOKEN
@@ -74,7 +74,8 @@ class ApiServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in reversed(self._processes):  # the API server first: it waits for nothing then
+        for _, process in reversed(self._processes):  # the API server first: it waits for nothing then
+            process.send_signal(signal.SIGCONT)
             process.terminate()
             try:
                 process.wait(10)
@@ -84,16 +85,36 @@ class ApiServer:
 
     def run(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
         """Starts one more program of the cluster (the controller manager, say), stopped with the rest."""
-        with (self._folder / f"{name}.log").open("wb") as log:
-            process = subprocess.Popen(
-                [binary(name), *arguments],
+        process = self._launch(name, [binary(name), *arguments])
+        self._processes.append((name, process))
+        return process
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """Sends a signal to one of the programs, such as SIGSTOP to etcd."""
+        self._processes[self._place(name)][1].send_signal(number)
+
+    def restart(self, name: str, away_seconds: float = 0.0) -> None:
+        """Kills one of the programs, and starts it as it was; wait for `is_ready` after that."""
+        place = self._place(name)
+        old = self._processes[place][1]
+        old.kill()
+        old.wait()
+        time.sleep(away_seconds)
+        assert isinstance(old.args, list)
+        self._processes[place] = (name, self._launch(name, old.args))
+
+    def _place(self, name: str) -> int:
+        return [one for one, _ in self._processes].index(name)
+
+    def _launch(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        with (self._folder / f"{name}.log").open("ab") as log:
+            return subprocess.Popen(
+                [str(part) for part in command],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=self._folder,
                 preexec_fn=_die_with_parent,
             )
-        self._processes.append(process)
-        return process
 
     def _start(self) -> None:
         client, peer = f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}"
@@ -131,12 +152,12 @@ class ApiServer:
         self._wait(server)
         self.kubeconfig.write_text(json.dumps(self._kubeconfig(_TOKEN)))
 
-    def start_controllers(self) -> None:
-        """The real controllers of Deployments, StatefulSets, Jobs, namespaces and garbage collection."""
+    def start_controllers(self, *more: str) -> None:
+        """The real controllers of Deployments, StatefulSets, Jobs, namespaces and garbage collection, and `more`."""
         controllers = ["deployment", "replicaset", "statefulset", "job", "garbage-collector", "namespace"]
         controllers += ["persistentvolumeclaim-protection"]  # takes the finalizer off deleted claims
         controllers += ["resourcequota"]  # a quota without a status admits nothing
-        self._start_controllers(controllers)
+        self._start_controllers([*controllers, *more])
 
     def start_autoscaler(self) -> None:
         """The real controller of HorizontalPodAutoscalers, which looks at each of them every second."""
@@ -174,17 +195,23 @@ class ApiServer:
             "current-context": "tests",
         }
 
-    def _wait(self, server: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + _START_SECONDS
+    @property
+    def is_ready(self) -> bool:
+        """Whether the API server says so."""
         request = urllib.request.Request(f"{self.url}/readyz", headers={"Authorization": f"Bearer {_TOKEN}"})
         unverified = ssl._create_unverified_context()  # the certificate appears while we wait; kubectl verifies it
+        with (
+            suppress(OSError),  # urllib's errors are OSErrors
+            urllib.request.urlopen(request, timeout=5, context=unverified) as answer,
+        ):
+            return bool(answer.read() == b"ok")
+        return False
+
+    def _wait(self, server: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline and server.poll() is None:
-            with (
-                suppress(OSError),  # urllib's errors are OSErrors
-                urllib.request.urlopen(request, timeout=5, context=unverified) as answer,
-            ):
-                if answer.read() == b"ok":
-                    return
+            if self.is_ready:
+                return
             time.sleep(0.1)
         log = (self._folder / "kube-apiserver.log").read_text(errors="replace")
         raise ApiServerError(f"kube-apiserver isn't ready after {_START_SECONDS} s; its log ends:\n{log[-3000:]}")

@@ -41,6 +41,14 @@ class CuttableNetwork:
         """From now on everything arrives, with what was on its way."""
         asyncio.run_coroutine_threadsafe(self._set(is_cut=False), self._loop).result(30)
 
+    def reset(self) -> None:
+        """Ends all connections at once, as a load balancer that restarts does."""
+        asyncio.run_coroutine_threadsafe(self._reset(), self._loop).result(30)
+
+    async def _reset(self) -> None:
+        for link in list(self._links):
+            link.drop()
+
     async def _start(self) -> None:
         self._server = await self._loop.create_server(self._accepted, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]

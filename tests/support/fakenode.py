@@ -14,8 +14,8 @@ A pod with a scheduling gate waits until that is gone.
 
 A run whose name starts with `bad-` fails preflight; with `refused-`, its trainer ends with exit code 78; with
 `long-`, it trains for as long as any test looks; with `chatty-`, its preflight prints 32 MiB before its verdicts.
-Pods have addresses in a part of 127.0.0.0/8, where their ports are the real ones; each process has another part, as
-several may test on one machine.
+The API server may go away and come back meanwhile. Pods have addresses in a part of 127.0.0.0/8, where their ports are
+the real ones; each process has another part, as several may test on one machine.
 """
 
 import asyncio
@@ -42,6 +42,8 @@ _LONG_STEPS = 600
 _STEP_SECONDS = 1.0
 _LINE = "🗒".encode() * 4095 + b"...\n"  # 16 KiB, as runtimes store them; four bytes a character once it is text
 _CHATTY_LINES = 2048
+_PAUSES = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0, 8.0)  # seconds between the tries of a call that isn't answered
+_CALL_SECONDS = 30.0
 
 type Object = dict[str, Any]
 
@@ -65,8 +67,10 @@ class FakeNode:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fake-node", daemon=True)
         self._tasks: dict[str, asyncio.Task[None]] = {}  # by uid of the pod
+        self._removals: set[asyncio.Task[None]] = set()
         self._runs: dict[tuple[str, str], _Run] = {}
         self._addresses = 0
+        self.selector = f"labelSelector={labels.MANAGED_BY}%3D{labels.MANAGED_BY_VALUE}"  # of the pods that it plays
         self.errors: list[str] = []
 
     def __enter__(self) -> Self:
@@ -97,17 +101,21 @@ class FakeNode:
         site = web.TCPSite(self._kubelet, "127.0.0.1", 0, ssl_context=certificate)
         await site.start()
         assert site._server is not None
-        port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
-        await self._call("POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
-        status = {
-            "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
-            "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
-        }
-        await self._call("PATCH", f"/api/v1/nodes/{NODE}/status", {"status": status})
+        self._port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
+        await self.register(NODE)
         self._watcher = asyncio.create_task(self._watch())
 
+    async def register(self, name: str) -> None:
+        """Makes the object of a node."""
+        await self._call("POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
+        status = {
+            "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": self._port}},
+        }
+        await self._call("PATCH", f"/api/v1/nodes/{name}/status", {"status": status})
+
     async def _stop(self) -> None:
-        tasks = [self._watcher, *self._tasks.values()]
+        tasks = [self._watcher, *self._tasks.values(), *self._removals]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -115,40 +123,70 @@ class FakeNode:
         await self._kubelet.cleanup()
 
     async def _call(self, method: str, path: str, body: Object | None = None) -> Object:
-        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
-        async with self._http.request(method, path, data=json.dumps(body), headers={"Content-Type": kind}) as answer:
-            text = await answer.text()
-            if answer.status not in (404, 409) and answer.status >= 400:
-                self.errors.append(f"{method} {path}: {answer.status} {text[:300]}")
-            found: Object = json.loads(text) if answer.status < 300 else {}
-            return found
+        # As the kubelet does: conditions that others wrote stay.
+        kind = "application/strategic-merge-patch+json" if method == "PATCH" else "application/json"
+        for pause in (*_PAUSES, None):
+            try:
+                async with self._http.request(
+                    method,
+                    path,
+                    data=json.dumps(body),
+                    headers={"Content-Type": kind},
+                    timeout=aiohttp.ClientTimeout(total=_CALL_SECONDS),
+                ) as answer:
+                    status, text = answer.status, await answer.text()
+            except (aiohttp.ClientError, OSError) as error:  # a TimeoutError is an OSError
+                status, text = 0, repr(error)
+            if pause is None or 0 < status < 500:
+                break
+            await asyncio.sleep(pause)
+        if status not in (404, 409) and not 0 < status < 400:
+            self.errors.append(f"{method} {path}: {status} {text[:300]}")
+        found: Object = json.loads(text) if 0 < status < 300 else {}
+        return found
 
     # ── pods ─────────────────────────────────────────────────────────────────────────────────────
 
     async def _watch(self) -> None:
-        selector = f"labelSelector={labels.MANAGED_BY}%3D{labels.MANAGED_BY_VALUE}"
         while True:
-            found = await self._call("GET", f"/api/v1/pods?{selector}")
-            for pod in found["items"]:
-                self._seen(pod)
-            version = found["metadata"]["resourceVersion"]
-            path = f"/api/v1/pods?watch=1&{selector}&resourceVersion={version}"
-            async with self._http.get(path, timeout=aiohttp.ClientTimeout(total=None), read_bufsize=1 << 22) as stream:
-                async for line in stream.content:
-                    event = json.loads(line)
-                    if event["type"] in ("ADDED", "MODIFIED"):
-                        self._seen(event["object"])
+            try:
+                await self._watch_once()
+            except (aiohttp.ClientError, OSError, ValueError, KeyError):  # the API server is down, or starts again
+                await asyncio.sleep(_PAUSES[0])
+
+    async def _watch_once(self) -> None:
+        found = await self._call("GET", f"/api/v1/pods?{self.selector}")
+        for uid in self._tasks.keys() - {pod["metadata"]["uid"] for pod in found["items"]}:
+            self._vanished(uid)
+        for pod in found["items"]:
+            self._seen(pod)
+        version = found["metadata"]["resourceVersion"]
+        path = f"/api/v1/pods?watch=1&{self.selector}&resourceVersion={version}"
+        async with self._http.get(path, timeout=aiohttp.ClientTimeout(total=None), read_bufsize=1 << 22) as stream:
+            async for line in stream.content:
+                event = json.loads(line)
+                if event["type"] in ("ADDED", "MODIFIED"):
+                    self._seen(event["object"])
+                elif event["type"] == "DELETED":
+                    self._vanished(event["object"]["metadata"]["uid"])
 
     def _seen(self, pod: Object) -> None:
         meta = pod["metadata"]
         uid = meta["uid"]
         if "deletionTimestamp" in meta:
-            old = self._tasks.pop(uid, None)
-            if old:
-                old.cancel()
-                self._spawn(f"{uid}-end", self._remove(pod))
+            if uid in self._tasks:
+                removal = asyncio.create_task(self._remove(pod, self._tasks.pop(uid)))
+                self._removals.add(removal)
+                removal.add_done_callback(self._removals.discard)
+                removal.add_done_callback(self._report)
         elif uid not in self._tasks and not pod["spec"].get("schedulingGates"):
             self._spawn(uid, self._live(pod))
+
+    def _vanished(self, uid: str) -> None:
+        """The pod is gone without having been ended here: nobody may ask it anything any more."""
+        task = self._tasks.pop(uid, None)
+        if task:
+            task.cancel()
 
     def _spawn(self, key: str, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -159,21 +197,35 @@ class FakeNode:
         if not task.cancelled() and task.exception():
             self.errors.append(repr(task.exception()))
 
-    async def _remove(self, pod: Object) -> None:
+    async def _remove(self, pod: Object, task: asyncio.Task[None]) -> None:
+        task.cancel()
+        await self.confirm(pod)
+
+    async def confirm(self, pod: Object) -> None:
+        """Tells the API server that the pod has ended, and may go."""
         meta = pod["metadata"]
         options = {"gracePeriodSeconds": 0, "preconditions": {"uid": meta["uid"]}}
         await self._call("DELETE", f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}", options)
 
     async def _live(self, pod: Object) -> None:
-        meta = pod["metadata"]
-        path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
-        target = {"apiVersion": "v1", "kind": "Node", "name": NODE}
-        name = {"name": meta["name"]}
+        await self.bind(pod, NODE)
+        await self.play(self.player(pod))
+
+    async def bind(self, pod: Object, node: str) -> None:
+        """Gives the pod to a node, as the scheduler does."""
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        name = {"name": pod["metadata"]["name"]}
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": name, "target": target}
-        await self._call("POST", f"{path}/binding", binding)
+        await self._call("POST", f"{path_of(pod)}/binding", binding)
+
+    def player(self, pod: Object) -> "Player":
+        """What plays the pod, at an address of its own."""
         self._addresses += 1
         address = f"127.{16 + os.getpid() % 200}.{self._addresses // 250}.{self._addresses % 250 + 1}"
-        player = _Player(self, pod, path, address, self._run_of(meta))
+        return Player(self, pod, address, self._run_of(pod["metadata"]))
+
+    async def play(self, player: "Player") -> None:
+        """Plays a pod to its end."""
         await {
             labels.Role.PREFLIGHT: player.preflight,
             labels.Role.GYM: player.gym,
@@ -181,12 +233,21 @@ class FakeNode:
             labels.Role.INFERENCE_WORKER: player.gym,
             labels.Role.GATEWAY: player.gateway,
             labels.Role.BROKER: player.gym,
+            labels.Role.SANDBOX: player.gym,
             labels.Role.TRAINER: player.trainer,
-        }[labels.Role(meta["labels"][labels.ROLE])]()
+        }[player.role]()
 
     def _run_of(self, meta: Object) -> _Run:
         name = meta["labels"][labels.RUN]
         return self._runs.setdefault((meta["namespace"], name), _Run(name))
+
+    def steps(self, run: str) -> int:
+        """How many a run of that name trains."""
+        return self.long_steps if run.startswith("long-") else MAX_STEPS
+
+    async def answer(self, value: Any) -> web.StreamResponse:
+        """What a pod answers whom it has `value` for."""
+        return web.json_response(value)
 
     async def report(self, path: str, status: Object) -> None:
         """Writes a pod's status."""
@@ -206,13 +267,21 @@ class FakeNode:
         return web.Response(body=(noise + verdict)[: int(request.query.get("limitBytes", len(noise + verdict)))])
 
 
-class _Player:
-    """What one pod does."""
+class Player:
+    """What one pod does.
 
-    def __init__(self, node: FakeNode, pod: Object, path: str, address: str, run: _Run) -> None:
+    Attributes:
+        restarts: how often its containers were started again.
+        last: how they ended the last time.
+    """
+
+    def __init__(self, node: FakeNode, pod: Object, address: str, run: _Run) -> None:
         self._node = node
+        self.role = labels.Role(pod["metadata"]["labels"][labels.ROLE])
+        self.restarts = 0
+        self.last: Object = {}
         self._containers = [c["name"] for c in pod["spec"]["containers"]]
-        self._path = path
+        self.path = path_of(pod)
         self._address = address
         self._run = run
         self._attempt = int(pod["metadata"]["labels"].get(labels.ATTEMPT, "1"))
@@ -228,7 +297,8 @@ class _Player:
         await self._running(ready=True)
 
     async def inference(self) -> None:
-        async with _serving(self._address, wiring.INFERENCE_PORT, {"/openapi.json": _OPENAPI, "/server_info": _INFO}):
+        answers = {"/openapi.json": _OPENAPI, "/server_info": _INFO}
+        async with _serving(self._node, self._address, wiring.INFERENCE_PORT, answers):
             await self._running(ready=False)
             self._run.inference_started.set()
             await self._run.weights.wait()
@@ -242,7 +312,7 @@ class _Player:
 
     async def trainer(self) -> None:
         answers = {"/progress": lambda: json.loads(self._progress.model_dump_json())}
-        async with _serving(self._address, wiring.TRAINER_PORT, answers):
+        async with _serving(self._node, self._address, wiring.TRAINER_PORT, answers):
             await self._running(ready=True)
             self._say(phase="waiting_for_servers")
             await self._run.inference_started.wait()
@@ -251,8 +321,7 @@ class _Player:
                 await self._ended(wiring.ExitCode.REFUSED, self._progress.model_dump_json())
                 return
             self._run.weights.set()
-            steps = self._node.long_steps if self._run.name.startswith("long-") else MAX_STEPS
-            for step in range(steps + 1):
+            for step in range(self._node.steps(self._run.name) + 1):
                 version = str(WeightVersion(self._run.name, self._attempt, step + 1))
                 self._say(phase="training", step=step, reward=step / 10, weight_version=version, transport="HTTPFull")
                 await asyncio.sleep(_STEP_SECONDS)
@@ -264,23 +333,23 @@ class _Player:
 
     async def _running(self, *, ready: bool) -> None:
         state = {"running": {"startedAt": _now()}}
-        await self._report("Running", state, ready=ready)
+        await self.report("Running", state, ready=ready)
 
-    async def _ended(self, code: int, message: str) -> None:
-        ended = {"exitCode": int(code), "message": message, "startedAt": _now(), "finishedAt": _now()}
-        ended["reason"] = "Completed" if code == 0 else "Error"
-        await self._report("Succeeded" if code == 0 else "Failed", {"terminated": ended}, ready=False)
+    async def _ended(self, code: int, message: str, reason: str = "") -> None:
+        await self.report("Succeeded" if code == 0 else "Failed", ended(code, message, reason), ready=False)
 
-    async def _report(self, phase: str, state: Object, *, ready: bool) -> None:
+    async def report(self, phase: str, state: Object, *, ready: bool, **more: Any) -> None:
+        """Writes the status of the pod, all of whose containers are in the same state."""
         statuses = [
             {
                 "name": name,
                 "ready": ready,
                 "started": phase == "Running",
-                "restartCount": 0,
+                "restartCount": self.restarts,
                 "image": "fake",
                 "imageID": "fake",
                 "state": state,
+                "lastState": self.last,
             }
             for name in self._containers
         ]
@@ -295,23 +364,23 @@ class _Player:
             }.items()
         ]
         status = {"phase": phase, "podIP": self._address, "podIPs": [{"ip": self._address}], "conditions": conditions}
-        await self._node.report(self._path, status | {"containerStatuses": statuses, "startTime": _now()})
+        await self._node.report(self.path, status | {"containerStatuses": statuses, "startTime": _now(), **more})
 
 
 class _serving:  # noqa: N801  # used as a function
     """JSON answers by path on one address."""
 
-    def __init__(self, address: str, port: int, answers: dict[str, Any]) -> None:
+    def __init__(self, node: FakeNode, address: str, port: int, answers: dict[str, Any]) -> None:
         app = web.Application()
         for path, answer in answers.items():
-            app.router.add_get(path, self._handler(answer))
-        self._runner = web.AppRunner(app, access_log=None)
+            app.router.add_get(path, self._handler(node, answer))
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         self._where = (address, port)
 
     @staticmethod
-    def _handler(answer: Any) -> Any:
-        async def handle(_: web.Request) -> web.Response:
-            return web.json_response(answer() if callable(answer) else answer)
+    def _handler(node: FakeNode, answer: Any) -> Any:
+        async def handle(_: web.Request) -> web.StreamResponse:
+            return await node.answer(answer() if callable(answer) else answer)
 
         return handle
 
@@ -321,6 +390,19 @@ class _serving:  # noqa: N801  # used as a function
 
     async def __aexit__(self, *_: object) -> None:
         await self._runner.cleanup()
+
+
+def path_of(pod: Object) -> str:
+    """The pod's path on the API server."""
+    meta = pod["metadata"]
+    return f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
+
+
+def ended(code: int, message: str = "", reason: str = "") -> Object:
+    """State of a container that has ended."""
+    why = reason or ("Completed" if code == 0 else "Error")
+    end = {"exitCode": int(code), "reason": why, "message": message, "startedAt": _now(), "finishedAt": _now()}
+    return {"terminated": end}
 
 
 def _now() -> str:

@@ -1,0 +1,146 @@
+"""What stands between one client and the API server, and misbehaves on demand: a proxy that ends TLS.
+
+It refuses requests as an API server that is overloaded does, answers late, loses answers to requests that were carried
+out, breaks off in the middle of an answer, and ends watches.
+"""
+
+import asyncio
+import random
+import ssl
+import threading
+from typing import Literal, Self
+
+import aiohttp
+from aiohttp import web
+
+from tests.support.apiserver import ApiServer, free_port
+
+type Trouble = Literal["429", "500", "503", "409", "slow", "lost", "torn", "expired"]
+
+_REFUSALS = {"429": "TooManyRequests", "500": "InternalError", "503": "ServiceUnavailable", "409": "Conflict"}
+_MOST_LATE_SECONDS = 6.0
+_MOST_BYTES = 64 << 20
+_HOP_BY_HOP = {"transfer-encoding", "content-encoding", "content-length", "connection", "keep-alive", "host"}
+_WRITES = {"POST", "PUT", "PATCH", "DELETE"}
+
+
+class BrokenApi:
+    """The proxy, in a thread of its own; use as a context manager.
+
+    Attributes:
+        troubled: how many requests it did something to, by what.
+    """
+
+    def __init__(self, server: ApiServer, seed: int) -> None:
+        self.port = free_port()
+        self.troubled: dict[Trouble, int] = {}
+        self._server = server
+        self._random = random.Random(seed)
+        self._trouble: Trouble | None = None
+        self._share = 0.0
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="broken-api", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(30)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(30)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+
+    def begin(self, trouble: Trouble, share: float) -> None:
+        """From now on that happens to this share of the requests that it can happen to."""
+        self._share, self._trouble = share, trouble
+
+    def heal(self) -> None:
+        """From now on everything is passed on."""
+        self._trouble = None
+
+    async def _start(self) -> None:
+        trust = ssl.create_default_context(cafile=str(self._server.certificate))
+        trust.check_hostname = False
+        self._http = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=trust, limit=0),
+            timeout=aiohttp.ClientTimeout(total=None, connect=5),
+            auto_decompress=False,
+        )
+        app = web.Application(client_max_size=_MOST_BYTES)
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.5)
+        await self._runner.setup()
+        certificate = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        certificate.load_cert_chain(self._server.certificate, self._server.key)
+        await web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=certificate).start()
+
+    async def _stop(self) -> None:
+        await self._runner.cleanup()
+        await self._http.close()
+
+    def _drawn(self, request: web.Request) -> Trouble | None:
+        trouble = self._trouble
+        if trouble is None or self._random.random() >= self._share:
+            return None
+        fits = {
+            "409": request.method in {"PUT", "PATCH"},
+            "lost": request.method in _WRITES,
+            "expired": "watch" in request.query,
+        }
+        if not fits.get(trouble, True):
+            return None
+        self.troubled[trouble] = self.troubled.get(trouble, 0) + 1
+        return trouble
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        trouble = self._drawn(request)
+        if trouble in _REFUSALS:
+            headers = {"Retry-After": "1"} if trouble == "429" else {}
+            return web.json_response(_status(int(trouble), _REFUSALS[trouble]), status=int(trouble), headers=headers)
+        if trouble == "slow":
+            await asyncio.sleep(self._random.uniform(0, _MOST_LATE_SECONDS))
+        if trouble == "expired":
+            return web.json_response({"type": "ERROR", "object": _status(410, "Expired")})
+        headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP_BY_HOP}
+        url = f"{self._server.url}{request.raw_path}"
+        try:
+            async with self._http.request(request.method, url, data=body or None, headers=headers) as answer:
+                return await self._passed(request, answer, trouble)
+        except (aiohttp.ClientError, OSError):
+            _hang_up(request)
+            raise
+
+    async def _passed(
+        self, request: web.Request, answer: aiohttp.ClientResponse, trouble: Trouble | None
+    ) -> web.StreamResponse:
+        headers = {name: value for name, value in answer.headers.items() if name.lower() not in _HOP_BY_HOP}
+        if "Content-Encoding" in answer.headers:
+            headers["Content-Encoding"] = answer.headers["Content-Encoding"]
+        response = web.StreamResponse(status=answer.status, headers=headers)
+        if trouble == "lost":
+            await answer.read()
+            _hang_up(request)
+            return response
+        if trouble == "torn":
+            response.content_length = int(answer.headers.get("Content-Length", 1 << 20))
+        await response.prepare(request)
+        async for part in answer.content.iter_any():
+            if trouble == "torn":
+                await response.write(part[: len(part) // 2])
+                _hang_up(request)
+                return response
+            await response.write(part)
+        await response.write_eof()
+        return response
+
+
+def _hang_up(request: web.Request) -> None:
+    if request.transport:
+        request.transport.abort()
+
+
+def _status(code: int, reason: str) -> dict[str, object]:
+    status = {"kind": "Status", "apiVersion": "v1", "status": "Failure"}
+    return status | {"message": f"chaos: {reason}", "reason": reason, "code": code}
