@@ -44,6 +44,7 @@ from gymtrain_operator.reconcile.observation import (
     Run,
     is_deleting,
     is_finished,
+    labels_of,
     name_of,
     uid_of,
 )
@@ -188,7 +189,8 @@ class Observer:
                     if _is_ours(item, kind, run.uid, jobs) or is_kept(item, run.name)
                 }
                 for kind, items in by_kind.items()
-            }
+            },
+            strays=tuple(pod for pod in by_kind["Pod"] if _is_stray(pod, run.uid, jobs)),
         )
 
     async def _list(self, run: Run) -> dict[str, list[Object]]:
@@ -356,6 +358,11 @@ def _is_ours(item: Object, kind: str, run_uid: str, jobs: set[str]) -> bool:
     return (
         owner.get("uid") in jobs if owner.get("kind") == "Job" else owner.get("kind") in {"ReplicaSet", "StatefulSet"}
     )
+
+
+def _is_stray(pod: Object, run_uid: str, jobs: set[str]) -> bool:
+    """Whether a pod is a trainer of the run's name, but of no Job of the run that is there."""
+    return labels_of(pod).get(labels.ROLE) == labels.Role.TRAINER and not _is_ours(pod, "Pod", run_uid, jobs)
 
 
 def _owned_by(item: Object, uids: set[str]) -> bool:

@@ -89,6 +89,7 @@ class World:
         self.generation = 1
         self.status = GymTrainingRunStatus()
         self.objects: dict[str, dict[str, Object]] = {}
+        self.strays: list[Object] = []
         self.seen: dict[str, Any] = {}
         self.uid = UID
         self.annotations: dict[str, str] = {}
@@ -117,7 +118,8 @@ class World:
             {
                 kind: {name: copy.deepcopy(trimmed(kinds.BY_NAME[kind], item)) for name, item in items.items()}
                 for kind, items in self.objects.items()
-            }
+            },
+            strays=tuple(trimmed(kinds.POD, pod) for pod in self.strays),
         )
         facts = {"verdict": stored_verdict(children, self.name), **self.seen, **more}
         return Observation(run, self.now, children, **facts)

@@ -45,9 +45,14 @@ class Run:
 
 @dataclass(frozen=True)
 class Children:
-    """Objects that the run owns, by kind and name. Objects of others never get here."""
+    """Objects that the run owns, by kind and name. Objects of others never get here.
+
+    Attributes:
+        strays: trainer pods of the run's name whose Job isn't there: somebody deleted it, or it was an earlier run's.
+    """
 
     by_kind: Mapping[str, Mapping[str, Object]] = field(default_factory=dict)
+    strays: tuple[Object, ...] = ()
 
     def get(self, kind: str, name: str) -> Object | None:
         """Returns the object, or None."""

@@ -32,8 +32,8 @@ from gymtrain_operator.reconcile.capacity import (
 )
 from gymtrain_operator.reconcile.changes import Changes, Deletion, Failure
 from gymtrain_operator.reconcile.conditions import StatedCondition, false_condition, true_condition
-from gymtrain_operator.reconcile.observation import Observation, has_condition, is_deleting, labels_of
-from gymtrain_operator.reconcile.pod_diagnosis import first_overdue, first_problem, terminated
+from gymtrain_operator.reconcile.observation import Observation, has_condition, is_deleting, labels_of, name_of
+from gymtrain_operator.reconcile.pod_diagnosis import first_overdue, first_problem, is_over, terminated
 from gymtrain_operator.reconcile.progress import with_notices
 from gymtrain_operator.reconcile.servers import ServersStep
 from gymtrain_operator.reconcile.weight_sync import has_weights_of
@@ -94,6 +94,8 @@ def _step(
 
 
 def _start(seen: Observation, run: RunContext, servers: ServersStep, attempt: int, message: str) -> TrainingStep:
+    if left := [pod for pod in seen.children.strays if not is_over(pod)]:
+        return _waiting_for_strays(seen, servers, attempt, left)
     outdated = [j for j in seen.children.of("Job") if int(labels_of(j).get(labels.ATTEMPT, "0")) < attempt - KEPT_JOBS]
     changes = Changes(
         apply=(trainer_job(run, attempt),),
@@ -101,6 +103,15 @@ def _start(seen: Observation, run: RunContext, servers: ServersStep, attempt: in
     )
     going = _progressing(seen, attempt, _starting_reason(servers), message)
     return TrainingStep(changes.and_then(going.changes), attempt, "starting")
+
+
+def _waiting_for_strays(seen: Observation, servers: ServersStep, attempt: int, left: list[Object]) -> TrainingStep:
+    """Waits for trainers whose Job is gone, as after `kubectl delete job`: they may still write to the volume."""
+    if overdue := first_overdue(left, seen.now):
+        return _waiting_for_node(attempt, overdue)
+    name = name_of(left[0])
+    text = f"waiting for pod {name} to end, a trainer whose Job is gone. If nothing deletes it: kubectl delete pod {name}"
+    return _progressing(seen, attempt, _starting_reason(servers), text)
 
 
 def _progressing(

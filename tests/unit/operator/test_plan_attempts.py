@@ -6,6 +6,7 @@ import pytest
 
 from gymtrain_api import labels
 from gymtrain_api.conditions import ConditionType, Reason
+from gymtrain_api.times import to_text
 from gymtrain_operator.reconcile.attempts import backoff_seconds
 from tests.support.world import World, applied, deleted
 
@@ -232,3 +233,40 @@ def test_a_new_attempt_does_not_take_the_step_back_to_zero() -> None:
     world.reconcile(2)
     assert world.status.progress is not None
     assert world.status.progress.step == 4
+
+
+def _stray(world: World, phase: str = "Running", **meta: object) -> None:
+    """A trainer's pod that outlives its Job, as after `kubectl delete job`."""
+    metadata = {"name": "run-trainer-1-0-old", "uid": "old", "labels": labels.run_labels("run", labels.Role.TRAINER)}
+    world.strays = [{"kind": "Pod", "metadata": metadata | meta, "status": {"phase": phase}}]
+
+
+def test_no_trainer_starts_while_one_runs_whose_job_was_deleted() -> None:
+    world = World().to_training()
+    del world.objects["Job"]["run-trainer-1"]
+    _stray(world)
+    assert applied(world.reconcile()) == []
+    message = world.condition(ConditionType.PROGRESSING).message
+    assert message.startswith("waiting for pod run-trainer-1-0-old to end, a trainer whose Job is gone")
+    assert "kubectl delete pod run-trainer-1-0-old" in message
+    _stray(world, "Failed")
+    assert applied(world.reconcile(5)) == ["Job/run-trainer-1"]
+    assert world.status.attempt == 1
+
+
+def test_the_next_attempt_waits_for_a_trainer_whose_job_was_deleted() -> None:
+    world = World().to_training()
+    world.trainer_ends(1)
+    _stray(world)
+    assert applied(world.reconcile(15)) == []
+    world.strays = []
+    assert applied(world.reconcile(5)) == ["Job/run-trainer-2"]
+
+
+def test_a_trainer_without_a_job_on_a_dead_node_is_told_with_the_remedy() -> None:
+    world = World().to_training()
+    del world.objects["Job"]["run-trainer-1"]
+    _stray(world, deletionTimestamp=to_text(world.now))
+    assert applied(world.reconcile(100)) == []
+    assert world.status.state == "Retrying"
+    assert "pod run-trainer-1-0-old should have ended by" in world.condition(ConditionType.PROGRESSING).message

@@ -451,6 +451,15 @@ def test_pods_of_another_runs_job_are_not_ours() -> None:
     assert observing._is_ours(pod, "Pod", "run-uid", {"job-uid"})
 
 
+def test_a_trainer_whose_job_is_not_there_is_a_stray() -> None:
+    owner = {"kind": "Job", "uid": "job-uid", "controller": True}
+    meta = {"name": "p", "ownerReferences": [owner], "labels": {labels.ROLE: "trainer"}}
+    assert observing._is_stray({"metadata": meta}, "run-uid", set())
+    assert not observing._is_stray({"metadata": meta}, "run-uid", {"job-uid"})
+    assert observing._is_stray({"metadata": meta | {"ownerReferences": []}}, "run-uid", {"job-uid"}), "orphaned"
+    assert not observing._is_stray({"metadata": meta | {"labels": {labels.ROLE: "gym"}}}, "run-uid", set())
+
+
 async def test_the_brokers_token_is_made_when_its_secret_is_created_and_never_read(bench: Bench) -> None:
     bench.add_run(sandboxes={})
     await bench.pass_preflight()
