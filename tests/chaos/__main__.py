@@ -12,7 +12,6 @@ import os
 import random
 import shutil
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 from tests.chaos import api
@@ -35,7 +34,7 @@ def main() -> int:
     os.environ["KUBECACHEDIR"] = str(folder / "kubectl-cache")  # one of an earlier server on the same port would lie
     print(f"{options.half}: {options.faults} faults, seed {seed}, {options.runs} runs at a time; {folder}", flush=True)
     outcome = asyncio.run(api.play(folder, seed, options.faults, options.runs))
-    (folder / "outcome.json").write_text(json.dumps(asdict(outcome), indent=1))
+    (folder / "outcome.json").write_text(json.dumps(outcome.document(), indent=1))
     print(f"{sum(outcome.faults.values())} faults: {dict(outcome.faults.most_common())}")
     print(f"{outcome.runs} runs: {dict(outcome.ends.most_common())}; {outcome.seconds / 60:.1f} minutes")
     print(f"memory: {outcome.memory}")

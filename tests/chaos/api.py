@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from tests.chaos.api_faults import FAULTS
@@ -35,6 +35,12 @@ class Outcome:
     wrong: list[str] = field(default_factory=list)
     memory: Growth | None = None
     seconds: float = 0.0
+
+    def document(self) -> dict[str, object]:
+        """As JSON has it."""
+        memory = asdict(self.memory) if self.memory else None
+        counts = {"faults": dict(self.faults), "ends": dict(self.ends)}
+        return {**vars(self), **counts, "memory": memory}
 
 
 class _Parts:

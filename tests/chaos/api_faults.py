@@ -284,7 +284,8 @@ async def _give_up(world: ApiWorld, pod: Object, options: Object) -> None:
     """Deletes a pod as controllers of the cluster do: they say that it isn't the pod's own doing."""
     path = world.path("pods", pod)
     if pod["status"].get("phase") in ("Pending", "Running"):
-        await world.rest.ask("PATCH", f"{path}/status", {"status": {"conditions": _DISRUPTED}})
+        status: Object = {"conditions": _DISRUPTED} | ({"phase": "Failed"} if options else {})
+        await world.rest.ask("PATCH", f"{path}/status", {"status": status})
     await world.rest.ask("DELETE", path, options | {"preconditions": {"uid": pod["metadata"]["uid"]}})
 
 

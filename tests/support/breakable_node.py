@@ -44,6 +44,7 @@ class BreakableNode(FakeNode):
         self._players: dict[str, Player] = {}  # by uid of the pod
         self._cut: set[str] = set()
         self._off: set[str] = set()
+        self._lost: dict[str, set[str]] = {}  # uids of the pods that a machine had when it stopped, by its name
         self._writers: dict[tuple[str, str], dict[str, str]] = {}  # pods that train, by volume
 
     async def do[T](self, work: Coroutine[Any, Any, T]) -> T:
@@ -61,7 +62,7 @@ class BreakableNode(FakeNode):
 
     # ── what breaks ──────────────────────────────────────────────────────────────────────────────
 
-    async def kill(self, uid: str, code: int, reason: str, **status: Any) -> bool:
+    async def kill(self, uid: str, code: int, reason: str, status: Object | None = None) -> bool:
         """Ends all containers of a pod; a Deployment's are started again. `status` is what the pod's has beside that.
         False where the pod doesn't run."""
         player, task = self._players.get(uid), self._tasks.get(uid)
@@ -69,7 +70,7 @@ class BreakableNode(FakeNode):
             return False
         await _cancelled(task)
         if player.role in (labels.Role.TRAINER, labels.Role.PREFLIGHT):
-            await player.report("Failed", ended(code, "", reason), ready=False, **status)
+            await player.report("Failed", ended(code, "", reason), ready=False, more=status or {})
         else:
             self._spawn(uid, self._again(player, code, reason))
         return True
@@ -78,18 +79,18 @@ class BreakableNode(FakeNode):
         """Nothing of the node gets to the API server any more, and nothing to it; its pods run on."""
         self._cut.add(node)
 
-    async def switch_off(self, node: str) -> list[str]:
-        """The machine stops, with all that runs on it. Returns the paths of its pods."""
+    async def switch_off(self, node: str) -> None:
+        """The machine stops, with all that runs on it."""
         self._off.add(node)
-        there = [path for path, name in self._nodes.items() if name == node]
-        for uid, player in list(self._players.items()):
-            if player.path in there and (task := self._tasks.get(uid)):
-                await _cancelled(task)
-        return there
+        there = [uid for uid, player in self._players.items() if self._nodes.get(player.path) == node]
+        tasks = {uid: self._tasks[uid] for uid in there if uid in self._tasks}
+        self._lost[node] = {uid for uid, task in tasks.items() if not task.done()}
+        for task in tasks.values():
+            await _cancelled(task)
 
     async def heal(self, node: str) -> None:
         """The node is back: it ends what was deleted meanwhile, and tells what has become of the rest."""
-        was_off = node in self._off
+        lost = self._lost.pop(node, set())
         self._cut.discard(node)
         self._off.discard(node)
         await self.register(node)
@@ -103,7 +104,7 @@ class BreakableNode(FakeNode):
             uid = pod["metadata"]["uid"]
             if self._nodes.get(path_of(pod)) != node:
                 continue
-            if was_off and uid in self._players and "deletionTimestamp" not in pod["metadata"]:
+            if uid in lost and uid in self._players and "deletionTimestamp" not in pod["metadata"]:
                 self._spawn(uid, self._after_power_loss(self._players[uid]))
             self._seen(pod)
 
@@ -177,10 +178,15 @@ class BreakableNode(FakeNode):
             await self._again(player, 137, "Error")
 
     async def _remove(self, pod: Object, task: asyncio.Task[None]) -> None:
-        if pod["metadata"]["labels"].get(labels.ROLE) == labels.Role.TRAINER and not task.done():
+        uid, runs = pod["metadata"]["uid"], not task.done()
+        player = self._players.get(uid)
+        if runs and player is not None and player.role is labels.Role.TRAINER:
             await asyncio.sleep(self._random.uniform(0, _MOST_GRACE_SECONDS))  # it writes a checkpoint
+            runs = not task.done()
         await _cancelled(task)
-        self._forget(pod["metadata"]["uid"])
+        if runs and player is not None and player.role is labels.Role.TRAINER:
+            await player.report("Failed", ended(143), ready=False)  # its Job waits for that
+        self._forget(uid)
         await super()._remove(pod, task)
 
     async def _make_sandboxes(self, pod: Object) -> None:

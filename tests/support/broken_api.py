@@ -108,9 +108,9 @@ class BrokenApi:
         try:
             async with self._http.request(request.method, url, data=body or None, headers=headers) as answer:
                 return await self._passed(request, answer, trouble)
-        except (aiohttp.ClientError, OSError):
+        except (aiohttp.ClientError, OSError):  # the API server is down
             _hang_up(request)
-            raise
+            return web.Response(status=502)
 
     async def _passed(
         self, request: web.Request, answer: aiohttp.ClientResponse, trouble: Trouble | None

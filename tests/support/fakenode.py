@@ -338,8 +338,8 @@ class Player:
     async def _ended(self, code: int, message: str, reason: str = "") -> None:
         await self.report("Succeeded" if code == 0 else "Failed", ended(code, message, reason), ready=False)
 
-    async def report(self, phase: str, state: Object, *, ready: bool, **more: Any) -> None:
-        """Writes the status of the pod, all of whose containers are in the same state."""
+    async def report(self, phase: str, state: Object, *, ready: bool, more: Object | None = None) -> None:
+        """Writes the status of the pod, all of whose containers are in the same state; `more` is put over it."""
         statuses = [
             {
                 "name": name,
@@ -364,7 +364,7 @@ class Player:
             }.items()
         ]
         status = {"phase": phase, "podIP": self._address, "podIPs": [{"ip": self._address}], "conditions": conditions}
-        await self._node.report(self.path, status | {"containerStatuses": statuses, "startTime": _now(), **more})
+        await self._node.report(self.path, status | {"containerStatuses": statuses, "startTime": _now(), **(more or {})})
 
 
 class _serving:  # noqa: N801  # used as a function
