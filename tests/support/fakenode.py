@@ -364,7 +364,9 @@ class Player:
             }.items()
         ]
         status = {"phase": phase, "podIP": self._address, "podIPs": [{"ip": self._address}], "conditions": conditions}
-        await self._node.report(self.path, status | {"containerStatuses": statuses, "startTime": _now(), **(more or {})})
+        await self._node.report(
+            self.path, status | {"containerStatuses": statuses, "startTime": _now(), **(more or {})}
+        )
 
 
 class _serving:  # noqa: N801  # used as a function
