@@ -10,8 +10,9 @@ from functools import partial
 from typing import Any
 
 from gymtrain_api import labels
-from tests.chaos.api_world import NAMESPACES, ApiWorld, chosen
+from tests.chaos.api_world import NAMESPACES, ApiWorld
 from tests.chaos.fault import Fault, Hit, NothingToHit
+from tests.chaos.population import chosen
 from tests.chaos.story import Ends, Story
 from tests.support.breakable_node import NODES, Mood
 from tests.support.broken_api import Trouble
@@ -264,8 +265,8 @@ async def _container_killed(
 
 async def _trainer_disrupted(world: ApiWorld, draw: random.Random) -> Hit:
     pod, story = await _pod(world, draw, "trainer")
-    status = {"reason": draw.choice(("Preempting", "NodeShutdown", "Terminated")), "conditions": _DISRUPTED}
-    if not await world.node.do(world.node.kill(pod["metadata"]["uid"], 143, "Error", **status)):
+    status: Object = {"reason": draw.choice(("Preempting", "NodeShutdown", "Terminated")), "conditions": _DISRUPTED}
+    if not await world.node.do(world.node.kill(pod["metadata"]["uid"], 143, "Error", status)):
         raise NothingToHit
     return Hit(f"{_said(pod)}: {status['reason']}", ((story, None),))
 

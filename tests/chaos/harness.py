@@ -1,4 +1,4 @@
-"""What both halves share: faults one after the other, two at a time at most, beside runs that live; and the judgement."""
+"""What both halves share: faults beside runs that live, two at a time at most, and the judgement."""
 
 import asyncio
 import json

@@ -5,7 +5,7 @@ Pure: what is judged here was seen elsewhere.
 
 import random
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from gymtrain_api.condition_table import reason_row
@@ -32,6 +32,7 @@ class Life:
         ttl: seconds after which it is deleted by itself; None: by its user.
         keeps_volume: whether its checkpoints outlive it.
         again: whether it is applied once more under its name, at once when it is deleted.
+        manifest: what is applied.
     """
 
     name: str
@@ -45,31 +46,15 @@ class Life:
     ttl: int | None
     keeps_volume: bool
     again: bool
-
-    @property
-    def manifest(self) -> Object:
-        """What is applied."""
-        checkpoint = {"size": "1Gi", "retain": "Keep" if self.keeps_volume else "Delete"}
-        blocks: Object = {"trainer": {"checkpoint": checkpoint}, "backoffLimit": self.backoff_limit}
-        if self.kind == "sandboxes":
-            blocks["sandboxes"] = {"backend": "Pod"}
-        if self.kind == "verify":
-            blocks["rollout"] = {"mode": "Verify"}
-        if self.kind == "two-servers":
-            blocks["inference"] = {"replicas": 2}
-        if self.ttl is not None:
-            blocks["ttlSecondsAfterFinished"] = self.ttl
-        run = smallest_run(self.name, data={"train": [{"source": "gym://data/example.jsonl"}]}, **blocks)
-        run["metadata"]["namespace"] = self.namespace
-        return run
+    manifest: Object = field(default_factory=dict, compare=False)
 
 
 def drawn_life(seed: int, number: int, namespaces: tuple[str, ...]) -> Life:
-    """The life of the run of that number; the same for the same seed."""
+    """The life of the run of that number where pods are played; the same for the same seed."""
     draw = random.Random(f"{seed}/run/{number}")
     kind = draw.choices(list(_KINDS), list(_KINDS.values()))[0]
     prefix = {"bad": "bad-", "refused": "refused-"}.get(kind, "")
-    return Life(
+    life = Life(
         name=f"{prefix}r{number}",
         namespace=draw.choice(namespaces),
         kind=kind,
@@ -82,6 +67,21 @@ def drawn_life(seed: int, number: int, namespaces: tuple[str, ...]) -> Life:
         keeps_volume=draw.random() < 0.2,
         again=draw.random() < 0.15,
     )
+    return replace(life, manifest=_manifest(life))
+
+
+def _manifest(life: Life) -> Object:
+    checkpoint = {"size": "1Gi", "retain": "Keep" if life.keeps_volume else "Delete"}
+    blocks: Object = {"trainer": {"checkpoint": checkpoint}, "backoffLimit": life.backoff_limit}
+    if life.kind == "sandboxes":
+        blocks["sandboxes"] = {"backend": "Pod"}
+    if life.kind == "verify":
+        blocks["rollout"] = {"mode": "Verify"}
+    if life.kind == "two-servers":
+        blocks["inference"] = {"replicas": 2}
+    if life.ttl is not None:
+        blocks["ttlSecondsAfterFinished"] = life.ttl
+    return smallest_run(life.name, data={"train": [{"source": "gym://data/example.jsonl"}]}, **blocks)
 
 
 @dataclass

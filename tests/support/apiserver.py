@@ -74,7 +74,7 @@ class ApiServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for _, process in reversed(self._processes):  # the API server first: it waits for nothing then
+        for _name, process in reversed(self._processes):  # the API server first: it waits for nothing then
             process.send_signal(signal.SIGCONT)
             process.terminate()
             try:

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import aiohttp
 
+from gymtrain_kube import kubeconfig
 from tests.support.apiserver import ApiServer
 
 type Object = dict[str, Any]
@@ -23,19 +24,28 @@ class RestError(AssertionError):
 
 
 class Rest:
-    """Requests with all rights; use as an asynchronous context manager."""
+    """Requests as one who may do everything; use as an asynchronous context manager."""
 
-    def __init__(self, server: ApiServer) -> None:
-        self._server = server
+    def __init__(self, url: str, tls: ssl.SSLContext | bool, authorization: str = "") -> None:
+        self._url, self._tls = url, tls
+        self._headers = {"Authorization": authorization} if authorization else {}
+
+    @classmethod
+    def of_server(cls, server: ApiServer) -> Self:
+        """To an API server of the tests' own."""
+        trust = ssl.create_default_context(cafile=str(server.certificate))
+        trust.check_hostname = False
+        return cls(server.url, trust, f"Bearer {server.token}")
+
+    @classmethod
+    def of_kubeconfig(cls) -> Self:
+        """As KUBECONFIG has it, by a certificate."""
+        access = kubeconfig.load()
+        return cls(access.url, access.tls)
 
     async def __aenter__(self) -> Self:
-        trust = ssl.create_default_context(cafile=str(self._server.certificate))
-        trust.check_hostname = False
-        self._http = aiohttp.ClientSession(
-            self._server.url,
-            headers={"Authorization": f"Bearer {self._server.token}"},
-            connector=aiohttp.TCPConnector(ssl=trust, limit=30),
-        )
+        connector = aiohttp.TCPConnector(ssl=self._tls, limit=30)
+        self._http = aiohttp.ClientSession(self._url, headers=self._headers, connector=connector)
         return self
 
     async def __aexit__(self, *_: object) -> None:
