@@ -1,7 +1,6 @@
 """What breaks around the operator where the API server is real and the pods are played."""
 
 import asyncio
-import json
 import random
 import signal
 from collections.abc import AsyncIterator, Sequence
@@ -12,24 +11,16 @@ from typing import Any
 from gymtrain_api import labels
 from tests.chaos.api_world import NAMESPACES, ApiWorld
 from tests.chaos.fault import Fault, Hit, NothingToHit
-from tests.chaos.population import chosen
-from tests.chaos.story import Ends, Story
+from tests.chaos.hand_faults import BY_HAND, SERVERS, ends_of, pause, running_pod, said
 from tests.support.breakable_node import NODES, Mood
 from tests.support.broken_api import Trouble
 
 type Object = dict[str, Any]
 
-_SERVERS = ("gym", "gateway", "inference", "broker")
 _BINDING = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
 _ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 _CLUSTER_TAINT = "DeletionByTaintManager"
 _DISRUPTED = [{"type": "DisruptionTarget", "status": "True", "reason": _CLUSTER_TAINT, "message": "the node is gone"}]
-
-
-async def _pause(draw: random.Random, least: float, most: float) -> float:
-    seconds = draw.uniform(least, most)
-    await asyncio.sleep(seconds)
-    return seconds
 
 
 # ── the operator ─────────────────────────────────────────────────────────────────────────────────
@@ -39,7 +30,7 @@ async def _operator_ends(world: ApiWorld, draw: random.Random, *, how: signal.Si
     world.operator_may_end = True
     try:
         await asyncio.to_thread(world.operator.stop, how)
-        seconds = await _pause(draw, 0, 5)
+        seconds = await pause(draw, 0, 5)
         world.operator.launch()
     finally:
         world.operator_may_end = False
@@ -50,7 +41,7 @@ async def _operator_stopped(world: ApiWorld, draw: random.Random) -> Hit:
     process = world.operator.process
     process.send_signal(signal.SIGSTOP)
     try:
-        seconds = await _pause(draw, 1, 20)
+        seconds = await pause(draw, 1, 20)
     finally:
         process.send_signal(signal.SIGCONT)
     return Hit(f"for {seconds:.1f} s")
@@ -62,7 +53,7 @@ async def _operator_stopped(world: ApiWorld, draw: random.Random) -> Hit:
 async def _program_stopped(world: ApiWorld, draw: random.Random, *, name: str, most: float) -> Hit:
     world.server.signal(name, signal.SIGSTOP)
     try:
-        seconds = await _pause(draw, 1, most)
+        seconds = await pause(draw, 1, most)
     finally:
         world.server.signal(name, signal.SIGCONT)
         await world.server_is_back()
@@ -79,7 +70,7 @@ async def _program_killed(world: ApiWorld, draw: random.Random, *, name: str) ->
 async def _network_cut(world: ApiWorld, draw: random.Random) -> Hit:
     await asyncio.to_thread(world.network.cut)
     try:
-        seconds = await _pause(draw, 1, 25)
+        seconds = await pause(draw, 1, 25)
     finally:
         await asyncio.to_thread(world.network.heal)
     return Hit(f"for {seconds:.1f} s")
@@ -89,7 +80,7 @@ async def _connections_reset(world: ApiWorld, draw: random.Random) -> Hit:
     times = draw.randint(1, 4)
     for _ in range(times):
         await asyncio.to_thread(world.network.reset)
-        await _pause(draw, 0, 2)
+        await pause(draw, 0, 2)
     return Hit(f"{times} times")
 
 
@@ -98,7 +89,7 @@ async def _trouble(world: ApiWorld, draw: random.Random, *, trouble: Trouble) ->
     before = world.api.troubled.get(trouble, 0)
     world.api.begin(trouble, share)
     try:
-        seconds = await _pause(draw, 2, 12)
+        seconds = await pause(draw, 2, 12)
     finally:
         world.api.heal()
     requests = world.api.troubled.get(trouble, 0) - before
@@ -110,7 +101,7 @@ async def _rights_taken(world: ApiWorld, draw: random.Random) -> Hit:
     (binding,) = (one for one in found if one["metadata"]["name"].startswith("gymtrain-operator"))
     await world.rest.done("DELETE", f"{_BINDING}/{binding['metadata']['name']}", but=(404,))
     try:
-        seconds = await _pause(draw, 1, 15)
+        seconds = await pause(draw, 1, 15)
     finally:
         fresh = {key: binding[key] for key in ("roleRef", "subjects")}
         meta = {key: value for key, value in binding["metadata"].items() if key in ("name", "labels", "annotations")}
@@ -147,7 +138,7 @@ async def _quota(world: ApiWorld, draw: random.Random) -> Hit:
     what = draw.choice(("pods", "count/jobs.batch", "count/deployments.apps", "count/configmaps", "services"))
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}, "spec": {"hard": {what: "0"}}}
     async with _present(world, f"/api/v1/namespaces/{namespace}/resourcequotas", quota):
-        seconds = await _pause(draw, 3, 20)
+        seconds = await pause(draw, 3, 20)
     return Hit(f"no {what} in {namespace} for {seconds:.1f} s")
 
 
@@ -190,7 +181,7 @@ async def _policy(world: ApiWorld, draw: random.Random) -> Hit:
         "spec": {"policyName": name, "validationActions": ["Deny"]},
     }
     async with _present(world, "", policy, binding):
-        seconds = await _pause(draw, 4, 20)
+        seconds = await pause(draw, 4, 20)
     return Hit(f"{what} denied for {seconds:.1f} s")
 
 
@@ -213,68 +204,28 @@ async def _webhook(world: ApiWorld, draw: random.Random) -> Hit:
         "webhooks": [hook],
     }
     async with _present(world, f"{_ADMISSION}/validatingwebhookconfigurations", configuration):
-        seconds = await _pause(draw, 3, 15)
+        seconds = await pause(draw, 3, 15)
     return Hit(f"nobody answers for {what}, for {seconds:.1f} s")
 
 
 # ── pods and nodes ───────────────────────────────────────────────────────────────────────────────
 
 
-async def _pod(world: ApiWorld, draw: random.Random, *roles: str) -> tuple[Object, Story]:
-    """A pod that runs, of one of these roles, of a run that goes on."""
-    found = []
-    for pod in await world.owned("pods", selector=f"{labels.ROLE}%20in%20({','.join(roles)})"):
-        story = world.story_of(pod)
-        running = pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]
-        if story is not None and story in world.alive() and running:
-            found.append((pod["metadata"]["name"], pod, story))
-    if not found:
-        raise NothingToHit
-    _, pod, story = draw.choice(sorted(found, key=lambda one: one[0]))
-    return pod, story
-
-
-def _said(pod: Object) -> str:
-    return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
-
-
-async def _pod_deleted(world: ApiWorld, draw: random.Random, *, roles: Sequence[str]) -> Hit:
-    pod, story = await _pod(world, draw, *roles)
-    forced = draw.random() < 0.5
-    options = {"gracePeriodSeconds": 0} if forced else {}
-    await world.rest.done("DELETE", world.path("pods", pod), options, but=(404,))
-    return Hit(f"{_said(pod)}{', forced' if forced else ''}", ((story, _ends(pod)),))
-
-
-async def _pod_evicted(world: ApiWorld, draw: random.Random) -> Hit:
-    pod, story = await _pod(world, draw, *_SERVERS, "trainer", "preflight")
-    name = {"name": pod["metadata"]["name"], "namespace": pod["metadata"]["namespace"]}
-    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": name}
-    status, _ = await world.rest.ask("POST", f"{world.path('pods', pod)}/eviction", eviction)
-    return Hit(f"{_said(pod)}: HTTP {status}", ((story, None),))
-
-
 async def _container_killed(
     world: ApiWorld, draw: random.Random, *, roles: Sequence[str], code: int, reason: str
 ) -> Hit:
-    pod, story = await _pod(world, draw, *roles)
+    pod, story = await running_pod(world, draw, *roles)
     if not await world.node.do(world.node.kill(pod["metadata"]["uid"], code, reason)):
         raise NothingToHit
-    return Hit(f"{_said(pod)}: {code} {reason}", ((story, _ends(pod)),))
+    return Hit(f"{said(pod)}: {code} {reason}", ((story, ends_of(pod)),))
 
 
 async def _trainer_disrupted(world: ApiWorld, draw: random.Random) -> Hit:
-    pod, story = await _pod(world, draw, "trainer")
+    pod, story = await running_pod(world, draw, "trainer")
     status: Object = {"reason": draw.choice(("Preempting", "NodeShutdown", "Terminated")), "conditions": _DISRUPTED}
     if not await world.node.do(world.node.kill(pod["metadata"]["uid"], 143, "Error", status)):
         raise NothingToHit
-    return Hit(f"{_said(pod)}: {status['reason']}", ((story, None),))
-
-
-def _ends(pod: Object) -> Ends | None:
-    """What the pod's own failure may cost its run."""
-    ends: dict[str, Ends] = {"trainer": "attempt", "preflight": "preflight"}
-    return ends.get(pod["metadata"]["labels"].get(labels.ROLE))
+    return Hit(f"{said(pod)}: {status['reason']}", ((story, None),))
 
 
 async def _on(world: ApiWorld, node: str) -> list[Object]:
@@ -298,7 +249,7 @@ async def _node_cut_off(world: ApiWorld, draw: random.Random) -> Hit:
         pods = await _on(world, node)
         for pod in pods:
             await _give_up(world, pod, {})
-        seconds = await _pause(draw, 3, 25)
+        seconds = await pause(draw, 3, 25)
     finally:
         await world.node.do(world.node.heal(node))
     return Hit(f"{node} with {len(pods)} pods for {seconds:.1f} s")
@@ -308,19 +259,19 @@ async def _node_off(world: ApiWorld, draw: random.Random) -> Hit:
     """A machine stops. It comes back, or its node is deleted, and its pods with it."""
     node = draw.choice(NODES)
     pods = await _on(world, node)
-    stories = [(world.story_of(pod), _ends(pod)) for pod in pods]
+    stories = [(world.story_of(pod), ends_of(pod)) for pod in pods]
     for story, ends in stories:
         if story is not None and ends is not None:
             story.hits[ends] += 1  # before it shows
     await world.node.do(world.node.switch_off(node))
     try:
-        seconds = await _pause(draw, 2, 15)
+        seconds = await pause(draw, 2, 15)
         deleted = draw.random() < 0.6
         if deleted:
             await world.rest.done("DELETE", f"/api/v1/nodes/{node}", but=(404,))
             for pod in await _on(world, node):
                 await _give_up(world, pod, {"gracePeriodSeconds": 0})
-            seconds += await _pause(draw, 1, 8)
+            seconds += await pause(draw, 1, 8)
     finally:
         await world.node.do(world.node.heal(node))
     how = ", and its object deleted" if deleted else ""
@@ -330,7 +281,7 @@ async def _node_off(world: ApiWorld, draw: random.Random) -> Hit:
 async def _no_image(world: ApiWorld, draw: random.Random) -> Hit:
     world.node.pulls_fail = True
     try:
-        seconds = await _pause(draw, 3, 20)
+        seconds = await pause(draw, 3, 20)
     finally:
         world.node.pulls_fail = False
     return Hit(f"for {seconds:.1f} s")
@@ -339,114 +290,12 @@ async def _no_image(world: ApiWorld, draw: random.Random) -> Hit:
 async def _mute(world: ApiWorld, draw: random.Random) -> Hit:
     moods: tuple[Mood, ...] = ("error", "hang", "garbage")
     world.node.mood = draw.choice(moods)
-    said = world.node.mood
+    mood = world.node.mood
     try:
-        seconds = await _pause(draw, 3, 20)
+        seconds = await pause(draw, 3, 20)
     finally:
         world.node.mood = ""
-    return Hit(f"{said} for {seconds:.1f} s")
-
-
-# ── what somebody does by hand ───────────────────────────────────────────────────────────────────
-
-
-async def _object(world: ApiWorld, draw: random.Random, kind: str) -> tuple[Object, Story]:
-    found = []
-    for item in await world.owned(kind):
-        story = world.story_of(item)
-        if story is not None and story in world.alive() and "deletionTimestamp" not in item["metadata"]:
-            found.append((item["metadata"]["name"], item, story))
-    if not found:
-        raise NothingToHit
-    _, item, story = draw.choice(sorted(found, key=lambda one: one[0]))
-    return item, story
-
-
-async def _object_deleted(world: ApiWorld, draw: random.Random, *, kinds: Sequence[str]) -> Hit:
-    kind = draw.choice(kinds)
-    item, story = await _object(world, draw, kind)
-    policy = draw.choice(("Background", "Foreground"))
-    await world.rest.done("DELETE", world.path(kind, item), {"propagationPolicy": policy}, but=(404,))
-    return Hit(f"{kind} {_said(item)}, {policy}", ((story, None),))
-
-
-_EDITS: dict[str, Sequence[Object]] = {
-    "deployments": (
-        {"spec": {"replicas": 0}},
-        {"spec": {"replicas": 3}},
-        {"spec": {"paused": True}},
-        {"spec": {"template": {"metadata": {"annotations": {"by-hand": "yes"}}}}},
-        {"metadata": {"annotations": {labels.CONFIG_HASH: None}}},
-        {"metadata": {"annotations": {labels.CONFIG_HASH: "other"}}},
-    ),
-    "services": ({"spec": {"selector": {"by-hand": "yes"}}}, {"metadata": {"annotations": None}}),
-    "networkpolicies": ({"spec": {"ingress": None}}, {"spec": {"podSelector": {"matchLabels": {"by-hand": "yes"}}}}),
-    "configmaps": ({"data": None}, {"data": {"by-hand": "yes"}}, {"metadata": {"annotations": None}}),
-    "jobs": ({"metadata": {"annotations": {"by-hand": "yes"}}}, {"spec": {"suspend": True}}),
-}
-
-
-async def _object_edited(world: ApiWorld, draw: random.Random) -> Hit:
-    kind = draw.choice(list(_EDITS))
-    item, story = await _object(world, draw, kind)
-    change = draw.choice(_EDITS[kind])
-    status, _ = await world.rest.ask("PATCH", world.path(kind, item), change)
-    if change == {"spec": {"suspend": True}}:
-        await _pause(draw, 1, 6)
-        await world.rest.ask("PATCH", world.path(kind, item), {"spec": {"suspend": False}})
-    return Hit(f"{kind} {_said(item)}: {json.dumps(change)}: HTTP {status}", ((story, None),))
-
-
-async def _labels_taken(world: ApiWorld, draw: random.Random) -> Hit:
-    kind = draw.choice(("deployments", "services", "configmaps", "networkpolicies", "persistentvolumeclaims"))
-    item, story = await _object(world, draw, kind)
-    changes = {"metadata": {"labels": {labels.RUN: None}}}
-    status, _ = await world.rest.ask("PATCH", world.path(kind, item), changes)
-    if kind == "persistentvolumeclaims":  # nobody's any more, which the run rightly waits for
-        await _pause(draw, 2, 15)
-        back = {"metadata": {"labels": {labels.RUN: story.life.name}}}
-        await world.rest.ask("PATCH", world.path(kind, item), back)
-    return Hit(f"{kind} {_said(item)}: HTTP {status}", ((story, None),))
-
-
-def _a_run(world: ApiWorld, draw: random.Random, *states: str) -> Story:
-    story = chosen(world.alive(*states), draw)
-    if story is None:
-        raise NothingToHit
-    return story
-
-
-async def _record_taken(world: ApiWorld, draw: random.Random) -> Hit:
-    story = _a_run(world, draw)
-    value = draw.choice((None, "{", "{}", "[]"))
-    changes = {"metadata": {"annotations": {labels.RECORD: value}}}
-    status, _ = await world.rest.ask("PATCH", world.run_path(story), changes)
-    return Hit(f"{story.key} {value}: HTTP {status}", ((story, "record"),))
-
-
-async def _status_taken(world: ApiWorld, draw: random.Random) -> Hit:
-    known = [s for s in world.stories if not s.over and not s.by_hand]
-    story = chosen(known, draw)
-    if story is None:
-        raise NothingToHit
-    story.hits["status"] += 1  # before it shows
-    status, _ = await world.rest.ask("PATCH", f"{world.run_path(story)}/status", {"status": None})
-    return Hit(f"{story.key}: HTTP {status}", ((story, None),))
-
-
-async def _run_touched(world: ApiWorld, draw: random.Random) -> Hit:
-    story = _a_run(world, draw)
-    changes: Object = draw.choice(
-        (
-            {"spec": {"gateway": {"maxInFlight": draw.randint(10, 500)}}},
-            {"spec": {"inference": {"replicas": draw.randint(1, 3)}}},
-            {"metadata": {"labels": {"by-hand": str(draw.randint(0, 9))}}},
-            {"metadata": {"annotations": {"by-hand": str(draw.randint(0, 9))}}},
-            {"spec": {"activeDeadlineSeconds": 86400 + draw.randint(0, 99)}},
-        )
-    )
-    status, _ = await world.rest.ask("PATCH", world.run_path(story), changes)
-    return Hit(f"{story.key}: {json.dumps(changes)}: HTTP {status}", ((story, None),))
+    return Hit(f"{mood} for {seconds:.1f} s")
 
 
 async def _namespace_deleted(world: ApiWorld, draw: random.Random) -> Hit:
@@ -486,13 +335,9 @@ def _faults() -> list[Fault[ApiWorld]]:
         Fault("quota", _quota, part="quota", weight=3),
         Fault("policy denies", _policy, part="admission", weight=4),
         Fault("webhook away", _webhook, part="admission", weight=3),
-        Fault("server pod deleted", partial(_pod_deleted, roles=_SERVERS), weight=4),
-        Fault("trainer pod deleted", partial(_pod_deleted, roles=("trainer",)), weight=3),
-        Fault("preflight pod deleted", partial(_pod_deleted, roles=("preflight",)), weight=2),
-        Fault("pod evicted", _pod_evicted, weight=4),
         Fault(
             "server OOMKilled",
-            partial(_container_killed, roles=_SERVERS, code=137, reason="OOMKilled"),
+            partial(_container_killed, roles=SERVERS, code=137, reason="OOMKilled"),
             weight=4,
         ),
         Fault(
@@ -515,30 +360,11 @@ def _faults() -> list[Fault[ApiWorld]]:
         Fault("node off", _node_off, part="nodes", weight=2),
         Fault("no image", _no_image, part="images"),
         Fault("pods misbehave", _mute, part="mood", weight=3),
-        Fault(
-            "object deleted",
-            partial(_object_deleted, kinds=("deployments", "services", "networkpolicies", "configmaps", "replicasets")),
-            weight=6,
-        ),
-        Fault(
-            "hidden object deleted",
-            partial(
-                _object_deleted,
-                kinds=("poddisruptionbudgets", "persistentvolumeclaims"),
-            ),
-            weight=2,
-        ),
-        Fault("Job deleted", partial(_object_deleted, kinds=("jobs",)), weight=3),
-        Fault("object edited", _object_edited, weight=6),
-        Fault("labels taken", _labels_taken, weight=3),
-        Fault("record taken", _record_taken, weight=3),
-        Fault("status taken", _status_taken, weight=3),
-        Fault("run touched", _run_touched, weight=4),
         Fault("namespace deleted", _namespace_deleted, part="namespaces", weight=1),
     ]
     troubles: tuple[Trouble, ...] = ("429", "500", "503", "409", "slow", "lost", "torn", "expired")
     made += [Fault(f"API {t}", partial(_trouble, trouble=t), part="proxy", weight=2) for t in troubles]
-    return made
+    return [*made, *BY_HAND]
 
 
 FAULTS = _faults()
