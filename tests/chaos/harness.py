@@ -134,9 +134,16 @@ class Breaker[W: World]:
 async def beside(outcome: Outcome, *parts: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
     """Does these up to the end of the block. None of them may end before."""
     tasks = [asyncio.ensure_future(part()) for part in parts]
+
+    def ended(task: asyncio.Future[None]) -> None:
+        if not task.cancelled():
+            outcome.wrong.append(f"the harness itself: {task.exception()!r}")
+            print(outcome.wrong[-1], flush=True)
+
+    for task in tasks:
+        task.add_done_callback(ended)
     try:
         yield
-        outcome.wrong += [f"the harness itself: {task.exception()!r}" for task in tasks if task.done()]
     finally:
         for task in tasks:
             task.cancel()

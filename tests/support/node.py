@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from dev.cluster import addons, control_plane, node
+from dev.cluster import addons, containerd, control_plane, node
 from dev.host import processes
-from dev.settings import Settings
+from dev.settings import DAEMONS, Settings
 from dev.supply.binaries import existing
 from tests.support.kubectl import eventually
 
@@ -58,6 +58,53 @@ def back(settings: Settings) -> None:
     kubelet, *_ = node.daemons(settings, programs, control_plane.saved_ports(settings))
     assert kubelet.name == _KUBELET
     processes.start(settings, kubelet)
+
+
+def restart(settings: Settings, name: str, away_seconds: float = 0.0) -> None:
+    """Kills one of the cluster's daemons, and starts it again as it was. If this is interrupted, `dev/run cluster-up`
+    starts it."""
+    identity = processes.recorded(settings, name)
+    assert identity is not None, f"{name} doesn't run"
+    os.kill(identity.pid, signal.SIGKILL)
+    try:
+        time.sleep(away_seconds)
+    finally:
+        processes.stop(settings, name)  # the pid file; the process is gone
+        processes.start(settings, _daemon_of(settings, name))
+
+
+@contextmanager
+def stopped(settings: Settings, name: str) -> Iterator[None]:
+    """One of the cluster's daemons does nothing until the end of the block."""
+    identity = processes.recorded(settings, name)
+    assert identity is not None, f"{name} doesn't run"
+    os.kill(identity.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(identity.pid, signal.SIGCONT)
+
+
+def _daemon_of(settings: Settings, name: str) -> processes.Daemon:
+    if name == "containerd":
+        return containerd.daemon(settings)
+    ports = control_plane.saved_ports(settings)
+    programs = {one: existing(settings, one) for one in DAEMONS if one != "containerd"}
+    known = [*control_plane.daemons(settings, programs, ports), *node.daemons(settings, programs, ports)]
+    return next(daemon for daemon in known if daemon.name == name)
+
+
+def processes_of(pod_uid: str) -> dict[int, str]:
+    """The processes of a pod's containers, by pid, with their command lines."""
+    found = {}
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            if pod_uid in Path(f"/proc/{pid}/cgroup").read_text() and command and not command.startswith(b"/pause"):
+                found[pid] = command.replace(b"\0", b" ").decode(errors="replace").strip()
+        except OSError:
+            continue
+    return found
 
 
 def wait_not_ready(settings: Settings) -> None:
