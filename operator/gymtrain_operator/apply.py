@@ -188,7 +188,7 @@ async def _create(cluster: KubeClient, kind: Kind, manifest: Object) -> None:
 
 async def _refuse_foreign(cluster: KubeClient, kind: Kind, manifest: Object) -> None:
     """Raises where an object of the name exists that isn't in the observation: it is someone else's, unless it was
-    only just made."""
+    only just made, or somebody took away the labels by which it is found. Those are given back."""
     name = name_of(manifest)
     try:
         live = await cluster.get(kind, manifest["metadata"]["namespace"], name)
@@ -198,6 +198,9 @@ async def _refuse_foreign(cluster: KubeClient, kind: Kind, manifest: Object) -> 
         raise ForeignObjectError(
             f"{kind.name} {name} exists already and isn't part of this run: delete it, or give the run another name"
         )
+    if lost := labels_of(manifest).items() - labels_of(live).items():
+        await cluster.change_metadata(kind, live, {"labels": dict(lost)})
+        raise ConflictError(f"{kind.name} {name} had lost labels of the run: {', '.join(sorted(dict(lost)))}")
     raise ConflictError(f"{kind.name} {name} was made since the run was observed")
 
 

@@ -179,6 +179,20 @@ def test_a_deleted_service_comes_back(runs: Kubectl, operator: OperatorProcess) 
     )
 
 
+def test_a_policy_whose_label_somebody_took_gets_it_back(runs: Kubectl, operator: OperatorProcess) -> None:
+    """Without it the operator doesn't find the policy, and its name is taken."""
+    runs.apply(_run("long-one"))
+    _training(runs, "long-one")
+    runs.run("label", "networkpolicy", "long-one-training", "gymtrain.dev/run-")
+    found = "gymtrain.dev/run=long-one"
+    eventually(
+        lambda: "long-one-training" in {one["metadata"]["name"] for one in runs.list("networkpolicies", found)},
+        "it is found again",
+        PATIENCE,
+    )
+    _training(runs, "long-one")
+
+
 def test_gym_servers_are_fenced_off_from_vllm_and_the_trainer(runs: Kubectl, operator: OperatorProcess) -> None:
     """The policies as the API server stores them, judged with the labels that the pods really have."""
     runs.apply(_run("long-one"))

@@ -443,6 +443,20 @@ async def test_missing_claims_are_looked_for_before_preflight_and_not_after(benc
     assert bench.only_pod()
 
 
+@pytest.mark.parametrize("kind", ["ConfigMap", "NetworkPolicy", "Service", "Deployment", "Job"])
+async def test_an_object_whose_labels_somebody_took_gets_them_back(bench: Bench, kind: str) -> None:
+    bench.add_run()
+    await bench.pass_preflight()
+    key = next(key for key in bench.cluster.objects if key[0] == kind)
+    before = bench.cluster.objects[key]["metadata"].pop("labels")
+    bench.reconciler.event(KEY)
+    with pytest.raises(ConflictError, match=f"{kind} {key[2]} had lost labels of the run: .*gymtrain.dev/run"):
+        await bench.reconcile()
+    assert bench.cluster.objects[key]["metadata"]["labels"] == before
+    bench.reconciler.event(KEY)
+    assert not [call for call in await bench.reconcile() if call.split()[1].split("/")[0] == kind], "all is as it was"
+
+
 def test_pods_of_another_runs_job_are_not_ours() -> None:
     owner = {"kind": "Job", "uid": "other", "controller": True}
     pod = {"metadata": {"name": "p", "ownerReferences": [owner]}}
