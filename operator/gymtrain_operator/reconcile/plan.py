@@ -156,6 +156,8 @@ def _active(seen: Observation, run: RunContext, before: GymTrainingRunStatus, ig
     changes = checked.and_then(Changes(requeue_after=remaining))
     if check.verdict is None:
         facts = Facts(times=times, conditions=suspension + changes.conditions, defaults=defaults)
+        if before.conditions:  # none: the run is new, or begins anew. Else its verdict may be lost, and all else isn't
+            facts = replace(facts, attempt=before.attempt, progress=before.progress, images=before.images)
         if check.failure:
             return _ended(seen, before, facts, check.failure)
         if remaining is not None and remaining <= 0:

@@ -73,6 +73,23 @@ def test_a_verdict_outlives_its_pod() -> None:
     assert world.condition(ConditionType.PREFLIGHT_PASSED).status == "True"
 
 
+def test_a_run_under_way_whose_verdict_is_lost_keeps_its_attempt_while_preflight_runs_again() -> None:
+    world = World().to_training(step=5)
+    world.trainer_ends(1)
+    world.reconcile(20)
+    images, objects = world.status.images, world.objects
+    del objects["ConfigMap"]["run-gym"], objects["Pod"][world.preflight_pod["metadata"]["name"]]
+    del world.seen["preflight_output"]
+    world.reconcile(5)
+    assert world.status.state == "Preflight"
+    assert world.status.attempt == 2
+    assert world.status.progress is not None
+    assert (world.status.progress.step, world.status.images) == (5, images)
+    world.preflight_ends()
+    world.reconcile(5)
+    assert (world.status.attempt, world.existing("Job")) == (2, ["run-trainer-1", "run-trainer-2"])
+
+
 def test_findings_of_all_images_end_the_run_before_any_other_pod() -> None:
     world = World()
     world.reconcile()
