@@ -137,7 +137,7 @@ class FakeNode:
                     status, text = answer.status, await answer.text()
             except (aiohttp.ClientError, OSError) as error:  # a TimeoutError is an OSError
                 status, text = 0, repr(error)
-            if pause is None or 0 < status < 500:
+            if pause is None or (0 < status < 500 and status != 429):
                 break
             await asyncio.sleep(pause)
         if status not in (404, 409) and not 0 < status < 400:

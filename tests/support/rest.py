@@ -66,7 +66,8 @@ class Rest:
                     method, path, data=json.dumps(body) if body is not None else None, headers=headers, timeout=timeout
                 ) as answer:
                     text = await answer.text()
-                    if answer.status < 500:
+                    # 429: its storage begins; of an eviction it is an answer.
+                    if answer.status < 500 and (answer.status != 429 or path.endswith("/eviction")):
                         return answer.status, json.loads(text) if text.startswith("{") else {}
                     why = f"{answer.status} {text[:300]}"
             except (aiohttp.ClientError, OSError, ValueError) as error:
