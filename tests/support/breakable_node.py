@@ -14,7 +14,8 @@ from aiohttp import web
 
 from gymtrain_api import labels
 from tests.support.apiserver import ApiServer
-from tests.support.fakenode import NODE, FakeNode, Object, Player, ended, path_of
+from tests.support.fakenode import NODE, FakeNode, Object, Player, path_of
+from tests.support.played import ended
 
 NODES = (NODE, "fake-2", "fake-3")
 _MOST_STEPS = 12

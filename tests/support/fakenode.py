@@ -26,18 +26,17 @@ import threading
 import time
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, Self
 
 import aiohttp
 from aiohttp import web
 
-from gymtrain_api import labels, transports, wiring
+from gymtrain_api import labels, wiring
 from gymtrain_api.weight_version import WeightVersion
 from tests.support.apiserver import ApiServer
+from tests.support.played import GYM_VERDICT, INFO, MAX_STEPS, OPENAPI, VERDICTS, ended, now, serving
 
 NODE = "fake"
-MAX_STEPS = 3
 _LONG_STEPS = 600
 _STEP_SECONDS = 1.0
 _LINE = "🗒".encode() * 4095 + b"...\n"  # 16 KiB, as runtimes store them; four bytes a character once it is text
@@ -257,12 +256,12 @@ class FakeNode:
         """The log as the kubelet serves it: the last `tailLines` lines, and of these the first `limitBytes` bytes."""
         run, _, _ = request.match_info["pod"].partition("-preflight-")
         container = request.match_info["container"]
-        if container not in _VERDICTS or "-preflight-" not in request.match_info["pod"]:
+        if container not in VERDICTS or "-preflight-" not in request.match_info["pod"]:
             return web.Response(text="played\n")
-        document: wiring.Document = _VERDICTS[container]
+        document: wiring.Document = VERDICTS[container]
         if container == "gym" and run.startswith("bad-"):
             finding = wiring.Finding(where="spec.gym.configPaths[0]", message="no such file")
-            document = _GYM_VERDICT.model_copy(update={"findings": [finding]})
+            document = GYM_VERDICT.model_copy(update={"findings": [finding]})
         verdict = f"{wiring.PREFLIGHT_MARK}{document.model_dump_json()}\n".encode()
         lines = int(request.query.get("tailLines", "1000000"))
         noise = _LINE * min(_CHATTY_LINES, lines - 1) if run.startswith("chatty-") else b""
@@ -299,8 +298,8 @@ class Player:
         await self._running(ready=True)
 
     async def inference(self) -> None:
-        answers = {"/openapi.json": _OPENAPI, "/server_info": _INFO}
-        async with _serving(self._node, self._address, wiring.INFERENCE_PORT, answers):
+        answers = {"/openapi.json": OPENAPI, "/server_info": INFO}
+        async with serving(self._node.answer, self._address, wiring.INFERENCE_PORT, answers):
             await self._running(ready=False)
             self._run.inference_started.set()
             await self._run.weights.wait()
@@ -314,7 +313,7 @@ class Player:
 
     async def trainer(self) -> None:
         answers = {"/progress": lambda: json.loads(self._progress.model_dump_json())}
-        async with _serving(self._node, self._address, wiring.TRAINER_PORT, answers):
+        async with serving(self._node.answer, self._address, wiring.TRAINER_PORT, answers):
             await self._running(ready=True)
             self._say(phase="waiting_for_servers")
             await self._run.inference_started.wait()
@@ -334,7 +333,7 @@ class Player:
         self._progress = self._progress.model_copy(update=changes | {"updated_at": time.time()})
 
     async def _running(self, *, ready: bool) -> None:
-        state = {"running": {"startedAt": _now()}}
+        state = {"running": {"startedAt": now()}}
         await self.report("Running", state, ready=ready)
 
     async def _ended(self, code: int, message: str, reason: str = "") -> None:
@@ -357,7 +356,7 @@ class Player:
         ]
         truth = {True: "True", False: "False"}
         conditions = [
-            {"type": kind, "status": truth[value], "lastTransitionTime": _now()}
+            {"type": kind, "status": truth[value], "lastTransitionTime": now()}
             for kind, value in {
                 "PodScheduled": True,
                 "Initialized": True,
@@ -366,76 +365,10 @@ class Player:
             }.items()
         ]
         status = {"phase": phase, "podIP": self._address, "podIPs": [{"ip": self._address}], "conditions": conditions}
-        await self._node.report(
-            self.path, status | {"containerStatuses": statuses, "startTime": _now(), **(more or {})}
-        )
-
-
-class _serving:  # noqa: N801  # used as a function
-    """JSON answers by path on one address."""
-
-    def __init__(self, node: FakeNode, address: str, port: int, answers: dict[str, Any]) -> None:
-        app = web.Application()
-        for path, answer in answers.items():
-            app.router.add_get(path, self._handler(node, answer))
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-        self._where = (address, port)
-
-    @staticmethod
-    def _handler(node: FakeNode, answer: Any) -> Any:
-        async def handle(_: web.Request) -> web.StreamResponse:
-            return await node.answer(answer() if callable(answer) else answer)
-
-        return handle
-
-    async def __aenter__(self) -> None:
-        await self._runner.setup()
-        await web.TCPSite(self._runner, *self._where).start()
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._runner.cleanup()
+        await self._node.report(self.path, status | {"containerStatuses": statuses, "startTime": now(), **(more or {})})
 
 
 def path_of(pod: Object) -> str:
     """The pod's path on the API server."""
     meta = pod["metadata"]
     return f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
-
-
-def ended(code: int, message: str = "", reason: str = "") -> Object:
-    """State of a container that has ended."""
-    why = reason or ("Completed" if code == 0 else "Error")
-    end = {"exitCode": int(code), "reason": why, "message": message, "startedAt": _now(), "finishedAt": _now()}
-    return {"terminated": end}
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-_OPENAPI: Object = {"paths": {route: {} for route in transports.UPDATE_ROUTES}}
-_INFO = {"vllm_config": {"weight_transfer_config": {"backend": transports.PULL_BACKEND}}}
-_MODEL = {"type": "responses_api_models", "name": wiring.POLICY_MODEL_SERVER}
-_GYM_VERDICT = wiring.GymPreflight(
-    config={
-        "reasoning_gym": {"resources_servers": {"reasoning_gym": {"entrypoint": "app.py"}}},
-        "agent": {"responses_api_agents": {"simple_agent": {"entrypoint": "app.py", "model_server": _MODEL}}},
-        wiring.POLICY_MODEL_SERVER: {"responses_api_models": {"vllm_model": {"entrypoint": "app.py"}}},
-    },
-    servers=[
-        wiring.GymServerInfo(name="reasoning_gym", kind="resources", implementation="reasoning_gym"),
-        wiring.GymServerInfo(
-            name="agent",
-            kind="agent",
-            implementation="simple_agent",
-            references=["reasoning_gym", wiring.POLICY_MODEL_SERVER],
-        ),
-        wiring.GymServerInfo(name=wiring.POLICY_MODEL_SERVER, kind="model", implementation="vllm_model"),
-    ],
-    data=wiring.DataIndex(train=[wiring.DataFile(file="0.jsonl", offsets_file="0.offsets", rows=10, weight=1)]),
-)
-_VERDICTS: dict[str, wiring.Document] = {
-    "gym": _GYM_VERDICT,
-    "trainer": wiring.TrainerPreflight(max_steps=MAX_STEPS),
-    "inference": wiring.InferencePreflight(),
-}

@@ -101,3 +101,15 @@ async def test_the_end_of_a_connection_is_passed_on_with_what_came_before(world:
     writer.close()
     await asyncio.wait_for(world.echo.ended.wait(), _WAIT)
     assert world.echo.received == b"bye"
+
+
+async def test_connections_that_are_reset_end_at_once_and_others_can_be_made(world: _World) -> None:
+    reader, writer = await world.connect()
+    writer.write(b"one")
+    assert await _read(reader, 3) == b"one"
+    await asyncio.to_thread(world.network.reset)
+    with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+        await _read(reader, 1)
+    reader, writer = await world.connect()
+    writer.write(b"two")
+    assert await _read(reader, 3) == b"two"
