@@ -218,11 +218,21 @@ class Observer:
         pod = seen.children.get("Pod", names.preflight(run.name, preflight_hash(new_context(seen, self._defaults))))
         if pod is None or not is_over(pod):
             return None
-        return PreflightOutput(
+        output = PreflightOutput(
             await self._verdict(run.namespace, name_of(pod), GYM_CONTAINER, GymPreflight),
             await self._verdict(run.namespace, name_of(pod), TRAINER_CONTAINER, TrainerPreflight),
             await self._verdict(run.namespace, name_of(pod), PREFLIGHT_INFERENCE, InferencePreflight),
         )
+        # A pod that was deleted meanwhile has no logs either, and that says nothing of the run.
+        whole = None not in (output.gym, output.trainer, output.inference)
+        return output if whole or await self._is_there(pod) else None
+
+    async def _is_there(self, pod: Object) -> bool:
+        try:
+            found = await self._cluster.get(kinds.POD, pod["metadata"]["namespace"], name_of(pod))
+        except NotFoundError:
+            return False
+        return uid_of(found) == uid_of(pod) and not is_deleting(found)
 
     async def _verdict[V: BaseModel](self, namespace: str, pod: str, container: str, kind: type[V]) -> V | None:
         """Reads what a container printed; None if it never ran. The log is not kept."""

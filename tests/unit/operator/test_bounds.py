@@ -145,15 +145,17 @@ async def test_few_logs_are_read_at_the_same_time() -> None:
             reading -= 1
             return PREFLIGHT_MARK + TRAINER_VERDICT.model_dump_json()
 
+        async def get(self, kind: kinds.Kind, namespace: str | None, name: str) -> dict[str, Any]:
+            return world.preflight_pod
+
     async def tick() -> None:
         for _ in range(5):
             await asyncio.sleep(0)
 
-    observer = Observer(Logs(), aiohttp.ClientSession(), DEFAULTS)
     world = World()
     world.reconcile()
     world.preflight_pod["status"] = {"phase": "Succeeded"}
-    seen = world.observe()
+    observer, seen = Observer(Logs(), aiohttp.ClientSession(), DEFAULTS), world.observe()
     read = [observer._preflight_output(seen) for _ in range(20)]
     outputs = await asyncio.gather(*read)
     await observer._session.close()

@@ -443,6 +443,29 @@ async def test_missing_claims_are_looked_for_before_preflight_and_not_after(benc
     assert bench.only_pod()
 
 
+async def test_a_preflight_pod_that_is_deleted_while_its_logs_are_read_is_made_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its containers ended well: that one has no log any more says nothing of the run."""
+    bench.add_run()
+    await bench.reconcile()
+    pod = bench.only_pod()
+    pod["status"] = {"phase": "Succeeded"}
+
+    async def logs(namespace: str, name: str, container: str, **_: Any) -> str:
+        if container == "gym":
+            return PREFLIGHT_MARK + GYM_VERDICT.model_dump_json()
+        bench.cluster.objects.pop(("Pod", "ns", name), None)
+        raise NotFoundError(f"pods {name} not found")
+
+    monkeypatch.setattr(bench.cluster, "logs", logs)
+    bench.reconciler.event(KEY)
+    await bench.reconcile()
+    assert bench.run["status"]["state"] == "Preflight"
+    bench.reconciler.event(KEY)
+    assert [call for call in await bench.reconcile() if call.startswith("CREATE Pod")] != []
+
+
 @pytest.mark.parametrize("kind", ["ConfigMap", "NetworkPolicy", "Service", "Deployment", "Job"])
 async def test_an_object_whose_labels_somebody_took_gets_them_back(bench: Bench, kind: str) -> None:
     bench.add_run()
