@@ -159,12 +159,12 @@ CHAOS_OPTIONS = --faults $(CHAOS_FAULTS) $(if $(CHAOS_SEED),--seed $(CHAOS_SEED)
 .PHONY: test-chaos
 test-chaos: ## Break everything around the operator by seed, on a real API server, while played runs come and go: 20 minutes; not part of `make test` (CHAOS_FAULTS=40: fewer; CHAOS_SEED=1; CHAOS_ARGS="--runs 8")
 	dev/run binaries
-	PYTHONPATH=api:kube:operator $(CHAOS) api $(CHAOS_OPTIONS)
+	PYTHONPATH=$(PARTS_PATH) $(CHAOS) api $(CHAOS_OPTIONS)
 
 .PHONY: test-chaos-cluster
 test-chaos-cluster: cluster-up images ## ... on the real cluster, with real pods, nodes, network and storage, two tiny runs at a time: hours (CHAOS_FAULTS=20 CHAOS_SEED=1: a part of it)
 	KUBECONFIG="$$(dev/run kubeconfig)" dev/install.sh >/dev/null
-	KUBECONFIG="$$(dev/run kubeconfig)" PYTHONPATH=api:kube:operator $(CHAOS) cluster $(CHAOS_OPTIONS)
+	KUBECONFIG="$$(dev/run kubeconfig)" PYTHONPATH=$(PARTS_PATH) $(CHAOS) cluster $(CHAOS_OPTIONS)
 
 .PHONY: test-large-models
 test-large-models: cluster-up images ## Train sharded models on CPUs, one on four nodes, serve them, and try trackers that hang: ten minutes; not part of `make test`

@@ -110,7 +110,8 @@ def _waiting_for_strays(seen: Observation, servers: ServersStep, attempt: int, l
     if overdue := first_overdue(left, seen.now):
         return _waiting_for_node(attempt, overdue)
     name = name_of(left[0])
-    text = f"waiting for pod {name} to end, a trainer whose Job is gone. If nothing deletes it: kubectl delete pod {name}"
+    text = f"waiting for pod {name} to end, a trainer whose Job is gone"
+    text = f"{text}. If nothing deletes it: kubectl delete pod {name}"
     return _progressing(seen, attempt, _starting_reason(servers), text)
 
 
