@@ -14,7 +14,7 @@ from typing import Any
 
 from dev.settings import NODE_NAME
 from gymtrain_api import labels
-from tests.chaos.cluster_world import ClusterWorld
+from tests.chaos.cluster_world import UNANSWERED, ClusterWorld
 from tests.chaos.fault import Fault, Hit, NothingToHit
 from tests.chaos.hand_faults import BY_HAND, SERVERS, ends_of, pause, running_pod, said
 from tests.chaos.story import Ends, Story
@@ -74,7 +74,7 @@ async def _vllm_paused(world: ClusterWorld, draw: random.Random) -> Hit:
     kubectl = world.kubectl(story.life.namespace)
     try:
         await asyncio.to_thread(post_to_vllm, kubectl, story.life.name, "/pause?mode=keep")
-    except AssertionError as error:
+    except UNANSWERED as error:
         raise NothingToHit from error
     return Hit(said(pod), _attempts(story))
 
@@ -88,14 +88,14 @@ async def _gym_misbehaves(world: ClusterWorld, draw: random.Random) -> Hit:
     mode = draw.choice(modes)
     kubectl = world.kubectl(story.life.namespace)
     seconds = 0.0
-    with suppress(AssertionError):
+    with suppress(*UNANSWERED):
         await asyncio.to_thread(set_chaos, kubectl, story.life.name, "reasoning_gym", mode)
         seconds = await pause(draw, 5, 30)
     for _ in range(60):  # the API server may be broken just now
         try:
             await asyncio.to_thread(set_chaos, kubectl, story.life.name, "reasoning_gym", "")
             break
-        except AssertionError:
+        except UNANSWERED:
             await asyncio.sleep(2)
     return Hit(f"{story.key}: {mode} for {seconds:.1f} s", _attempts(story))
 

@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import httpx2 as httpx
+
 from dev.settings import Settings
 from tests.chaos.memory import Sample, sample
 from tests.chaos.population import Population
@@ -25,6 +27,9 @@ from tests.support.runs import make_swe_tasks, swe_run
 type Object = dict[str, Any]
 
 NAMESPACES = ("chaos-one", "chaos-two")
+UNANSWERED = (AssertionError, subprocess.TimeoutExpired, httpx.TransportError)
+"""What a command ends in while the cluster is being broken."""
+
 _ATTEMPTS = 30  # more than faults may cost one run
 _SAMPLE_SECONDS = 10.0
 _FRAGILE_SERVER = "reasoning_gym"
@@ -60,7 +65,7 @@ class ClusterWorld(Population):
         kubectl, name = self.kubectl(story.life.namespace), story.life.name
         try:
             checks, steps = (trainer_events(kubectl, name, kind) for kind in ("sample_check", "step"))
-        except (AssertionError, subprocess.TimeoutExpired):
+        except UNANSWERED:
             return  # its pods are gone, or the cluster is being broken just now
         self.checks.runs += 1
         self.checks.samples += sum(check["samples"] for check in checks)

@@ -124,8 +124,8 @@ async def _labels_taken(world: Population, draw: random.Random) -> Hit:
     return Hit(f"{kind} {said(item)}: HTTP {status}", ((story, None),))
 
 
-def _a_run(world: Population, draw: random.Random, *states: str) -> Story:
-    story = chosen(world.alive(*states), draw)
+def _a_run(world: Population, draw: random.Random) -> Story:
+    story = chosen(world.alive(), draw)
     if story is None:
         raise NothingToHit
     return story

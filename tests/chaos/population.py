@@ -35,6 +35,7 @@ _LOOK_SECONDS = 0.25
 _GONE_SECONDS = 240.0
 _LOOKED_AT_SECONDS = 5.0  # of runs that stay for so long after their end it is looked at what they still have
 _APPLY_SECONDS = 300.0
+_NAMESPACES_OWN = {"default", "kube-root-ca.crt", "chaos", "swe-tasks"}  # made with a namespace, and not by runs
 
 
 class Population:
@@ -214,8 +215,10 @@ class Population:
         kept = {(s.life.namespace, f"{s.life.name}-checkpoints") for s in self.stories if s.life.keeps_volume}
         found = []
         for kind in KINDS:
-            for item in await self.owned(kind):
+            for item in await self.rest.items(f"{KINDS[kind]}/{kind}"):  # those too that have lost their labels
                 meta = item["metadata"]
+                if meta["namespace"] not in self.namespaces or meta["name"] in _NAMESPACES_OWN:
+                    continue
                 if kind == "persistentvolumeclaims" and (meta["namespace"], meta["name"]) in kept:
                     continue
                 found.append(f"{kind}/{meta['namespace']}/{meta['name']}")
