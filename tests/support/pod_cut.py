@@ -14,11 +14,15 @@ def cut_between(some: Iterable[str], others: Iterable[str]) -> Iterator[None]:
     What is behind a Service is cut as well: by then its packets have a pod's address.
     """
     one, other = ", ".join(some), ", ".join(others)
-    rules = (
-        f"table ip {_TABLE} {{ chain cut {{ type filter hook forward priority -10; "
-        f"ip saddr {{ {one} }} ip daddr {{ {other} }} drop; ip saddr {{ {other} }} ip daddr {{ {one} }} drop; }} }}"
+    _nft(
+        f"table ip {_TABLE} {{\n"
+        "  chain cut {\n"
+        "    type filter hook forward priority -10;\n"
+        f"    ip saddr {{ {one} }} ip daddr {{ {other} }} drop\n"
+        f"    ip saddr {{ {other} }} ip daddr {{ {one} }} drop\n"
+        "  }\n"
+        "}\n"
     )
-    _nft(rules)
     try:
         yield
     finally:
