@@ -162,8 +162,9 @@ class Reconciler:
     async def _look(self, key: RunKey, memory: _Memory | None, last: Observation | None) -> float | None:
         begin = time.perf_counter()
         self._changed.discard(key)
-        if memory is not None and last is not None:
+        if memory is not None:
             memory.seen = None  # unless this reconcile succeeds, the next one looks at everything
+        if memory is not None and last is not None:
             run = json.loads(memory.run)
         else:
             try:

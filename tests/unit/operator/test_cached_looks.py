@@ -10,6 +10,7 @@ import pytest
 from gymtrain_api import labels
 from gymtrain_api.times import to_text
 from gymtrain_api.wiring import PREFLIGHT_MARK, TrainerProgress
+from gymtrain_kube.errors import UnreachableError
 from gymtrain_operator import kinds, reconciler
 from gymtrain_operator.child_cache import ChildCache
 from gymtrain_operator.kinds import Kind
@@ -174,6 +175,25 @@ async def test_why_an_attempt_ended_is_read_from_the_api_server(bench: _Bench) -
     (progressing,) = [one for one in conditions if one["type"] == "Progressing"]
     assert progressing["reason"] == "Retrying"
     assert "exit code 3" in progressing["message"] or "the loss is not a number" in progressing["message"]
+
+
+async def test_an_event_is_not_forgotten_where_the_look_that_it_leads_to_fails(
+    bench: _Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The API server doesn't answer when the run itself is read. Nothing else tells of the trainer's end."""
+    await bench.to_training()
+    complete = {"type": "Complete", "status": "True", "lastTransitionTime": to_text(bench.now)}
+    bench.cluster.edit(kinds.JOB, "run-trainer-1", status={"conditions": [complete]})
+
+    async def unanswered(*_: object) -> dict[str, Any]:
+        raise UnreachableError("HTTP 503")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.cluster, "get", unanswered)
+        with pytest.raises(UnreachableError):
+            await bench.look()
+    await bench.reconciler.reconcile(KEY)
+    assert bench.cluster.objects[labels.KIND, "ns", "run"]["status"]["state"] == "Complete"
 
 
 async def test_a_resync_writes_what_somebody_touched_and_nothing_else(bench: _Bench) -> None:
