@@ -26,6 +26,8 @@ IMAGES = f"{GROUP}/images"  # on the preflight pod: JSON of `status.Images`, whi
 
 BROKER_IDENTITY = f"{GROUP}/broker-identity"  # on the broker's Service: name of its ServiceAccount and Secret
 
+WOKEN_AT = f"{GROUP}/woken-at"  # on a trainer's Job: when the operator last had the Job controller look at it
+
 # On the run itself, "true": the operator makes its preflight, and nothing after it (gymtrain validate).
 PREFLIGHT_ONLY = f"{GROUP}/preflight-only"
 

@@ -139,7 +139,7 @@ class FakeNode:
             if pause is None or (0 < status < 500 and status != 429):
                 break
             await asyncio.sleep(pause)
-        if status not in (404, 409) and not 0 < status < 400:
+        if status not in (404, 409) and not 0 < status < 400 and "being terminated" not in text:  # with its namespace
             self.errors.append(f"{method} {path}: {status} {text[:300]}")
         found: Object = json.loads(text) if 0 < status < 300 else {}
         return found

@@ -30,9 +30,16 @@ from gymtrain_operator.reconcile.capacity import (
     startup_begins,
     without_room,
 )
-from gymtrain_operator.reconcile.changes import Changes, Deletion, Failure
+from gymtrain_operator.reconcile.changes import Changes, Deletion, Failure, Update
 from gymtrain_operator.reconcile.conditions import StatedCondition, false_condition, true_condition
-from gymtrain_operator.reconcile.observation import Observation, has_condition, is_deleting, labels_of, name_of
+from gymtrain_operator.reconcile.observation import (
+    Observation,
+    age_of,
+    has_condition,
+    is_deleting,
+    labels_of,
+    name_of,
+)
 from gymtrain_operator.reconcile.pod_diagnosis import first_overdue, first_problem, is_over, terminated
 from gymtrain_operator.reconcile.progress import with_notices
 from gymtrain_operator.reconcile.servers import ServersStep
@@ -40,6 +47,7 @@ from gymtrain_operator.reconcile.weight_sync import has_weights_of
 
 _MAX_START_POLL_SECONDS = 10.0
 _IDLE_POLL_SECONDS = 10.0  # while no trainer pod runs, events tell of every change
+_WAKE_SECONDS = 60.0
 KEPT_JOBS = 3
 """Jobs of earlier attempts that are kept, with their pods and logs."""
 
@@ -90,7 +98,18 @@ def _step(
         return TrainingStep(Changes(), attempt, "complete", report)
     if has_condition(job, "Failed"):
         return _after_failure(seen, run, servers, before, job, attempt, disrupted)
-    return _under_way(seen, run, servers, before, job, attempt)
+    return _woken(seen, _under_way(seen, run, servers, before, job, attempt), job)
+
+
+def _woken(seen: Observation, done: TrainingStep, job: Object) -> TrainingStep:
+    """Has the Job controller look at a Job that goes on without pods. Where it missed an event of a pod it does nothing
+    more by itself, though all pods have failed; where pods were refused it may wait for minutes."""
+    last = to_seconds((job["metadata"].get("annotations") or {}).get(labels.WOKEN_AT))
+    since = age_of(job, seen.now) if last is None else seen.now - last
+    if trainer_pods(seen, done.attempt) or since <= _WAKE_SECONDS:
+        return done
+    touched = Update(job, {"metadata": {"annotations": {labels.WOKEN_AT: to_text(seen.now)}}})
+    return replace(done, changes=done.changes.and_then(Changes(updates=(touched,))))
 
 
 def _start(seen: Observation, run: RunContext, servers: ServersStep, attempt: int, message: str) -> TrainingStep:

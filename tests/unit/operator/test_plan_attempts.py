@@ -270,3 +270,23 @@ def test_a_trainer_without_a_job_on_a_dead_node_is_told_with_the_remedy() -> Non
     assert applied(world.reconcile(100)) == []
     assert world.status.state == "Retrying"
     assert "pod run-trainer-1-0-old should have ended by" in world.condition(ConditionType.PROGRESSING).message
+
+
+def test_a_job_that_has_no_pod_is_touched_each_minute_so_that_its_controller_looks_again() -> None:
+    """The Job controller that missed an event of a pod neither makes one nor ends the Job, however long one waits."""
+    world = World().to_training()
+    world.job["status"] = {"failed": 1}
+    world.reconcile(30)
+    assert labels.WOKEN_AT not in world.job["metadata"].get("annotations", {}), "it may only be slow"
+    world.reconcile(60)
+    woken = world.job["metadata"]["annotations"][labels.WOKEN_AT]
+    assert woken == to_text(world.now)
+    assert world.reconcile(30).updates == ()
+    world.reconcile(31)
+    assert world.job["metadata"]["annotations"][labels.WOKEN_AT] == to_text(world.now) != woken
+
+
+def test_a_job_that_has_a_pod_is_left_alone() -> None:
+    world = World().to_training()
+    world.add_pod("run-trainer-1-0", labels.Role.TRAINER, {"phase": "Running"}, **{labels.ATTEMPT: "1"})
+    assert world.reconcile(900).updates == ()
