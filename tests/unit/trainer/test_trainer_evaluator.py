@@ -15,13 +15,16 @@ pytest.importorskip("trl")
 
 from aiohttp import web  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
+from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
 from gymtrain_trainer.checkpoints.folder import WorkerState, write_state  # noqa: E402
 from gymtrain_trainer.errors import InterruptedBySignal, ResumeError, SettingsError  # noqa: E402
 from gymtrain_trainer.monitoring.evaluation_scores import ALL  # noqa: E402
 from gymtrain_trainer.stopping import StopSignal  # noqa: E402
+from gymtrain_trainer.trl import evaluator  # noqa: E402
 from gymtrain_trainer.trl.whole_weights import read_weights, whole_weights  # noqa: E402
 from gymtrain_trainer.weights import WeightParityError  # noqa: E402
+from gymtrain_trainer.weights.parity.check import LogProbs, model_logprobs  # noqa: E402
 from tests.unit.trainer.trainer_agent import AgentThread, good_answer  # noqa: E402
 from tests.unit.trainer.trainer_data import question, write_dataset, write_index  # noqa: E402
 from tests.unit.trainer.trainer_vllm import VLLM, make_context, run_process  # noqa: E402
@@ -188,6 +191,28 @@ def test_a_vllm_that_computes_something_else_ends_the_run(scene: Scene) -> None:
     scene.vllm.serve()
     with pytest.raises(WeightParityError):
         scene.run()
+
+
+@pytest.mark.parametrize(("said", "compared"), [("float32", torch.float32), (None, torch.bfloat16)])
+def test_what_vllm_computes_is_compared_with_a_model_of_its_type(
+    said: str | None, compared: Any, scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The type of the files is another: their rounding would be taken for weights that are missing."""
+    halved = scene.folder / "halved"
+    AutoModelForCausalLM.from_pretrained(scene.model).to(torch.bfloat16).save_pretrained(halved)
+    AutoTokenizer.from_pretrained(scene.model).save_pretrained(halved)
+    scene.model, scene.vllm = halved, VLLM(halved)
+    scene.vllm.dtype = said
+    scene.vllm.serve()
+    types = []
+
+    def noted(model: Any) -> LogProbs:
+        types.append(next(model.parameters()).dtype)
+        return model_logprobs(model)
+
+    monkeypatch.setattr(evaluator, "model_logprobs", noted)
+    scene.run()
+    assert types == [compared]
 
 
 @pytest.mark.parametrize("kind", ["adapter", "shards"])

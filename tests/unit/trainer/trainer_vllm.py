@@ -59,6 +59,7 @@ class VLLM:
 
         self.url = ""
         self.labels: list[str] = []
+        self.dtype: str | None = None  # that its weights are said to have
         self._lost = ""
         self._turn = threading.Lock()  # weights change between two tokens, never within one
         self.stale_from: int | None = None  # from this sync on it keeps the old weights and says otherwise
@@ -187,13 +188,12 @@ def run_process(
     ready: Future[None] = Future()
     ready.set_result(None)
     patch(train, "start_waiting", lambda context, board: ready)
+    chosen = ChosenTransport(Sending(vllm), "a test", vllm.dtype if isinstance(vllm, VLLM) else None)
     patch(
         weight_sync_setup,
         "WeightSync",
         # Over the transport that stands in, whatever would have been chosen.
-        lambda settings, choose, **more: WeightSync(
-            settings, lambda: ChosenTransport(Sending(vllm), "a test"), find=_one_pod, **more
-        ),
+        lambda settings, choose, **more: WeightSync(settings, lambda: chosen, find=_one_pod, **more),
     )
     board = train.starting_board(made)
     train.train(made, board, WeightStore(made.paths.scratch / "weights"), stop)

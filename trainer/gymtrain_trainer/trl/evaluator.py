@@ -77,7 +77,10 @@ class Evaluator:
         self._zero.transfer.send_weights(self.parameters())
         self._zero.transfer.resume()
         if asked := self._zero.transfer.to_compare():
-            compared = AutoModelForCausalLM.from_pretrained(self._weights, dtype="auto")
+            # As vLLM computes: where it holds float32 of a model in half precision, the model's own rounding would be
+            # taken for weights that are missing.
+            dtype = self._zero.transfer.sent_dtype or "auto"
+            compared = AutoModelForCausalLM.from_pretrained(self._weights, dtype=dtype)
             self._zero.transfer.compare(model_logprobs(compared)(asked))
             del compared
         self.step = model.step
