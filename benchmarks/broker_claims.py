@@ -22,15 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
-from aiohttp.test_utils import TestServer
 
 from gymtrain_api.spec import Sandboxes
-from gymtrain_broker.backends.backend import PodBackend
-from gymtrain_broker.main import BrokerProcess
-from gymtrain_broker.metrics import Metrics
 from gymtrain_broker.settings import Settings
-from gymtrain_broker.throttled_client import ThrottledClient
-from gymtrain_kube.access import Access
+from tests.support.broker import serving
 from tests.support.fake_pods import FakeCluster
 
 _TOKEN = "benchmark"  # noqa: S105  of a broker that lives as long as this process
@@ -137,18 +132,10 @@ async def broker_here(http: aiohttp.ClientSession, options: argparse.Namespace) 
         token_secret="bench-broker",  # noqa: S106 - a name
         daemon_port=fake.daemon_port,
     )
-    metrics = Metrics()
-    api = PodBackend(ThrottledClient(Access(fake.url), metrics), config)
-    process = BrokerProcess(config, api, http, metrics)
-    server = TestServer(process.api.app(), host="127.0.0.1")
-    await server.start_server()
-    process.start()
     try:
-        yield f"http://127.0.0.1:{server.port}"
+        async with serving(config, fake.url, http) as url:
+            yield url
     finally:
-        await server.close()
-        await process.stop()
-        await api.close()
         await fake.stop()
 
 

@@ -9,7 +9,7 @@ Nothing goes back: of two versions of an object the later one counts, and one th
 answer that was long under way. Since Kubernetes 1.35 versions of objects of one kind may be compared as numbers
 (KEP-5504), as etcd's revisions always could.
 
-An object is kept as JSON, which takes a fifth of what its dicts do: a run's are read once in minutes.
+An object is kept as JSON, which takes a third of what its dicts do: a run's are read once in minutes.
 """
 
 import json

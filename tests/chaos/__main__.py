@@ -13,6 +13,7 @@ import os
 import random
 import shutil
 import sys
+import time
 from pathlib import Path
 
 from tests.chaos import api, cluster
@@ -36,7 +37,9 @@ def main() -> int:
     play, usual = {"api": (api.play, 20), "cluster": (cluster.play, 2)}[options.half]
     runs = options.runs or usual
     print(f"{options.half}: {options.faults} faults, seed {seed}, {runs} runs at a time; {folder}", flush=True)
+    began = time.monotonic()
     outcome = asyncio.run(play(folder, seed, options.faults, runs))
+    outcome.seconds = time.monotonic() - began
     (folder / "outcome.json").write_text(json.dumps(outcome.document(), indent=1))
     print(f"{sum(outcome.faults.values())} faults: {dict(outcome.faults.most_common())}")
     print(f"{outcome.runs} runs: {dict(outcome.ends.most_common())}; {outcome.seconds / 60:.1f} minutes")

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 
-from tests.chaos.memory import Sample, sample
+from tests.chaos.memory import sample
 from tests.chaos.population import Population
 from tests.chaos.story import drawn_life
 from tests.support.apiserver import ApiServer, binary
@@ -41,7 +41,6 @@ class ApiWorld(Population):
         kubeconfig = server.kubeconfig_for("operator", token_of_chart(server), url)
         self.operator = OperatorProcess(kubeconfig, self.log)
         self.operator_may_end = False
-        self.samples: list[Sample] = []
 
     async def server_is_back(self) -> None:
         """Waits until the API server is ready."""

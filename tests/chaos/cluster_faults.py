@@ -156,12 +156,17 @@ async def _drained(world: ClusterWorld, draw: random.Random) -> Hit:
 
 
 async def _dns_gone(world: ClusterWorld, draw: random.Random) -> Hit:
-    await world.rest.done("PATCH", _DNS, {"spec": {"replicas": 0}})
-    try:
-        seconds = await pause(draw, 5, 60)
-    finally:
-        await world.rest.done("PATCH", _DNS, {"spec": {"replicas": 1}})
+    seconds = await _without_pods(world, draw, _DNS)
     return Hit(f"for {seconds:.1f} s", _attempts(*world.alive()))
+
+
+async def _without_pods(world: ClusterWorld, draw: random.Random, deployment: str) -> float:
+    """Seconds for which a Deployment had none."""
+    await world.rest.done("PATCH", deployment, {"spec": {"replicas": 0}})
+    try:
+        return await pause(draw, 5, 60)
+    finally:
+        await world.rest.done("PATCH", deployment, {"spec": {"replicas": 1}})
 
 
 async def _network_cut(world: ClusterWorld, draw: random.Random) -> Hit:
@@ -233,12 +238,7 @@ async def _operator_stopped(world: ClusterWorld, draw: random.Random) -> Hit:
 
 
 async def _operator_away(world: ClusterWorld, draw: random.Random) -> Hit:
-    await world.rest.done("PATCH", _DEPLOYMENT, {"spec": {"replicas": 0}})
-    try:
-        seconds = await pause(draw, 5, 60)
-    finally:
-        await world.rest.done("PATCH", _DEPLOYMENT, {"spec": {"replicas": 1}})
-    return Hit(f"for {seconds:.1f} s")
+    return Hit(f"for {await _without_pods(world, draw, _DEPLOYMENT):.1f} s")
 
 
 async def _during(draw: random.Random, broken: AbstractContextManager[None], what: str, most: float) -> Hit:

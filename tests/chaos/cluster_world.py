@@ -12,7 +12,7 @@ from typing import Any
 import httpx2 as httpx
 
 from dev.settings import Settings
-from tests.chaos.memory import Sample, sample
+from tests.chaos.memory import sample
 from tests.chaos.population import Population
 from tests.chaos.story import Life, Story
 from tests.support.apiserver import binary
@@ -50,7 +50,6 @@ class ClusterWorld(Population):
     def __init__(self, rest: Rest, settings: Settings, seed: int) -> None:
         super().__init__(rest, NAMESPACES, lambda number: _drawn(seed, number))
         self.settings = settings
-        self.samples: list[Sample] = []
         self.checks = Checks()
 
     def kubectl(self, namespace: str) -> Kubectl:

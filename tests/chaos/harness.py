@@ -10,26 +10,29 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Protocol
 
-from tests.chaos.fault import Fault, Hit, NothingToHit
-from tests.chaos.memory import Growth
-from tests.chaos.story import Story
+from tests.chaos.fault import Fault, Hit, NothingToHit, schedule
+from tests.chaos.memory import Growth, growth
+from tests.chaos.population import Population
 
 _AT_ONCE = 2
 _TRIES = 20  # of a fault that finds nothing to hit
 _STUCK_SECONDS = 900.0
 
 
-class World(Protocol):
-    """What runs live in.
+@dataclass(frozen=True)
+class Pace:
+    """How long things take.
 
     Attributes:
-        wrong: what was found wrong with it.
+        first: seconds without faults.
+        most_pause: seconds between the beginnings of two faults, at most.
+        settle: seconds in which all runs end after the last fault.
     """
 
-    stories: list[Story]
-    wrong: list[str]
+    first: float
+    most_pause: float
+    settle: float
 
 
 @dataclass
@@ -78,7 +81,7 @@ class _Parts:
             self._changed.notify_all()
 
 
-class Breaker[W: World]:
+class Breaker[W: Population]:
     """Breaks things in a world, and keeps record of it in a file."""
 
     def __init__(self, world: W, seed: int, outcome: Outcome, record: Path) -> None:
@@ -131,7 +134,27 @@ class Breaker[W: World]:
 
 
 @asynccontextmanager
-async def beside(outcome: Outcome, *parts: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+async def chaos[W: Population](
+    world: W, faults: Sequence[Fault[W]], number: int, runs_at_once: int, pace: Pace, outcome: Outcome, folder: Path
+) -> AsyncIterator[None]:
+    """Breaks that many things while runs come and go, and waits until all is as it should be; after the block, in which
+    the world is still watched, all is judged that both halves have."""
+    watches = (world.follow_runs, world.find_gone, world.look_for_doubles, world.watch_the_operator)
+    async with _beside(outcome, *watches):
+        lives = [asyncio.create_task(world.populate()) for _ in range(runs_at_once)]
+        await asyncio.sleep(pace.first)
+        breaker = Breaker(world, outcome.seed, outcome, folder / "faults.jsonl")
+        await breaker.play(schedule(faults, number, outcome.seed), pace.most_pause)
+        world.end_population()
+        await _settle(world, lives, outcome, pace.settle)
+        if all(story.over for story in world.stories):
+            outcome.wrong += [f"left over: {left}" for left in await world.leftovers()]
+        yield
+        _judge(world, outcome)
+
+
+@asynccontextmanager
+async def _beside(outcome: Outcome, *parts: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
     """Does these up to the end of the block. None of them may end before."""
     tasks = [asyncio.ensure_future(part()) for part in parts]
 
@@ -150,7 +173,7 @@ async def beside(outcome: Outcome, *parts: Callable[[], Awaitable[None]]) -> Asy
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def settle(world: World, lives: Sequence[asyncio.Task[None]], outcome: Outcome, seconds: float) -> None:
+async def _settle(world: Population, lives: Sequence[asyncio.Task[None]], outcome: Outcome, seconds: float) -> None:
     """After the last fault all runs end, and are deleted, within a time."""
     _, pending = await asyncio.wait(lives, timeout=seconds)
     for life in pending:
@@ -163,8 +186,8 @@ async def settle(world: World, lives: Sequence[asyncio.Task[None]], outcome: Out
             outcome.wrong.append(f"{story.key} isn't gone {seconds:.0f} s after the last fault; {story.state}")
 
 
-def judge(world: World, outcome: Outcome) -> None:
-    """Notes how each run ended, and what is wrong about that."""
+def _judge(world: Population, outcome: Outcome) -> None:
+    """Notes how each run ended, what is wrong about that, and whether the operator grew."""
     outcome.runs = len(world.stories)
     for story in world.stories:
         outcome.ends[story.end or ("deleted" if story.by_hand else "none")] += 1
@@ -172,3 +195,6 @@ def judge(world: World, outcome: Outcome) -> None:
         for wrong in [*story.wrong, *([judged] if judged else [])]:
             outcome.wrong.append(f"{story.key} ({story.life.kind}): {wrong}; hit by {story.faults}")
     outcome.wrong += world.wrong
+    outcome.memory = growth(world.samples) if world.samples else None
+    if outcome.memory and not outcome.memory.is_flat:
+        outcome.wrong.append(f"the operator grows: {outcome.memory}")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from gymtrain_api import labels
+from tests.chaos.memory import Sample
 from tests.chaos.story import Life, Story
 from tests.support.rest import Rest
 
@@ -43,6 +44,7 @@ class Population:
 
     Attributes:
         wrong: what must not be, and is of no single run.
+        samples: of the operator's memory.
     """
 
     def __init__(self, rest: Rest, namespaces: Sequence[str], drawn: Callable[[int], Life]) -> None:
@@ -51,10 +53,15 @@ class Population:
         self.namespaces = namespaces
         self.stories: list[Story] = []
         self.wrong: list[str] = []
+        self.samples: list[Sample] = []
         self._drawn = drawn
         self._by_uid: dict[str, Story] = {}
         self._go_on = True
         self._numbers = iter(range(1, 1_000_000))
+
+    async def watch_the_operator(self) -> None:
+        """Takes samples of its memory, without end."""
+        raise NotImplementedError
 
     # ── what faults ask ──────────────────────────────────────────────────────────────────────────
 

@@ -195,6 +195,18 @@ class ApiServer:
             "current-context": "tests",
         }
 
+    def client_tls(self) -> ssl.SSLContext:
+        """Trusts this server, by whatever address."""
+        trust = ssl.create_default_context(cafile=str(self.certificate))
+        trust.check_hostname = False
+        return trust
+
+    def server_tls(self) -> ssl.SSLContext:
+        """Its own certificate, for what stands in its place or is called by it."""
+        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        tls.load_cert_chain(self.certificate, self.key)
+        return tls
+
     @property
     def is_ready(self) -> bool:
         """Whether the API server says so."""

@@ -6,14 +6,13 @@ out, breaks off in the middle of an answer, and ends watches.
 
 import asyncio
 import random
-import ssl
-import threading
-from typing import Literal, Self
+from typing import Literal
 
 import aiohttp
 from aiohttp import web
 
 from tests.support.apiserver import ApiServer, free_port
+from tests.support.own_loop import OwnLoop
 
 type Trouble = Literal["429", "500", "503", "409", "slow", "lost", "torn", "expired"]
 
@@ -24,7 +23,7 @@ _HOP_BY_HOP = {"transfer-encoding", "content-encoding", "content-length", "conne
 _WRITES = {"POST", "PUT", "PATCH", "DELETE"}
 
 
-class BrokenApi:
+class BrokenApi(OwnLoop):
     """The proxy, in a thread of its own; use as a context manager.
 
     Attributes:
@@ -32,24 +31,13 @@ class BrokenApi:
     """
 
     def __init__(self, server: ApiServer, seed: int) -> None:
+        super().__init__()
         self.port = free_port()
         self.troubled: dict[Trouble, int] = {}
         self._server = server
         self._random = random.Random(seed)
         self._trouble: Trouble | None = None
         self._share = 0.0
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="broken-api", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(30)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(30)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
 
     def begin(self, trouble: Trouble, share: float) -> None:
         """From now on that happens to this share of the requests that it can happen to."""
@@ -60,10 +48,8 @@ class BrokenApi:
         self._trouble = None
 
     async def _start(self) -> None:
-        trust = ssl.create_default_context(cafile=str(self._server.certificate))
-        trust.check_hostname = False
         self._http = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=trust, limit=0),
+            connector=aiohttp.TCPConnector(ssl=self._server.client_tls(), limit=0),
             timeout=aiohttp.ClientTimeout(total=None, connect=5),
             auto_decompress=False,
         )
@@ -71,9 +57,7 @@ class BrokenApi:
         app.router.add_route("*", "/{path:.*}", self._handle)
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.5)
         await self._runner.setup()
-        certificate = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        certificate.load_cert_chain(self._server.certificate, self._server.key)
-        await web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=certificate).start()
+        await web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=self._server.server_tls()).start()
 
     async def _stop(self) -> None:
         await self._runner.cleanup()

@@ -7,30 +7,22 @@ everything is acknowledged at once.
 """
 
 import asyncio
-import threading
-from typing import Self
+
+from tests.support.own_loop import OwnLoop
 
 
-class CuttableNetwork:
+class CuttableNetwork(OwnLoop):
     """Listens on a port of 127.0.0.1 and passes everything on to another; use as a context manager."""
 
     def __init__(self, target: int) -> None:
+        super().__init__()
         self._target = target
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="network", daemon=True)
         self._links: set[_Link] = set()
         self.is_cut = False
         self.port = 0
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(30)
-        return self
-
     def __exit__(self, *_: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(30)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        super().__exit__(*_)
         self._loop.close()
 
     def cut(self) -> None:

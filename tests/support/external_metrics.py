@@ -2,7 +2,6 @@
 or KEDA serve in a cluster."""
 
 import json
-import ssl
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Self
@@ -41,9 +40,7 @@ class ExternalMetrics:
                 """Says nothing."""
 
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(self._api.certificate, self._api.key)
-        self._http.socket = context.wrap_socket(self._http.socket, server_side=True)
+        self._http.socket = self._api.server_tls().wrap_socket(self._http.socket, server_side=True)
         threading.Thread(target=self._http.serve_forever, daemon=True).start()
         self._register(self._http.server_port)
         return self

@@ -21,12 +21,10 @@ the real ones; each process has another part, as several may test on one machine
 import asyncio
 import json
 import os
-import ssl
-import threading
 import time
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 import aiohttp
 from aiohttp import web
@@ -34,6 +32,7 @@ from aiohttp import web
 from gymtrain_api import labels, wiring
 from gymtrain_api.weight_version import WeightVersion
 from tests.support.apiserver import ApiServer
+from tests.support.own_loop import OwnLoop
 from tests.support.played import GYM_VERDICT, INFO, MAX_STEPS, OPENAPI, VERDICTS, ended, now, serving
 
 NODE = "fake"
@@ -56,15 +55,14 @@ class _Run:
     weights: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class FakeNode:
+class FakeNode(OwnLoop):
     """The node, in a thread of its own; use as a context manager."""
 
     def __init__(self, server: ApiServer, *, long_steps: int = _LONG_STEPS) -> None:
         """`long_steps` is how many steps of a second a run trains whose name starts with `long-`."""
+        super().__init__()
         self._server = server
         self.long_steps = long_steps
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="fake-node", daemon=True)
         self._tasks: dict[str, asyncio.Task[None]] = {}  # by uid of the pod
         self._removals: set[asyncio.Task[None]] = set()
         self._runs: dict[tuple[str, str], _Run] = {}
@@ -72,32 +70,17 @@ class FakeNode:
         self.selector = f"labelSelector={labels.MANAGED_BY}%3D{labels.MANAGED_BY_VALUE}"  # of the pods that it plays
         self.errors: list[str] = []
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        ready = asyncio.run_coroutine_threadsafe(self._start(), self._loop)
-        ready.result(30)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(30)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-
     async def _start(self) -> None:
-        trust = ssl.create_default_context(cafile=str(self._server.certificate))
-        trust.check_hostname = False
         self._http = aiohttp.ClientSession(
             self._server.url,
             headers={"Authorization": f"Bearer {self._server.token}"},
-            connector=aiohttp.TCPConnector(ssl=trust, limit=50),
+            connector=aiohttp.TCPConnector(ssl=self._server.client_tls(), limit=50),
         )
         kubelet = web.Application()
         kubelet.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
         self._kubelet = web.AppRunner(kubelet, access_log=None)
         await self._kubelet.setup()
-        certificate = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        certificate.load_cert_chain(self._server.certificate, self._server.key)
-        site = web.TCPSite(self._kubelet, "127.0.0.1", 0, ssl_context=certificate)
+        site = web.TCPSite(self._kubelet, "127.0.0.1", 0, ssl_context=self._server.server_tls())
         await site.start()
         assert site._server is not None
         self._port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]

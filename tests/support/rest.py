@@ -33,9 +33,7 @@ class Rest:
     @classmethod
     def of_server(cls, server: ApiServer) -> Self:
         """To an API server of the tests' own."""
-        trust = ssl.create_default_context(cafile=str(server.certificate))
-        trust.check_hostname = False
-        return cls(server.url, trust, f"Bearer {server.token}")
+        return cls(server.url, server.client_tls(), f"Bearer {server.token}")
 
     @classmethod
     def of_kubeconfig(cls) -> Self:

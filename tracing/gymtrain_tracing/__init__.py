@@ -17,11 +17,10 @@ import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
-from gymtrain_tracing.spans import OFF, Attributes, Span, Tracer, Value
+from gymtrain_tracing.spans import ENDPOINT, OFF, Attributes, Span, Tracer, Value
 
 log = logging.getLogger(__name__)
 
-ENDPOINT = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 STOP_SECONDS = 3.0  # for what has not been sent yet
 
 _tracer: Tracer = OFF

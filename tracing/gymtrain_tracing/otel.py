@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.trace import SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from gymtrain_tracing.spans import NOTHING, Attributes, Span, Value
+from gymtrain_tracing.spans import ENDPOINT, NOTHING, Attributes, Span, Value
 
 log = logging.getLogger(__name__)
 
@@ -148,7 +148,7 @@ class Told(SpanExporter):
             if not self._lost:
                 log.warning(
                     "traces can't be sent to %s; the work goes on, and spans are dropped until they can",
-                    os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "the gateway"),
+                    os.environ.get(ENDPOINT, "the gateway"),
                 )
             self._lost += len(spans)
         elif self._lost:

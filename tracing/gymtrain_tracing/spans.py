@@ -5,6 +5,9 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Protocol
 
+ENDPOINT = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
+"""The variable that says where spans are sent; without it nothing is traced."""
+
 type Value = str | bool | int | float
 type Attributes = Mapping[str, Value]
 

@@ -16,16 +16,10 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import gymtrain_tracing as tracing
-from gymtrain_broker.backends.backend import PodBackend
-from gymtrain_broker.main import BrokerProcess
-from gymtrain_broker.metrics import Metrics
-from gymtrain_broker.throttled_client import ThrottledClient
 from gymtrain_gym.server import mini_swe
-from gymtrain_kube.access import Access
 from gymtrain_tracing import otel
 from gymtrain_trainer.data.rows import Task
 from gymtrain_trainer.rollouts.group import GroupRules
@@ -33,6 +27,7 @@ from gymtrain_trainer.rollouts.process.client import RolloutProcess
 from gymtrain_trainer.rollouts.runner import RunnerSettings
 from gymtrain_trainer.rollouts.source import RolloutLimits, Sampling
 from gymtrain_trainer.weights import SyncNumbers
+from tests.support.broker import serving
 from tests.support.fake_pods import FakeCluster
 from tests.support.gym_cluster import GymCluster, free_port, model_server, resources_server, simple_agent
 from tests.support.otlp import Receiver, receiving, tree
@@ -169,20 +164,8 @@ async def _ready(http: aiohttp.ClientSession, url: str) -> bool:
 async def _broker(cluster: FakeCluster) -> AsyncIterator[str]:
     """The broker, in this process."""
     config = replace(settings(), daemon_port=cluster.daemon_port)
-    metrics = Metrics()
-    backend = PodBackend(ThrottledClient(Access(cluster.url), metrics), config)
-    async with aiohttp.ClientSession() as http:
-        process = BrokerProcess(config, backend, http, metrics)
-        server = TestServer(process.api.app(), host="127.0.0.1")
-        await server.start_server()
-        process.start()
-        try:
-            yield f"http://127.0.0.1:{server.port}"
-        finally:
-            process.controller.end_waits()
-            await server.close()
-            await process.stop()
-            await backend.close()
+    async with aiohttp.ClientSession() as http, serving(config, cluster.url, http) as url:
+        yield url
 
 
 async def _rollout(url: str) -> None:
