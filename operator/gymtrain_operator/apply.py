@@ -19,7 +19,7 @@ from gymtrain_operator.log import logger
 from gymtrain_operator.manifests.objects import digest
 from gymtrain_operator.manifests.volumes import is_kept
 from gymtrain_operator.reconcile.changes import Update
-from gymtrain_operator.reconcile.observation import Observation, Rejection, labels_of, name_of, uid_of
+from gymtrain_operator.reconcile.observation import Observation, Rejection, is_left, labels_of, name_of, uid_of
 from gymtrain_operator.reconcile.plan import Plan
 from gymtrain_operator.reconcile.writes import OwnerChange
 
@@ -194,7 +194,10 @@ async def _refuse_foreign(cluster: KubeClient, kind: Kind, manifest: Object) -> 
         live = await cluster.get(kind, manifest["metadata"]["namespace"], name)
     except NotFoundError:
         return
-    if _owners(live).isdisjoint(_owners(manifest)) and not is_kept(live, labels_of(manifest)[labels.RUN]):
+    run = labels_of(manifest)[labels.RUN]
+    if any(is_left(live, run, uid) for uid in _owners(manifest)):
+        raise ForeignObjectError(f"{kind.name} {name} of an earlier run of this name is still on its way out")
+    if _owners(live).isdisjoint(_owners(manifest)) and not is_kept(live, run):
         raise ForeignObjectError(
             f"{kind.name} {name} exists already and isn't part of this run: delete it, or give the run another name"
         )

@@ -44,6 +44,7 @@ from gymtrain_operator.reconcile.observation import (
     Run,
     is_deleting,
     is_finished,
+    is_left,
     labels_of,
     name_of,
     uid_of,
@@ -190,6 +191,7 @@ class Observer:
                 }
                 for kind, items in by_kind.items()
             },
+            leftovers=tuple(item for items in by_kind.values() for item in items if is_left(item, run.name, run.uid)),
             strays=tuple(pod for pod in by_kind["Pod"] if _is_stray(pod, run.uid, jobs)),
         )
 

@@ -304,6 +304,8 @@ async def _namespace_deleted(world: ApiWorld, draw: random.Random) -> Hit:
     for story in lost:
         story.by_hand = True
     await world.rest.done("DELETE", f"/api/v1/namespaces/{namespace}", but=(404, 409))
+    for story in world.stories:  # some were applied meanwhile
+        story.by_hand = story.by_hand or story.life.namespace == namespace
     named = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
     for _ in range(600):
         status, _ = await world.rest.ask("POST", "/api/v1/namespaces", named)

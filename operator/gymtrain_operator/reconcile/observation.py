@@ -48,10 +48,12 @@ class Children:
     """Objects that the run owns, by kind and name. Objects of others never get here.
 
     Attributes:
+        leftovers: what an earlier run of the name made, which is gone; no volumes.
         strays: trainer pods of the run's name whose Job isn't there: somebody deleted it, or it was an earlier run's.
     """
 
     by_kind: Mapping[str, Mapping[str, Object]] = field(default_factory=dict)
+    leftovers: tuple[Object, ...] = ()
     strays: tuple[Object, ...] = ()
 
     def get(self, kind: str, name: str) -> Object | None:
@@ -202,6 +204,18 @@ def is_deleting(manifest: Object) -> bool:
 def age_of(manifest: Object, now: float) -> float:
     """Returns seconds since the object was made; 0 where that isn't known."""
     return now - (to_seconds(manifest["metadata"].get("creationTimestamp")) or now)
+
+
+def is_left(manifest: Object, run: str, uid: str) -> bool:
+    """Whether an object is an earlier run's of the same name, and nobody else's. While a run of the name is there, the
+    garbage collector may never notice that the earlier one is gone. Volumes are left to it: they hold what was
+    trained."""
+    owners = manifest["metadata"].get("ownerReferences") or []
+    if len(owners) != 1 or manifest.get("kind") == "PersistentVolumeClaim":
+        return False
+    (owner,) = owners
+    of_the_name = (owner.get("kind"), owner.get("name"), owner.get("controller")) == (labels.KIND, run, True)
+    return of_the_name and owner.get("uid") != uid
 
 
 def is_finished(job: Object) -> bool:

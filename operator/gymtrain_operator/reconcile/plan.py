@@ -27,7 +27,7 @@ from gymtrain_operator.reconcile.conditions import StatedCondition, false_condit
 from gymtrain_operator.reconcile.defaulting import applied_defaults, shown
 from gymtrain_operator.reconcile.events import Event, events_between
 from gymtrain_operator.reconcile.immutable_fields import effective_spec, recorded_spec
-from gymtrain_operator.reconcile.observation import Observation
+from gymtrain_operator.reconcile.observation import Observation, is_deleting
 from gymtrain_operator.reconcile.progress import health, notice_events, shown_progress
 from gymtrain_operator.reconcile.rejections import fatal_rejection, waiting_condition
 from gymtrain_operator.reconcile.status import Facts, build, with_condition
@@ -69,7 +69,12 @@ def plan(seen: Observation, defaults: Defaults) -> Plan:
     if not (ended and lifecycle.has_ended(seen.run.status)):  # what was written of an end stays, whichever release did
         status = done.status.model_copy(update={"inference": servers.inference_status(seen, ended=ended)})
         done = replace(done, status=status)
-    return replace(done, owners=owner_changes(seen, done.status), record=record.updated_record(seen.run, done.status))
+    return replace(
+        done,
+        delete=(*done.delete, *(Deletion.of(item) for item in seen.children.leftovers if not is_deleting(item))),
+        owners=owner_changes(seen, done.status),
+        record=record.updated_record(seen.run, done.status),
+    )
 
 
 def _next(seen: Observation, defaults: Defaults) -> Plan:

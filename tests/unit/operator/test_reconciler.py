@@ -302,6 +302,42 @@ async def test_a_name_that_belongs_to_somebody_else_is_not_taken(bench: Bench) -
     assert "ConfigMap run-run exists already and isn't part of this run" in progressing["message"]
 
 
+def _of_an_earlier_run(of_kind: str, of_name: str, **owner: Any) -> dict[str, Any]:
+    earlier = {"apiVersion": labels.API_VERSION, "kind": labels.KIND, "name": "run", "uid": "earlier"}
+    meta = {"name": of_name, "namespace": "ns", "labels": labels.run_labels("run")}
+    return {"kind": of_kind, "metadata": meta | {"ownerReferences": [earlier | {"controller": True} | owner]}}
+
+
+async def test_what_the_garbage_collector_left_of_an_earlier_run_of_the_name_is_deleted(bench: Bench) -> None:
+    """It missed the end of that run where another of the name came while its watch was broken, and does no more."""
+    bench.add_run()
+    bench.cluster.put(kinds.CONFIG_MAP, _of_an_earlier_run("ConfigMap", "run-run"))
+    bench.cluster.put(kinds.SERVICE, _of_an_earlier_run("Service", "run-gym-unused"))
+    calls = await bench.reconcile()
+    assert {"DELETE ConfigMap/run-run", "DELETE Service/run-gym-unused"} <= set(calls)
+    assert calls.index("DELETE ConfigMap/run-run") < calls.index("APPLY ConfigMap/run-run")
+    owners = bench.cluster.objects["ConfigMap", "ns", "run-run"]["metadata"]["ownerReferences"]
+    assert [owner["uid"] for owner in owners] == ["run-uid"]
+
+
+@pytest.mark.parametrize("owner", [{"name": "other"}, {"kind": "Sandbox"}])
+async def test_what_another_owner_has_is_left_alone(bench: Bench, owner: dict[str, str]) -> None:
+    bench.add_run()
+    bench.cluster.put(kinds.SERVICE, _of_an_earlier_run("Service", "run-gym-unused", **owner))
+    assert not [call for call in await bench.reconcile() if call.startswith("DELETE")]
+
+
+async def test_what_of_an_earlier_run_is_still_on_its_way_out_is_waited_for(bench: Bench) -> None:
+    bench.add_run()
+    left = _of_an_earlier_run("ConfigMap", "run-run")
+    left["metadata"]["deletionTimestamp"] = "2027-01-15T08:00:00Z"
+    bench.cluster.put(kinds.CONFIG_MAP, left)
+    calls = await bench.reconcile()
+    assert not [call for call in calls if call.startswith("DELETE")]
+    progressing = next(c for c in bench.run["status"]["conditions"] if c["type"] == "Progressing")
+    assert "ConfigMap run-run of an earlier run of this name is still on its way out" in progressing["message"]
+
+
 async def test_a_labelled_object_of_somebody_else_is_neither_read_nor_deleted(bench: Bench) -> None:
     bench.add_run(suspend=True)
     meta = {"name": "x", "namespace": "ns", "labels": labels.run_labels("run")}
