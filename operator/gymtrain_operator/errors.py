@@ -1,6 +1,7 @@
 """Errors of the operator.
 
 OperatorError
+├── BadSelectorError        no label selector of namespaces
 ├── LostLeaseError          another replica may act by now
 ├── ForeignObjectError      someone else's object has a name that the run needs
 └── ProbeError              a pod of a run didn't answer, or not as agreed
@@ -12,6 +13,10 @@ What the API server answers are `gymtrain_kube.errors`.
 
 class OperatorError(Exception):
     """Base of every error that this package raises."""
+
+
+class BadSelectorError(OperatorError):
+    """What should pick the namespaces is no label selector. The process ends."""
 
 
 class LostLeaseError(OperatorError):

@@ -21,6 +21,7 @@ class Kind:
 
 
 RUN = Kind(labels.KIND, f"apis/{labels.GROUP}/{labels.VERSION}", labels.PLURAL)
+NAMESPACE = Kind("Namespace", "api/v1", "namespaces")
 POD = Kind("Pod", "api/v1", "pods")
 SERVICE = Kind("Service", "api/v1", "services")
 CONFIG_MAP = Kind("ConfigMap", "api/v1", "configmaps")

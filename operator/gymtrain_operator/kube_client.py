@@ -137,6 +137,11 @@ class KubeClient:
         items, _ = await self._ask(self._rest.list_all, _path(kind, namespace), selector, keep=keep)
         return items
 
+    async def names(self, kind: Kind, selector: str) -> tuple[frozenset[str], str]:
+        """The names of all objects of a kind of the cluster that match, and the resourceVersion to `watch` from."""
+        items, version = await self._ask(self._rest.list_all, _path(kind, None), selector, keep=_only_name)
+        return frozenset(item["name"] for item in items), version
+
     async def version(self, kind: Kind, namespace: str | None, selector: str) -> str:
         """The resourceVersion of what `list` would list now, to `watch` from."""
         return await self._ask(self._rest.version, _path(kind, namespace), selector)
@@ -242,6 +247,10 @@ class KubeClient:
             if error.retry_after is not None:
                 self._limit.rest(error.retry_after)
             raise
+
+
+def _only_name(item: Object) -> Object:
+    return {"name": item["metadata"]["name"]}
 
 
 def _path(kind: Kind, namespace: str | None, name: str = "", subresource: str = "") -> str:

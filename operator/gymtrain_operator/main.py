@@ -18,6 +18,7 @@ from gymtrain_operator.options import Options, parse
 from gymtrain_operator.probes import probing_session
 from gymtrain_operator.rate_limit import RateLimit
 from gymtrain_operator.reconciler import Reconciler
+from gymtrain_operator.selected_namespaces import SelectedNamespaces
 from gymtrain_operator.service import Service
 
 
@@ -59,8 +60,18 @@ async def _serve(options: Options, health: Health) -> None:
         async with probing_session() as session:
             observer = Observer(cluster, session, options.defaults, cache)
             reconciler = Reconciler(cluster, observer, options.defaults, full_looks=options.workers)
-            with_kueue = options.defaults.kueue
-            service = Service(cluster, reconciler, options.namespaces, health, cache, with_kueue=with_kueue)
+            selected = None
+            if options.namespace_selector:
+                selected = SelectedNamespaces(cluster, options.namespace_selector)
+            service = Service(
+                cluster,
+                reconciler,
+                options.namespaces,
+                health,
+                cache,
+                selected=selected,
+                with_kueue=options.defaults.kueue,
+            )
             await _lead(options, cluster, fence, service, health, stop)
     finally:
         heartbeats.cancel()

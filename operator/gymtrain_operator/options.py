@@ -27,6 +27,7 @@ class Options:
 
     Attributes:
         namespaces: those to look after; all where empty.
+        namespace_selector: labels of those to look after; all where empty. Not with `namespaces`.
         lease_namespace: where the Lease lives, which is the operator's own namespace; None outside of a
             cluster unless it is given.
         kube_api_qps: requests a second to the API server, in the long run.
@@ -34,6 +35,7 @@ class Options:
     """
 
     namespaces: tuple[str, ...]
+    namespace_selector: str
     defaults: Defaults
     port: int
     workers: int
@@ -63,6 +65,12 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> Options:
         action="append",
         metavar="NAMESPACE",
         help="namespace to watch; can be repeated; default: all namespaces [GYMTRAIN_NAMESPACES, separated by commas]",
+    )
+    text(
+        "--namespace-selector",
+        "GYMTRAIN_NAMESPACE_SELECTOR",
+        "",
+        "label selector of the namespaces to watch, instead of their names, such as team=research or canary",
     )
     text("--image-gym", "GYMTRAIN_IMAGE_GYM", images.gym, "default image of the Gym servers")
     text("--image-gateway", "GYMTRAIN_IMAGE_GATEWAY", images.gateway, "default image of the gateway")
@@ -172,9 +180,13 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> Options:
         cluster = parse_defaults(document, "defaults")
     except (InvalidDefaultsError, json.JSONDecodeError) as error:
         parser.error(f"--defaults: {error}")
-    namespaces = found.namespace or env.get("GYMTRAIN_NAMESPACES", "").split(",")
+    given = found.namespace or env.get("GYMTRAIN_NAMESPACES", "").split(",")
+    namespaces = tuple(dict.fromkeys(name.strip() for name in given if name.strip()))
+    if namespaces and found.namespace_selector:
+        parser.error("--namespace and --namespace-selector: give one of them")
     return Options(
-        namespaces=tuple(dict.fromkeys(name.strip() for name in namespaces if name.strip())),
+        namespaces=namespaces,
+        namespace_selector=found.namespace_selector,
         defaults=Defaults(
             gym=found.image_gym,
             gateway=found.image_gateway,

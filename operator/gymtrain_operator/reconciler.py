@@ -170,7 +170,7 @@ class Reconciler:
             try:
                 run = trimmed_run(await self._cluster.get(kinds.RUN, *key))
             except NotFoundError:
-                self._forget(key)
+                self.forget(key)
                 return None
         try:
             seen = await (self._tick(last, run) if last is not None else self._observe(key, run))
@@ -281,7 +281,8 @@ class Reconciler:
         elif seen.verdict is not None:
             memory.seen = pickle.dumps(seen, pickle.HIGHEST_PROTOCOL)
 
-    def _forget(self, key: RunKey) -> None:
+    def forget(self, key: RunKey) -> None:
+        """Drops what is known of a run that is gone, or that is no longer this operator's."""
         self._observer.forget(*key)
         self._memories.pop(key, None)
         self._ended.pop(key, None)

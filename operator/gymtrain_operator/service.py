@@ -18,6 +18,7 @@ from gymtrain_operator.kube_client import KubeClient
 from gymtrain_operator.log import logger
 from gymtrain_operator.reconciler import Reconciler
 from gymtrain_operator.run_queue import RunKey, RunQueue
+from gymtrain_operator.selected_namespaces import SelectedNamespaces
 
 RESYNC_SECONDS = 60.0
 CRD_POLL_SECONDS = 2.0
@@ -30,6 +31,9 @@ _DEBOUNCE_SECONDS = 0.15
 _ENDED_SECONDS = 300.0
 # A poll of a trainer that swallows packets takes 2 s, and must hold up nobody: there are 25 polls a second at most.
 _POLLS_AT_ONCE = 50
+# Runs of a namespace that was just labelled are waited for by somebody; thousands of ended ones must hold up nobody.
+_SELECTED_SECONDS = 2.0
+_SELECTED_PER_SECOND = 25.0
 # How long the first reconcile waits for the watches. What is read before them can't be kept.
 _FIRST_WATCH_SECONDS = 15.0
 
@@ -45,14 +49,21 @@ class Service:
         health: Health,
         cache: ChildCache | None = None,
         *,
+        selected: SelectedNamespaces | None = None,
         with_kueue: bool = False,
     ) -> None:
-        """`cache` is the one that the reconciler's observer reads; `with_kueue`: runs may wait in queues of Kueue."""
+        """
+        Args:
+            cache: the one that the reconciler's observer reads.
+            selected: those of `namespaces`, or of all, whose runs are looked after.
+            with_kueue: runs may wait in queues of Kueue.
+        """
         self._cluster = cluster
         self._cache = cache or ChildCache()
         self._cache.on_change = self.enqueue
         self._reconciler = reconciler
         self._namespaces = list(namespaces)
+        self._selected = selected
         self._health = health
         self._with_kueue = with_kueue
         self._queue = RunQueue()
@@ -65,12 +76,16 @@ class Service:
         Raises:
             ExceptionGroup: a part of the service ended in an error, and all the others were stopped.
         """
-        await self._wait_for_crd()
+        await self._wait_for_crd(stop)
+        if stop.is_set():
+            return
         self._health.ready = True
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._watch(stop)), group.create_task(self._resync())]
             following = followers(self._cluster, self._cache, self._namespaces)
             tasks += [group.create_task(one.follow()) for one in following]
+            if self._selected:
+                tasks.append(group.create_task(self._selected.follow(self._look_again)))
             watching_all = group.create_task(self._first_watches([one.began for one in following]))
             at_once = workers + _POLLS_AT_ONCE
             tasks += [watching_all, *(group.create_task(self._work(after=watching_all)) for _ in range(at_once))]
@@ -80,6 +95,8 @@ class Service:
 
     def enqueue(self, key: RunKey, resource_version: str = "", ended_as: str = "") -> None:
         """Queues a run after an event about it or about what it owns; `ended_as` is the state of one that has ended."""
+        if not self._is_ours(key):
+            return
         if ended_as and not self._reconciler.knows(key):
             self._reconciler.note_ended(key, resource_version, ended_as)
             self._queue.add(key, after=random.uniform(_DEBOUNCE_SECONDS, _ENDED_SECONDS))  # noqa: S311
@@ -93,7 +110,24 @@ class Service:
                 for one in began:
                     await one.wait()
 
+    def _is_ours(self, key: RunKey) -> bool:
+        return self._selected is None or key[0] in self._selected
+
+    async def _look_again(self, namespace: str) -> None:
+        """Looks at the runs of a namespace that is selected from now on, or forgets those of one that no longer is."""
+        for key in self._reconciler.known(namespace):
+            self._queue.add(key)
+        if self._is_ours((namespace, "")):
+            await self._list(namespace, soon=True)
+
     async def _watch(self, stop: asyncio.Event) -> None:
+        if self._selected:
+            # What kopf lists before that would be passed over.
+            began = asyncio.create_task(self._selected.began.wait())
+            stopped = asyncio.create_task(stop.wait())
+            await asyncio.wait({began, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            began.cancel()
+            stopped.cancel()
         await watching.watch(self.enqueue, self._namespaces, stop, with_kueue=self._with_kueue)
         stop.set()  # kopf takes over the handling of signals, and returns after one
 
@@ -104,12 +138,13 @@ class Service:
             # The watches begin with a list of their own.
             await asyncio.sleep(RESYNC_SECONDS)
             listed = [await self._list(namespace) for namespace in scopes]
-            if all(listed):
+            if all(listed) and (self._selected is None or self._selected.began.is_set()):
                 metrics.RESYNC_TIME.set_to_current_time()
 
-    async def _list(self, namespace: str | None) -> bool:
-        """Queues the runs of one namespace, but for those that have ended. A namespace that was deleted, or its Role,
-        must not keep the others waiting: False where the API server doesn't list it."""
+    async def _list(self, namespace: str | None, *, soon: bool = False) -> bool:
+        """Queues the runs of one namespace, but for those that are known to have ended: over half a minute, or `soon`.
+        A namespace that was deleted, or its Role, must not keep the others waiting: False where the API server doesn't
+        list it."""
         gone = self._reconciler.known(namespace)
         try:
             due = await self._cluster.versions(kinds.RUN, namespace)
@@ -117,10 +152,11 @@ class Service:
             logger().warning("resync", namespace=namespace or "all", error=str(error))
             return False
         gone -= due.keys()
+        within = max(_SELECTED_SECONDS, len(due) / _SELECTED_PER_SECOND) if soon else RESYNC_SECONDS / 2
         for key, version in due.items():
-            if not self._reconciler.is_settled(key, version):
+            if self._is_ours(key) and not self._reconciler.is_settled(key, version):
                 self._reconciler.event(key, version)
-                self._queue.add(key, after=random.uniform(0.01, RESYNC_SECONDS / 2))  # noqa: S311
+                self._queue.add(key, after=random.uniform(0.01, within))  # noqa: S311
         for key in gone:  # the event of its end was lost
             self._queue.add(key)
         return True
@@ -142,6 +178,9 @@ class Service:
         Raises:
             LostLeaseError: another replica may act by now.
         """
+        if not self._is_ours(key):
+            self._reconciler.forget(key)
+            return
         wait = self._not_before.pop(key, 0.0) - time.monotonic()
         if wait > 0:  # an event came meanwhile
             self._pause(key, wait)
@@ -177,10 +216,11 @@ class Service:
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         return float(min(_FIRST_RETRY_SECONDS * 2 ** min(failures - 1, 10), _MAX_RETRY_SECONDS))
 
-    async def _wait_for_crd(self) -> None:
-        """Waits until the API server knows GymTrainingRuns: kopf looks for the kinds once, at its start."""
+    async def _wait_for_crd(self, stop: asyncio.Event) -> None:
+        """Waits until the API server knows GymTrainingRuns, or until `stop`: kopf looks for the kinds once, at its
+        start."""
         said = False
-        while True:
+        while not stop.is_set():
             try:
                 if await self._cluster.knows_runs():
                     return
@@ -189,4 +229,6 @@ class Service:
             if not said:
                 logger().info("waiting for the CustomResourceDefinition of GymTrainingRun")
                 said = True
-            await asyncio.sleep(CRD_POLL_SECONDS)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CRD_POLL_SECONDS):
+                    await stop.wait()

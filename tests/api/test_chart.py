@@ -40,7 +40,16 @@ def test_lint_finds_nothing() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("value", ["replicas=1", "replicas=2", "watchNamespaces={NAMESPACE}", "crds.install=false"])
+_SETTINGS = [
+    "replicas=1",
+    "replicas=2",
+    "watchNamespaces={NAMESPACE}",
+    "namespaceSelector.matchLabels.team=a",
+    "crds.install=false",
+]
+
+
+@pytest.mark.parametrize("value", _SETTINGS)
 def test_the_api_server_accepts_the_manifests(kubectl: Kubectl, value: str) -> None:
     manifests = render(value.replace("NAMESPACE", kubectl.namespace), namespace=kubectl.namespace)
     kubectl.run(
@@ -79,6 +88,29 @@ def test_both_modes_grant_the_same_rules() -> None:
     roles = _of_kind(render("watchNamespaces={team}"), "Role")
     (role,) = [r for r in roles if r["metadata"]["namespace"] == "team"]
     assert role["rules"] == cluster["rules"]
+
+
+def test_a_selector_of_namespaces_is_passed_on_as_kubectl_writes_it_and_gives_the_right_to_list_them() -> None:
+    rules = [
+        "namespaceSelector.matchLabels.a=one",
+        "namespaceSelector.matchExpressions[0].key=b",
+        "namespaceSelector.matchExpressions[0].operator=NotIn",
+        "namespaceSelector.matchExpressions[0].values={x,y}",
+        "namespaceSelector.matchExpressions[1].key=c",
+        "namespaceSelector.matchExpressions[1].operator=Exists",
+        "namespaceSelector.matchExpressions[2].key=d",
+        "namespaceSelector.matchExpressions[2].operator=DoesNotExist",
+    ]
+    manifests = render(*rules)
+    arguments = _pod(manifests)["spec"]["containers"][0]["args"]
+    assert "--namespace-selector=a=one,b notin (x,y),c,!d" in arguments
+
+    def lists(manifests: list[Manifest]) -> bool:
+        (role,) = [r for r in _of_kind(manifests, "ClusterRole") if r["metadata"]["name"] == "gymtrain-operator"]
+        return {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["list", "watch"]} in role["rules"]
+
+    assert lists(manifests)
+    assert not lists(render())
 
 
 @pytest.fixture
@@ -376,6 +408,8 @@ def test_replicas_go_to_different_nodes_where_they_can() -> None:
         ("metrics.runs.roles={gym}", "/metrics/runs/roles/0"),
         ("metrics.prometheusRule.runbookUrl=docs.example.com", "/metrics/prometheusRule/runbookUrl"),
         ("watchNamespaces={Team_A}", "/watchNamespaces/0"),
+        ("imageRegistry=r/,watchNamespaces={a},namespaceSelector.matchLabels.b=c", "set one of them"),
+        ("namespaceSelector.team=a", "/namespaceSelector"),
         ("lease.durationSeconds=15s", "/lease/durationSeconds"),
         ("lease.renewDeadlineSeconds=0", "/lease/renewDeadlineSeconds"),
     ],

@@ -3,12 +3,17 @@
 import json
 import signal
 import threading
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 
+import pytest
+
 from tests.api.conftest import OPERATOR_NAMESPACE
 from tests.support.apiserver import ApiServer, binary
+from tests.support.chart import CHART
+from tests.support.install import token_of_chart
 from tests.support.kubectl import PATIENCE, Kubectl, eventually
 from tests.support.operator import OperatorProcess
 from tests.support.specs import smallest_run
@@ -25,6 +30,13 @@ def _get(process: OperatorProcess, path: str) -> int:
         return error.code
     except OSError:
         return 0
+
+
+@pytest.fixture(scope="module")
+def selecting_kubeconfig(cluster: ApiServer, operator_kubeconfig: Path) -> Path:
+    """The rights of a release with a namespaceSelector."""
+    values = ("namespaceSelector.matchLabels.gymtrain=canary", "crds.install=false", "admissionPolicy.create=false")
+    return cluster.kubeconfig_for("canary", token_of_chart(cluster, CHART, *values, release="canary"))
 
 
 def test_it_ends_in_peace_when_it_is_told_to(operator_kubeconfig: Path, tmp_path: Path) -> None:
@@ -63,6 +75,47 @@ def test_runs_of_other_namespaces_are_left_alone(runs: Kubectl, operator_kubecon
         assert "status" not in found
 
 
+def test_runs_are_looked_after_where_the_namespace_has_the_labels(
+    runs: Kubectl, selecting_kubeconfig: Path, tmp_path: Path
+) -> None:
+    """And as long as it has them."""
+
+    def label(to: str) -> None:
+        runs.run("label", "--overwrite", "namespace", runs.namespace, to)
+
+    def bad_one(name: str) -> None:
+        run = smallest_run(name)
+        run["spec"]["data"] = {"train": [{"source": "gym://data/example.jsonl"}]}
+        runs.apply(run)
+
+    def shown() -> bool:
+        return any(f'namespace="{runs.namespace}"' in name for name in process.metrics())
+
+    with OperatorProcess(selecting_kubeconfig, tmp_path / "log", "--namespace-selector=gymtrain=canary") as process:
+        bad_one("bad-before")
+        label("gymtrain=stable")
+        time.sleep(3)
+        assert "status" not in runs.get("gtr", "bad-before")
+        label("gymtrain=canary")
+        runs.wait_condition("bad-before", "Failed", PATIENCE)
+        eventually(shown, "the run is among the metrics", PATIENCE, every=0.2)
+
+        label("gymtrain-")
+        eventually(lambda: not shown(), "the run is forgotten", PATIENCE, every=0.2)
+        bad_one("bad-after")
+        time.sleep(3)
+        assert "status" not in runs.get("gtr", "bad-after")
+
+
+def test_a_selector_that_is_none_ends_the_operator_with_the_reason(selecting_kubeconfig: Path, tmp_path: Path) -> None:
+    process = OperatorProcess(selecting_kubeconfig, tmp_path / "log", "--namespace-selector=a in b")
+    process.launch()
+    assert process.process.wait(PATIENCE) == 1
+    said = (tmp_path / "log").read_text()
+    assert "--namespace-selector=a in b: " in said
+    assert "unable to parse requirement" in said
+
+
 def test_it_waits_for_the_resource_definition(tmp_path: Path) -> None:
     with ApiServer(tmp_path) as server:
         process = OperatorProcess(server.kubeconfig, tmp_path / "operator.log")
@@ -77,3 +130,12 @@ def test_it_waits_for_the_resource_definition(tmp_path: Path) -> None:
         finally:
             starting.join(PATIENCE)
             process.stop(signal.SIGTERM)
+
+
+def test_it_ends_while_it_waits_for_the_resource_definition(tmp_path: Path) -> None:
+    with ApiServer(tmp_path) as server:
+        process = OperatorProcess(server.kubeconfig, tmp_path / "operator.log")
+        process.launch()
+        eventually(lambda: _get(process, "/readyz") == 503, "it says that it isn't ready", PATIENCE, every=0.2)
+        process.process.send_signal(signal.SIGTERM)
+        assert process.process.wait(PATIENCE) == 0

@@ -11,7 +11,6 @@ ROOT = Path(__file__).parents[2]
 CRD = ROOT / "crds" / "gymtrain.dev_gymtrainingruns.yaml"
 DEFAULTS_CRD = ROOT / "crds" / "gymtrain.dev_gymtrainingdefaults.yaml"
 OPERATOR_NAMESPACE = "gymtrain-system"
-_OPERATOR = "gymtrain-operator"
 
 
 def install_crd(server: ApiServer, crd: Path = CRD) -> None:
@@ -23,12 +22,14 @@ def install_crd(server: ApiServer, crd: Path = CRD) -> None:
     eventually(lambda: admin.run(*wait, check=False), "the CRD is established", PATIENCE)
 
 
-def token_of_chart(server: ApiServer, chart: Path = CHART) -> str:
-    """Applies the rights that a chart gives its operator, in the namespace that is there for it. Returns a new token of
-    its ServiceAccount."""
+def token_of_chart(server: ApiServer, chart: Path = CHART, *sets: str, release: str = "gymtrain") -> str:
+    """Applies the rights that a release of a chart gives its operator, in the namespace that is there for it. Returns a
+    new token of its ServiceAccount. `sets` are values, as `render` has them."""
     admin = Kubectl(str(server.kubeconfig), OPERATOR_NAMESPACE, binary("kubectl"))
     kinds = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
-    admin.apply(*(m for m in render(namespace=OPERATOR_NAMESPACE, chart=chart) if m["kind"] in kinds))
-    answer = admin.run("create", "token", _OPERATOR, "--duration=12h", "-o", "json")
+    manifests = render(*sets, namespace=OPERATOR_NAMESPACE, chart=chart, release=release)
+    admin.apply(*(m for m in manifests if m["kind"] in kinds))
+    (account,) = (m["metadata"]["name"] for m in manifests if m["kind"] == "ServiceAccount")
+    answer = admin.run("create", "token", account, "--duration=12h", "-o", "json")
     token: str = json.loads(answer)["status"]["token"]
     return token

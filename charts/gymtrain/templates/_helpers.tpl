@@ -39,6 +39,27 @@ gymtrain's names, so a name without a registry is refused; the tag `dev` means t
 {{ $root.Values.imageRegistry }}{{ $image }}
 {{- end -}}
 
+{{/* namespaceSelector as kubectl writes selectors: a=b,c in (d,e). Empty: there is none. */}}
+{{- define "gymtrain.namespaceSelector" -}}
+{{- $parts := list -}}
+{{- range $key, $value := .Values.namespaceSelector.matchLabels -}}
+{{- $parts = append $parts (printf "%s=%s" $key $value) -}}
+{{- end -}}
+{{- range .Values.namespaceSelector.matchExpressions -}}
+{{- if eq .operator "Exists" -}}
+{{- $parts = append $parts .key -}}
+{{- else if eq .operator "DoesNotExist" -}}
+{{- $parts = append $parts (printf "!%s" .key) -}}
+{{- else -}}
+{{- $parts = append $parts (printf "%s %s (%s)" .key (lower .operator) (join "," (required "namespaceSelector: In and NotIn need values" .values))) -}}
+{{- end -}}
+{{- end -}}
+{{- if and $parts .Values.watchNamespaces -}}
+{{- fail "watchNamespaces and namespaceSelector: set one of them" -}}
+{{- end -}}
+{{- join "," $parts -}}
+{{- end -}}
+
 {{/* An image of the runs' pods: (list $ "gym"). */}}
 {{- define "gymtrain.runImage" -}}
 {{- $root := index . 0 -}}

@@ -47,6 +47,14 @@ def test_what_sandboxes_may_ask_for_has_one_form(capsys: pytest.CaptureFixture[s
     assert "must be as cpu=8" in capsys.readouterr().err
 
 
+def test_namespaces_have_names_or_labels(capsys: pytest.CaptureFixture[str]) -> None:
+    assert parse(["--namespace-selector=team in (a, b)"], {}).namespace_selector == "team in (a, b)"
+    assert parse([], {"GYMTRAIN_NAMESPACE_SELECTOR": "canary"}).namespace_selector == "canary"
+    with pytest.raises(SystemExit):
+        parse(["--namespace=a", "--namespace-selector=canary"], {})
+    assert "give one of them" in capsys.readouterr().err
+
+
 def test_without_namespaces_all_are_looked_after() -> None:
     assert parse([], {}).namespaces == ()
 

@@ -1,9 +1,10 @@
 """The running operator: what it looks at, and what keeps it alive."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from itertools import islice
+from unittest.mock import AsyncMock, Mock
 
 import aiohttp
 import pytest
@@ -12,9 +13,9 @@ from gymtrain_api import labels
 from gymtrain_kube.errors import KubeError, RejectedError, UnreachableError
 from gymtrain_kube.objects import Object
 from gymtrain_operator import health as health_module
-from gymtrain_operator import kinds, watching
+from gymtrain_operator import kinds, metrics, selected_namespaces, watching
 from gymtrain_operator import service as service_module
-from gymtrain_operator.errors import LostLeaseError
+from gymtrain_operator.errors import BadSelectorError, LostLeaseError
 from gymtrain_operator.health import Health
 from gymtrain_operator.kinds import Kind
 from gymtrain_operator.kube_client import KubeClient
@@ -22,6 +23,7 @@ from gymtrain_operator.leadership import Leadership
 from gymtrain_operator.observe import Observer
 from gymtrain_operator.reconciler import Reconciler
 from gymtrain_operator.run_queue import RunKey
+from gymtrain_operator.selected_namespaces import SelectedNamespaces
 from gymtrain_operator.service import Service
 from gymtrain_operator.watching import ended_as
 from tests.support.fake_kube_client import FakeKubeClient
@@ -170,6 +172,106 @@ async def test_a_run_whose_deletion_nobody_told_is_forgotten(session: aiohttp.Cl
     assert await asyncio.wait_for(service._queue.take(), 1) == ("ns", "run")
     await reconciler.reconcile(("ns", "run"))
     assert reconciler.known(None) == set()
+
+
+class _Labelled(FakeKubeClient):
+    """Its namespaces that match, and what is told of them later."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self.matching = frozenset(names)
+        self.news: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+        self.refusals: list[KubeError] = []
+
+    async def names(self, kind: Kind, selector: str) -> tuple[frozenset[str], str]:
+        if self.refusals:
+            raise self.refusals.pop()
+        return self.matching, "1"
+
+    async def watch(
+        self, kind: Kind, namespace: str | None, selector: str, version: str
+    ) -> AsyncGenerator[tuple[str, Object]]:
+        yield "BOOKMARK", {"metadata": {"resourceVersion": "2"}}
+        while True:
+            event, name = await self.news.get()
+            yield event, {"metadata": {"name": name}}
+
+
+@asynccontextmanager
+async def _selecting(cluster: _Labelled, session: aiohttp.ClientSession) -> AsyncIterator[tuple[Service, Reconciler]]:
+    """A service that knows the namespaces."""
+    selected = SelectedNamespaces(cluster, "canary")
+    reconciler = Reconciler(cluster, Observer(cluster, session, DEFAULTS), DEFAULTS, lambda: 1_800_000_000.0)
+    service = Service(cluster, reconciler, [], Health(), selected=selected)
+    following = asyncio.create_task(selected.follow(service._look_again))
+    await asyncio.wait_for(selected.began.wait(), 10)
+    yield service, reconciler
+    following.cancel()
+
+
+async def test_runs_of_namespaces_without_the_labels_are_passed_over(session: aiohttp.ClientSession) -> None:
+    cluster = _Labelled("ours")
+    cluster.put(kinds.RUN, _ended("run"))
+    async with _selecting(cluster, session) as (service, reconciler):
+        service.enqueue(("ns", "run"), "7")
+        assert await service._list(None)
+        await service._reconcile(("ns", "run"))  # what waited when the labels went
+        assert (service._queue._timers, reconciler.known(None)) == ({}, set())
+        service.enqueue(("ours", "run"), "7")
+        assert list(service._queue._timers) == [("ours", "run")]
+
+
+async def test_a_namespace_that_gets_the_labels_has_its_runs_looked_at_and_one_that_loses_them_has_them_forgotten(
+    session: aiohttp.ClientSession,
+) -> None:
+    cluster = _Labelled()
+    cluster.put(kinds.RUN, _ended("run"))
+    async with _selecting(cluster, session) as (service, reconciler):
+        work = asyncio.create_task(service._work())
+        cluster.news.put_nowait(("ADDED", "ns"))
+        async with asyncio.timeout(10):
+            while not reconciler.knows(("ns", "run")):  # noqa: ASYNC110  it has no event
+                await asyncio.sleep(0.01)
+            cluster.news.put_nowait(("MODIFIED", "ns"))
+            cluster.news.put_nowait(("DELETED", "ns"))
+            while reconciler.knows(("ns", "run")):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        work.cancel()
+
+
+async def test_who_may_not_list_namespaces_tries_again(
+    session: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selected_namespaces, "_PAUSE_SECONDS", 0.01)
+    cluster = _Labelled("ns")
+    cluster.refusals = [RejectedError("namespaces is forbidden", final=False), UnreachableError("late")]
+    async with _selecting(cluster, session) as (service, _):
+        assert service._is_ours(("ns", "run"))
+
+
+async def test_an_operator_that_does_not_know_its_namespaces_does_not_say_that_it_looked_at_all_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The alert GymtrainOperatorStuck stands on it."""
+    monkeypatch.setattr(service_module, "RESYNC_SECONDS", 0.01)
+    monkeypatch.setattr(metrics, "RESYNC_TIME", told := Mock())
+    cluster = _Labelled()
+    selected = SelectedNamespaces(cluster, "canary")
+    service = Service(cluster, _Recorder(), [], Health(), selected=selected)
+    resync = asyncio.create_task(service._resync())
+    await asyncio.sleep(0.05)
+    assert not told.set_to_current_time.called
+    selected.began.set()
+    await asyncio.sleep(0.05)
+    resync.cancel()
+    assert told.set_to_current_time.called
+
+
+async def test_what_is_no_selector_ends_the_process() -> None:
+    cluster = _Labelled()
+    cluster.refusals = [RejectedError("unable to parse requirement", final=True)]
+    with pytest.raises(BadSelectorError, match="--namespace-selector=a in b: unable to parse"):
+        await SelectedNamespaces(cluster, "a in b").follow(AsyncMock())
 
 
 class _Busy(Reconciler):
