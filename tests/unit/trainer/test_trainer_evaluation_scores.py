@@ -54,6 +54,18 @@ def test_the_interval_is_that_of_the_mean_over_tasks() -> None:
     assert (alone.reward_low, alone.reward_high) == (None, None)
 
 
+@pytest.mark.parametrize(
+    ("passed", "low", "high"),
+    [(0, 0.0, 0.0566), (1, 0.0028, 0.0833), (62, 0.8930, 0.9914), (64, 0.9434, 1.0)],  # of statsmodels, "wilson"
+)
+def test_where_tasks_pass_or_fail_the_interval_stays_between_them_and_has_a_width(
+    passed: int, low: float, high: float
+) -> None:
+    tasks = [TaskEnds("math", ended(float(number < passed))) for number in range(64)]
+    total = rows(*tasks, samples=1)[0]
+    assert (total.reward_low, total.reward_high) == (pytest.approx(low, abs=1e-4), pytest.approx(high, abs=1e-4))
+
+
 def test_environments_have_rows_of_their_own() -> None:
     total, math_row, tools = rows(
         TaskEnds("tools", ended(0.0, 0.0, tokens=30)), TaskEnds("math", ended(1.0, 0.5, tokens=10))

@@ -2,9 +2,10 @@
 
 The unit is the task: rollouts of one task are alike, so more of them are not as many independent observations. Each
 task counts once, with the mean of its scored rollouts; the interval is that of the mean over tasks, by the normal
-approximation (Miller 2024, arXiv 2411.00640, section 2: standard errors clustered by question). pass@k is the unbiased
-estimator of Chen et al. 2021 (arXiv 2107.03374, section 2.1), `1 - C(n - c, k) / C(n, k)` of n scored rollouts of which
-c pass; a task with fewer than k scored rollouts is not in it.
+approximation (Miller 2024, arXiv 2411.00640, section 2: standard errors clustered by question). Where each task has 0
+or 1 it is Wilson's (1927, JASA 22:158): the approximation goes beyond them, and has no width where all are alike.
+pass@k is the unbiased estimator of Chen et al. 2021 (arXiv 2107.03374, section 2.1), `1 - C(n - c, k) / C(n, k)` of n
+scored rollouts of which c pass; a task with fewer than k scored rollouts is not in it.
 
 A rollout that failed has no reward, and is in no mean, unless spec.rollout.onFailure makes it 0.
 """
@@ -145,7 +146,7 @@ def _row(
     ]
     means = [statistics.fmean(of_task) for of_task in rewards]
     reward = statistics.fmean(means) if means else None
-    half = _Z * statistics.stdev(means) / math.sqrt(len(means)) if len(means) > 1 else None
+    low, high = _interval(means)
     passes = [(len(of_task), sum(one >= pass_reward for one in of_task)) for of_task in rewards]
     known = [rollout for rollout in rollouts if rollout.tokens is not None]
     failed = [rollout for rollout in rollouts if rollout.failure]
@@ -159,8 +160,8 @@ def _row(
         zeroed=sum(one.zeroed for one in failed),
         failures=", ".join(f"{kind} {n}" for kind, n in sorted(Counter(one.failure for one in failed).items())),
         reward=_rounded(reward),
-        reward_low=_rounded(reward - half) if reward is not None and half is not None else None,
-        reward_high=_rounded(reward + half) if reward is not None and half is not None else None,
+        reward_low=_rounded(low),
+        reward_high=_rounded(high),
         pass_1=_mean(pass_at(1, n, c) for n, c in passes),
         pass_k=_mean(pass_at(samples, n, c) for n, c in passes if n >= samples),
         k=samples,
@@ -169,6 +170,21 @@ def _row(
         seconds=round(seconds, 3),
         time=round(now, 3),
     )
+
+
+def _interval(means: Sequence[float]) -> tuple[float, float] | tuple[None, None]:
+    """The 95 % interval of the mean over tasks; none of fewer than two."""
+    n = len(means)
+    if n < 2:
+        return None, None
+    mean = statistics.fmean(means)
+    if set(means) <= {0.0, 1.0}:
+        shift = _Z**2 / (2 * n)
+        half = _Z * math.sqrt(mean * (1 - mean) / n + (_Z / (2 * n)) ** 2)
+        scale = 1 + _Z**2 / n
+        return max((mean + shift - half) / scale, 0.0), min((mean + shift + half) / scale, 1.0)
+    half = _Z * statistics.stdev(means) / math.sqrt(n)
+    return mean - half, mean + half
 
 
 def _mean(values: Iterable[float]) -> float | None:
