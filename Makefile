@@ -144,6 +144,12 @@ test-kueue: ## Runs in queues with Kueue's controller, built on first use (five 
 	dev/run binaries crds-kueue kueue
 	$(RUN) pytest tests/api/test_queueing.py -m api $(PYTEST_ARGS)
 
+.PHONY: test-gang-scheduling
+test-gang-scheduling: ## Runs whose pods are placed together, with the scheduler of scheduler-plugins, built on first use; not part of `make test`
+	dev/run binaries
+	dev/run binaries crds-scheduler-plugins scheduler-plugins
+	$(RUN) pytest tests/api/test_gang_scheduling.py -m api $(PYTEST_ARGS)
+
 FAILOVER_ROUNDS ?= 200
 FAILOVER_ARGS ?=
 .PHONY: test-failover

@@ -111,6 +111,11 @@ def workload(run: str) -> str:
     return f"gymtrainingrun-{run}"
 
 
+def pod_group(run: str) -> str:
+    """PodGroup of the pods that are scheduled together."""
+    return f"{run}-gang"
+
+
 def sandbox(run: str, suffix: str) -> str:
     """Pod of one sandbox."""
     return f"{run}-sb-{suffix}"

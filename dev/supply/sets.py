@@ -62,6 +62,8 @@ _CONTAINERD = "containerd"
 _PEERS = "peers"
 _LWS = "lws"
 _KUEUE = "kueue"
+_KUBERAY = "kuberay"
+_SCHEDULER_PLUGINS = "scheduler-plugins"
 NVIDIA = "nvidia"
 SETS = (
     # First, so that images can be built while the rest is compiled.
@@ -174,6 +176,25 @@ SETS = (
         _KUEUE,
         {"kueue": "sigs.k8s.io/kueue/cmd/kueue"},
         documents={"kueue-webhooks.yaml": ["sigs.k8s.io/kueue//config/components/webhook/manifests.yaml"]},
+        lazy=True,
+    ),
+    BinarySet(
+        "crds-scheduler-plugins",
+        {},
+        module=_SCHEDULER_PLUGINS,
+        documents={"pod-groups.yaml": ["sigs.k8s.io/scheduler-plugins//manifests/coscheduling/crd.yaml"]},
+        lazy=True,
+    ),
+    BinarySet(
+        _SCHEDULER_PLUGINS,
+        {"scheduler-plugins": "sigs.k8s.io/scheduler-plugins/cmd/scheduler"},
+        lazy=True,
+    ),
+    # For benchmarks beside it.
+    BinarySet(
+        _KUBERAY,
+        {"ray-operator": "github.com/ray-project/kuberay/ray-operator"},
+        documents={"kuberay.yaml": ["github.com/ray-project/kuberay/ray-operator//config/crd/bases/*.yaml"]},
         lazy=True,
     ),
 )

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from gymtrain_api import kueue, labels, leader_worker_set
+from gymtrain_api import coscheduling, kueue, labels, leader_worker_set
 from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_kube.errors import ConflictError, NotFoundError, RejectedError
 from gymtrain_operator import kinds, metrics
@@ -31,7 +31,11 @@ _FIRST = {kinds.CONFIG_MAP.name, kinds.VOLUME_CLAIM.name, kinds.NETWORK_POLICY.n
 # Written once, so plain creation does, and it fails by itself where the name is taken.
 _WRITTEN_ONCE = (kinds.POD, kinds.JOB, kinds.VOLUME_CLAIM, kinds.SANDBOX_POOL, kinds.WORKLOAD)
 _CREATED = {kind.name for kind in _WRITTEN_ONCE} | _CREATED_ONLY
-_OF_OTHERS = {kinds.LEADER_WORKER_SET: leader_worker_set.INSTALL, kinds.WORKLOAD: kueue.INSTALL}
+_OF_OTHERS = {
+    kinds.LEADER_WORKER_SET: leader_worker_set.INSTALL,
+    kinds.POD_GROUP: coscheduling.INSTALL,
+    kinds.WORKLOAD: kueue.INSTALL,
+}
 _TOKEN_BYTES = 32
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gymtrain_api import agent_sandbox, kueue, labels, leader_worker_set
+from gymtrain_api import agent_sandbox, coscheduling, kueue, labels, leader_worker_set
 from gymtrain_kube.objects import Object as Object
 
 
@@ -49,6 +49,9 @@ AGENT_SANDBOX = (SANDBOX_CLAIM, SANDBOX_POOL, SANDBOX_TEMPLATE)
 # LWS's, likewise.
 LEADER_WORKER_SET = Kind(leader_worker_set.KIND, leader_worker_set.PATH.strip("/"), leader_worker_set.PLURAL)
 
+# That of scheduler-plugins, likewise.
+POD_GROUP = Kind(coscheduling.KIND, coscheduling.PATH.strip("/"), coscheduling.PLURAL)
+
 # Kueue's, likewise. Of the cluster: what a Workload's flavors and priority mean.
 WORKLOAD = Kind(kueue.WORKLOAD, kueue.PATH.strip("/"), kueue.WORKLOADS)
 RESOURCE_FLAVOR = Kind(kueue.FLAVOR, kueue.PATH.strip("/"), kueue.FLAVORS)
@@ -61,4 +64,5 @@ CHILDREN = (POD, SERVICE, CONFIG_MAP, VOLUME_CLAIM, DEPLOYMENT, JOB, NETWORK_POL
 # Created and never read: the operator has no right to look at a Secret, and no need to look at the others. Owner
 # references collect them.
 CREATED_ONLY = (SECRET, SERVICE_ACCOUNT, ROLE, ROLE_BINDING, DISRUPTION_BUDGET)
-BY_NAME = {kind.name: kind for kind in (*CHILDREN, *CREATED_ONLY, *AGENT_SANDBOX, LEADER_WORKER_SET, WORKLOAD)}
+_OPTIONAL = (*AGENT_SANDBOX, LEADER_WORKER_SET, POD_GROUP, WORKLOAD)
+BY_NAME = {kind.name: kind for kind in (*CHILDREN, *CREATED_ONLY, *_OPTIONAL)}

@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 from pydantic import BaseModel
 
-from gymtrain_api import labels, leader_worker_set, names
+from gymtrain_api import coscheduling, labels, leader_worker_set, names
 from gymtrain_api.pods import phase
 from gymtrain_api.record import read_record
 from gymtrain_api.runs import InvalidRunError, parse_spec, parse_status
@@ -174,6 +174,8 @@ class Observer:
         by_kind = cached if cached is not None else await self._list(run)
         if _may_have_groups(run):
             by_kind |= await self._optional([kinds.LEADER_WORKER_SET], run)
+        if self._defaults.gang_scheduler:
+            by_kind |= await self._optional([kinds.POD_GROUP], run)
         if may_be_queued(run):
             by_kind[kinds.WORKLOAD.name] = await self._queues.workloads(run)
         if _sweeps(run):
@@ -266,6 +268,9 @@ class Observer:
         if _may_have_groups(run) and not await self._cluster.serves([kinds.LEADER_WORKER_SET]):
             lack = f"the cluster does not serve {leader_worker_set.KIND} of {leader_worker_set.API_VERSION}"
             found.append(f"spec.inference.nodes: {lack}: {leader_worker_set.INSTALL}")
+        if self._defaults.gang_scheduler and not await self._cluster.serves([kinds.POD_GROUP]):
+            lack = f"the cluster does not serve {coscheduling.KIND} of {coscheduling.API_VERSION}"
+            found.append(f"gangScheduling.schedulerName: {lack}: {coscheduling.INSTALL}")
         found += await self._queues.missing(run)
         return tuple(dict.fromkeys(found))
 

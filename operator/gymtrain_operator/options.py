@@ -129,6 +129,12 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> Options:
         default=_is_on(env.get("GYMTRAIN_KUEUE")),
         help="the operator has the right to use Kueue's Workloads, so runs can wait in its queues [GYMTRAIN_KUEUE]",
     )
+    text(
+        "--gang-scheduler",
+        "GYMTRAIN_GANG_SCHEDULER",
+        "",
+        "name of a scheduler with the coscheduling plugin: it places a run's trainer and vLLM together or not at all",
+    )
     text("--port", "GYMTRAIN_PORT", "8080", "port of /metrics, /healthz and /readyz")
     text(
         "--workers",
@@ -201,6 +207,7 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> Options:
             image_volumes=found.image_volumes,
             sandbox_max_resources=_max_resources(parser, found.sandbox_max_resources),
             kueue=found.kueue,
+            gang_scheduler=found.gang_scheduler,
             operator_namespace=found.lease_namespace,
             scrapers=scrapers,
             cluster=cluster,

@@ -8,6 +8,7 @@ plan see trimmed objects only, and miss it.
 from collections.abc import Mapping
 from typing import Any
 
+from gymtrain_api import coscheduling
 from gymtrain_operator import kinds
 from gymtrain_operator.kinds import Kind, Object
 from gymtrain_operator.manifests.config_maps import PREFLIGHT_KEY, RUN_KEY
@@ -52,20 +53,25 @@ _GROUP_WRITERS: _Shape = {
     "fieldsV1": {"f:spec": {"f:leaderWorkerTemplate": {}}},
 }
 # The images that a run without a record of them has used so far, as `reconcile.upgrades` asks.
-_IMAGES: _Shape = {"spec": {"containers": {"name": None, "image": None, "env": {"name": None, "value": None}}}}
+_IMAGES: dict[str, _Shape] = {
+    "spec": {"containers": {"name": None, "image": None, "env": {"name": None, "value": None}}}
+}
+# And whether its pods are placed together.
+_SERVERS: _Shape = _IMAGES | {"metadata": {"labels": {coscheduling.POD_GROUP_LABEL: None}}}
 _SHAPES: Mapping[str, _Shape] = {
     kinds.POD.name: _POD | {"metadata": _METADATA},
     kinds.DEPLOYMENT.name: {
         "metadata": _METADATA | {"managedFields": _WRITERS},
-        "spec": {"replicas": None, "template": _IMAGES},
+        "spec": {"replicas": None, "template": _SERVERS},
         "status": None,
     },
     kinds.LEADER_WORKER_SET.name: {
         "metadata": _METADATA | {"managedFields": _GROUP_WRITERS},
-        "spec": {"replicas": None, "leaderWorkerTemplate": {"leaderTemplate": _IMAGES}},
+        "spec": {"replicas": None, "leaderWorkerTemplate": {"leaderTemplate": _SERVERS}},
         "status": None,
     },
     kinds.JOB.name: {"metadata": _METADATA, "spec": {"template": _IMAGES}, "status": None},
+    kinds.POD_GROUP.name: {"metadata": _METADATA, "spec": {"minMember": None}},
     kinds.RESOURCE_QUOTA.name: {"metadata": _METADATA, "spec": {"hard": None}},
     kinds.WORKLOAD.name: {
         "metadata": _METADATA,

@@ -113,6 +113,16 @@ def test_a_selector_of_namespaces_is_passed_on_as_kubectl_writes_it_and_gives_th
     assert not lists(render())
 
 
+def test_who_places_pods_together_gives_the_right_to_make_groups() -> None:
+    manifests = render("gangScheduling.schedulerName=gangs")
+    assert "--gang-scheduler=gangs" in _pod(manifests)["spec"]["containers"][0]["args"]
+    verbs = ["get", "list", "create", "patch", "delete"]
+    rule = {"apiGroups": ["scheduling.x-k8s.io"], "resources": ["podgroups"], "verbs": verbs}
+    for found, there in ((manifests, True), (render(), False)):
+        (role,) = [r for r in _of_kind(found, "ClusterRole") if r["metadata"]["name"] == "gymtrain-operator"]
+        assert (rule in role["rules"]) is there
+
+
 @pytest.fixture
 def account(kubectl: Kubectl, api_server: ApiServer) -> str:
     """The user name of the operator, with the chart's rights."""

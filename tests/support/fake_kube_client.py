@@ -36,6 +36,7 @@ class FakeKubeClient(KubeClient):
         self.serves_agent_sandbox = False
         self.serves_groups = False
         self.serves_kueue = False
+        self.serves_pod_groups = False
         self.fail: dict[str, Exception] = {}  # by call, such as "PUT GymTrainingRun" or "CREATE Job/name"
         self._version = 0
 
@@ -64,6 +65,8 @@ class FakeKubeClient(KubeClient):
     async def serves(self, kinds_: Iterable[Kind]) -> bool:
         if kinds.WORKLOAD in kinds_:
             return self.serves_kueue
+        if kinds.POD_GROUP in kinds_:
+            return self.serves_pod_groups
         return self.serves_groups if kinds.LEADER_WORKER_SET in kinds_ else self.serves_agent_sandbox
 
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Object:

@@ -10,7 +10,8 @@ its time, ended, as its role says:
     gateway     runs; ready when vLLM is
     trainer     waits for the vLLM pods, counts its steps on /progress, ends with its report
 
-A pod with a scheduling gate waits until that is gone.
+A pod with a scheduling gate waits until that is gone; one that names another scheduler, until that has given it to the
+node.
 
 A run whose name starts with `bad-` fails preflight; with `refused-`, its trainer ends with exit code 78; with
 `long-`, it trains for as long as any test looks; with `chatty-`, its preflight prints 32 MiB before its verdicts.
@@ -161,7 +162,7 @@ class FakeNode(OwnLoop):
                 self._removals.add(removal)
                 removal.add_done_callback(self._removals.discard)
                 removal.add_done_callback(self._report)
-        elif uid not in self._tasks and not pod["spec"].get("schedulingGates"):
+        elif uid not in self._tasks and not _waits(pod):
             self._spawn(uid, self._live(pod))
 
     def _vanished(self, uid: str) -> None:
@@ -190,7 +191,8 @@ class FakeNode(OwnLoop):
         await self._call("DELETE", f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}", options)
 
     async def _live(self, pod: Object) -> None:
-        await self.bind(pod, NODE)
+        if not pod["spec"].get("nodeName"):
+            await self.bind(pod, NODE)
         await self.play(self.player(pod))
 
     async def bind(self, pod: Object, node: str) -> None:
@@ -349,6 +351,12 @@ class Player:
         ]
         status = {"phase": phase, "podIP": self._address, "podIPs": [{"ip": self._address}], "conditions": conditions}
         await self._node.report(self.path, status | {"containerStatuses": statuses, "startTime": now(), **(more or {})})
+
+
+def _waits(pod: Object) -> bool:
+    spec = pod["spec"]
+    others = spec.get("schedulerName", "default-scheduler") != "default-scheduler" and not spec.get("nodeName")
+    return bool(others or spec.get("schedulingGates"))
 
 
 def path_of(pod: Object) -> str:

@@ -122,6 +122,12 @@ gymtrain's names, so a name without a registry is refused; the tag `dev` means t
 - apiGroups: [leaderworkerset.x-k8s.io]
   resources: [leaderworkersets]
   verbs: [get, list, create, patch, delete]
+{{- if .Values.gangScheduling.schedulerName }}
+# For pods that are scheduled together.
+- apiGroups: [scheduling.x-k8s.io]
+  resources: [podgroups]
+  verbs: [get, list, create, patch, delete]
+{{- end }}
 {{- if .Values.kueue.enabled }}
 # For runs in queues of Kueue: their Workloads, whose quota whoever stops the pods has to give back in the status.
 - apiGroups: [kueue.x-k8s.io]

@@ -24,6 +24,7 @@ class Defaults:
         image_volumes: whether its API server and nodes can mount an image as a volume.
         sandbox_max_resources: the most that a sandbox may ask for, as cpu=8,memory=32Gi; empty: without end.
         kueue: whether the operator has the right to use Kueue.
+        gang_scheduler: name of a scheduler that places the pods of a PodGroup together; empty: each is placed alone.
         operator_namespace: where the operator runs, so that it may call the run's pods; None if it
             runs outside of the cluster.
         scrapers: who may read the metrics of the run's pods.
@@ -43,6 +44,7 @@ class Defaults:
     image_volumes: bool = False
     sandbox_max_resources: str = ""
     kueue: bool = False
+    gang_scheduler: str = ""
     operator_namespace: str | None = None
     scrapers: Scrapers = field(default_factory=Scrapers)
     cluster: RunDefaults = field(default_factory=RunDefaults)
@@ -88,6 +90,7 @@ class RunContext:
         applied: defaults of cluster and namespace that the run is made with. They are in no hash of a server's inputs.
         lineage: uid of the run that this one was restored from, which its checkpoints carry; its own for any other.
         admission: what the pods of each pod set get, of a run that waits in a queue of Kueue; empty for any other.
+        gang_scheduler: the scheduler of the pods that are placed together; empty where they are not.
     """
 
     name: str
@@ -100,6 +103,7 @@ class RunContext:
     applied: AppliedDefaults = field(default_factory=AppliedDefaults)
     lineage: str = ""
     admission: Mapping[str, PodSetAdmission] = field(default_factory=dict)
+    gang_scheduler: str = ""
 
     def gym_server(self, server: str) -> str:
         """Returns the name of the Deployment and Service of a Gym server."""

@@ -10,6 +10,7 @@ from gymtrain_api.spec.training import Trainer
 from gymtrain_operator.kinds import Object
 from gymtrain_operator.manifests import platform, tracing
 from gymtrain_operator.manifests.context import PodSetAdmission, RunContext
+from gymtrain_operator.manifests.gang import group_label, group_scheduler
 
 _USER = 65532
 # Of a container where a quota requires limits, and nobody has set its resources.
@@ -146,6 +147,7 @@ def pod_template(
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
+        **group_scheduler(run, role),
         **more,
         "containers": list(containers),
         "volumes": [
@@ -161,7 +163,9 @@ def pod_template(
         spec["priorityClassName"] = run.spec.priority_class_name
     if account := service_account or run.spec.service_account_name:
         spec["serviceAccountName"] = account
-    meta: dict[str, Any] = {"labels": own} | ({"annotations": dict(annotations)} if annotations else {})
+    meta: dict[str, Any] = {"labels": own | group_label(run, role)} | (
+        {"annotations": dict(annotations)} if annotations else {}
+    )
     merged = merge({"metadata": meta, "spec": spec}, run.applied.pod_template(role))
     merged = merge(merged, template or {})
     merged["metadata"]["labels"] = merged["metadata"].get("labels", {}) | own

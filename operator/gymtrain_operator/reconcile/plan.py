@@ -31,7 +31,7 @@ from gymtrain_operator.reconcile.observation import Observation, is_deleting
 from gymtrain_operator.reconcile.progress import health, notice_events, shown_progress
 from gymtrain_operator.reconcile.rejections import fatal_rejection, waiting_condition
 from gymtrain_operator.reconcile.status import Facts, build, with_condition
-from gymtrain_operator.reconcile.upgrades import kept_names, outdated_policies, recorded_images
+from gymtrain_operator.reconcile.upgrades import gang_scheduler, kept_names, outdated_policies, recorded_images
 from gymtrain_operator.reconcile.writes import OwnerChange, Scaling, needed_writes, owner_changes
 
 _PREFLIGHT_ONLY = f"preflight has passed, and the annotation {labels.PREFLIGHT_ONLY} keeps the run from more"
@@ -90,7 +90,8 @@ def _next(seen: Observation, defaults: Defaults) -> Plan:
     effective = effective_spec(seen.run.spec, recorded)
     lineage = seen.run.record.uid if seen.run.record else seen.run.uid
     run = RunContext(seen.run.name, seen.run.namespace, seen.run.uid, effective.spec, defaults, lineage=lineage)
-    run = replace(run, kept=kept_names(seen.children, run.name), applied=applied)
+    gang = gang_scheduler(seen.children, run)
+    run = replace(run, kept=kept_names(seen.children, run.name), applied=applied, gang_scheduler=gang)
     verdict = preflight.standing_verdict(seen, run, before)
     run = replace(run, recorded=recorded_images(seen, run, verdict, before))
     if run.spec.suspend:

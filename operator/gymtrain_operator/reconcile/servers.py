@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from gymtrain_api import labels, leader_worker_set, names
+from gymtrain_api import coscheduling, labels, leader_worker_set, names
 from gymtrain_api.conditions import ConditionType, Reason
 from gymtrain_api.pods import condition
 from gymtrain_api.status import GymTrainingRunStatus, InferenceStatus, ServerKind, ServerStatus, WeightSyncStatus
@@ -16,6 +16,7 @@ from gymtrain_operator.manifests.config_maps import (
     run_config_map,
 )
 from gymtrain_operator.manifests.context import GymServers, RunContext
+from gymtrain_operator.manifests.gang import pod_group
 from gymtrain_operator.manifests.gateway import gateway_objects
 from gymtrain_operator.manifests.gym import gym_objects, gym_server_kinds, gym_settings, server_label
 from gymtrain_operator.manifests.inference import CONTAINER as INFERENCE_CONTAINER
@@ -77,6 +78,7 @@ def step(seen: Observation, run: RunContext, verdict: Verdict, before: GymTraini
         *volume_claims(run, in_use=True),
         *_broker(run, choice),
         trainer_service(run),
+        *pod_group(run, _group_with_pods(seen, run)),
         *inference_objects(run),
         *gateway_objects(run),
         *gym_objects(run, gym),
@@ -108,6 +110,13 @@ def step(seen: Observation, run: RunContext, verdict: Verdict, before: GymTraini
         "; ".join(waiting),
         sync.failure,
     )
+
+
+def _group_with_pods(seen: Observation, run: RunContext) -> Object | None:
+    """Returns the PodGroup; None where vLLM's pods are still to be made, so that it can have another number."""
+    servers = seen.children.get("Deployment", names.inference(run.name))
+    servers = servers or seen.children.get(leader_worker_set.KIND, names.inference_groups(run.name))
+    return seen.children.get(coscheduling.KIND, names.pod_group(run.name)) if servers else None
 
 
 def inference_status(seen: Observation, *, ended: bool) -> InferenceStatus:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from pydantic import ValidationError
 
-from gymtrain_api import labels, leader_worker_set, names, wiring
+from gymtrain_api import coscheduling, labels, leader_worker_set, names, wiring
 from gymtrain_api.status import GymTrainingRunStatus, Images
 from gymtrain_operator.kinds import Object
 from gymtrain_operator.manifests import broker, gateway, gym, inference, trainer
@@ -88,9 +88,15 @@ def _values(manifest: Object | None, container: str, variable: str) -> Iterator[
 def _containers(manifest: Object | None, name: str) -> list[Object]:
     if manifest is None:
         return []
+    return [one for one in _template(manifest)["spec"]["containers"] if one["name"] == name]
+
+
+def _template(manifest: Object) -> Object:
     spec = manifest["spec"]
-    template = spec["leaderWorkerTemplate"]["leaderTemplate"] if "leaderWorkerTemplate" in spec else spec["template"]
-    return [one for one in template["spec"]["containers"] if one["name"] == name]
+    found: Object = (
+        spec["leaderWorkerTemplate"]["leaderTemplate"] if "leaderWorkerTemplate" in spec else spec["template"]
+    )
+    return found
 
 
 def kept_names(children: Children, run: str) -> KeptNames:
@@ -106,6 +112,18 @@ def kept_names(children: Children, run: str) -> KeptNames:
     notes = service["metadata"].get("annotations") or {}
     # Before it was noted the identity had the name of the Service.
     return KeptNames(servers, notes.get(labels.BROKER_IDENTITY) or names.broker(run), open_gym)
+
+
+def gang_scheduler(children: Children, run: RunContext) -> str:
+    """Returns the scheduler that places the run's pods together. Where vLLM runs without the group the run keeps to
+    that: the trainer's next pods alone would never be as many as the group wants."""
+    live = children.get("Deployment", names.inference(run.name))
+    live = live or children.get(leader_worker_set.KIND, names.inference_groups(run.name))
+    if live is not None:
+        of_pods = (_template(live).get("metadata") or {}).get("labels") or {}
+        if of_pods.get(coscheduling.POD_GROUP_LABEL) != names.pod_group(run.name):
+            return ""
+    return run.defaults.gang_scheduler
 
 
 def outdated_policies(children: Children, run: RunContext) -> Changes:

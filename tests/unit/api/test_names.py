@@ -48,6 +48,7 @@ KINDS: dict[str, list[Callable[[str], Named]]] = {
     ],
     "Job": [_jobs],
     "Workload": [_one(names.workload)],
+    "PodGroup": [_one(names.pod_group)],
     "PodDisruptionBudget": [_one(names.disruption_budget)],
     "ConfigMap": [_one(names.run_config, names.gym_config)],
     "PersistentVolumeClaim": [

@@ -216,14 +216,18 @@ def test_a_look_at_a_run_that_trains_is_remembered_in_little_memory() -> None:
     assert len(pickle.dumps(seen, pickle.HIGHEST_PROTOCOL)) < 30_000
 
 
-def test_of_a_pod_template_its_images_are_kept_and_who_else_wrote_it() -> None:
+def test_of_a_pod_template_its_images_and_its_group_are_kept_and_who_else_wrote_it() -> None:
     entry = {
         "manager": "kubectl-set",
         "time": "t",
         "fieldsV1": {"f:spec": {"f:template": {"f:spec": {}}, "f:replicas": {}}},
     }
     container = {"name": "c", "image": "i:1"}
-    template = {"metadata": {"labels": {}}, "spec": {"volumes": [{}], "containers": [container | {"args": ["x"]}]}}
+    group = {"scheduling.x-k8s.io/pod-group": "run-gang"}
+    template = {
+        "metadata": {"labels": group | {"app": "x"}, "annotations": {"a": "b"}},
+        "spec": {"volumes": [{}], "containers": [container | {"args": ["x"]}]},
+    }
     live = {"metadata": {"name": "d", "managedFields": [entry]}, "spec": {"replicas": 2, "template": template}}
     assert trimmed(kinds.DEPLOYMENT, live) == {
         "kind": "Deployment",
@@ -231,7 +235,7 @@ def test_of_a_pod_template_its_images_are_kept_and_who_else_wrote_it() -> None:
             "name": "d",
             "managedFields": [{"manager": "kubectl-set", "fieldsV1": {"f:spec": {"f:template": {}}}}],
         },
-        "spec": {"replicas": 2, "template": {"spec": {"containers": [container]}}},
+        "spec": {"replicas": 2, "template": {"metadata": {"labels": group}, "spec": {"containers": [container]}}},
     }
 
 

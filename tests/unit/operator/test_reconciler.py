@@ -1,6 +1,7 @@
 """One reconcile: what is read, what is written, and in which order."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +15,7 @@ from gymtrain_api.wiring import PREFLIGHT_MARK, TrainerProgress
 from gymtrain_kube.errors import ConflictError, KubeError, NotFoundError, RejectedError, UnreachableError
 from gymtrain_operator import kinds
 from gymtrain_operator import observe as observing
+from gymtrain_operator.manifests.context import Defaults
 from gymtrain_operator.observe import Observer
 from gymtrain_operator.reconciler import Reconciler
 from tests.support.fake_kube_client import FakeKubeClient
@@ -27,11 +29,11 @@ BROKER = names.broker_identity("run", "run-uid")
 class Bench:
     """A reconciler on a fake cluster, with a clock and answers of pods that the test sets."""
 
-    def __init__(self, session: aiohttp.ClientSession) -> None:
+    def __init__(self, session: aiohttp.ClientSession, defaults: Defaults = DEFAULTS) -> None:
         self.cluster = FakeKubeClient()
         self.now = 1_800_000_000.0
-        observer = Observer(self.cluster, session, DEFAULTS)
-        self.reconciler = Reconciler(self.cluster, observer, DEFAULTS, lambda: self.now)
+        observer = Observer(self.cluster, session, defaults)
+        self.reconciler = Reconciler(self.cluster, observer, defaults, lambda: self.now)
 
     def add_run(self, uid: str = "run-uid", **blocks: Any) -> None:
         meta = {"name": "run", "namespace": "ns", "uid": uid, "generation": 1}
@@ -66,9 +68,14 @@ class Bench:
 
 
 @pytest.fixture
-async def bench() -> AsyncIterator[Bench]:
-    async with aiohttp.ClientSession() as session:
-        yield Bench(session)
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as opened:
+        yield opened
+
+
+@pytest.fixture
+def bench(session: aiohttp.ClientSession) -> Bench:
+    return Bench(session)
 
 
 async def test_objects_come_before_the_status_and_the_status_before_events(bench: Bench) -> None:
@@ -636,6 +643,20 @@ async def test_servers_of_several_pods_wait_for_lws_before_preflight(bench: Benc
     assert "install LeaderWorkerSet" in passed["message"]
     bench.cluster.serves_groups = True
     assert [call for call in await bench.reconcile(10) if call.startswith("CREATE Pod")]
+
+
+async def test_pods_that_are_placed_together_wait_for_the_kind_before_preflight(session: aiohttp.ClientSession) -> None:
+    bench = Bench(session, replace(DEFAULTS, gang_scheduler="gangs"))
+    bench.cluster.fail["LIST PodGroup"] = NotFoundError("the server could not find the requested resource")
+    bench.add_run()
+    calls = await bench.reconcile()
+    assert not [call for call in calls if "Pod" in call]
+    (passed,) = [one for one in bench.run["status"]["conditions"] if one["type"] == "PreflightPassed"]
+    assert passed["message"].startswith("gangScheduling.schedulerName: the cluster does not serve PodGroup of")
+    bench.cluster.serves_pod_groups = True
+    del bench.cluster.fail["LIST PodGroup"]
+    await bench.pass_preflight()
+    assert bench.cluster.objects["PodGroup", "ns", "run-gang"]["spec"] == {"minMember": 2}
 
 
 async def test_lws_that_goes_away_in_a_run_is_named(bench: Bench) -> None:

@@ -63,7 +63,8 @@ def test_where_tasks_pass_or_fail_the_interval_stays_between_them_and_has_a_widt
 ) -> None:
     tasks = [TaskEnds("math", ended(float(number < passed))) for number in range(64)]
     total = rows(*tasks, samples=1)[0]
-    assert (total.reward_low, total.reward_high) == (pytest.approx(low, abs=1e-4), pytest.approx(high, abs=1e-4))
+    assert total.reward_low == pytest.approx(low, abs=1e-4)
+    assert total.reward_high == pytest.approx(high, abs=1e-4)
 
 
 def test_environments_have_rows_of_their_own() -> None:
