@@ -9,10 +9,11 @@ Nothing goes back: of two versions of an object the later one counts, and one th
 answer that was long under way. Since Kubernetes 1.35 versions of objects of one kind may be compared as numbers
 (KEP-5504), as etcd's revisions always could.
 
-An object is kept as JSON, which takes a third of what its dicts do: a run's are read once in minutes.
+An object is kept as compressed JSON, which takes a sixth of what its dicts do: a run's are read once in minutes.
 """
 
 import json
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -39,7 +40,7 @@ class _Kept:
 
     def unpacked(self) -> Object:
         """The object, for its reader alone."""
-        item: Object = json.loads(self.packed)
+        item: Object = json.loads(zlib.decompress(self.packed))
         return item
 
 
@@ -161,7 +162,7 @@ class ChildCache:
             return
         if 0 < version <= shelf.graves.get((key[0], name), 0):
             return
-        packed = json.dumps(item, separators=(",", ":")).encode()
+        packed = zlib.compress(json.dumps(item, separators=(",", ":")).encode(), level=1)
         shelf.by_run.setdefault(key, {})[name] = _Kept(str(item["metadata"].get("uid", "")), version, packed)
         self.on_change(key)
 

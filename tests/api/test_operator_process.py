@@ -110,7 +110,10 @@ def test_runs_are_looked_after_where_the_namespace_has_the_labels(
 def test_a_selector_that_is_none_ends_the_operator_with_the_reason(selecting_kubeconfig: Path, tmp_path: Path) -> None:
     process = OperatorProcess(selecting_kubeconfig, tmp_path / "log", "--namespace-selector=a in b")
     process.launch()
-    assert process.process.wait(PATIENCE) == 1
+    try:
+        assert process.process.wait(PATIENCE) == 1
+    finally:
+        process.stop(signal.SIGTERM)
     said = (tmp_path / "log").read_text()
     assert "--namespace-selector=a in b: " in said
     assert "unable to parse requirement" in said
@@ -136,6 +139,8 @@ def test_it_ends_while_it_waits_for_the_resource_definition(tmp_path: Path) -> N
     with ApiServer(tmp_path) as server:
         process = OperatorProcess(server.kubeconfig, tmp_path / "operator.log")
         process.launch()
-        eventually(lambda: _get(process, "/readyz") == 503, "it says that it isn't ready", PATIENCE, every=0.2)
-        process.process.send_signal(signal.SIGTERM)
-        assert process.process.wait(PATIENCE) == 0
+        try:
+            eventually(lambda: _get(process, "/readyz") == 503, "it says that it isn't ready", PATIENCE, every=0.2)
+        finally:
+            process.stop(signal.SIGTERM)
+        assert process.process.returncode == 0
