@@ -150,6 +150,12 @@ test-gang-scheduling: ## Runs whose pods are placed together, with the scheduler
 	dev/run binaries crds-scheduler-plugins scheduler-plugins
 	$(RUN) pytest tests/api/test_gang_scheduling.py -m api $(PYTEST_ARGS)
 
+.PHONY: test-keda
+test-keda: ## vLLM servers by demand with KEDA, built on first use (a quarter of an hour); not part of `make test`
+	dev/run binaries
+	dev/run binaries keda
+	$(RUN) pytest tests/api/test_keda.py -m api $(PYTEST_ARGS)
+
 FAILOVER_ROUNDS ?= 200
 FAILOVER_ARGS ?=
 .PHONY: test-failover

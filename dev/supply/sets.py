@@ -62,6 +62,7 @@ _CONTAINERD = "containerd"
 _PEERS = "peers"
 _LWS = "lws"
 _KUEUE = "kueue"
+_KEDA = "keda"
 _KUBERAY = "kuberay"
 _SCHEDULER_PLUGINS = "scheduler-plugins"
 NVIDIA = "nvidia"
@@ -188,6 +189,15 @@ SETS = (
     BinarySet(
         _SCHEDULER_PLUGINS,
         {"scheduler-plugins": "sigs.k8s.io/scheduler-plugins/cmd/scheduler"},
+        lazy=True,
+    ),
+    BinarySet(
+        _KEDA,
+        {
+            "keda-operator": "github.com/kedacore/keda/v2/cmd/operator",
+            "keda-adapter": "github.com/kedacore/keda/v2/cmd/adapter",
+        },
+        documents={"keda.yaml": ["github.com/kedacore/keda/v2//config/crd/bases/*.yaml"]},
         lazy=True,
     ),
     # For benchmarks beside it.

@@ -15,6 +15,31 @@ _ROOT = f"/apis/{_GROUP}/{_VERSION}"
 _NAMESPACE = "external-metrics"
 
 
+def register(server: ApiServer, port: int) -> None:
+    """Has the API server pass requests for external metrics on to this port of the machine."""
+    admin = Kubectl(str(server.kubeconfig), _NAMESPACE, binary("kubectl"))
+    admin.run("create", "namespace", _NAMESPACE)
+    # The API server asks a Service of this kind by its name alone, which needs no cluster network.
+    spec = {"type": "ExternalName", "externalName": "localhost", "ports": [{"port": port}]}
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "metrics"}, "spec": spec}
+    api = {
+        "apiVersion": "apiregistration.k8s.io/v1",
+        "kind": "APIService",
+        "metadata": {"name": f"{_VERSION}.{_GROUP}"},
+        "spec": {
+            "group": _GROUP,
+            "version": _VERSION,
+            "service": {"namespace": _NAMESPACE, "name": "metrics", "port": port},
+            "insecureSkipTLSVerify": True,
+            "groupPriorityMinimum": 100,
+            "versionPriority": 100,
+        },
+    }
+    admin.apply(service, api)
+    wait = ("wait", "--for=condition=Available", "apiservice", f"{_VERSION}.{_GROUP}", "--timeout=5s")
+    eventually(lambda: admin.run(*wait, check=False), "the API of external metrics is served", PATIENCE)
+
+
 class ExternalMetrics:
     """Use as a context manager. A metric without a value is an error, as it is where Prometheus has no such series."""
 
@@ -42,35 +67,12 @@ class ExternalMetrics:
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._http.socket = self._api.server_tls().wrap_socket(self._http.socket, server_side=True)
         threading.Thread(target=self._http.serve_forever, daemon=True).start()
-        self._register(self._http.server_port)
+        register(self._api, self._http.server_port)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._http.shutdown()
         self._http.server_close()
-
-    def _register(self, port: int) -> None:
-        admin = Kubectl(str(self._api.kubeconfig), _NAMESPACE, binary("kubectl"))
-        admin.run("create", "namespace", _NAMESPACE)
-        # The API server asks a Service of this kind by its name alone, which needs no cluster network.
-        spec = {"type": "ExternalName", "externalName": "localhost", "ports": [{"port": port}]}
-        service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "metrics"}, "spec": spec}
-        api = {
-            "apiVersion": "apiregistration.k8s.io/v1",
-            "kind": "APIService",
-            "metadata": {"name": f"{_VERSION}.{_GROUP}"},
-            "spec": {
-                "group": _GROUP,
-                "version": _VERSION,
-                "service": {"namespace": _NAMESPACE, "name": "metrics", "port": port},
-                "insecureSkipTLSVerify": True,
-                "groupPriorityMinimum": 100,
-                "versionPriority": 100,
-            },
-        }
-        admin.apply(service, api)
-        wait = ("wait", "--for=condition=Available", "apiservice", f"{_VERSION}.{_GROUP}", "--timeout=5s")
-        eventually(lambda: admin.run(*wait, check=False), "the API of external metrics is served", PATIENCE)
 
     def _answer(self, path: str) -> tuple[int, dict[str, object]]:
         address = urlsplit(path)
