@@ -29,6 +29,13 @@ def _of_kind(manifests: list[Manifest], kind: str) -> list[Manifest]:
     return [manifest for manifest in manifests if manifest["kind"] == kind]
 
 
+def _rules(manifests: list[Manifest]) -> list[Manifest]:
+    """The operator's, in all namespaces."""
+    (role,) = [r for r in _of_kind(manifests, "ClusterRole") if r["metadata"]["name"] == "gymtrain-operator"]
+    found: list[Manifest] = role["rules"]
+    return found
+
+
 def _pod(manifests: list[Manifest]) -> Manifest:
     (deployment,) = _of_kind(manifests, "Deployment")
     template: Manifest = deployment["spec"]["template"]
@@ -84,10 +91,9 @@ def test_namespaced_mode_has_rights_in_its_namespaces_only() -> None:
 
 
 def test_both_modes_grant_the_same_rules() -> None:
-    (cluster,) = [r for r in _of_kind(render(), "ClusterRole") if r["metadata"]["name"] == "gymtrain-operator"]
     roles = _of_kind(render("watchNamespaces={team}"), "Role")
     (role,) = [r for r in roles if r["metadata"]["namespace"] == "team"]
-    assert role["rules"] == cluster["rules"]
+    assert role["rules"] == _rules(render())
 
 
 def test_a_selector_of_namespaces_is_passed_on_as_kubectl_writes_it_and_gives_the_right_to_list_them() -> None:
@@ -105,12 +111,9 @@ def test_a_selector_of_namespaces_is_passed_on_as_kubectl_writes_it_and_gives_th
     arguments = _pod(manifests)["spec"]["containers"][0]["args"]
     assert "--namespace-selector=a=one,b notin (x,y),c,!d" in arguments
 
-    def lists(manifests: list[Manifest]) -> bool:
-        (role,) = [r for r in _of_kind(manifests, "ClusterRole") if r["metadata"]["name"] == "gymtrain-operator"]
-        return {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["list", "watch"]} in role["rules"]
-
-    assert lists(manifests)
-    assert not lists(render())
+    listing = {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["list", "watch"]}
+    assert listing in _rules(manifests)
+    assert listing not in _rules(render())
 
 
 def test_who_places_pods_together_gives_the_right_to_make_groups() -> None:
@@ -118,9 +121,8 @@ def test_who_places_pods_together_gives_the_right_to_make_groups() -> None:
     assert "--gang-scheduler=gangs" in _pod(manifests)["spec"]["containers"][0]["args"]
     verbs = ["get", "list", "create", "patch", "delete"]
     rule = {"apiGroups": ["scheduling.x-k8s.io"], "resources": ["podgroups"], "verbs": verbs}
-    for found, there in ((manifests, True), (render(), False)):
-        (role,) = [r for r in _of_kind(found, "ClusterRole") if r["metadata"]["name"] == "gymtrain-operator"]
-        assert (rule in role["rules"]) is there
+    assert rule in _rules(manifests)
+    assert rule not in _rules(render())
 
 
 @pytest.fixture
@@ -428,6 +430,12 @@ def test_a_wrong_value_is_refused_by_name(value: str, complaint: str) -> None:
     done = helm("template", "gymtrain", str(CHART), "--kube-version", "1.34", "--set", value)
     assert done.returncode != 0
     assert complaint in done.stderr
+
+
+@pytest.mark.parametrize("value", ["gangScheduling=null", "namespaceSelector=null", "kueue=null"])
+def test_the_values_of_a_release_before_are_enough(value: str) -> None:
+    """As `helm upgrade --reuse-values` has them."""
+    assert render(value) == render()
 
 
 def test_the_readme_lists_every_value() -> None:

@@ -42,10 +42,10 @@ gymtrain's names, so a name without a registry is refused; the tag `dev` means t
 {{/* namespaceSelector as kubectl writes selectors: a=b,c in (d,e). Empty: there is none. */}}
 {{- define "gymtrain.namespaceSelector" -}}
 {{- $parts := list -}}
-{{- range $key, $value := .Values.namespaceSelector.matchLabels -}}
+{{- range $key, $value := (.Values.namespaceSelector).matchLabels -}}
 {{- $parts = append $parts (printf "%s=%s" $key $value) -}}
 {{- end -}}
-{{- range .Values.namespaceSelector.matchExpressions -}}
+{{- range (.Values.namespaceSelector).matchExpressions -}}
 {{- if eq .operator "Exists" -}}
 {{- $parts = append $parts .key -}}
 {{- else if eq .operator "DoesNotExist" -}}
@@ -122,13 +122,13 @@ gymtrain's names, so a name without a registry is refused; the tag `dev` means t
 - apiGroups: [leaderworkerset.x-k8s.io]
   resources: [leaderworkersets]
   verbs: [get, list, create, patch, delete]
-{{- if .Values.gangScheduling.schedulerName }}
+{{- if (.Values.gangScheduling).schedulerName }}
 # For pods that are scheduled together.
 - apiGroups: [scheduling.x-k8s.io]
   resources: [podgroups]
   verbs: [get, list, create, patch, delete]
 {{- end }}
-{{- if .Values.kueue.enabled }}
+{{- if (.Values.kueue).enabled }}
 # For runs in queues of Kueue: their Workloads, whose quota whoever stops the pods has to give back in the status.
 - apiGroups: [kueue.x-k8s.io]
   resources: [workloads]
