@@ -7,7 +7,6 @@ samples with each of the two, and compares the gradients of one packed row. Prin
 """
 
 import importlib.util
-import inspect
 import json
 import queue
 import statistics
@@ -24,6 +23,7 @@ from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM, Trai
 from transformers.integrations.flash_attention import get_target_dtype
 
 from benchmarks.shapes import SMOLLM2_135M
+from dev.gpu.older_versions import allow_older_torch
 from gymtrain_trainer.framework import SampleGroup, TrainingSample
 from gymtrain_trainer.rollouts.buffer import GroupBuffer
 from gymtrain_trainer.trl import attention
@@ -55,23 +55,6 @@ def write_model(folder: Path) -> None:
     torch.manual_seed(0)
     LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer().save_pretrained(folder)
-
-
-def allow_older_torch() -> None:
-    """torch before 2.12 has no `enable_gqa` at its varlen kernel: heads are repeated there. For measuring only."""
-    import torch.nn.attention.varlen as varlen
-
-    kernel = varlen.varlen_attn
-    if "enable_gqa" in inspect.signature(kernel).parameters:
-        return
-
-    def repeated(query: Any, key: Any, value: Any, *rest: Any, enable_gqa: bool = False, **more: Any) -> Any:
-        if enable_gqa:
-            times = query.shape[1] // key.shape[1]
-            key, value = key.repeat_interleave(times, 1), value.repeat_interleave(times, 1)
-        return kernel(query, key, value, *rest, **more)
-
-    varlen.varlen_attn = repeated
 
 
 class ExactLoop(TreeAttention):

@@ -22,12 +22,11 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
-if not hasattr(os, "process_cpu_count"):  # Python 3.12
-    setattr(os, "process_cpu_count", os.cpu_count)  # noqa: B010 - its type knows 3.13 only
 
 import torch
 from torch.distributed.tensor import DTensor
 
+from dev.gpu.older_versions import allow_older_python, allow_older_torch
 from gymtrain_trainer.trl.framework import leave_out_vllm
 
 leave_out_vllm()
@@ -140,7 +139,7 @@ def check(folder: Path, port: int, noise: str) -> dict[str, Any]:
 def _weight_sync(made: list[TRLTrainer], port: int, noise: str) -> WeightSync:
     """`made`: the trainer, once it is."""
 
-    def exchanged(version: int, stream: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    def exchanged(version: int, stream: Iterator[tuple[str, Any]], dtype: str | None) -> Iterator[tuple[str, Any]]:
         for name, tensor in stream:
             yield name, torch.randn_like(tensor) * 0.06 if noise and noise in name else tensor
 
@@ -158,5 +157,7 @@ def _weight_sync(made: list[TRLTrainer], port: int, noise: str) -> WeightSync:
 
 
 if __name__ == "__main__":
+    allow_older_python()
+    allow_older_torch()
     print(json.dumps(check(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])), flush=True)
     os._exit(0)  # libraries' threads have nothing to save

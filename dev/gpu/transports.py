@@ -48,13 +48,12 @@ os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
 os.environ.setdefault("VLLM_HOST_IP", "127.0.0.1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
-if not hasattr(os, "process_cpu_count"):  # Python 3.12
-    setattr(os, "process_cpu_count", os.cpu_count)  # noqa: B010 - its type knows 3.13 only
 
 import torch
 
 from benchmarks.shapes import LLAMA_06B, QWEN3_4B, QWEN3_14B, SMOLLM2_135M
 from dev.gpu import small_model, subjects
+from dev.gpu.older_versions import allow_older_python
 from dev.gpu.vllm_server import free_port, serving
 
 _NCCL = '--weight-transfer-config={"backend":"nccl"}'
@@ -181,6 +180,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="httpfull: where the trainer stages; /dev/shm otherwise")
     parser.add_argument("--seconds", type=float, default=460.0, help="the most that it takes")
     options = parser.parse_args()
+    allow_older_python()
     if options.one_gpu and (refused := [case for case in options.only if case.startswith("nccl")]):
         parser.error(f"{', '.join(refused)}: NCCL takes one rank on a GPU; leave out --one-gpu, or choose with --only")
     targets = small_model.ALL_LINEAR if options.all_linear else small_model.ATTENTION

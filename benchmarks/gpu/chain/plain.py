@@ -29,8 +29,8 @@ from transformers import AttentionInterface, TrainerCallback
 from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
 from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
 
-from benchmarks.gpu.attention import allow_older_torch
 from benchmarks.gpu.chain.task import ANSWER_TOKENS, GENERATIONS, Tails, rows, score
+from dev.gpu.older_versions import allow_older_torch
 from gymtrain_trainer.trl.attention import TREE_ATTENTION, TreeAttention
 
 _WARM_UP = 10  # steps left out of means

@@ -174,9 +174,19 @@ class WeightSync:
             store.held = self.held
 
     @classmethod
-    def over(cls, settings: SyncSettings, transport: Transport, **more: Any) -> WeightSync:
-        """Weight sync over a transport that needs no choice."""
-        return cls(settings, lambda: ChosenTransport(transport), **more)
+    def over(
+        cls,
+        settings: SyncSettings,
+        transport: Transport,
+        *,
+        store: WeightStore | None = None,
+        parity: ParityWatch | None = None,
+        observer: Callable[[SyncEvent], None] | None = None,
+        watch: StreamWatch | None = None,
+    ) -> WeightSync:
+        """Weight sync over a transport that needs no choice; the rest as for the class."""
+        chosen = ChosenTransport(transport)
+        return cls(settings, lambda: chosen, store=store, parity=parity, observer=observer, watch=watch)
 
     # What TRL calls.
 

@@ -1,0 +1,28 @@
+"""What GPU machines with an older Python and torch than the images' lack, so that measurements and tests run there."""
+
+import inspect
+import os
+from typing import Any
+
+
+def allow_older_python() -> None:
+    """Python before 3.13 has no `os.process_cpu_count`."""
+    if not hasattr(os, "process_cpu_count"):
+        setattr(os, "process_cpu_count", os.cpu_count)  # noqa: B010 - its type knows 3.13 only
+
+
+def allow_older_torch() -> None:
+    """torch before 2.12 has no `enable_gqa` at its varlen kernel: heads are repeated there, which takes memory."""
+    import torch.nn.attention.varlen as varlen
+
+    kernel = varlen.varlen_attn
+    if "enable_gqa" in inspect.signature(kernel).parameters:
+        return
+
+    def repeated(query: Any, key: Any, value: Any, *rest: Any, enable_gqa: bool = False, **more: Any) -> Any:
+        if enable_gqa:
+            times = query.shape[1] // key.shape[1]
+            key, value = key.repeat_interleave(times, 1), value.repeat_interleave(times, 1)
+        return kernel(query, key, value, *rest, **more)
+
+    varlen.varlen_attn = repeated
