@@ -22,7 +22,7 @@ from tests.support.apiserver import ApiServer, binary
 from tests.support.fakenode import FakeNode
 from tests.support.kubectl import Kubectl, eventually
 from tests.support.operator import OperatorProcess
-from tests.support.specs import smallest_run
+from tests.support.specs import played_run
 
 _ROOT = Path(__file__).parents[1]
 _CRD = _ROOT / "crds" / "gymtrain.dev_gymtrainingruns.yaml"
@@ -84,9 +84,7 @@ def _train(admin: Kubectl, runs: int) -> float:
         return [run.get("status", {}).get("state") for run in admin.list("gtr")].count("Training") >= least
 
     for start in range(0, runs, _AT_ONCE):
-        some = [smallest_run(f"long-{number}") for number in range(start, min(start + _AT_ONCE, runs))]
-        for run in some:
-            run["spec"]["data"] = {"train": [{"source": "gym://data/example.jsonl"}]}
+        some = [played_run(f"long-{number}") for number in range(start, min(start + _AT_ONCE, runs))]
         admin.apply(*some)
         wanted = start + len(some)
         eventually(partial(training, wanted), f"{wanted} runs train", _MOST_SECONDS, every=2)
@@ -102,10 +100,8 @@ def _oldest_step(admin: Kubectl) -> float:
 
 def _to_preflight(admin: Kubectl) -> float:
     """Seconds from the apply of one more run to its preflight pod, kubectl's own time among them."""
-    run = smallest_run("another")
-    run["spec"]["data"] = {"train": [{"source": "gym://data/example.jsonl"}]}
     began = time.monotonic()
-    admin.apply(run)
+    admin.apply(played_run("another"))
     eventually(lambda: admin.list("pods", f"{labels.RUN}=another"), "its preflight pod", 300, every=0.1)
     return time.monotonic() - began
 

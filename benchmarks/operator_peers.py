@@ -10,26 +10,26 @@ figures to compare are those for each object that the operator itself makes.
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gateway_process import resident_kib
+from benchmarks.processes import usage
 from benchmarks.report import Result, as_table
 from gymtrain_api import labels
-from tests.support.apiserver import ApiServer, binary, document, free_port
+from tests.support.apiserver import ApiServer, binary, free_port
 from tests.support.fakenode import FakeNode, Player
+from tests.support.go_controller import install_crds, wait_until_ready
 from tests.support.install import CRD, DEFAULTS_CRD, install_crd
-from tests.support.kubectl import PATIENCE, Kubectl, eventually
-from tests.support.operator import OperatorProcess
-from tests.support.specs import smallest_run
+from tests.support.kubectl import Kubectl, eventually
+from tests.support.operator import OperatorProcess, read_metrics
+from tests.support.specs import played_run
 
 _NAMESPACE = "bench"
 _SETTLED_SECONDS = 7200.0  # of a thousand on a machine with other work
@@ -60,7 +60,7 @@ class _Operator:
     """A running operator.
 
     Attributes:
-        process: its process.
+        process: its id.
         requests: the counter of its requests among its metrics.
         port: of its metrics.
     """
@@ -69,21 +69,10 @@ class _Operator:
     requests: str
     port: int
 
-    def cpu(self) -> float:
-        """Seconds of CPU since its start."""
-        fields = Path(f"/proc/{self.process}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def memory(self, which: str) -> float:
-        """VmRSS or VmHWM, in MB."""
-        lines = Path(f"/proc/{self.process}/status").read_text().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith(f"{which}:")) * 1024 / 1e6
-
     def asked(self) -> float:
         """Requests to the API server since its start."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=30) as answer:
-            lines: list[str] = answer.read().decode().splitlines()
-        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(f"{self.requests}{{"))
+        found = read_metrics(self.port)
+        return sum(value for name, value in found.items() if name.startswith(f"{self.requests}{{"))
 
 
 class _RayNode(FakeNode):
@@ -101,9 +90,7 @@ class _RayNode(FakeNode):
 
 
 def _run(number: int) -> Object:
-    run = smallest_run(f"long-{number}")
-    run["spec"]["data"] = {"train": [{"source": "gym://data/example.jsonl"}]}
-    return run
+    return played_run(f"long-{number}")
 
 
 def _ray_cluster(number: int) -> Object:
@@ -133,40 +120,19 @@ def _gymtrain(server: ApiServer, folder: Path) -> Iterator[_Operator]:
 
 @contextmanager
 def _kuberay(server: ApiServer, folder: Path) -> Iterator[_Operator]:
-    admin = Kubectl(str(server.kubeconfig), "default", binary("kubectl"))
-    crds = str(document("kuberay", "kuberay.yaml"))
-    admin.run("apply", "--server-side", "-f", crds)
-    wait = ("wait", "--for=condition=Established", "-f", crds)
-    eventually(lambda: admin.run(*wait, check=False), "KubeRay's CRDs are established", PATIENCE)
+    install_crds(server, "kuberay", "kuberay.yaml", "KubeRay")
     metrics, health = free_port(), free_port()
-    with _RayNode(server), (folder / "kuberay.log").open("wb") as log:
-        process = subprocess.Popen(
-            [
-                binary("ray-operator"),
-                f"--kubeconfig={server.kubeconfig}",
-                f"--metrics-addr=127.0.0.1:{metrics}",
-                f"--health-probe-bind-address=127.0.0.1:{health}",
-                "--enable-leader-election=false",
-                f"--reconcile-concurrency={_WORKERS}",
-            ],
-            stdout=log,
-            stderr=log,
+    with _RayNode(server):
+        process = server.run(
+            "ray-operator",
+            f"--kubeconfig={server.kubeconfig}",
+            f"--metrics-addr=127.0.0.1:{metrics}",
+            f"--health-probe-bind-address=127.0.0.1:{health}",
+            "--enable-leader-election=false",
+            f"--reconcile-concurrency={_WORKERS}",
         )
-        try:
-            operator = _Operator(process.pid, "rest_client_requests_total", metrics)
-            eventually(lambda: _answers(health), f"KubeRay's operator is ready (log: {log.name})", PATIENCE, every=0.2)
-            yield operator
-        finally:
-            process.terminate()
-            process.wait(60)
-
-
-def _answers(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
+        wait_until_ready(health, "KubeRay")
+        yield _Operator(process.pid, "rest_client_requests_total", metrics)
 
 
 _PEERS = {
@@ -175,16 +141,15 @@ _PEERS = {
 }
 
 
-def measure(peer: str, count: int, seconds: float, logs: Path) -> list[Result]:
+def measure(peer: str, count: int, seconds: float) -> list[Result]:
     """Applies `count` at once, waits until all have settled, and looks for `seconds` after that."""
     start, manifest, plural, settled = _PEERS[peer]
     with tempfile.TemporaryDirectory() as folder, ApiServer(Path(folder)) as server:
         server.start_controllers()
         admin = Kubectl(str(server.kubeconfig), _NAMESPACE, binary("kubectl"))
         admin.run("create", "namespace", _NAMESPACE)
-        with start(server, logs) as operator:
-            before = operator.memory("VmRSS")
-            cpu, asked, began = operator.cpu(), operator.asked(), time.monotonic()
+        with start(server, Path(folder)) as operator:
+            first, asked, began = usage(operator.process), operator.asked(), time.monotonic()
             everything = "\n---\n".join(json.dumps(manifest(number)) for number in range(count))
             admin.run("create", "-f", "-", stdin=everything, timeout=_SETTLED_SECONDS)
             states = ("get", plural, "-o", "jsonpath={.items[*].status.state}")
@@ -193,12 +158,12 @@ def measure(peer: str, count: int, seconds: float, logs: Path) -> list[Result]:
                 return admin.run(*states, timeout=300).split().count(settled) == count
 
             eventually(all_settled, f"{count} {plural} are {settled}", _SETTLED_SECONDS, every=max(1.0, count / 100))
-            took, cpu, asked = time.monotonic() - began, operator.cpu() - cpu, operator.asked() - asked
+            took, asked = time.monotonic() - began, operator.asked() - asked
+            cpu = usage(operator.process).cpu - first.cpu
             made = _made(admin, plural) * count
-            at_rest = operator.cpu()
+            at_rest = usage(operator.process)
             time.sleep(seconds)
-            at_rest = (operator.cpu() - at_rest) / seconds
-            resident, peak = operator.memory("VmRSS"), operator.memory("VmHWM")
+            last, peak = usage(operator.process), resident_kib(operator.process, "VmHWM") * 1024
     return [
         Result(peer, f"objects that it makes for {count}", made, ""),
         Result(peer, "applied to all settled", took, "s"),
@@ -206,11 +171,11 @@ def measure(peer: str, count: int, seconds: float, logs: Path) -> list[Result]:
         Result(peer, "CPU of the operator until then", cpu, "s"),
         Result(peer, "for each object", cpu / made * 1000, "ms"),
         Result(peer, "requests until then, for each object", asked / made, ""),
-        Result(peer, "resident, before", before, "MB"),
-        Result(peer, "resident, after", resident, "MB"),
-        Result(peer, "resident at most", peak, "MB"),
-        Result(peer, "growth for each object", (resident - before) / made * 1000, "KB"),
-        Result(peer, "share of a core, once all have settled", at_rest * 100, "%"),
+        Result(peer, "resident, before", first.resident / 1e6, "MB"),
+        Result(peer, "resident, after", last.resident / 1e6, "MB"),
+        Result(peer, "resident at most", peak / 1e6, "MB"),
+        Result(peer, "growth for each object", (last.resident - first.resident) / made / 1000, "KB"),
+        Result(peer, "share of a core, once all have settled", (last.cpu - at_rest.cpu) / seconds * 100, "%"),
     ]
 
 
@@ -230,11 +195,10 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=60, help="how long to look at all that settled (default: 60)")
     parser.add_argument("--only", nargs="+", choices=list(_PEERS), default=list(_PEERS))
-    parser.add_argument("--logs", type=Path, default=Path(tempfile.gettempdir()), help="folder for the operators' logs")
     options = parser.parse_args()
     results: list[Result] = []
     for peer in options.only:
-        found = measure(peer, options.count, options.seconds, options.logs)
+        found = measure(peer, options.count, options.seconds)
         print(as_table(found), flush=True)
         results += found
     print(as_table(results))

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from gymtrain_api import coscheduling, kueue, labels, leader_worker_set
+from gymtrain_api import labels
 from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_kube.errors import ConflictError, NotFoundError, RejectedError
 from gymtrain_operator import kinds, metrics
@@ -31,11 +31,6 @@ _FIRST = {kinds.CONFIG_MAP.name, kinds.VOLUME_CLAIM.name, kinds.NETWORK_POLICY.n
 # Written once, so plain creation does, and it fails by itself where the name is taken.
 _WRITTEN_ONCE = (kinds.POD, kinds.JOB, kinds.VOLUME_CLAIM, kinds.SANDBOX_POOL, kinds.WORKLOAD)
 _CREATED = {kind.name for kind in _WRITTEN_ONCE} | _CREATED_ONLY
-_OF_OTHERS = {
-    kinds.LEADER_WORKER_SET: leader_worker_set.INSTALL,
-    kinds.POD_GROUP: coscheduling.INSTALL,
-    kinds.WORKLOAD: kueue.INSTALL,
-}
 _TOKEN_BYTES = 32
 
 
@@ -170,9 +165,9 @@ async def _write(cluster: KubeClient, seen: Observation, manifest: Object) -> Re
     except ForeignObjectError as error:
         return Rejection(kind.name, name, str(error), final=False)
     except NotFoundError as error:
-        if kind not in _OF_OTHERS:
+        if kind not in kinds.INSTALL:
             raise
-        return Rejection(kind.name, name, f"{error}: {_OF_OTHERS[kind]}", final=False)
+        return Rejection(kind.name, name, f"{error}: {kinds.INSTALL[kind]}", final=False)
     except RejectedError as error:
         # An object that is there goes on as it was: a mistake in a change of it must not end a run under way.
         return Rejection(kind.name, name, str(error), final=error.final and live is None)

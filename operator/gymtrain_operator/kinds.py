@@ -20,6 +20,11 @@ class Kind:
         return "/".join(part for part in parts if part)
 
 
+def lack(kind: Kind) -> str:
+    """Says that the cluster doesn't serve a kind of others, and what to do about it."""
+    return f"the cluster does not serve {kind.name} of {kind.api.removeprefix('apis/')}: {INSTALL[kind]}"
+
+
 RUN = Kind(labels.KIND, f"apis/{labels.GROUP}/{labels.VERSION}", labels.PLURAL)
 NAMESPACE = Kind("Namespace", "api/v1", "namespaces")
 POD = Kind("Pod", "api/v1", "pods")
@@ -57,6 +62,13 @@ WORKLOAD = Kind(kueue.WORKLOAD, kueue.PATH.strip("/"), kueue.WORKLOADS)
 RESOURCE_FLAVOR = Kind(kueue.FLAVOR, kueue.PATH.strip("/"), kueue.FLAVORS)
 WORKLOAD_PRIORITY_CLASS = Kind(kueue.PRIORITY_CLASS, kueue.PATH.strip("/"), kueue.PRIORITY_CLASSES)
 PRIORITY_CLASS = Kind("PriorityClass", "apis/scheduling.k8s.io/v1", "priorityclasses")
+
+# What to do where a cluster doesn't serve one of these.
+INSTALL = {
+    LEADER_WORKER_SET: leader_worker_set.INSTALL,
+    POD_GROUP: coscheduling.INSTALL,
+    WORKLOAD: kueue.INSTALL,
+}
 
 # What runs own. Objects of others never get here: the API server filters by label.
 CHILD_SELECTOR = f"{labels.MANAGED_BY}={labels.MANAGED_BY_VALUE},{labels.RUN}"

@@ -60,16 +60,14 @@ async def _serve(options: Options, health: Health) -> None:
         async with probing_session() as session:
             observer = Observer(cluster, session, options.defaults, cache)
             reconciler = Reconciler(cluster, observer, options.defaults, full_looks=options.workers)
-            selected = None
-            if options.namespace_selector:
-                selected = SelectedNamespaces(cluster, options.namespace_selector)
+            selector = options.namespace_selector
             service = Service(
                 cluster,
                 reconciler,
                 options.namespaces,
                 health,
                 cache,
-                selected=selected,
+                selected=SelectedNamespaces(cluster, selector) if selector else None,
                 with_kueue=options.defaults.kueue,
             )
             await _lead(options, cluster, fence, service, health, stop)

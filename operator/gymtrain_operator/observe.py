@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 from pydantic import BaseModel
 
-from gymtrain_api import coscheduling, labels, leader_worker_set, names
+from gymtrain_api import labels, names
 from gymtrain_api.pods import phase
 from gymtrain_api.record import read_record
 from gymtrain_api.runs import InvalidRunError, parse_spec, parse_status
@@ -266,11 +266,9 @@ class Observer:
         if demanded and not await self._cluster.serves(kinds.AGENT_SANDBOX):
             found.append(f"spec.sandboxes.backend: {MISSING}: {INSTALL}")
         if _may_have_groups(run) and not await self._cluster.serves([kinds.LEADER_WORKER_SET]):
-            lack = f"the cluster does not serve {leader_worker_set.KIND} of {leader_worker_set.API_VERSION}"
-            found.append(f"spec.inference.nodes: {lack}: {leader_worker_set.INSTALL}")
+            found.append(f"spec.inference.nodes: {kinds.lack(kinds.LEADER_WORKER_SET)}")
         if self._defaults.gang_scheduler and not await self._cluster.serves([kinds.POD_GROUP]):
-            lack = f"the cluster does not serve {coscheduling.KIND} of {coscheduling.API_VERSION}"
-            found.append(f"gangScheduling.schedulerName: {lack}: {coscheduling.INSTALL}")
+            found.append(f"gangScheduling.schedulerName: {kinds.lack(kinds.POD_GROUP)}")
         found += await self._queues.missing(run)
         return tuple(dict.fromkeys(found))
 

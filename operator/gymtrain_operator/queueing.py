@@ -93,7 +93,7 @@ class QueueObserver:
         if not self._defaults.kueue:
             return [f"{label}: {kueue.ENABLE}"]
         if not await self._cluster.serves([kinds.WORKLOAD]):
-            return [f"{label}: the cluster does not serve {kueue.WORKLOAD} of {kueue.API_VERSION}: {kueue.INSTALL}"]
+            return [f"{label}: {kinds.lack(kinds.WORKLOAD)}"]
         if run.priority_class:
             try:
                 await self._of_cluster(kinds.WORKLOAD_PRIORITY_CLASS, run.priority_class)

@@ -14,7 +14,7 @@ from tests.support.chart import render
 from tests.support.external_metrics import ExternalMetrics
 from tests.support.kubectl import PATIENCE, Kubectl, KubectlError, eventually
 from tests.support.operator import OperatorProcess
-from tests.support.specs import smallest_run
+from tests.support.specs import played_run
 
 _OTHERS = (labels.Role.TRAINER, labels.Role.GATEWAY, labels.Role.GYM)
 EXAMPLES = Path(__file__).parents[2] / "examples" / "autoscaling"
@@ -28,8 +28,7 @@ def operator(operator_kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory
 
 
 def _run(name: str, **inference: Any) -> dict[str, Any]:
-    data = {"train": [{"source": "gym://data/example.jsonl"}]}
-    return smallest_run(name, data=data, inference=inference)
+    return played_run(name, inference=inference)
 
 
 def _training(kubectl: Kubectl, run: str) -> None:

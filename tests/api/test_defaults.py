@@ -11,7 +11,7 @@ from gymtrain_api.defaults import Roles, RunDefaults
 from tests.support.chart import CHART, helm, render
 from tests.support.kubectl import PATIENCE, Kubectl, KubectlError, eventually
 from tests.support.operator import OperatorProcess
-from tests.support.specs import smallest_run
+from tests.support.specs import played_run
 
 GPU = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
 
@@ -31,12 +31,6 @@ def _defaults(name: str = "default", **spec: Any) -> dict[str, Any]:
         "metadata": {"name": name},
         "spec": spec,
     }
-
-
-def _run(name: str, **spec: Any) -> dict[str, Any]:
-    run = smallest_run(name, **spec)
-    run["spec"]["data"] = {"train": [{"source": "gym://data/example.jsonl"}]}
-    return run
 
 
 @pytest.mark.parametrize(
@@ -88,14 +82,14 @@ def test_all_fields_are_accepted(kubectl: Kubectl) -> None:
 def test_a_namespaces_defaults_reach_its_runs_and_later_ones_restart_nothing(
     runs: Kubectl, operator: OperatorProcess
 ) -> None:
-    runs.apply(_defaults(tolerations=[GPU]), _run("long-one"))
+    runs.apply(_defaults(tolerations=[GPU]), played_run("long-one"))
     runs.wait_condition("long-one", "GymReady", PATIENCE)
     before = {pod["metadata"]["uid"]: pod["spec"] for pod in runs.pods("long-one")}
     assert all(GPU in pod["tolerations"] and pod["nodeSelector"] == {"zone": "a"} for pod in before.values())
     status = runs.get("gtr", "long-one")["status"]["defaults"]
     assert status == {"nodeSelector": {"zone": "a"}, "tolerations": [GPU], "ttlSecondsAfterFinished": 3600}
 
-    runs.apply(_defaults(nodeSelector={"zone": "b"}), _run("long-later"))
+    runs.apply(_defaults(nodeSelector={"zone": "b"}), played_run("long-later"))
     runs.wait_condition("long-later", "GymReady", PATIENCE)
     assert all(pod["spec"]["nodeSelector"] == {"zone": "b"} for pod in runs.pods("long-later"))
     assert runs.get("gtr", "long-one")["status"]["defaults"] == status
@@ -112,7 +106,7 @@ def test_a_run_completes_where_a_quota_requires_limits(runs: Kubectl, operator: 
     }
     runs.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "team"}, "spec": {"hard": hard}})
     eventually(lambda: runs.get("resourcequota", "team").get("status", {}).get("hard"), "the quota counts", PATIENCE)
-    runs.apply(_run("quota", sandboxes={"backend": "Pod"}))
+    runs.apply(played_run("quota", sandboxes={"backend": "Pod"}))
     runs.wait_condition("quota", "Complete", PATIENCE)
     status = runs.get("gtr", "quota")["status"]
     assert status["defaults"]["requiredLimits"] == ["cpu", "memory"]

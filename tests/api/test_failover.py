@@ -12,7 +12,7 @@ from tests.support.failover import Break, Failover, short_lease_flags
 from tests.support.fakenode import FakeNode
 from tests.support.kubectl import PATIENCE, Kubectl
 from tests.support.operator import OperatorProcess
-from tests.support.specs import smallest_run
+from tests.support.specs import played_run
 
 _LEASE_SECONDS = 6  # as the chart has it for two replicas
 # Of the breaks' moments. With this one the network heals after the leader has ended.
@@ -52,7 +52,7 @@ def test_a_leader_that_does_not_notice_the_loss_of_its_lease_writes_no_more_and_
         "Leadership.keep_renewing = keep_renewing\n"
     )
     admin = Kubectl(str(audited.kubeconfig), "default", binary("kubectl"))
-    admin.apply(smallest_run("long-one", data={"train": [{"source": "gym://data/example.jsonl"}]}))
+    admin.apply(played_run("long-one"))
     flags = ("--leader-elect", f"--lease-namespace={OPERATOR_NAMESPACE}", *short_lease_flags())
     process = OperatorProcess(kubeconfig_of_chart(audited), tmp_path / "log", *flags, preload=tmp_path)
     process.launch()

@@ -14,7 +14,7 @@ from tests.support.go_controller import admin_of, install_crds, need
 from tests.support.install import token_of_chart
 from tests.support.kubectl import PATIENCE, Kubectl, eventually
 from tests.support.operator import OperatorProcess
-from tests.support.specs import smallest_run
+from tests.support.specs import played_run
 
 _SCHEDULER = "gangs"
 _GPUS = 3
@@ -58,9 +58,7 @@ def operator(cluster: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 def _two_gpus(name: str) -> dict[str, Any]:
-    run = smallest_run(name, inference={"gpus": 1}, trainer={"gpus": 1})
-    run["spec"]["data"] = {"train": [{"source": "gym://data/example.jsonl"}]}
-    return run
+    return played_run(name, inference={"gpus": 1}, trainer={"gpus": 1})
 
 
 def _placed(runs: Kubectl, name: str) -> list[str]:

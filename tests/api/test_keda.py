@@ -13,7 +13,7 @@ from tests.support.apiserver import ApiServer
 from tests.support.go_controller import need
 from tests.support.kubectl import PATIENCE, Kubectl, eventually
 from tests.support.operator import OperatorProcess
-from tests.support.specs import smallest_run
+from tests.support.specs import played_run
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "autoscaling" / "keda.yaml"
 
@@ -36,9 +36,8 @@ def prometheus(cluster: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> 
 def run(prometheus: keda.Answers, runs: Kubectl, operator_kubeconfig: Path, tmp_path: Path) -> Iterator[str]:
     """A run that trains, with two vLLM servers."""
     name = "long-keda"
-    data = {"train": [{"source": "gym://data/example.jsonl"}]}
     with OperatorProcess(operator_kubeconfig, tmp_path / "operator.log"):
-        runs.apply(smallest_run(name, data=data, inference={"replicas": 2}))
+        runs.apply(played_run(name, inference={"replicas": 2}))
         eventually(lambda: _state(runs, name) == "Training", "the run trains", PATIENCE)
         yield name
 

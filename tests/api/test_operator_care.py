@@ -11,7 +11,7 @@ from gymtrain_api.labels import FIELD_MANAGER, ROLE
 from tests.support.kubectl import PATIENCE, Kubectl, KubectlError, eventually
 from tests.support.operator import OperatorProcess
 from tests.support.policies import lets_in
-from tests.support.specs import smallest_run
+from tests.support.specs import played_run
 
 
 @pytest.fixture
@@ -19,12 +19,6 @@ def operator(operator_kubeconfig: Path, tmp_path: Path) -> Iterator[OperatorProc
     """One operator, without election."""
     with OperatorProcess(operator_kubeconfig, tmp_path / "operator.log") as process:
         yield process
-
-
-def _run(name: str, **spec: Any) -> dict[str, Any]:
-    run = smallest_run(name, **spec)
-    run["spec"]["data"] = {"train": [{"source": "gym://data/example.jsonl"}]}
-    return run
 
 
 def _training(kubectl: Kubectl, run: str) -> None:
@@ -44,7 +38,7 @@ def test_another_release_with_other_images_restarts_nothing_that_runs(
     runs: Kubectl, operator_kubeconfig: Path, tmp_path: Path
 ) -> None:
     with OperatorProcess(operator_kubeconfig, tmp_path / "old.log"):
-        runs.apply(_run("long-one"))
+        runs.apply(played_run("long-one"))
         _training(runs, "long-one")
         before = _deployments(runs), runs.list("jobs")[0]["metadata"]["uid"]
     images = ("--image-gym=new:2", "--image-gateway=new:2", "--image-inference=new:2", "--image-trainer=new:2")
@@ -66,7 +60,7 @@ def test_scrapers_that_are_named_in_the_middle_are_let_in_and_restart_nothing(
         return {one["metadata"]["name"] for one in runs.list("networkpolicies")}
 
     with OperatorProcess(operator_kubeconfig, tmp_path / "old.log"):
-        runs.apply(_run("long-one"))
+        runs.apply(played_run("long-one"))
         _training(runs, "long-one")
         before, fences = _deployments(runs), policies()
     scrapers = '--scrapers=[{"namespaceSelector": {"matchLabels": {"team": "sre"}}}]'
@@ -86,7 +80,7 @@ def test_metrics_tell_of_each_run_also_after_a_restart_and_until_it_is_deleted(
         return operator.metrics().get(f"gymtrain_run_status_condition{{{labels}}}")
 
     with OperatorProcess(operator_kubeconfig, tmp_path / "first.log") as operator:
-        runs.apply(_run("told"))
+        runs.apply(played_run("told"))
         runs.wait_condition("told", "Complete", PATIENCE)
         eventually(lambda: complete(operator) == 1.0, "the end is told", PATIENCE)
         assert operator.metrics()["gymtrain_operator_leader"] == 1.0
@@ -100,7 +94,7 @@ def test_an_upgrade_in_the_middle_changes_no_image_of_any_pod(
     runs: Kubectl, operator_kubeconfig: Path, tmp_path: Path
 ) -> None:
     with OperatorProcess(operator_kubeconfig, tmp_path / "old.log"):
-        runs.apply(_run("long-one"))
+        runs.apply(played_run("long-one"))
         _training(runs, "long-one")
         before = _images(runs, "long-one")
         (trainer,) = runs.pods("long-one", role="trainer")
@@ -130,10 +124,10 @@ def _images(kubectl: Kubectl, run: str) -> dict[str, set[str]]:
 def test_a_preflight_that_prints_32_mib_costs_the_operator_little_and_the_others_nothing(
     runs: Kubectl, operator: OperatorProcess
 ) -> None:
-    runs.apply(_run("long-one"))
+    runs.apply(played_run("long-one"))
     _training(runs, "long-one")
     process, before = operator.process.pid, operator.resident_mb()
-    runs.apply(*(_run(f"chatty-{number}") for number in range(4)))
+    runs.apply(*(played_run(f"chatty-{number}") for number in range(4)))
     for number in range(4):
         runs.wait_condition(f"chatty-{number}", "Complete", PATIENCE)
     assert operator.peak_mb() - before < 60
@@ -143,7 +137,7 @@ def test_a_preflight_that_prints_32_mib_costs_the_operator_little_and_the_others
 
 
 def test_replicas_change_without_new_pods_of_the_old_ones(runs: Kubectl, operator: OperatorProcess) -> None:
-    runs.apply(_run("long-one"))
+    runs.apply(played_run("long-one"))
     _training(runs, "long-one")
     old = {pod["metadata"]["uid"] for pod in runs.pods("long-one", role="inference")}
     _patch(runs, "long-one", {"inference": {"replicas": 2}})
@@ -157,7 +151,7 @@ def test_replicas_change_without_new_pods_of_the_old_ones(runs: Kubectl, operato
 
 
 def test_new_resources_of_one_server_replace_its_pods_only(runs: Kubectl, operator: OperatorProcess) -> None:
-    runs.apply(_run("long-one"))
+    runs.apply(played_run("long-one"))
     _training(runs, "long-one")
     before = _deployments(runs)
     _patch(runs, "long-one", {"gym": {"servers": {"agent": {"resources": {"requests": {"cpu": "7m"}}}}}})
@@ -171,7 +165,7 @@ def test_new_resources_of_one_server_replace_its_pods_only(runs: Kubectl, operat
 
 def test_a_deleted_service_comes_back(runs: Kubectl, operator: OperatorProcess) -> None:
     """Services aren't watched: the next look at the run's objects finds it missing, within half a minute."""
-    runs.apply(_run("long-one"))
+    runs.apply(played_run("long-one"))
     _training(runs, "long-one")
     runs.run("delete", "service", "long-one-inference")
     eventually(
@@ -181,7 +175,7 @@ def test_a_deleted_service_comes_back(runs: Kubectl, operator: OperatorProcess) 
 
 def test_a_policy_whose_label_somebody_took_gets_it_back(runs: Kubectl, operator: OperatorProcess) -> None:
     """Without it the operator doesn't find the policy, and its name is taken."""
-    runs.apply(_run("long-one"))
+    runs.apply(played_run("long-one"))
     _training(runs, "long-one")
     runs.run("label", "networkpolicy", "long-one-training", "gymtrain.dev/run-")
     found = "gymtrain.dev/run=long-one"
@@ -195,7 +189,7 @@ def test_a_policy_whose_label_somebody_took_gets_it_back(runs: Kubectl, operator
 
 def test_gym_servers_are_fenced_off_from_vllm_and_the_trainer(runs: Kubectl, operator: OperatorProcess) -> None:
     """The policies as the API server stores them, judged with the labels that the pods really have."""
-    runs.apply(_run("long-one"))
+    runs.apply(played_run("long-one"))
     _training(runs, "long-one")
     policies = runs.list("networkpolicies")
     pods = {p["metadata"]["labels"]["gymtrain.dev/role"]: p["metadata"]["labels"] for p in runs.pods("long-one")}
@@ -211,7 +205,7 @@ def test_gym_servers_are_fenced_off_from_vllm_and_the_trainer(runs: Kubectl, ope
 
 def test_a_deployment_edited_by_hand_is_recorded_as_such(runs: Kubectl, operator: OperatorProcess) -> None:
     """What the plan goes by at a resync: the API server names the editor and the pod template."""
-    runs.apply(_run("long-one"))
+    runs.apply(played_run("long-one"))
     _training(runs, "long-one")
     assert _editors(runs, "long-one-gateway") == set()
     runs.run("set", "image", "deployment/long-one-gateway", "gateway=other:1")
@@ -232,7 +226,7 @@ def test_an_object_of_somebody_else_under_a_name_of_ours_is_left_alone_and_named
 ) -> None:
     mine = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "taken-run"}, "data": {"mine": "yes"}}
     runs.apply(mine)
-    runs.apply(_run("taken"))
+    runs.apply(played_run("taken"))
     eventually(
         lambda: "taken-run exists already" in runs.condition("taken", "Progressing").get("message", ""),
         "told",
@@ -249,7 +243,7 @@ def test_a_template_that_makes_no_valid_pod_fails_the_run_in_the_api_servers_wor
     runs: Kubectl, operator: OperatorProcess
 ) -> None:
     template = {"spec": {"tolerations": [{"key": "a", "operator": "Maybe"}]}}
-    run = _run("odd")
+    run = played_run("odd")
     run["spec"]["gym"]["template"] = template
     runs.apply(run)
     runs.wait_condition("odd", "Failed", PATIENCE)
@@ -269,7 +263,7 @@ def test_a_template_that_makes_no_valid_pod_fails_the_run_in_the_api_servers_wor
 def test_a_template_with_an_unknown_field_fails_the_run_and_no_pod_stays(
     runs: Kubectl, operator: OperatorProcess, part: str, words: str
 ) -> None:
-    runs.apply(_run("misspelt", **{part: {"template": {"spec": {"tolerationz": []}}}}))
+    runs.apply(played_run("misspelt", **{part: {"template": {"spec": {"tolerationz": []}}}}))
     runs.wait_condition("misspelt", "Failed", PATIENCE)
     failed = runs.condition("misspelt", "Failed")
     assert failed["reason"] == "InvalidSpec"
@@ -278,7 +272,7 @@ def test_a_template_with_an_unknown_field_fails_the_run_and_no_pod_stays(
 
 
 def test_a_mistake_in_a_change_is_told_and_the_training_goes_on(runs: Kubectl, operator: OperatorProcess) -> None:
-    runs.apply(_run("long-one"))
+    runs.apply(played_run("long-one"))
     _training(runs, "long-one")
     before = _deployments(runs), runs.list("jobs")[0]["metadata"]["uid"]
     _patch(runs, "long-one", {"inference": {"template": {"spec": {"tolerationz": []}}}})
@@ -290,7 +284,7 @@ def test_a_mistake_in_a_change_is_told_and_the_training_goes_on(runs: Kubectl, o
 
 
 def test_a_variable_that_the_operator_sets_too_is_the_users(runs: Kubectl, operator: OperatorProcess) -> None:
-    run = _run("long-one")
+    run = played_run("long-one")
     mine = {"name": "HF_HOME", "value": "/models"}
     run["spec"]["gym"]["env"] = [mine]
     runs.apply(run)
@@ -305,7 +299,7 @@ def test_a_refusal_that_passes_is_waited_for(runs: Kubectl, operator: OperatorPr
     # Here no controller counts what is used.
     counted = json.dumps({"status": {"hard": {"pods": "0"}, "used": {"pods": "0"}}})
     runs.run("patch", "resourcequota", "none", "--subresource=status", "--type=merge", "-p", counted)
-    runs.apply(_run("patient"))
+    runs.apply(played_run("patient"))
     eventually(
         lambda: "exceeded quota" in runs.condition("patient", "Progressing").get("message", ""), "told", PATIENCE
     )
@@ -368,7 +362,7 @@ def test_a_policy_that_denies_the_first_trainer_is_told_and_waited_for(
     runs: Kubectl, operator: OperatorProcess, no_jobs: Callable[[], None]
 ) -> None:
     no_jobs()
-    runs.apply(_run("denied"))
+    runs.apply(played_run("denied"))
     _told_of_the_policy(runs, "denied")
     _lift(runs)
     runs.wait_condition("denied", "Complete", 120)
@@ -377,7 +371,7 @@ def test_a_policy_that_denies_the_first_trainer_is_told_and_waited_for(
 def test_a_policy_that_denies_the_next_trainer_ends_no_run_that_has_trained(
     runs: Kubectl, operator: OperatorProcess, no_jobs: Callable[[], None]
 ) -> None:
-    runs.apply(_run("long-one"))
+    runs.apply(played_run("long-one"))
     _training(runs, "long-one")
     no_jobs()
     (trainer,) = runs.pods("long-one", role="trainer")
@@ -391,7 +385,7 @@ def test_a_policy_that_denies_the_next_trainer_ends_no_run_that_has_trained(
 def test_a_run_that_is_applied_anew_at_once_trains_with_objects_of_its_own(
     runs: Kubectl, operator: OperatorProcess
 ) -> None:
-    run = _run("again", sandboxes={"backend": "Pod"})
+    run = played_run("again", sandboxes={"backend": "Pod"})
     runs.apply(run)
     eventually(lambda: runs.list("jobs"), "its trainer is made", 90)
     runs.run("delete", "gtr", "again", "--wait=false")
@@ -411,7 +405,7 @@ def test_a_run_that_is_applied_anew_at_once_trains_with_objects_of_its_own(
 
 
 def test_events_tell_the_way_of_a_run(runs: Kubectl, operator: OperatorProcess) -> None:
-    runs.apply(_run("told"))
+    runs.apply(played_run("told"))
     runs.wait_condition("told", "Complete", PATIENCE)
     expected = {"PreflightPassed", "TransportChosen", "Training", "TrainingCompleted"}
 
@@ -425,7 +419,7 @@ def test_nothing_of_the_operator_stays_in_the_run_but_its_status_and_its_record(
     runs: Kubectl, operator: OperatorProcess
 ) -> None:
     """The record is what tells a run that has ended where its status is lost (decision 19)."""
-    run = _run("clean")
+    run = played_run("clean")
     runs.apply(run)
     runs.wait_condition("clean", "Complete", PATIENCE)
     meta = runs.get("gtr", "clean")["metadata"]
@@ -437,7 +431,7 @@ def test_nothing_of_the_operator_stays_in_the_run_but_its_status_and_its_record(
 
 
 def test_a_claim_that_comes_after_the_run_is_noticed(runs: Kubectl, operator: OperatorProcess) -> None:
-    run = _run("late")
+    run = played_run("late")
     run["spec"]["data"] = {"train": [{"source": "pvc://rows/a.jsonl"}]}
     runs.apply(run)
     words = "PersistentVolumeClaim rows not found"

@@ -16,7 +16,7 @@ from tests.support.chart import CHART
 from tests.support.install import token_of_chart
 from tests.support.kubectl import PATIENCE, Kubectl, eventually
 from tests.support.operator import OperatorProcess
-from tests.support.specs import smallest_run
+from tests.support.specs import played_run
 
 CRD = Path(__file__).parents[2] / "crds" / "gymtrain.dev_gymtrainingruns.yaml"
 
@@ -66,8 +66,7 @@ def test_runs_of_other_namespaces_are_left_alone(runs: Kubectl, operator_kubecon
     other = f"{runs.namespace}-other"
     runs.run("create", "namespace", other)
     with OperatorProcess(operator_kubeconfig, tmp_path / "log", f"--namespace={runs.namespace}"):
-        run = smallest_run("bad-one")
-        run["spec"]["data"] = {"train": [{"source": "gym://data/example.jsonl"}]}
+        run = played_run("bad-one")
         runs.run("apply", "--namespace", other, "-f", "-", stdin=json.dumps(run))
         runs.apply(run)
         runs.wait_condition("bad-one", "Failed", PATIENCE)
@@ -83,16 +82,11 @@ def test_runs_are_looked_after_where_the_namespace_has_the_labels(
     def label(to: str) -> None:
         runs.run("label", "--overwrite", "namespace", runs.namespace, to)
 
-    def bad_one(name: str) -> None:
-        run = smallest_run(name)
-        run["spec"]["data"] = {"train": [{"source": "gym://data/example.jsonl"}]}
-        runs.apply(run)
-
     def shown() -> bool:
         return any(f'namespace="{runs.namespace}"' in name for name in process.metrics())
 
     with OperatorProcess(selecting_kubeconfig, tmp_path / "log", "--namespace-selector=gymtrain=canary") as process:
-        bad_one("bad-before")
+        runs.apply(played_run("bad-before"))
         label("gymtrain=stable")
         time.sleep(3)
         assert "status" not in runs.get("gtr", "bad-before")
@@ -102,7 +96,7 @@ def test_runs_are_looked_after_where_the_namespace_has_the_labels(
 
         label("gymtrain-")
         eventually(lambda: not shown(), "the run is forgotten", PATIENCE, every=0.2)
-        bad_one("bad-after")
+        runs.apply(played_run("bad-after"))
         time.sleep(3)
         assert "status" not in runs.get("gtr", "bad-after")
 

@@ -12,7 +12,7 @@ from tests.support.apiserver import ApiServer
 from tests.support.kubectl import PATIENCE, Kubectl, eventually
 from tests.support.lws import install_kinds
 from tests.support.operator import OperatorProcess
-from tests.support.specs import smallest_run
+from tests.support.specs import played_run
 from tests.support.world import World
 
 
@@ -24,9 +24,7 @@ def operator(operator_kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory
 
 
 def _run(name: str, nodes: int = 2, **inference: Any) -> dict[str, Any]:
-    run = smallest_run(name, inference={"nodes": nodes, **inference})
-    run["spec"]["data"] = {"train": [{"source": "gym://data/example.jsonl"}]}
-    return run
+    return played_run(name, inference={"nodes": nodes, **inference})
 
 
 def _message(kubectl: Kubectl, run: str, kind: str) -> str:

@@ -18,7 +18,7 @@ from tests.support.kubectl import PATIENCE, Kubectl, eventually
 from tests.support.kueue import install_kinds, local_queue, make_placing_queue, make_queues, start_controller
 from tests.support.kueue_world import queued
 from tests.support.operator import OperatorProcess
-from tests.support.specs import smallest_run
+from tests.support.specs import played_run
 
 _RBAC = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
 # The trainer and the vLLM server ask for 2 CPUs each, everything else for half a CPU together.
@@ -45,7 +45,7 @@ def operator(kueue_kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory) -
 def _run(name: str, queue: str = "team", priority: str = "", **blocks: Any) -> dict[str, Any]:
     big = {"resources": {"requests": {"cpu": "2"}}}
     blocks = {"inference": big, "trainer": big, **blocks}
-    run = smallest_run(name, data={"train": [{"source": "gym://data/example.jsonl"}]}, **blocks)
+    run = played_run(name, **blocks)
     run["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": queue}
     if priority:
         run["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = priority

@@ -9,7 +9,7 @@ from tests.support.apiserver import ApiServer
 from tests.support.kubectl import PATIENCE, Kubectl, eventually
 from tests.support.operator import OperatorProcess
 from tests.support.recorder import Recorder, falls, flaps
-from tests.support.specs import smallest_run
+from tests.support.specs import played_run
 
 _GOOD, _BAD, _REFUSED = 40, 5, 5
 _ALL = _GOOD + _BAD + _REFUSED
@@ -21,10 +21,7 @@ def _runs() -> list[dict[str, Any]]:
     names = [
         f"{kind}-{n}" for kind, count in (("good", _GOOD), ("bad", _BAD), ("refused", _REFUSED)) for n in range(count)
     ]
-    runs = [smallest_run(name) for name in names]
-    for run in runs:
-        run["spec"]["data"] = {"train": [{"source": "gym://data/example.jsonl"}]}
-    return runs
+    return [played_run(name) for name in names]
 
 
 def _ended(kubectl: Kubectl) -> dict[str, str]:

@@ -12,7 +12,7 @@ from tests.support.chart import render
 from tests.support.kubectl import PATIENCE, Kubectl, eventually
 from tests.support.operator import OperatorProcess
 from tests.support.probes import Probes
-from tests.support.specs import smallest_run
+from tests.support.specs import played_run
 
 _TENTH = 0.1  # of a core, which is what the chart's request gives on a full node
 _READY_SECONDS = 120
@@ -38,9 +38,7 @@ def test_with_a_tenth_of_a_core_it_leads_and_reconciles_and_is_not_restarted(
                 assert probes.ready.wait(_READY_SECONDS), f"not ready: {probes}"
                 eventually(lambda: process.metrics()["gymtrain_operator_leader"] == 1, "it leads", PATIENCE)
                 for number in range(3):
-                    run = smallest_run(f"good-{number}")
-                    run["spec"]["data"] = {"train": [{"source": "gym://data/example.jsonl"}]}
-                    runs.apply(run)
+                    runs.apply(played_run(f"good-{number}"))
                 for number in range(3):
                     runs.wait_condition(f"good-{number}", "Complete", PATIENCE)
                 assert process.process.poll() is None, (tmp_path / "log").read_text()[-2000:]

@@ -13,7 +13,7 @@ from tests.support.fakenode import FakeNode
 from tests.support.kubectl import PATIENCE, Kubectl, eventually
 from tests.support.operator import OperatorProcess
 from tests.support.releases import last_release
-from tests.support.specs import smallest_run
+from tests.support.specs import played_run
 
 _WITH_TEMPLATES = "deployments,statefulsets,jobs,pods,services,networkpolicies,configmaps,persistentvolumeclaims"
 _NAMESPACE = "research"
@@ -53,9 +53,7 @@ def server(tmp_path: Path, kubectl_cache: None) -> Iterator[ApiServer]:
 
 
 def _run(name: str, **spec: Any) -> dict[str, Any]:
-    run = smallest_run(name, **{"trainer": {"checkpoint": {"size": "1Gi"}}, **spec})
-    run["spec"]["data"] = {"train": [{"source": "gym://data/example.jsonl"}]}
-    return run
+    return played_run(name, **{"trainer": {"checkpoint": {"size": "1Gi"}}, **spec})
 
 
 def _state(kubectl: Kubectl, run: str) -> str:

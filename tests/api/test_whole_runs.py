@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.kubectl import PATIENCE, Kubectl, eventually, names
 from tests.support.operator import OperatorProcess
-from tests.support.specs import smallest_run
+from tests.support.specs import played_run
 
 _OWNED = "pods,services,configmaps,persistentvolumeclaims,deployments,replicasets,jobs,networkpolicies"
 
@@ -24,9 +24,7 @@ def operator(operator_kubeconfig: Path, tmp_path: Path) -> Iterator[OperatorProc
 
 
 def _run(name: str, **spec: Any) -> dict[str, Any]:
-    run = smallest_run(name, **{"trainer": {"checkpoint": {"size": "1Gi", "retain": "Delete"}}, **spec})
-    run["spec"]["data"] = {"train": [{"source": "gym://data/example.jsonl"}]}
-    return run
+    return played_run(name, **{"trainer": {"checkpoint": {"size": "1Gi", "retain": "Delete"}}, **spec})
 
 
 def _children(kubectl: Kubectl, run: str) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from gymtrain_api.condition_table import reason_row
 from gymtrain_api.conditions import Reason
-from tests.support.specs import smallest_run
+from tests.support.specs import played_run
 
 type Object = dict[str, Any]
 type Kind = Literal["good", "sandboxes", "verify", "two-servers", "bad", "refused"]
@@ -81,7 +81,7 @@ def _manifest(life: Life) -> Object:
         blocks["inference"] = {"replicas": 2}
     if life.ttl is not None:
         blocks["ttlSecondsAfterFinished"] = life.ttl
-    return smallest_run(life.name, data={"train": [{"source": "gym://data/example.jsonl"}]}, **blocks)
+    return played_run(life.name, **blocks)
 
 
 @dataclass

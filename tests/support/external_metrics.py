@@ -1,13 +1,12 @@
 """The API external.metrics.k8s.io of an API server of the tests, with values that a test sets: what prometheus-adapter
 or KEDA serve in a cluster."""
 
-import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack
 from typing import Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from tests.support.apiserver import ApiServer, binary
+from tests.support.json_server import answering
 from tests.support.kubectl import PATIENCE, Kubectl, eventually
 
 _GROUP, _VERSION = "external.metrics.k8s.io", "v1beta1"
@@ -45,34 +44,16 @@ class ExternalMetrics:
 
     def __init__(self, server: ApiServer) -> None:
         self._api = server
+        self._stack = ExitStack()
         self.values: dict[tuple[str, str], int] = {}  # by namespace and metric
         self.selectors: set[str] = set()  # that were asked for
 
     def __enter__(self) -> Self:
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                status, body = outer._answer(self.path)
-                data = json.dumps(body).encode()
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            def log_message(self, *_: object) -> None:
-                """Says nothing."""
-
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._http.socket = self._api.server_tls().wrap_socket(self._http.socket, server_side=True)
-        threading.Thread(target=self._http.serve_forever, daemon=True).start()
-        register(self._api, self._http.server_port)
+        register(self._api, self._stack.enter_context(answering(self._answer, self._api.server_tls())))
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._http.shutdown()
-        self._http.server_close()
+        self._stack.close()
 
     def _answer(self, path: str) -> tuple[int, dict[str, object]]:
         address = urlsplit(path)

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from tests.support.apiserver import ApiServer, binary
 from tests.support.audit import Write, read_writes, writes_of_two
@@ -22,7 +22,7 @@ from tests.support.cuttable import CuttableNetwork
 from tests.support.install import OPERATOR_NAMESPACE, token_of_chart
 from tests.support.kubectl import PATIENCE, Kubectl, eventually
 from tests.support.operator import OperatorProcess
-from tests.support.specs import smallest_run
+from tests.support.specs import played_run
 
 _NAMESPACE = "failover"
 _TRAINING = 3  # runs
@@ -108,7 +108,7 @@ class Failover:
             self._admin.run("create", "namespace", _NAMESPACE)
             for replica in self._replicas:
                 replica.start(stack)
-            self._admin.apply(*(_run(f"long-{number}") for number in range(_TRAINING)))
+            self._admin.apply(*(played_run(f"long-{number}") for number in range(_TRAINING)))
             eventually(self._all_train, "all runs train", PATIENCE)
             self._stack = stack.pop_all()
         return self
@@ -124,7 +124,7 @@ class Failover:
         """
         leader, standby = self._roles()
         self._rounds += 1
-        self._admin.apply(_run(f"brief-{self._rounds}", ttlSecondsAfterFinished=_BRIEF_SECONDS))
+        self._admin.apply(played_run(f"brief-{self._rounds}", ttlSecondsAfterFinished=_BRIEF_SECONDS))
         time.sleep(self._random.uniform(0, _MOST_HEAD_START_SECONDS))
         name = f"long-{self._rounds % _TRAINING}"
         suspend = self._state(name) != "Suspended"
@@ -194,7 +194,3 @@ def short_lease_flags() -> list[str]:
     (deployment,) = [m for m in render("replicas=2") if m["kind"] == "Deployment"]
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     return [argument for argument in container["args"] if argument.startswith("--leader-elect-")]
-
-
-def _run(name: str, **spec: Any) -> dict[str, Any]:
-    return smallest_run(name, data={"train": [{"source": "gym://data/example.jsonl"}]}, **spec)

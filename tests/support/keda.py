@@ -1,11 +1,9 @@
 """KEDA on an API server of the tests: its kinds, its operator and its API of external metrics; and a Prometheus whose
 answers a test gives."""
 
-import json
 import shutil
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 from urllib.parse import parse_qs, urlsplit
@@ -13,6 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 from tests.support.apiserver import ApiServer, free_port
 from tests.support.external_metrics import register
 from tests.support.go_controller import admin_of, install_crds, make_certificate
+from tests.support.json_server import answering
 
 _ANYBODY = "system:anonymous"  # whom the API server's requests come from here: it has no certificate for them
 
@@ -71,30 +70,16 @@ class Answers:
     def __init__(self) -> None:
         self.value: float | None = None
         self.queries: set[str] = set()
+        self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                outer.queries.update(parse_qs(urlsplit(self.path).query).get("query", []))
-                sample = [] if outer.value is None else [{"metric": {}, "value": [time.time(), str(outer.value)]}]
-                body = {"status": "success", "data": {"resultType": "vector", "result": sample}}
-                data = json.dumps(body).encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            def log_message(self, *_: object) -> None:
-                """Says nothing."""
-
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self._http.serve_forever, daemon=True).start()
-        self.url = f"http://127.0.0.1:{self._http.server_port}"
+        self.url = f"http://127.0.0.1:{self._stack.enter_context(answering(self._answer))}"
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._http.shutdown()
-        self._http.server_close()
+        self._stack.close()
+
+    def _answer(self, path: str) -> tuple[int, object]:
+        self.queries.update(parse_qs(urlsplit(path).query).get("query", []))
+        sample = [] if self.value is None else [{"metric": {}, "value": [time.time(), str(self.value)]}]
+        return 200, {"status": "success", "data": {"resultType": "vector", "result": sample}}

@@ -73,11 +73,7 @@ class OperatorProcess:
 
     def metrics(self) -> dict[str, float]:
         """Its metrics, by name with labels."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
-            lines = answer.read().decode().splitlines()
-        return {
-            name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-        }
+        return read_metrics(self.port)
 
     def resident_mb(self) -> float:
         """Resident memory in MB (10^6 bytes)."""
@@ -96,3 +92,10 @@ class OperatorProcess:
         with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=2) as answer:
             return bool(answer.status == 200)
         return False
+
+
+def read_metrics(port: int) -> dict[str, float]:
+    """Metrics that a process of this machine serves, by name with labels."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))}

@@ -18,6 +18,11 @@ def smallest_run(name: str = "small", **spec: Any) -> dict[str, Any]:
     }
 
 
+def played_run(name: str, **spec: Any) -> dict[str, Any]:
+    """The smallest run whose pods the fake node can play: its data needs no volume."""
+    return smallest_run(name, data={"train": [{"source": "gym://data/example.jsonl"}]}, **spec)
+
+
 def of_a_later_release(value: Any) -> Any:
     """The same JSON with a field that this release doesn't know in every object of it."""
     if isinstance(value, dict):

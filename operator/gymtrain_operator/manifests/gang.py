@@ -34,9 +34,13 @@ def pod_group(run: RunContext, live: Object | None) -> list[Object]:
 
 def group_label(run: RunContext, role: Role) -> dict[str, str]:
     """Returns the label by which a pod is in the group."""
-    return {coscheduling.POD_GROUP_LABEL: names.pod_group(run.name)} if run.gang_scheduler and role in _ROLES else {}
+    return {coscheduling.POD_GROUP_LABEL: names.pod_group(run.name)} if _is_member(run, role) else {}
 
 
 def group_scheduler(run: RunContext, role: Role) -> Object:
     """Returns the field of a pod's spec that names the scheduler."""
-    return {"schedulerName": run.gang_scheduler} if run.gang_scheduler and role in _ROLES else {}
+    return {"schedulerName": run.gang_scheduler} if _is_member(run, role) else {}
+
+
+def _is_member(run: RunContext, role: Role) -> bool:
+    return bool(run.gang_scheduler) and role in _ROLES

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gymtrain_api import labels
+from gymtrain_api import labels, leader_worker_set, names
 from gymtrain_api.defaults import RunDefaults
 from gymtrain_api.pods import condition
 from gymtrain_api.record import Record
@@ -63,6 +63,11 @@ class Children:
     def of(self, kind: str) -> list[Object]:
         """Returns all objects of a kind, by name."""
         return [item for _, item in sorted(self.by_kind.get(kind, {}).items())]
+
+    def vllm(self, run: str) -> Object | None:
+        """Returns what makes the pods of vLLM: a Deployment, or a LeaderWorkerSet where a server has several."""
+        groups = self.get(leader_worker_set.KIND, names.inference_groups(run))
+        return self.get("Deployment", names.inference(run)) or groups
 
     def pods(self, role: labels.Role, more: Mapping[str, str] | None = None) -> list[Object]:
         """Returns the pods of a role, narrowed by `more` labels."""

@@ -114,9 +114,8 @@ def step(seen: Observation, run: RunContext, verdict: Verdict, before: GymTraini
 
 def _group_with_pods(seen: Observation, run: RunContext) -> Object | None:
     """Returns the PodGroup; None where vLLM's pods are still to be made, so that it can have another number."""
-    servers = seen.children.get("Deployment", names.inference(run.name))
-    servers = servers or seen.children.get(leader_worker_set.KIND, names.inference_groups(run.name))
-    return seen.children.get(coscheduling.KIND, names.pod_group(run.name)) if servers else None
+    group = seen.children.get(coscheduling.KIND, names.pod_group(run.name))
+    return group if seen.children.vllm(run.name) else None
 
 
 def inference_status(seen: Observation, *, ended: bool) -> InferenceStatus:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from pydantic import ValidationError
 
-from gymtrain_api import coscheduling, labels, leader_worker_set, names, wiring
+from gymtrain_api import coscheduling, labels, names, wiring
 from gymtrain_api.status import GymTrainingRunStatus, Images
 from gymtrain_operator.kinds import Object
 from gymtrain_operator.manifests import broker, gateway, gym, inference, trainer
@@ -52,17 +52,16 @@ def _in_use(seen: Observation, run: RunContext, verdict: Verdict) -> Images:
     """Returns the images of what runs, for a run of a release that recorded none."""
     deployments = {
         "gateway": (names.gateway(run.name), gateway.CONTAINER),
-        "inference": (names.inference(run.name), inference.CONTAINER),
         "broker": (names.broker(run.name), broker.CONTAINER),
     }
     live = {part: seen.children.get("Deployment", name) for part, (name, _) in deployments.items()}
-    live["inference"] = live["inference"] or seen.children.get(leader_worker_set.KIND, names.inference_groups(run.name))
     jobs = sorted(seen.children.of("Job"), key=lambda job: int(labels_of(job).get(labels.ATTEMPT, "0")))
     return Images(
         gym=next(_gym_images(seen, run, verdict), None),
         # No run of such a release has a command of its own.
         trainer=_image(jobs[-1], trainer.CONTAINER) if jobs and run.spec.trainer.command is None else None,
         sandbox=next(_values(live["broker"], broker.CONTAINER, wiring.ENV_SANDBOX_IMAGE), None),
+        inference=_image(seen.children.vllm(run.name), inference.CONTAINER),
         **{part: _image(live[part], container) for part, (_, container) in deployments.items()},
     )
 
@@ -117,8 +116,7 @@ def kept_names(children: Children, run: str) -> KeptNames:
 def gang_scheduler(children: Children, run: RunContext) -> str:
     """Returns the scheduler that places the run's pods together. Where vLLM runs without the group the run keeps to
     that: the trainer's next pods alone would never be as many as the group wants."""
-    live = children.get("Deployment", names.inference(run.name))
-    live = live or children.get(leader_worker_set.KIND, names.inference_groups(run.name))
+    live = children.vllm(run.name)
     if live is not None:
         of_pods = (_template(live).get("metadata") or {}).get("labels") or {}
         if of_pods.get(coscheduling.POD_GROUP_LABEL) != names.pod_group(run.name):
