@@ -1,4 +1,4 @@
-"""What GPU machines with an older Python and torch than the images' lack, so that measurements and tests run there."""
+"""What GPU machines with an older Python and torch than the images' lack, so that measurements run there."""
 
 import inspect
 import os

@@ -26,7 +26,6 @@ import torch
 from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor
 
-from dev.gpu.older_versions import allow_older_python, allow_older_torch
 from gymtrain_trainer.framework import SampleGroup
 from gymtrain_trainer.trl.framework import leave_out_vllm
 
@@ -142,8 +141,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    allow_older_python()
-    allow_older_torch()
     main()
     sys.stdout.flush()
     os._exit(0)  # threads of libraries have nothing to save

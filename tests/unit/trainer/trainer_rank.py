@@ -25,7 +25,6 @@ from typing import Any
 
 from aiohttp import web
 
-from dev.gpu.older_versions import allow_older_python, allow_older_torch
 from gymtrain_trainer.context import Context, read_context
 from gymtrain_trainer.errors import InterruptedBySignal, TrainerError
 from gymtrain_trainer.stopping import StopSignal
@@ -105,8 +104,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    allow_older_python()
-    allow_older_torch()
     code = main()
     sys.stdout.flush()
     os._exit(code)  # threads of libraries have nothing to save
