@@ -1,4 +1,6 @@
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -57,6 +59,31 @@ def test_what_images_read_is_there_and_not_ignored() -> None:
     hidden = {(name, one) for name, one in read if not any(f"{one}/".startswith(f"{part}/") for part in allowed)}
     assert hidden == set(), "see .dockerignore"
     assert {(name, one) for name, one in read if not list(REPOSITORY.glob(one))} == set()
+
+
+def imported(module: Path) -> Iterator[str]:
+    """Names of modules, as `a.b`; of a module that something is taken from, that something's name too."""
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+
+
+def test_the_tests_of_the_trainers_image_import_only_what_it_has() -> None:
+    copied = sources(REPOSITORY / "images/trainer-tests/Dockerfile")
+    tests = sorted(
+        one for folder in copied for one in REPOSITORY.glob(f"{folder}/**/*.py") if folder.startswith("tests/unit")
+    )
+    assert len(tests) > 50
+    lacking = {
+        f"{test.relative_to(REPOSITORY)}: {name}"
+        for test in tests
+        for name in imported(test)
+        if name.split(".")[0] in ("benchmarks", "dev", "tests")
+        if not any(f"{name.replace('.', '/')}/".startswith(f"{one.removesuffix('.py')}/") for one in copied)
+    }
+    assert lacking == set(), "see images/trainer-tests/Dockerfile"
 
 
 def test_naming_some_images_builds_what_they_need_too(tmp_path: Path) -> None:
