@@ -1,6 +1,5 @@
 """Each part declares what it imports, and nothing else."""
 
-import ast
 import re
 import sys
 import tomllib
@@ -10,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support.imports import imported
 
 ROOT = Path(__file__).parents[3]
 OURS = {
@@ -174,14 +175,9 @@ def modules(distribution: str) -> set[str]:
 
 
 @cache
-def imported(file: Path) -> set[str]:
+def needed(file: Path) -> set[str]:
     """Top-level modules of others that a file imports, inside functions too."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found.add(node.module.partition(".")[0])
+    found = {name.partition(".")[0] for name in imported(file)}
     return found - OURS - sys.stdlib_module_names - {path.stem for path in file.parent.glob("*.py")}
 
 
@@ -202,7 +198,7 @@ def files() -> dict[str, list[Path]]:
 def test_what_is_imported_is_declared(folder: str) -> None:
     for extras in RUNS_WITH[folder]:
         there = set().union(*map(modules, declared(*extras)))
-        missing = {f"{name} in {file.relative_to(ROOT)}" for file in files()[folder] for name in imported(file) - there}
+        missing = {f"{name} in {file.relative_to(ROOT)}" for file in files()[folder] for name in needed(file) - there}
         assert missing == set(), f"pyproject.toml doesn't declare them in {' or '.join(extras) or 'dependencies'}"
 
 
@@ -211,18 +207,18 @@ def test_what_is_declared_is_imported(extra: str) -> None:
     parts = {folder: sets for folder, sets in RUNS_WITH.items() if folder.partition("/")[0] in PARTS}
     folders = [folder for folder, sets in parts.items() if any(extra in extras for extras in sets)]
     assert folders, f"RUNS_WITH doesn't name {extra}"
-    used = set().union(*(imported(file) for folder in folders for file in files()[folder]))
+    used = set().union(*(needed(file) for folder in folders for file in files()[folder]))
     listed = set(names(project()["project"]["optional-dependencies"][extra]))
     others = IMPORTED_BY_OTHERS.keys() | (IMPORTED_BY_FSSPEC if extra == "trainer" else set())
     assert {name for name in listed - others if not modules(name) & used} == set()
 
 
 def test_what_others_import_is_not_imported_by_us() -> None:
-    used = set().union(*(imported(file) for folder, all_ in files().items() if folder in PARTS for file in all_))
+    used = set().union(*(needed(file) for folder, all_ in files().items() if folder in PARTS for file in all_))
     assert {name for name in IMPORTED_BY_OTHERS if modules(name) & used} == set()
 
 
 def test_imports_inside_functions_count(tmp_path: Path) -> None:
     file = tmp_path / "one.py"
     file.write_text("import os, a.b\nfrom . import own\ndef f():\n    from c.d import e\n    import gymtrain_api\n")
-    assert imported(file) == {"a", "c"}
+    assert needed(file) == {"a", "c"}

@@ -1,6 +1,4 @@
-import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,6 +6,7 @@ import pytest
 from dev.images.dockerfiles import discover, select
 from dev.report import DevError
 from dev.settings import REPOSITORY
+from tests.support.imports import imported
 
 
 def images(folder: Path, **dockerfiles: str) -> Path:
@@ -59,15 +58,6 @@ def test_what_images_read_is_there_and_not_ignored() -> None:
     hidden = {(name, one) for name, one in read if not any(f"{one}/".startswith(f"{part}/") for part in allowed)}
     assert hidden == set(), "see .dockerignore"
     assert {(name, one) for name, one in read if not list(REPOSITORY.glob(one))} == set()
-
-
-def imported(module: Path) -> Iterator[str]:
-    """Names of modules, as `a.b`; of a module that something is taken from, that something's name too."""
-    for node in ast.walk(ast.parse(module.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (name.name for name in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield from (f"{node.module}.{name.name}" for name in node.names)
 
 
 def test_the_tests_of_the_trainers_image_import_only_what_it_has() -> None:

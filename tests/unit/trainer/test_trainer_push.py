@@ -2,10 +2,8 @@
 
 import json
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from gymtrain_api.wiring import PUSH_PREFIX
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.push import unprefixed
 from gymtrain_trainer.pushing import Pushed, run_push
+from tests.support.json_server import JsonHandler, serving
 from tests.unit.trainer.test_trainer_entry import context
 
 
@@ -89,18 +88,7 @@ class Hub:
 def hub() -> Iterator[tuple[Hub, str]]:
     hub = Hub()
 
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, *arguments: Any) -> None:
-            pass
-
-        def answer(self, status: int, body: Any) -> None:
-            data = json.dumps(body).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
+    class Handler(JsonHandler):
         def do_GET(self) -> None:
             if self.headers.get("Authorization") != "Bearer write":
                 self.answer(401, {"error": "Invalid credentials"})
@@ -117,7 +105,7 @@ def hub() -> Iterator[tuple[Hub, str]]:
                 self.answer(401, {"error": "Invalid credentials"})
             elif self.path == "/api/repos/create":
                 hub.made = json.loads(body)
-                self.answer(200, {"url": f"http://127.0.0.1:{server.server_port}/lab/model", "name": "lab/model"})
+                self.answer(200, {"url": f"http://127.0.0.1:{port}/lab/model", "name": "lab/model"})
             elif "/preupload/" in self.path:
                 files = [
                     {"path": one["path"], "uploadMode": "regular", "shouldIgnore": False}
@@ -136,17 +124,15 @@ def hub() -> Iterator[tuple[Hub, str]]:
                     200,
                     {
                         "commitOid": "c0ffee",
-                        "commitUrl": f"http://127.0.0.1:{server.server_port}/lab/model/commit/c0ffee",
+                        "commitUrl": f"http://127.0.0.1:{port}/lab/model/commit/c0ffee",
                         "success": True,
                     },
                 )
             else:
                 self.answer(200, {})
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield hub, f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
+    with serving(Handler) as port:
+        yield hub, f"http://127.0.0.1:{port}"
 
 
 @pytest.mark.torch
