@@ -14,6 +14,7 @@ from gymtrain_client.errors import UnavailableError
 
 PARTS = [str(role) for role in labels.Role if role != labels.Role.SANDBOX]
 _NEW_PODS_SECONDS = 2.0
+_LAST_LINES_SECONDS = 5.0
 _WAITING_LINES = 10_000  # of all pods; a reader that is slower holds the pods' streams up
 _DURATION = re.compile(r"^(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?$")
 
@@ -30,11 +31,12 @@ class Line:
 
 @dataclass(frozen=True)
 class Source:
-    """A container."""
+    """A container; after each restart another one."""
 
     part: str
     pod: str
     container: str
+    restarts: int = 0
 
 
 def seconds_of(text: str) -> int:
@@ -56,13 +58,20 @@ def sources(cluster: Cluster, run: str, parts: Collection[str]) -> list[Source]:
     for pod in cluster.pods(labels.run_labels(run)):
         part = (pod["metadata"].get("labels") or {}).get(labels.ROLE, "")
         if (not parts and part != labels.Role.SANDBOX) or part in parts:
-            found += [Source(part, pod["metadata"]["name"], name) for name in _containers(pod)]
+            restarts = _restarts(pod)
+            found += [Source(part, pod["metadata"]["name"], name, restarts.get(name, 0)) for name in _containers(pod)]
     return sorted(found, key=lambda one: (one.part, one.pod, one.container))
 
 
 def _containers(pod: Object) -> list[str]:
     spec = pod["spec"]
     return [one["name"] for kind in ("initContainers", "containers") for one in spec.get(kind) or []]
+
+
+def _restarts(pod: Object) -> dict[str, int]:
+    status = pod.get("status") or {}
+    said = [one for kind in ("initContainerStatuses", "containerStatuses") for one in status.get(kind) or []]
+    return {one["name"]: one["restartCount"] for one in said}
 
 
 def merged(cluster: Cluster, run: str, parts: Collection[str], options: LogOptions) -> Iterator[Line]:
@@ -85,52 +94,95 @@ def followed(
     options: LogOptions,
     ended: Callable[[], bool],
     new_pods_seconds: float = _NEW_PODS_SECONDS,
+    last_lines_seconds: float = _LAST_LINES_SECONDS,
 ) -> Iterator[Line]:
-    """Lines as they come, also of pods that come later, until `ended` and all streams are read.
+    """Lines as they come, also of pods that come later, until `ended`; then what the logs hold beyond them, by time.
 
     Raises:
         ClientError: the API server refuses, or the run's pods can't be listed. A stream that breaks is opened again,
             from where it was.
     """
-    lines: queue.Queue[Line | Exception] = queue.Queue(_WAITING_LINES)
-    streams: dict[Source, threading.Thread] = {}
-    over: set[Source] = set()
-    last: dict[Source, str] = {}
+    streams = _Streams(cluster, options, new_pods_seconds)
+    while not ended():
+        streams.open(sources(cluster, run, parts))
+        yield from streams.lines(new_pods_seconds)
+    # A container may outlive the run, and its log's stream with it.
+    deadline = time.monotonic() + last_lines_seconds
+    while not streams.ended and time.monotonic() < deadline:
+        yield from streams.lines(0.1)
+    yield from streams.rest(sources(cluster, run, parts))
 
-    def stream(source: Source) -> None:
-        again = options
+
+class _Streams:
+    """Logs that are followed, each by a thread."""
+
+    def __init__(self, cluster: Cluster, options: LogOptions, again_seconds: float) -> None:
+        self._cluster, self._options, self._again_seconds = cluster, options, again_seconds
+        self._threads: dict[Source, threading.Thread] = {}
+        self._read: set[Source] = set()  # to their ends
+        self._found: queue.Queue[tuple[Source, Line] | Exception] = queue.Queue(_WAITING_LINES)
+        self._shown: dict[tuple[str, str], str] = {}  # time of the last line, by pod and container
+
+    def open(self, found: Collection[Source]) -> None:
+        """Follows those that aren't followed yet; also again, where one had nothing to say: it may not have begun."""
+        for source in found:
+            thread = self._threads.get(source)
+            if source not in self._read and (thread is None or not thread.is_alive()):
+                self._threads[source] = threading.Thread(target=self._follow, args=(source,), daemon=True)
+                self._threads[source].start()
+
+    def lines(self, seconds: float) -> Iterator[Line]:
+        """Those that come in that time. Raises ClientError where the API server refuses a log."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            try:
+                found = self._found.get(timeout=left)
+            except queue.Empty:
+                return
+            if isinstance(found, Exception):
+                raise found
+            if self._is_new(*found):
+                yield found[1]
+
+    @property
+    def ended(self) -> bool:
+        """Whether all streams are, and their lines are taken."""
+        return not any(thread.is_alive() for thread in self._threads.values()) and self._found.empty()
+
+    def rest(self, found: Collection[Source]) -> Iterator[Line]:
+        """What the logs hold now that wasn't shown. Raises ClientError as `lines` does, or if the server is away."""
+        return heapq.merge(
+            *(self._rest(source) for source in found if source not in self._read), key=lambda line: line.time
+        )
+
+    def _rest(self, source: Source) -> Iterator[Line]:
+        for line in _lines(self._cluster, source, self._from_where(source)):
+            if self._is_new(source, line):
+                yield line
+
+    def _from_where(self, source: Source) -> LogOptions:
+        known = (source.pod, source.container) in self._shown
+        return replace(self._options, tail=None) if known else self._options
+
+    def _is_new(self, source: Source, line: Line) -> bool:
+        container = source.pod, source.container
+        if line.time <= self._shown.get(container, ""):
+            return False
+        self._shown[container] = line.time
+        return True
+
+    def _follow(self, source: Source) -> None:
+        options, spoke = replace(self._from_where(source), follow=True), False
         while True:
             try:
-                for line in _lines(cluster, source, replace(again, follow=True)):
-                    if line.time > last.get(source, ""):
-                        last[source] = line.time
-                        lines.put(line)
+                for line in _lines(self._cluster, source, options):
+                    options, spoke = replace(options, tail=None), True
+                    self._found.put((source, line))
                 break
             except UnavailableError:
-                time.sleep(new_pods_seconds)
-                again = replace(options, tail=None)
+                time.sleep(self._again_seconds)
             except Exception as error:  # nobody else would hear of it
-                lines.put(error)
+                self._found.put(error)
                 return
-        if source in last:
-            over.add(source)
-
-    look = 0.0
-    while True:
-        if time.monotonic() >= look:
-            finished = ended()
-            for source in sources(cluster, run, parts):
-                thread = streams.get(source)
-                if source not in over and (thread is None or not thread.is_alive()):  # one that has begun only now
-                    streams[source] = threading.Thread(target=stream, args=(source,), daemon=True)
-                    streams[source].start()
-            if finished and lines.empty() and not any(thread.is_alive() for thread in streams.values()):
-                return
-            look = time.monotonic() + new_pods_seconds
-        try:
-            line = lines.get(timeout=0.2)
-        except queue.Empty:
-            continue
-        if isinstance(line, Exception):
-            raise line
-        yield line
+        if spoke:
+            self._read.add(source)

@@ -1,9 +1,14 @@
 """The logs of all parts of a run as one."""
 
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import cast
+
 import pytest
 
-from gymtrain_cli.logs import followed, merged, seconds_of, sources
-from gymtrain_client.cluster import LogOptions
+from gymtrain_cli.logs import Line, followed, merged, seconds_of, sources
+from gymtrain_client.cluster import Cluster, LogOptions
+from gymtrain_client.errors import UnavailableError
 from tests.unit.cli.fake_cluster import FakeCluster, pod
 
 
@@ -57,6 +62,109 @@ def test_following_finds_pods_that_come_later_and_ends_with_the_run(cluster: Fak
     lines = list(followed(cluster, "r", [], LogOptions(), ended, new_pods_seconds=0.01))  # type: ignore[arg-type]
     assert sorted(line.text for line in lines) == ["begins", "idle", "step 1", "vLLM is up"]
     assert len(lines) == 4, "a log that was read to its end isn't read again"
+
+
+class SlowCluster(FakeCluster):
+    """Its streams don't end by themselves; `merged` reads as usual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.end = threading.Event()
+
+    def log(self, pod: str, container: str, options: LogOptions | None = None) -> Iterator[str]:
+        """The lines that a test put there."""
+        yield from super().log(pod, container)
+        if options and options.follow:
+            self.end.wait(60)
+
+
+@pytest.fixture
+def slow(cluster: FakeCluster) -> Iterator[SlowCluster]:
+    made = SlowCluster()
+    made.found_pods, made.logs = cluster.found_pods, cluster.logs
+    yield made
+    made.end.set()
+
+
+def ends_after(looks: int) -> Iterator[bool]:
+    """Answers of whether the run has ended."""
+    yield from [False] * looks
+    while True:
+        yield True
+
+
+def follow(
+    cluster: FakeCluster, ended: Callable[[], bool], parts: Sequence[str] = (), *, tail: int | None = None
+) -> Iterator[Line]:
+    """What `followed` gives, with short waits."""
+    options = LogOptions(tail=tail)
+    return followed(cast("Cluster", cluster), "r", parts, options, ended, new_pods_seconds=0.1, last_lines_seconds=0.1)
+
+
+def test_following_ends_with_the_run_although_a_container_goes_on_and_what_it_still_said_is_shown(
+    slow: SlowCluster,
+) -> None:
+    answers = ends_after(1)
+
+    def ended() -> bool:
+        answer = next(answers)
+        if answer:
+            slow.logs["r-trainer-1-0", "trainer"].append(at(6, "step 2"))  # its stream doesn't give it
+        return answer
+
+    assert sorted(line.text for line in follow(slow, ended)) == ["begins", "idle", "step 1", "step 2", "vLLM is up"]
+
+
+def test_following_ends_with_the_run_although_a_container_never_said_a_word(slow: SlowCluster) -> None:
+    slow.logs["r-inference-x", "inference"] = []
+    answers = ends_after(1)
+    assert [line.text for line in follow(slow, lambda: next(answers))] == ["begins", "step 1"]
+
+
+def test_following_a_run_that_has_ended_shows_its_logs_by_time_and_ends(slow: SlowCluster) -> None:
+    assert [line.text for line in follow(slow, lambda: True)] == ["begins", "vLLM is up", "step 1", "idle"]
+
+
+def test_following_goes_on_with_a_container_that_was_started_again(cluster: FakeCluster) -> None:
+    trainer = cluster.found_pods[0]
+    shown: list[str] = []
+
+    def ended() -> bool:
+        if "step 1" in shown:
+            trainer["status"]["containerStatuses"] = [{"name": "trainer", "restartCount": 1}]
+            cluster.logs["r-trainer-1-0", "trainer"] = [at(8, "begins again")]
+        return "begins again" in shown
+
+    for line in follow(cluster, ended, ["trainer"]):
+        shown.append(line.text)
+    assert shown == ["begins", "step 1", "begins again"]
+
+
+class BreakingCluster(FakeCluster):
+    """Its first stream breaks after a line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[LogOptions | None] = []
+
+    def log(self, pod: str, container: str, options: LogOptions | None = None) -> Iterator[str]:
+        """The lines that a test put there."""
+        self.asked.append(options)
+        lines = super().log(pod, container)
+        yield next(lines)
+        if len(self.asked) == 1:
+            raise UnavailableError("reading the log", "the connection broke")
+        yield from lines
+
+
+def test_a_stream_that_breaks_is_opened_again_and_no_line_is_lost_or_comes_twice(cluster: FakeCluster) -> None:
+    breaking = BreakingCluster()
+    breaking.found_pods, breaking.logs = cluster.found_pods, cluster.logs
+    shown: list[str] = []
+    for line in follow(breaking, lambda: "step 1" in shown, ["trainer"], tail=2):
+        shown.append(line.text)
+    assert shown == ["begins", "step 1"]
+    assert [one.tail for one in breaking.asked if one] == [2, None], "there may be more than two new ones"
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("10m", 600), ("1h30m", 5400), ("2h", 7200)])
