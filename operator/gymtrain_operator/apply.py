@@ -157,11 +157,8 @@ async def _write(cluster: KubeClient, seen: Observation, manifest: Object) -> Re
     try:
         if live is not None:
             await cluster.apply(kind, manifest, uid=uid_of(live))
-        elif kind.name in _CREATED:
-            await _create(cluster, kind, manifest)
         else:
-            await _refuse_foreign(cluster, kind, manifest)
-            await cluster.apply(kind, manifest)
+            await _create(cluster, kind, manifest)
     except ForeignObjectError as error:
         return Rejection(kind.name, name, str(error), final=False)
     except NotFoundError as error:
@@ -178,16 +175,17 @@ async def _create(cluster: KubeClient, kind: Kind, manifest: Object) -> None:
     if kind is kinds.SECRET:  # chance is no part of a plan
         manifest = manifest | {"stringData": {key: secrets.token_hex(_TOKEN_BYTES) for key in manifest["stringData"]}}
     try:
-        await cluster.create(kind, manifest)
+        await (cluster.create if kind.name in _CREATED else cluster.apply)(kind, manifest)
     except ConflictError:
         if kind.name in _CREATED_ONLY:
             return
-        await _refuse_foreign(cluster, kind, manifest)
+        await _refuse_taken(cluster, kind, manifest)
+        raise
 
 
-async def _refuse_foreign(cluster: KubeClient, kind: Kind, manifest: Object) -> None:
-    """Raises where an object of the name exists that isn't in the observation: it is someone else's, unless it was
-    only just made, or somebody took away the labels by which it is found. Those are given back."""
+async def _refuse_taken(cluster: KubeClient, kind: Kind, manifest: Object) -> None:
+    """Says why an object of the name exists that isn't in the observation: it is someone else's, unless it was only
+    just made, or somebody took away the labels by which it is found. Those are given back."""
     name = name_of(manifest)
     try:
         live = await cluster.get(kind, manifest["metadata"]["namespace"], name)

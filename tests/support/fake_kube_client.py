@@ -94,7 +94,10 @@ class FakeKubeClient(KubeClient):
         return {(meta["namespace"], meta["name"]): meta["resourceVersion"] for meta in found}
 
     async def apply(self, kind: Kind, manifest: Object, *, uid: str = "") -> Object:
-        self._did("APPLY", kind, manifest["metadata"]["name"])
+        meta = manifest["metadata"]
+        self._did("APPLY", kind, meta["name"])
+        if not uid and (kind.name, meta["namespace"], meta["name"]) in self.objects:
+            raise ConflictError("exists")
         return self.put(kind, manifest)
 
     async def create(self, kind: Kind, manifest: Object) -> Object:

@@ -38,10 +38,12 @@ async def test_applying_onto_a_known_object_names_its_uid_and_insists(api: Scrip
     assert request.json["metadata"]["uid"] == "u1"
 
 
-async def test_applying_a_new_object_does_not_insist(api: ScriptedApi, kube: KubeClient) -> None:
+async def test_applying_a_new_object_does_not_insist_and_asks_for_a_version_that_no_object_has(
+    api: ScriptedApi, kube: KubeClient
+) -> None:
     await kube.apply(kinds.SERVICE, MANIFEST)
     assert api.request.query["force"] == "false"
-    assert "uid" not in api.request.json["metadata"]
+    assert api.request.json["metadata"] == MANIFEST["metadata"] | {"resourceVersion": "1"}
 
 
 async def test_all_writes_have_the_operators_name(api: ScriptedApi, kube: KubeClient) -> None:

@@ -15,6 +15,7 @@ from gymtrain_api.wiring import PREFLIGHT_MARK, TrainerProgress
 from gymtrain_kube.errors import ConflictError, KubeError, NotFoundError, RejectedError, UnreachableError
 from gymtrain_operator import kinds
 from gymtrain_operator import observe as observing
+from gymtrain_operator.kinds import Kind, Object
 from gymtrain_operator.manifests.context import Defaults
 from gymtrain_operator.observe import Observer
 from gymtrain_operator.reconciler import Reconciler
@@ -297,6 +298,21 @@ async def test_an_ended_run_stays_as_it_ended_whatever_the_api_server_answers(be
         with pytest.raises(UnreachableError):
             await bench.reconcile(1)
     assert bench.run["status"] == before
+
+
+async def test_what_is_made_is_not_asked_for_first(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: set[str] = set()
+    get = bench.cluster.get
+
+    async def noted(kind: Kind, namespace: str | None, name: str) -> Object:
+        asked.add(kind.name)
+        return await get(kind, namespace, name)
+
+    monkeypatch.setattr(bench.cluster, "get", noted)
+    bench.add_run()
+    await bench.pass_preflight()
+    assert len([call for call in bench.cluster.calls if call.startswith("APPLY")]) > 10
+    assert asked <= {kinds.RUN.name, kinds.DEFAULTS.name}
 
 
 async def test_a_name_that_belongs_to_somebody_else_is_not_taken(bench: Bench) -> None:
