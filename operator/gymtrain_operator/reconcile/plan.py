@@ -216,14 +216,13 @@ def _active(seen: Observation, run: RunContext, before: GymTrainingRunStatus, ig
         servers=up.statuses,
     )
     failure = up.failure or trained.failure
-    if failure:
-        return _ended(seen, before, facts, failure)
-    if trained.phase == "complete":
-        return _ended(seen, before, facts, None)
-    if remaining is not None and remaining <= 0:
-        return _ended(seen, before, facts, lifecycle.deadline_failure(run, before))
-    done = _plan(seen, before, facts, changes)
-    return replace(done, events=(*done.events, *notice_events(before, trained.report)))
+    if not failure and trained.phase != "complete" and remaining is not None and remaining <= 0:
+        failure = lifecycle.deadline_failure(run, before)
+    if failure or trained.phase == "complete":
+        done = _ended(seen, before, facts, failure)
+    else:
+        done = _plan(seen, before, facts, changes)
+    return replace(done, events=(*notice_events(before, trained.report), *done.events))
 
 
 def _plan(seen: Observation, before: GymTrainingRunStatus, facts: Facts, changes: Changes) -> Plan:

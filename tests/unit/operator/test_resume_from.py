@@ -1,5 +1,6 @@
 """`spec.resumeFrom`: what its pods see of the earlier run, and what the run says of it."""
 
+import json
 from typing import Any
 
 import pytest
@@ -144,6 +145,16 @@ def test_an_operator_that_was_away_tells_it_late() -> None:
     world.trainer_reports("training", 5, notices=[ASIDE])
     done = world.reconcile(600)
     assert Reason.CHECKPOINTS_SET_ASIDE in [event.reason for event in done.events]
+
+
+@pytest.mark.parametrize(("code", "end"), [(0, "Complete"), (78, "Failed")])
+def test_an_operator_that_was_away_until_the_end_tells_it_then(code: int, end: str) -> None:
+    world = World().to_training(step=4)
+    report = {"phase": "complete" if code == 0 else "failed", "step": 5, "max_steps": 10, "notices": [ASIDE]}
+    world.trainer_ends(code, json.dumps(report))
+    done = world.reconcile(600)
+    assert world.status.state == end
+    assert done.events[0].reason == Reason.CHECKPOINTS_SET_ASIDE, "before the end itself"
 
 
 @pytest.mark.parametrize("reason", ["ResumedFromCheckpoint", "SamplingReplaced"])
