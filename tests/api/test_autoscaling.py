@@ -88,6 +88,7 @@ def test_a_suspended_run_has_no_servers_and_resumes_with_the_number_that_it_was_
     _training(runs, "long-paused")
     runs.run("patch", "gtr", "long-paused", "--type=merge", "-p", '{"spec": {"suspend": true}}')
     eventually(lambda: _numbers(runs, "long-paused") == (1, 0), "none is left", PATIENCE)
+    eventually(lambda: not runs.pods("long-paused", role="inference"), "nor its pod", PATIENCE)
     runs.run("scale", "gtr/long-paused", "--replicas=2")
     assert "role=inference" in _scale(runs, "long-paused")["status"]["selector"]
     assert runs.pods("long-paused", role="inference") == []
@@ -99,6 +100,7 @@ def test_an_ended_run_has_no_servers_and_is_scaled_in_vain(runs: Kubectl, operat
     runs.apply(_run("short"))
     runs.wait_condition("short", "Complete", PATIENCE)
     eventually(lambda: _numbers(runs, "short") == (1, 0), "none is left", PATIENCE)
+    eventually(lambda: not runs.pods("short", role="inference"), "nor its pod", PATIENCE)
     runs.run("scale", "gtr/short", "--replicas=2")
     generation = runs.get("gtr", "short")["metadata"]["generation"]
 

@@ -50,7 +50,7 @@ def test_another_release_with_other_images_restarts_nothing_that_runs(
             PATIENCE,
         )
         assert (_deployments(runs), runs.list("jobs")[0]["metadata"]["uid"]) == before
-        assert operator.metrics().get("gymtrain_operator_reconcile_errors_total", 0) == 0
+        assert operator.errors() == {}
 
 
 def test_scrapers_that_are_named_in_the_middle_are_let_in_and_restart_nothing(

@@ -107,13 +107,13 @@ def test_a_trainer_that_refuses_is_not_tried_again(runs: Kubectl, operator: Oper
 
 
 def test_a_suspended_run_holds_no_pods_and_resumes(runs: Kubectl, operator: OperatorProcess) -> None:
-    runs.apply(_run("paused"))
-    eventually(lambda: runs.pods("paused", role="trainer"), "the trainer's pod is there", PATIENCE)
-    runs.run("patch", "gtr", "paused", "--type=merge", "-p", '{"spec": {"suspend": true}}')
-    runs.wait_condition("paused", "Suspended", PATIENCE)
-    eventually(lambda: not runs.pods("paused"), "its pods are gone", PATIENCE)
-    runs.run("patch", "gtr", "paused", "--type=merge", "-p", '{"spec": {"suspend": false}}')
-    runs.wait_condition("paused", "Complete", PATIENCE)
+    runs.apply(_run("slow-one"))
+    eventually(lambda: runs.pods("slow-one", role="trainer"), "the trainer's pod is there", PATIENCE)
+    runs.run("patch", "gtr", "slow-one", "--type=merge", "-p", '{"spec": {"suspend": true}}')
+    runs.wait_condition("slow-one", "Suspended", PATIENCE)
+    eventually(lambda: not runs.pods("slow-one"), "its pods are gone", PATIENCE)
+    runs.run("patch", "gtr", "slow-one", "--type=merge", "-p", '{"spec": {"suspend": false}}')
+    runs.wait_condition("slow-one", "Complete", PATIENCE)
 
 
 def test_a_finished_run_is_deleted_when_its_time_is_over(runs: Kubectl, operator: OperatorProcess) -> None:

@@ -14,7 +14,7 @@ A pod with a scheduling gate waits until that is gone; one that names another sc
 node.
 
 A run whose name starts with `bad-` fails preflight; with `refused-`, its trainer ends with exit code 78; with
-`long-`, it trains for as long as any test looks; with `chatty-`, its preflight prints 32 MiB before its verdicts.
+`long-`, it trains for as long as any test looks; with `slow-`, for 20 s; with `chatty-`, its preflight prints 32 MiB before its verdicts.
 The API server may go away and come back meanwhile. Pods have addresses in a part of 127.0.0.0/8, where their ports are
 the real ones; each process has another part, as several may test on one machine.
 """
@@ -38,6 +38,7 @@ from tests.support.played import GYM_VERDICT, INFO, MAX_STEPS, OPENAPI, VERDICTS
 
 NODE = "fake"
 _LONG_STEPS = 600
+_SLOW_STEPS = 20
 _STEP_SECONDS = 1.0
 _LINE = "🗒".encode() * 4095 + b"...\n"  # 16 KiB, as runtimes store them; four bytes a character once it is text
 _CHATTY_LINES = 2048
@@ -227,7 +228,9 @@ class FakeNode(OwnLoop):
 
     def steps(self, run: str) -> int:
         """How many a run of that name trains."""
-        return self.long_steps if run.startswith("long-") else MAX_STEPS
+        if run.startswith("long-"):
+            return self.long_steps
+        return _SLOW_STEPS if run.startswith("slow-") else MAX_STEPS
 
     async def answer(self, value: Any) -> web.StreamResponse:
         """What a pod answers whom it has `value` for."""

@@ -75,6 +75,12 @@ class OperatorProcess:
         """Its metrics, by name with labels."""
         return read_metrics(self.port)
 
+    def errors(self) -> dict[str, float]:
+        """How many reconciles ended in each error; but for conflicts, of which a single one is ordinary."""
+        name = "gymtrain_operator_reconcile_errors_total{"
+        found = {series: value for series, value in self.metrics().items() if series.startswith(name) and value}
+        return {series: value for series, value in found.items() if "ConflictError" not in series}
+
     def resident_mb(self) -> float:
         """Resident memory in MB (10^6 bytes)."""
         return self.metrics()["process_resident_memory_bytes"] / 1e6

@@ -11,7 +11,7 @@ def test_a_pod_resolves_the_api_server(
     kubectl: Kubectl, pod: Callable[..., dict[str, Any]], python: Callable[[str, str], str]
 ) -> None:
     kubectl.apply(pod("client", SLEEP))
-    kubectl.run("wait", "--for=condition=Ready", "pod/client", "--timeout=30s")
+    kubectl.run("wait", "--for=condition=Ready", "pod/client", "--timeout=90s", timeout=120)
     service = kubectl.run("get", "service", "kubernetes", "--namespace=default", "-o", "jsonpath={.spec.clusterIP}")
 
     found = python("client", "import socket; print(socket.gethostbyname('kubernetes.default.svc'))")
@@ -26,12 +26,12 @@ def test_a_headless_name_resolves_at_once_although_it_was_asked_for_before(
     peers = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {"app": "late"}}
     service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "peers"}, "spec": peers}
     kubectl.apply(service, pod("early", SLEEP, subdomain="peers", hostname="early"))
-    kubectl.run("wait", "--for=condition=Ready", "pod/early", "--timeout=30s")
+    kubectl.run("wait", "--for=condition=Ready", "pod/early", "--timeout=90s", timeout=120)
     lookup = "import socket; print(socket.gethostbyname('late.peers'))"
     assert python("early", lookup).startswith("failed:")
 
     kubectl.apply(pod("late", SLEEP, subdomain="peers", hostname="late"))
-    kubectl.run("wait", "--for=condition=Ready", "pod/late", "--timeout=30s")
+    kubectl.run("wait", "--for=condition=Ready", "pod/late", "--timeout=90s", timeout=120)
     ready = time.monotonic()
     address = kubectl.get("pod", "late")["status"]["podIP"]
     while (found := python("early", lookup)) != address:

@@ -18,6 +18,7 @@ from tests.support.kubectl import Kubectl, eventually
 from tests.support.runs import tiny_run
 
 MINUTES = 60
+STEPS = 300  # some ten a second: it has to train while five commands look at it
 
 type Gymtrain = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -96,7 +97,7 @@ def test_a_run_is_followed_and_what_it_made_comes_home(
     operator: Kubectl, kubectl: Kubectl, gymtrain: Gymtrain, kubeconfig: str, tmp_path: Path
 ) -> None:
     client = Client(namespace=kubectl.namespace, kubeconfig=kubeconfig)
-    wanted = tiny_run("small", max_steps=100, save_steps=10)
+    wanted = tiny_run("small", max_steps=STEPS, save_steps=10)
     wanted["spec"]["trainer"]["records"] = {"rollouts": "All", "samples": "Sampled"}
     run = client.submit(wanted)
     eventually(lambda: (p := run.status.progress) is not None and p.step >= 10, "some steps are made", 8 * MINUTES)
@@ -133,11 +134,11 @@ def test_a_run_is_followed_and_what_it_made_comes_home(
     # Its last steps are near, and the rest of this test is about the end.
     assert gymtrain("resume", "small").stdout == "small is resumed\n"
     watched = gymtrain("watch", "small", seconds=15 * MINUTES).stdout
-    assert "100 steps" in watched
+    assert f"{STEPS} steps" in watched
     assert "mean reward of the first 5 steps" in gymtrain("curve", "small").stdout
     assert run.wait(10).state == "Complete"
     steps = run.steps()
-    assert steps[-1].step == 100
+    assert steps[-1].step == STEPS
     assert run.fetch("model", tmp_path / "home") == tmp_path / "home" / "model"
     assert (tmp_path / "home" / "model" / "model.safetensors").stat().st_size > 0
     assert gymtrain("logs", "small", "-f", "-p", "trainer").stdout, "following a run that has ended ends"

@@ -5,12 +5,13 @@ from tests.support.kubectl import Kubectl, eventually
 from tests.support.runs import tiny_run
 
 MINUTES = 60
+LONG = 300  # steps, some ten a second: an operator that another test kills has a successor within the minute
 
 
 def test_a_killed_gym_server_and_a_killed_vllm_pod_cost_time_but_no_wrong_sample(
     operator: Kubectl, kubectl: Kubectl
 ) -> None:
-    run = tiny_run("faults", max_steps=150)
+    run = tiny_run("faults", max_steps=LONG)
     kubectl.apply(run)
     eventually(lambda: step(kubectl, "faults") >= 2, "two steps are done", 8 * MINUTES)
 
@@ -40,11 +41,10 @@ def test_a_killed_gym_server_and_a_killed_vllm_pod_cost_time_but_no_wrong_sample
 def test_a_run_can_be_suspended_and_resumed_and_goes_on_from_its_checkpoint(
     operator: Kubectl, kubectl: Kubectl
 ) -> None:
-    # Long enough for an operator that another test ends meanwhile: its successor leads half a minute later.
-    kubectl.apply(tiny_run("pausing", max_steps=150, save_steps=2))
+    kubectl.apply(tiny_run("pausing", max_steps=LONG, save_steps=2))
     eventually(lambda: step(kubectl, "pausing") >= 4, "four steps are done", 8 * MINUTES)
     kubectl.run("patch", "gtr", "pausing", "--type=merge", "-p", '{"spec":{"suspend":true}}')
-    kubectl.wait_condition("pausing", "Suspended", 60)
+    kubectl.wait_condition("pausing", "Suspended", 2 * MINUTES)
     eventually(lambda: not kubectl.pods("pausing"), "a suspended run holds no pod", 90)
 
     kubectl.run("patch", "gtr", "pausing", "--type=merge", "-p", '{"spec":{"suspend":false}}')

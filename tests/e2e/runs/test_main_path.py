@@ -33,7 +33,7 @@ def _restarts(kubectl: Kubectl, run: str) -> list[tuple[str, int]]:
 @pytest.fixture
 def completed(operator: Kubectl, kubectl: Kubectl) -> dict[str, Any]:
     """A run that completed although the operator was killed while it was in each of its stages."""
-    kubectl.apply(tiny_run("main", max_steps=150))  # for longer than a killed operator takes to look again
+    kubectl.apply(tiny_run("main", max_steps=300))  # for longer than a killed operator takes to look again
     eventually(lambda: kubectl.pods("main", role="preflight"), "the preflight pod exists", 60)
     _kill_operator(operator)
     eventually(lambda: kubectl.pods("main", role="inference"), "the vLLM pod exists", 3 * MINUTES)
@@ -71,9 +71,9 @@ def test_a_run_completes_through_operator_kills_and_leaves_nothing_when_deleted(
     servers = "gymtrain.dev/run=main,gymtrain.dev/role in (gym,gateway,inference)"
     eventually(lambda: not kubectl.list("pods", servers), "the servers are gone", 60)
 
+    # Not each earlier event: an operator that is killed between a status and its event posts none.
     events = [e for e in kubectl.list("events") if e["involvedObject"].get("name") == "main"]
-    reasons = {e["reason"] for e in events}
-    assert {"PreflightPassed", "TrainingCompleted"} <= reasons
+    assert "TrainingCompleted" in {e["reason"] for e in events}
 
     table = kubectl.run("get", "gtr")
     assert "Complete" in table

@@ -85,8 +85,16 @@ def complete(operator: Kubectl, kubectl: Kubectl) -> Kubectl:
 
 def test_a_rollout_is_one_trace_from_the_trainer_to_vllm(complete: Kubectl) -> None:
     def whole() -> list[Received]:
-        """The first trace with spans of all parts."""
-        return next((spans for spans in _traces(complete) if {one.service for one in spans} >= SERVICES), [])
+        """The first trace with spans of all parts, each one's parent among them: parts send at moments of their own."""
+        return next(
+            (
+                spans
+                for spans in _traces(complete)
+                if {one.service for one in spans} >= SERVICES
+                and {one.parent for one in spans} - {""} <= {one.id for one in spans}
+            ),
+            [],
+        )
 
     spans = eventually(whole, f"a trace has spans of {sorted(SERVICES)}", 60)
     print("\n".join(otlp.tree(spans)))  # no span is missing on the way: each one's parent is there
