@@ -14,7 +14,8 @@ A pod with a scheduling gate waits until that is gone; one that names another sc
 node.
 
 A run whose name starts with `bad-` fails preflight; with `refused-`, its trainer ends with exit code 78; with
-`long-`, it trains for as long as any test looks; with `slow-`, for 20 s; with `chatty-`, its preflight prints 32 MiB before its verdicts.
+`long-`, it trains for as long as any test looks, and with `slow-` for 20 s; with `chatty-`, its preflight prints 32 MiB
+before its verdicts.
 The API server may go away and come back meanwhile. Pods have addresses in a part of 127.0.0.0/8, where their ports are
 the real ones; each process has another part, as several may test on one machine.
 """
