@@ -1,6 +1,7 @@
 """The logs of all pods of a run as one: merged by time, each line with the part that it comes from."""
 
 import heapq
+import math
 import queue
 import re
 import threading
@@ -15,6 +16,7 @@ from gymtrain_client.errors import UnavailableError
 PARTS = [str(role) for role in labels.Role if role != labels.Role.SANDBOX]
 _NEW_PODS_SECONDS = 2.0
 _LAST_LINES_SECONDS = 5.0
+_SILENCE_SECONDS = 3600.0  # of the API server
 _WAITING_LINES = 10_000  # of all pods; a reader that is slower holds the pods' streams up
 _DURATION = re.compile(r"^(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?$")
 
@@ -93,18 +95,33 @@ def followed(
     parts: Collection[str],
     options: LogOptions,
     ended: Callable[[], bool],
+    say: Callable[[str], None] = lambda text: None,
     new_pods_seconds: float = _NEW_PODS_SECONDS,
     last_lines_seconds: float = _LAST_LINES_SECONDS,
 ) -> Iterator[Line]:
     """Lines as they come, also of pods that come later, until `ended`; then what the logs hold beyond them, by time.
 
+    A stream that breaks is opened again, from where it was. `say` is told when the API server doesn't answer; it is
+    asked again.
+
     Raises:
-        ClientError: the API server refuses, or the run's pods can't be listed. A stream that breaks is opened again,
-            from where it was.
+        ClientError: the API server refuses; or it doesn't answer, at the first time or for an hour, or at the end.
     """
     streams = _Streams(cluster, options, new_pods_seconds)
-    while not ended():
-        streams.open(sources(cluster, run, parts))
+    answered, silent = -math.inf, False
+    while True:
+        try:
+            if ended():
+                break
+            streams.open(sources(cluster, run, parts))
+        except UnavailableError as error:
+            if time.monotonic() - answered > _SILENCE_SECONDS:
+                raise
+            if not silent:
+                say(f"the API server hasn't answered since {time.strftime('%H:%M:%S')}, trying again: {error.reason}")
+            silent = True
+        else:
+            answered, silent = time.monotonic(), False
         yield from streams.lines(new_pods_seconds)
     # A container may outlive the run, and its log's stream with it.
     deadline = time.monotonic() + last_lines_seconds

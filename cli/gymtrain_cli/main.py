@@ -221,7 +221,7 @@ def logs(
     found = context.obj.run(run)
     chosen = LogOptions(since_seconds=seconds, tail=tail, previous=previous)
     lines = (
-        followed(found.cluster, run, parts, chosen, lambda: _has_ended(found))
+        followed(found.cluster, run, parts, chosen, lambda: _has_ended(found), _say)
         if follow
         else merged(found.cluster, run, parts, chosen)
     )
@@ -410,8 +410,10 @@ def main(argv: list[str] | None = None) -> int:
         0 on success, 1 where the run failed, 2 where the command could not do its work, 130 after Ctrl-C.
     """
     with contextlib.suppress(ValueError):  # in a thread, which gets no signals
-        # A pod that was made to read with goes, too, when the command is told to end.
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        # A pod that was made to read with goes, too, when the command is told to end, or its terminal is closed.
+        for one in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(one) == signal.SIG_DFL:  # nohup wants it ignored
+                signal.signal(one, signal.default_int_handler)
     try:
         app(_as_kubectl(sys.argv[1:] if argv is None else argv), prog_name=_called_as())
     except SystemExit as end:  # Typer's: after each command, and of arguments that are wrong

@@ -17,8 +17,8 @@ from gymtrain_api.defaults import AppliedDefaults, with_defaults
 from gymtrain_api.merge import merge
 from gymtrain_api.runs import parse_spec
 from gymtrain_api.status import GymTrainingRunStatus
-from gymtrain_client.cluster import Cluster, Object
-from gymtrain_client.errors import WatchDeadlineError
+from gymtrain_client.cluster import Cluster, Object, patiently
+from gymtrain_client.errors import ClientError, RunNotFoundError, UnavailableError, WatchDeadlineError
 
 _POLL_SECONDS = 1.0
 _NAME_LENGTH = 30
@@ -94,17 +94,33 @@ def validate(
     trial = copy_of(run)
     cluster.create_run(trial, dry_run=True)
     say("the API server takes it; preflight begins")
-    name = cluster.create_run(trial)["metadata"]["name"]
+    name = trial["metadata"]["name"]
     try:
+        cluster.create_run(trial)
         return _verdict(cluster, name, deadline_seconds, say)
     finally:
-        cluster.delete_run(name)
+        _remove(cluster, name, say)
+
+
+def _remove(cluster: Cluster, name: str, say: Callable[[str], None]) -> None:
+    try:
+        patiently(lambda: cluster.delete_run(name))
+    except RunNotFoundError:
+        return
+    except ClientError as error:  # what the check came to is said nevertheless
+        say(f"the check's run may be left over, `kubectl delete gtr {name}` removes it: {error}")
 
 
 def _verdict(cluster: Cluster, name: str, deadline_seconds: float, say: Callable[[str], None]) -> Verdict:
     limit, said = time.monotonic() + deadline_seconds, ""
     while True:
-        status = GymTrainingRunStatus.model_validate(cluster.run(name).get("status") or {})
+        try:
+            status = GymTrainingRunStatus.model_validate(cluster.run(name).get("status") or {})
+        except UnavailableError:
+            if time.monotonic() > limit:
+                raise
+            time.sleep(_POLL_SECONDS)
+            continue
         for kind in (ConditionType.FAILED, ConditionType.PREFLIGHT_PASSED):
             found = status.condition(kind)
             if found is not None and (found.status == "True" or (found.status == "False" and kind != "Failed")):

@@ -3,8 +3,10 @@
 import itertools
 import json
 import os
+import queue
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,10 @@ from gymtrain_client.errors import ClientError, RefusedError, RunNotFoundError, 
 
 _CONNECT_SECONDS, _READ_SECONDS = 10.0, 60.0
 _QUIET_SECONDS = 3600.0  # of a log that is followed
+_POD_SECONDS = 30.0  # until there is a connection to a pod
+_FRAME_SECONDS = 120.0  # in the midst of what a command writes
+_PATIENCE_SECONDS = 30.0
+_AGAIN_SECONDS = 2.0
 _TOO_MANY_REQUESTS = 429
 _TEXT_LIMIT = 400  # characters of an answer that is no Status: a proxy's page
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -49,6 +55,7 @@ class Cluster:
 
         settings = client.Configuration()
         settings.retries = 0  # whoever asks knows best whether to ask again
+        settings.keep_alive = True  # of TCP: a log that is followed may be silent, or its connection lost
         # The official client reads the variable when it is imported, which may be long ago.
         files = kubeconfig or os.environ.get("KUBECONFIG") or str(Path("~/.kube/config").expanduser())
         inside = context is None and _OWN_NAMESPACE.exists() and not any(map(os.path.exists, files.split(os.pathsep)))
@@ -66,8 +73,7 @@ class Cluster:
         self._core = client.CoreV1Api(self._api)
         self._custom = client.CustomObjectsApi(self._api)
         self._kind = (labels.GROUP, labels.VERSION, self.namespace, labels.PLURAL)
-        # The official client lends its API client to the stream while it connects.
-        self._connecting = threading.Lock()
+        self._settings = settings
         self._deadlines = {"_request_timeout": (_CONNECT_SECONDS, _READ_SECONDS)}
 
     # --- runs ---
@@ -187,31 +193,61 @@ class Cluster:
         """
         from kubernetes.stream import stream
 
-        with self._asking(f"running a command in pod {pod}"), self._connecting:
-            return stream(
-                self._core.connect_get_namespaced_pod_exec,
-                pod,
-                self.namespace,
-                container=container,
-                command=list(command),
-                stderr=True,
-                stdin=stdin,
-                stdout=True,
-                tty=False,
-                binary=True,
-                _preload_content=False,
+        with self._asking(f"running a command in pod {pod}"):
+            process = self._connected(
+                lambda core: stream(
+                    core.connect_get_namespaced_pod_exec,
+                    pod,
+                    self.namespace,
+                    container=container,
+                    command=list(command),
+                    stderr=True,
+                    stdin=stdin,
+                    stdout=True,
+                    tty=False,
+                    binary=True,
+                    _preload_content=False,
+                )
             )
+        process.sock.settimeout(_FRAME_SECONDS)
+        return process
 
     def connect(self, pod: str, port: int) -> Any:
         """A connection to that port of the pod's loopback address, as a socket; raises as `pods` does."""
         from kubernetes.stream import portforward
 
         with self._asking(f"connecting to port {port} of pod {pod}"):
-            with self._connecting:
-                forwarding = portforward(
-                    self._core.connect_get_namespaced_pod_portforward, pod, self.namespace, ports=str(port)
+            forwarding = self._connected(
+                lambda core: portforward(
+                    core.connect_get_namespaced_pod_portforward, pod, self.namespace, ports=str(port)
                 )
+            )
             return forwarding.socket(port)
+
+    def _connected(self, connect: Callable[[Any], Any]) -> Any:
+        """A connection to a pod, for which the official client has no deadline: in a thread, which is left behind.
+
+        It changes its API client while it connects, so each connection has its own.
+        """
+        from kubernetes import client
+
+        core = client.CoreV1Api(client.ApiClient(self._settings))
+        made: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+        def work() -> None:
+            try:
+                made.put(connect(core))
+            except Exception as error:
+                made.put(error)
+
+        threading.Thread(target=work, daemon=True).start()
+        try:
+            found = made.get(timeout=_POD_SECONDS)
+        except queue.Empty:
+            raise TimeoutError(f"there is no connection after {_POD_SECONDS:g} s") from None
+        if isinstance(found, Exception):
+            raise found
+        return found
 
     def _plain(self, found: Any) -> Object:
         plain: Object = self._api.sanitize_for_serialization(found)
@@ -241,6 +277,22 @@ class Cluster:
         if not code or code == _TOO_MANY_REQUESTS or code >= 500:
             raise UnavailableError(what, f"HTTP {code}: {said}" if code else said) from error
         raise RefusedError(what, code, said) from error
+
+
+def patiently(call: Callable[[], None]) -> None:
+    """Makes a call that must not be left out: again and again while the API server doesn't answer.
+
+    Raises:
+        UnavailableError: it hasn't for half a minute.
+    """
+    limit = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        try:
+            return call()
+        except UnavailableError:
+            if time.monotonic() > limit:
+                raise
+            time.sleep(_AGAIN_SECONDS)
 
 
 def _namespace_of(contexts: tuple[list[Object], Object], name: str | None) -> str:

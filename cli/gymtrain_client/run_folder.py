@@ -16,7 +16,7 @@ from typing import Any
 
 from gymtrain_api import labels, names
 from gymtrain_api.status import GymTrainingRunStatus
-from gymtrain_client.cluster import Cluster, Object
+from gymtrain_client.cluster import Cluster, Object, patiently
 from gymtrain_client.errors import FolderError
 
 FOLDER = "/gymtrain/checkpoints"
@@ -47,8 +47,11 @@ class PodOutput(io.RawIOBase):
 
     @property
     def returncode(self) -> int | None:
-        """The program's exit status, once all is read."""
-        code: int | None = self._process.returncode
+        """The program's exit status, once all is read. FolderError where the connection ended before the program."""
+        try:
+            code: int | None = self._process.returncode
+        except TypeError as error:  # the official client's, where no status has come
+            raise FolderError("the connection to the pod ended early. Try again") from error
         return code
 
     @property
@@ -63,7 +66,7 @@ class PodOutput(io.RawIOBase):
         """Of stdout: at most `size` bytes, as they come; none at its end.
 
         Raises:
-            FolderError: nothing has come for two minutes.
+            FolderError: nothing has come for two minutes, or the connection broke.
         """
         while not self._waiting and self._process.is_open():
             self._take()
@@ -85,7 +88,7 @@ class PodOutput(io.RawIOBase):
     def keep_up(self) -> None:
         """Takes what has come, and answers what the connection asks: called each second where nothing is expected."""
         if self._process.is_open():
-            self._process.update(timeout=0)
+            self._update(0)
             self._heard = time.monotonic()
 
     def drain(self) -> None:
@@ -97,8 +100,16 @@ class PodOutput(io.RawIOBase):
         self._process.close()
         super().close()
 
+    def _update(self, seconds: float) -> None:
+        from websocket import WebSocketException
+
+        try:
+            self._process.update(timeout=seconds)
+        except (WebSocketException, OSError) as error:
+            raise FolderError(f"the connection to the pod broke: {error}. Try again") from error
+
     def _take(self) -> None:
-        self._process.update(timeout=1)
+        self._update(1)
         came, said = self._process.read_stdout(timeout=0), self._process.read_stderr(timeout=0)
         if came or said:
             self._heard = time.monotonic()
@@ -144,7 +155,7 @@ def reader(cluster: Cluster, run: str) -> Iterator[Reader]:
         _await_running(cluster, made)
         yield Reader(made, trains=False)
     finally:
-        cluster.delete_pod(made)
+        patiently(lambda: cluster.delete_pod(made))
 
 
 def reader_pod(run: Object) -> Object:

@@ -24,6 +24,7 @@ from gymtrain_kube.access import DEFAULT_NAMESPACE, Access, Credentials, Fixed, 
 from gymtrain_kube.errors import AccessError, UnreachableError
 
 _DEFAULT_FILE = "~/.kube/config"
+_PROGRAM_SECONDS = 15.0  # as a call to the API server has, which waits for it
 _EXEC_GROUP = "client.authentication.k8s.io/"
 
 
@@ -87,7 +88,11 @@ class ExecPlugin:
             stderr=asyncio.subprocess.PIPE,
         )
         try:
-            output, said = await process.communicate()
+            try:
+                async with asyncio.timeout(_PROGRAM_SECONDS):
+                    output, said = await process.communicate()
+            except TimeoutError as error:
+                raise TimeoutError(f"it has given no token after {_PROGRAM_SECONDS:g} s") from error
         finally:  # nobody waits any more
             with suppress(ProcessLookupError):
                 process.kill()

@@ -17,7 +17,9 @@ import os
 import resource
 import sys
 import tempfile
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gymtrain_report.choice import choose, shown
@@ -27,6 +29,7 @@ from gymtrain_report.live import Live, serve
 from gymtrain_report.page import file_of, room_for_rollouts
 
 _MIB = 1 << 20
+_SIGN_SECONDS = 10.0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -79,8 +82,24 @@ def _rollouts(folder: RunFolder, arguments: argparse.Namespace) -> None:
             if left <= 0:
                 print(f"there are more than {arguments.limit}: --limit shows more", file=sys.stderr)
                 return
-            print(json.dumps(shown(row)))
+            print(json.dumps(shown(row)), flush=True)
             left -= 1
+
+
+@contextlib.contextmanager
+def _signs_of_life() -> Iterator[None]:
+    """While records are read: who waits at the end of a connection takes silence for its loss."""
+    over, begin = threading.Event(), time.monotonic()
+
+    def tell() -> None:
+        while not over.wait(_SIGN_SECONDS):
+            print(f"reading the records: {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
+
+    threading.Thread(target=tell, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
 
 
 def _serve(arguments: argparse.Namespace) -> None:
@@ -116,11 +135,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.command == "serve":
             _serve(arguments)
             return 0
-        folder = RunFolder(arguments.folder, arguments.run)
-        if arguments.command == "write":
-            _write(folder, arguments.output, arguments.max_mib)
-        else:
-            _rollouts(folder, arguments)
+        with _signs_of_life():
+            folder = RunFolder(arguments.folder, arguments.run)
+            if arguments.command == "write":
+                _write(folder, arguments.output, arguments.max_mib)
+            else:
+                _rollouts(folder, arguments)
     except (ReportError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

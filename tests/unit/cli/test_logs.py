@@ -167,6 +167,32 @@ def test_a_stream_that_breaks_is_opened_again_and_no_line_is_lost_or_comes_twice
     assert [one.tail for one in breaking.asked if one] == [2, None], "there may be more than two new ones"
 
 
+def test_following_goes_on_after_moments_in_which_the_server_does_not_answer(cluster: FakeCluster) -> None:
+    told: list[str] = []
+    answers: list[bool | Exception] = [False, *[UnavailableError("listing the pods", "HTTP 503")] * 2, False, True]
+
+    def ended() -> bool:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    lines = followed(
+        cast("Cluster", cluster), "r", ["trainer"], LogOptions(), ended, told.append, new_pods_seconds=0.05
+    )
+    assert [line.text for line in lines] == ["begins", "step 1"]
+    assert len(told) == 1
+    assert "trying again: HTTP 503" in told[0]
+
+
+def test_following_a_run_of_a_server_that_never_answered_ends(cluster: FakeCluster) -> None:
+    def ended() -> bool:
+        raise UnavailableError("reading run r", "HTTP 503")
+
+    with pytest.raises(UnavailableError):
+        list(follow(cluster, ended))
+
+
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("10m", 600), ("1h30m", 5400), ("2h", 7200)])
 def test_durations_are_as_kubectl_has_them(text: str, seconds: int) -> None:
     assert seconds_of(text) == seconds

@@ -3,9 +3,11 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -158,6 +160,27 @@ def test_ctrl_c_ends_without_a_traceback(answers: list[Answer], monkeypatch: pyt
     answers.append(_run(TRAINING))
     monkeypatch.setattr("gymtrain_cli.watch.follow", interrupted)
     assert main(["watch", "r"]) == 130
+
+
+@pytest.mark.parametrize("one", [signal.SIGTERM, signal.SIGHUP])
+def test_a_closed_terminal_ends_it_as_ctrl_c_does_but_not_under_nohup(
+    answers: list[Answer], monkeypatch: pytest.MonkeyPatch, one: signal.Signals
+) -> None:
+    def told_to_end(*_: Any) -> bool:
+        os.kill(os.getpid(), one)
+        time.sleep(10)
+        return True
+
+    answers.append(_run(TRAINING))
+    monkeypatch.setattr("gymtrain_cli.watch.follow", told_to_end)
+    monkeypatch.setattr("time.sleep", lambda seconds, sleep=time.sleep: sleep(min(seconds, 1)))
+    before = signal.signal(one, signal.SIG_DFL)
+    try:
+        assert main(["watch", "r"]) == 130
+        signal.signal(one, signal.SIG_IGN)
+        assert main(["watch", "r"]) == 0
+    finally:
+        signal.signal(one, before)
 
 
 def click_command() -> Any:

@@ -6,7 +6,8 @@ import pytest
 
 from gymtrain_api.defaults import parse, resolve
 from gymtrain_cli.validate import copy_of, effective, validate
-from gymtrain_client.errors import WatchDeadlineError
+from gymtrain_client.cluster import Object
+from gymtrain_client.errors import UnavailableError, WatchDeadlineError
 from tests.support.specs import smallest_run
 from tests.unit.cli.fake_cluster import FakeCluster
 
@@ -77,6 +78,64 @@ def test_a_preflight_that_does_not_end_is_given_up_and_the_copy_deleted(cluster:
     with pytest.raises(WatchDeadlineError, match=r"within 0\.2 s\. Last seen: no node has room"):
         validate(cluster, RUN, 0.2)  # type: ignore[arg-type]
     assert len(cluster.deleted) == 1
+
+
+AWAY = UnavailableError("reading run r", "HTTP 503")
+
+
+def test_moments_in_which_the_server_does_not_answer_are_no_verdict(cluster: FakeCluster) -> None:
+    looks: list[str] = []
+
+    def look(name: str) -> None:
+        looks.append(name)
+        if len(looks) < 3:
+            raise AWAY
+        cluster.runs[name]["status"] = {"conditions": [condition("PreflightPassed", "True", "3 Gym servers")]}
+
+    cluster.on_read = look
+    assert validate(cluster, RUN, 60).passed  # type: ignore[arg-type]
+    assert len(looks) == 3
+
+
+@pytest.mark.parametrize("failures", [2, 1000])
+def test_the_copy_is_deleted_once_the_server_answers_or_named(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    monkeypatch.setattr("gymtrain_client.cluster._AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("gymtrain_client.cluster._PATIENCE_SECONDS", 0.5)
+    says(cluster, condition("PreflightPassed", "True", "3 Gym servers"))
+    delete, tries, told = cluster.delete_run, list[str](), list[str]()
+
+    def away(name: str) -> None:
+        tries.append(name)
+        if len(tries) <= failures:
+            raise AWAY
+        delete(name)
+
+    monkeypatch.setattr(cluster, "delete_run", away)
+    assert validate(cluster, RUN, 60, told.append).passed  # type: ignore[arg-type]
+    name = cluster.created[0]["metadata"]["name"]
+    if failures == 2:
+        assert cluster.deleted == [name]
+    else:
+        assert f"kubectl delete gtr {name}" in told[-1]
+
+
+def test_a_copy_whose_creation_was_not_answered_is_deleted(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = cluster.create_run
+
+    def lost(run: Object, *, dry_run: bool = False) -> Object:
+        made = create(run, dry_run=dry_run)
+        if not dry_run:
+            raise AWAY
+        return made
+
+    monkeypatch.setattr(cluster, "create_run", lost)
+    with pytest.raises(UnavailableError):
+        validate(cluster, RUN, 60)  # type: ignore[arg-type]
+    assert cluster.deleted == [cluster.created[0]["metadata"]["name"]]
 
 
 def test_the_verdict_has_the_defaults_of_cluster_and_namespace(cluster: FakeCluster) -> None:

@@ -363,3 +363,12 @@ async def test_a_program_that_is_not_there_is_an_error_of_our_own(
     (tmp_path / "plugin").unlink()
     with pytest.raises(UnreachableError, match="FileNotFoundError"):
         await program().credentials.authorization()
+
+
+async def test_a_program_that_hangs_is_ended(
+    program: Callable[..., Access], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubeconfig, "_PROGRAM_SECONDS", 0.2)
+    (tmp_path / "plugin").write_text("#!/bin/sh\nexec sleep 600\n")
+    with pytest.raises(UnreachableError, match=r"plugin: TimeoutError: it has given no token after 0\.2 s\. See"):
+        await program().credentials.authorization()

@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,22 @@ def test_rollouts_are_printed_by_filter(tmp_path: Path, capsys: pytest.CaptureFi
     assert [one["step"] for one in printed("--search=ROOMS taken", "--agent=booker", "--step=3")] == [3]
     assert len(printed("--search=rooms nowhere")) == 0
     assert len(printed("--limit=2")) == 2
+
+
+@pytest.mark.parametrize("command", [["write", "-o", "-"], ["rollouts", "--search=nowhere"]])
+def test_while_records_are_read_it_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    files = RunFolder.files
+
+    def slow(folder: RunFolder) -> Any:
+        time.sleep(0.3)
+        return files(folder)
+
+    monkeypatch.setattr(RunFolder, "files", slow)
+    monkeypatch.setattr("gymtrain_report.__main__._SIGN_SECONDS", 0.05)
+    assert main([*command, str(made(tmp_path / "run"))]) == 0
+    assert "reading the records: 0 s" in capsys.readouterr().err
 
 
 def test_too_little_memory_is_an_error_of_one_line(tmp_path: Path) -> None:
