@@ -33,7 +33,7 @@ class Watch:
     """Says now and then how far it is, and ends a process that waits for nothing: a library's own limits may fail."""
 
     what: str
-    size: int | None
+    size: int | None = None
     done: int = 0
     ended: bool = False
 
@@ -67,15 +67,17 @@ def fetch(name: str, data: Data, folder: Path) -> None:
     source = parse_data_source(dataset.source)
     assert isinstance(source, HubDataset | StoredObject)
     file, note = folder / f"{name}.jsonl", folder / f"{name}.json"
-    there = remote.open_remote(source, os.environ)
-    version = remote.look(there)
-    known = {"source": dataset.source, "version": version.name}
-    if version.name and file.exists() and known.items() <= _read(note).items():
-        print(f"{dataset.source} is already there, {file.stat().st_size / 1e6:.1f} MB", flush=True)
-        return
-    note.unlink(missing_ok=True)  # from here on the file is of no known version
-    started, watch = time.monotonic(), Watch(dataset.source, version.size)
+    started, watch = time.monotonic(), Watch(dataset.source)
     try:
+        there = remote.open_remote(source, os.environ)
+        version = remote.look(there)
+        known = {"source": dataset.source, "version": version.name}
+        if version.name and file.exists() and known.items() <= _read(note).items():
+            print(f"{dataset.source} is already there, {file.stat().st_size / 1e6:.1f} MB", flush=True)
+            return
+        note.unlink(missing_ok=True)  # from here on the file is of no known version
+        watch.size = version.size
+        watch.progress(0)
         remote.copy(there, version, file, watch.progress)
     finally:
         watch.ended = True

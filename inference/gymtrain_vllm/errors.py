@@ -18,7 +18,7 @@ class ArgumentsError(InferenceError):
 
 
 class GroupError(InferenceError):
-    """What says which pod of a server this is, is missing, or its leader doesn't answer."""
+    """What says which pod of a server this is, is missing, or its leader doesn't answer, or can't listen."""
 
 
 class TokenError(InferenceError):

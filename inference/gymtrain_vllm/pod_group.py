@@ -23,6 +23,7 @@ from gymtrain_vllm.errors import GroupError
 
 _PATIENCE_SECONDS = 5.0  # with one connection
 _EVERY_SECONDS = 1.0
+_ACCEPT_TRIES = 60  # in a row, that often: then the listener is broken for good
 _SAY_EVERY_SECONDS = 30.0
 _LONGEST = 32  # bytes of a number
 
@@ -75,23 +76,41 @@ def place(environment: Mapping[str, str] = os.environ) -> Place:
 
 
 def lead(own: Place, seed: int, nodes: int, port: int = wiring.GROUP_PORT) -> Start:
-    """Tells the seed to workers, in a thread, until the process ends; waits for the first question of each."""
+    """Tells the seed to workers, in a thread, until the process ends; waits for the first question of each.
+
+    Raises:
+        GroupError: no worker can be heard any more.
+    """
     family = socket.AF_INET6 if ":" in own.address else socket.AF_INET
     listener = socket.create_server((own.address, port), family=family)
     missing = set(range(1, nodes))
-    told: queue.SimpleQueue[int] = queue.SimpleQueue()
+    told: queue.SimpleQueue[int | OSError] = queue.SimpleQueue()
     threading.Thread(target=_tell, args=(listener, seed, told.put), name="pod-group", daemon=True).start()
     while missing:
         try:
-            missing.discard(told.get(timeout=_SAY_EVERY_SECONDS))
+            worker = told.get(timeout=_SAY_EVERY_SECONDS)
         except queue.Empty:
             print(f"gymtrain: waiting for workers {', '.join(map(str, sorted(missing)))}", flush=True)
+            continue
+        if isinstance(worker, OSError):
+            raise GroupError(f"the leader can't listen for its workers at port {port}: {worker}") from worker
+        missing.discard(worker)
     return Start(seed, own.address)
 
 
-def _tell(listener: socket.socket, seed: int, told: Callable[[int], None]) -> None:
+def _tell(listener: socket.socket, seed: int, told: Callable[[int | OSError], None]) -> None:
+    failed = 0
     while True:
-        connection, _ = listener.accept()
+        try:
+            connection, _ = listener.accept()
+        except OSError as error:  # too many open files, for one
+            failed += 1
+            if failed == _ACCEPT_TRIES:
+                told(error)
+                return
+            time.sleep(_EVERY_SECONDS)
+            continue
+        failed = 0
         try:
             with connection:
                 connection.settimeout(_PATIENCE_SECONDS)

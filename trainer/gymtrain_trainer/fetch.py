@@ -25,6 +25,7 @@ WITHOUT_WEIGHTS = "--without-weights"
 _TRIES = 5
 _BACKOFF_SECONDS = 5.0
 _REPORT_SECONDS = 10.0
+_STALL_SECONDS = 600.0  # without anything done; the library has tried again by then
 # Other formats of the same weights, and what no loader reads
 _IGNORED = ["*.gguf", "*.onnx", "onnx/*", "*.h5", "*.msgpack", "*.ot", "*.pth", "original/*", "*.tflite", "*.mlmodel"]
 
@@ -59,7 +60,7 @@ def fetch(repo_id: str, revision: str | None, folder: Path, token: str | None, *
 
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     ended = threading.Event()
-    threading.Thread(target=_report, args=(folder, ended), daemon=True).start()
+    threading.Thread(target=_report, args=(f"hf://{repo_id}", folder, ended), daemon=True).start()
     log.info("fetching %s", wanted)
     try:
         for attempt in range(1, _TRIES + 1):
@@ -105,10 +106,35 @@ def _size(folder: Path) -> int:
     return total
 
 
-def _report(folder: Path, ended: threading.Event) -> None:
-    """Says now and then how much is there: a model takes minutes."""
+def _read_mib() -> int:
+    """What this process has read from files: of files that are there, the library may compute checksums for long."""
+    try:
+        return int(Path("/proc/self/io").read_text().split()[1]) // 2**20
+    except OSError:
+        return 0
+
+
+def _report(what: str, folder: Path, ended: threading.Event) -> None:
+    """Says now and then how much is there, as a model takes minutes, and ends a process that waits for nothing: the
+    library asks the hub without a limit of time, and a connection may be lost without a word."""
+    before, moved = (-1, -1), time.monotonic()
     while not ended.wait(_REPORT_SECONDS):
-        log.info("%.1f MB so far", _size(folder) / 1e6)
+        size = _size(folder)
+        log.info("%.1f MB so far", size / 1e6)
+        if (now := (size, _read_mib())) != before:  # a try that begins anew makes the folder smaller first
+            before, moved = now, time.monotonic()
+        elif time.monotonic() - moved > _STALL_SECONDS:
+            reason = f"{what}: nothing came for {_STALL_SECONDS:.0f} s, after {size / 1e6:.1f} MB"
+            print(f"gymtrain: {reason}", file=sys.stderr, flush=True)
+            _leave_to_operator(reason, read_paths(os.environ).termination_log)
+            os._exit(ExitCode.RETRY)
+
+
+def _leave_to_operator(reason: str, termination_log: Path) -> None:
+    try:
+        termination_log.write_text(reason[:4096])
+    except OSError:
+        log.info("no termination log at %s", termination_log)
 
 
 def main(environ: Mapping[str, str] = os.environ, arguments: Sequence[str] = ()) -> int:
@@ -125,10 +151,7 @@ def main(environ: Mapping[str, str] = os.environ, arguments: Sequence[str] = ())
         fetch(source.repo_id, model.revision, paths.model, environ.get("HF_TOKEN"), weights=weights)
     except TrainerError as error:
         log.error("%s", error)
-        try:
-            paths.termination_log.write_text(str(error)[:4096])
-        except OSError:
-            log.info("no termination log at %s", paths.termination_log)
+        _leave_to_operator(str(error), paths.termination_log)
         return error.exit_code
     return ExitCode.OK
 

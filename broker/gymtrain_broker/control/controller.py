@@ -55,6 +55,7 @@ type Event = PodChange | DaemonReady | NetworkOpen | DaemonIdle | Outcome
 
 _CURRENT_SECONDS = 150.0  # two watches
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # between tries of a write that a claim waits for
+_BROKEN_PAUSE = 5.0  # before a round may try a step again that broke
 _POLLS = 32  # daemons asked at once
 _LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 _SUFFIX = 10
@@ -529,18 +530,41 @@ class Controller:
         """Tries a step until its outcome stands, and applies that."""
         pause = _FIRST_PAUSE
         try:
-            outcome = await self._operations.perform(step)
+            outcome = await self._perform(step)
             while isinstance(outcome, Delayed) and not outcome.step.claim.final:
                 self.apply(outcome)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
-                outcome = await self._operations.perform(step)
+                outcome = await self._perform(step)
         finally:
             if isinstance(step, MakePodAhead):
                 del self.state.making[step.name]
             elif step.claim is not None:
                 self._step_of.pop(step.claim.id, None)
         self.apply(outcome)
+
+    async def _perform(self, step: Step) -> Outcome:
+        """Carries out a step. One that breaks in a way that nobody foresaw has failed like any other: else its pod
+        would stay busy for ever, and its room be lost."""
+        try:
+            return await self._operations.perform(step)
+        except Exception as error:
+            logger.exception("a step broke")
+            message = f"the broker failed: {error!r}"
+        match step:
+            case TakePod():
+                return Delayed(step, message)
+            case MakePod():
+                return Delayed(step, message, maybe_made=True)
+            case MakePodAhead():
+                return NotMadeAhead(step, message)
+            case ResetPod():
+                return NotReset(step)
+            case DeletePod():
+                await asyncio.sleep(_BROKEN_PAUSE)
+                return NotDeleted(step, message)
+            case _:
+                assert_never(step)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._steps.discard(task)

@@ -23,6 +23,7 @@ from gymtrain_gym.sandbox.settings import Settings
 log = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 300.0  # with a broker that doesn't answer
+FULL_QUEUE_SECONDS = 3600.0  # for a place in the queue, without a create_timeout_s; the broker limits what follows
 _CLOSE_SECONDS = 30.0  # of all tries to close
 _ABANDON_SECONDS = 15.0
 _WAIT_SECONDS = 25.0  # of one question that waits for news
@@ -146,8 +147,17 @@ class BrokerClient:
         except BrokerRefusedError as error:
             if error.status != NOT_FOUND:
                 raise SandboxUnavailableError(str(error)) from error
+        asked = time.monotonic()
+        if not self._settings.create_timeout_seconds:
+            end = asked + FULL_QUEUE_SECONDS
         try:
             answer = await self._ask("POST", f"/v1/sandboxes?wait={wait:g}", wait, end, body)
+        except _BusyError as error:
+            raise SandboxUnavailableError(
+                f"no sandbox of {spec.image}: the broker's queue was still full after {time.monotonic() - asked:.0f} "
+                "s. Raise spec.sandboxes.maxConcurrent or maxQueued, or run fewer rollouts at once "
+                f"(spec.rollout.maxConcurrent): {error}"
+            ) from error
         except BrokerRefusedError as error:
             raise SandboxUnavailableError(f"no sandbox of {spec.image}: {error}") from error
         return parse(answer)

@@ -106,6 +106,29 @@ async def test_a_full_queue_and_a_broker_that_restarts_cost_time_only(sandboxes:
     assert len(sandboxes.boxes) == 1
 
 
+async def test_a_queue_that_stays_full_is_not_waited_for_without_end(
+    sandboxes: FakeSandboxes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_client, "FULL_QUEUE_SECONDS", 1.0)
+    sandboxes.answer_first = [429] * 100_000
+    async with asyncio.timeout(10):
+        with pytest.raises(
+            SandboxUnavailableError,
+            match=r"queue was still full after 1 s.*spec\.sandboxes\.maxConcurrent or maxQueued",
+        ):
+            await started()
+
+
+async def test_a_place_in_the_queue_is_kept_for_as_long_as_the_broker_keeps_it(
+    sandboxes: FakeSandboxes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run's spec limits that wait, with times that may be longer."""
+    monkeypatch.setattr(broker_client, "FULL_QUEUE_SECONDS", 0.0)
+    sandboxes.polls = 20
+    async with await started() as sandbox:
+        assert (await sandbox.exec("echo x")).return_code == 0
+
+
 async def test_a_queue_that_a_restarted_broker_forgot_is_joined_again(sandboxes: FakeSandboxes) -> None:
     sandboxes.polls = 10_000_000
     provider = GymtrainProvider()

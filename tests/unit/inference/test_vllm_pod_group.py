@@ -1,14 +1,17 @@
 """What the pods of a vLLM server on several nodes agree on before they start."""
 
 import contextlib
+import errno
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
+from gymtrain_vllm import pod_group
 from gymtrain_vllm.errors import GroupError
 from gymtrain_vllm.pod_group import Place, Start, join, lead, place
 
@@ -55,7 +58,14 @@ def test_a_pod_without_one_of_the_variables_says_so(name: str) -> None:
 def _in_thread(port: int, nodes: int, seed: int) -> Future[Start]:
     """A leader, which waits for its workers."""
     started: Future[Start] = Future()
-    threading.Thread(target=lambda: started.set_result(lead(LEADER, seed, nodes, port)), daemon=True).start()
+
+    def run() -> None:
+        try:
+            started.set_result(lead(LEADER, seed, nodes, port))
+        except GroupError as error:
+            started.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
     return started
 
 
@@ -115,6 +125,50 @@ def test_whoever_says_something_else_keeps_no_worker_from_joining(port: int, sai
     stranger.close()
     assert join(_worker(1), port).seed == 5
     assert led.result(10).seed == 5
+
+
+class _Listener:
+    """One that takes no connections at first."""
+
+    def __init__(self, listener: socket.socket, failures: int) -> None:
+        self._listener = listener
+        self._failures = failures
+
+    def accept(self) -> Any:
+        if self._failures:
+            self._failures -= 1
+            raise OSError(errno.EMFILE, "too many open files")
+        return self._listener.accept()
+
+
+@pytest.fixture
+def failures(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Has the leader's listener fail so often."""
+
+    def fail(count: int) -> None:
+        real = socket.create_server
+        monkeypatch.setattr(pod_group, "_EVERY_SECONDS", 0.001)
+        monkeypatch.setattr(pod_group, "_PATIENCE_SECONDS", 0.5)
+        monkeypatch.setattr(pod_group, "_SAY_EVERY_SECONDS", 0.05)
+        monkeypatch.setattr(socket, "create_server", lambda *args, **more: _Listener(real(*args, **more), count))
+
+    return fail
+
+
+def test_a_leader_that_has_too_many_open_files_for_a_while_still_hears_its_workers(
+    port: int, failures: Callable[[int], None]
+) -> None:
+    failures(pod_group._ACCEPT_TRIES - 1)
+    led = _in_thread(port, 2, 9)
+    assert join(_worker(1), port, lambda _: time.sleep(0.05), tries=20).seed == 9
+    assert led.result(10).seed == 9
+
+
+def test_a_leader_that_can_hear_nobody_any_more_says_so(port: int, failures: Callable[[int], None]) -> None:
+    failures(1_000_000)
+    led = _in_thread(port, 2, 9)
+    with pytest.raises(GroupError, match=rf"port {port}.*too many open files"):
+        led.result(10)
 
 
 def test_a_wait_can_be_given_up(port: int) -> None:

@@ -10,6 +10,7 @@ import textwrap
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from gymtrain_trainer.data.rows import Task
 from gymtrain_trainer.errors import DropReason, GroupDroppedError, WorkerDiedError
 from gymtrain_trainer.rollouts.group import GroupRules
 from gymtrain_trainer.rollouts.guard import Look
+from gymtrain_trainer.rollouts.process import client
 from gymtrain_trainer.rollouts.process.client import RolloutProcess
 from gymtrain_trainer.rollouts.runner import RunnerSettings
 from gymtrain_trainer.rollouts.source import RolloutLimits, Sampling
@@ -208,6 +210,25 @@ async def test_a_process_that_is_killed_ends_its_groups_and_says_what_may_be_lac
         assert made.process._connection is not None
         watched = asyncio.get_running_loop().remove_reader(made.process._connection.fileno())
         assert not watched, "a closed socket is always readable: the loop would spin"
+
+
+async def test_a_process_that_can_send_nothing_any_more_ends_and_so_do_its_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = """
+        from gymtrain_trainer.rollouts.process import __main__ as process
+        from multiprocessing.connection import Connection
+        def send(self, message):
+            raise MemoryError
+        Connection.send = send
+        process.main()
+    """
+    (tmp_path / "sends_nothing.py").write_text(textwrap.dedent(code))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    monkeypatch.setattr(client, "_MODULE", "sends_nothing")
+    async with scene() as made:
+        with pytest.raises(WorkerDiedError, match="ended with code 1"):
+            await made.process.run(made.task())
 
 
 async def test_an_error_that_should_not_be_ends_the_groups() -> None:

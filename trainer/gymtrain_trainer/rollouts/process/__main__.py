@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import os
 import queue
 import sys
 import threading
@@ -158,6 +159,9 @@ class Runner:
                 self._connection.send(self._outgoing.get())
         except OSError:  # the trainer ended: so does this process
             return
+        except Exception:  # nothing would reach the trainer any more, and its groups would never end
+            log.exception("what rollouts made can't be sent to the trainer: their process ends")
+            os._exit(1)
 
 
 def main() -> None:
