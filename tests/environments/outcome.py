@@ -5,23 +5,37 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-type Verdict = Literal["runs", "needs packages", "needs keys", "needs a service", "needs network", "fails"]
+type Verdict = Literal[
+    "runs", "needs packages", "needs keys", "needs a service", "needs network", "needs a GPU", "fails"
+]
 
-VERDICTS: tuple[Verdict, ...] = ("runs", "needs packages", "needs keys", "needs a service", "needs network", "fails")
+VERDICTS: tuple[Verdict, ...] = (
+    "runs",
+    "needs packages",
+    "needs keys",
+    "needs a service",
+    "needs network",
+    "needs a GPU",
+    "fails",
+)
 NOTE_LENGTH = 300
 
 _NETWORK = re.compile(
     r"Name or service not known|Temporary failure in name resolution|Network is unreachable|ConnectError"
     r"|Cannot connect to host (?!127\.0\.0\.1)|getaddrinfo failed|Max retries exceeded|LocalEntryNotFoundError"
-    r"|'git', 'clone'|couldn't connect to '?https?://|offline mode|Failed to resolve|ProxyError|Connection error",
+    r"|git'?,? '?clone\b|couldn't connect to '?https?://|offline mode|Failed to resolve|ProxyError|Connection error",
     re.IGNORECASE,
 )
 _SERVICE = re.compile(r"Sandbox not ready after waiting")
+_GPU = re.compile(r"No available node types can fulfill resource request \{[^}]*gpu", re.IGNORECASE)  # Ray's words
 _PACKAGES = re.compile(r"needs the Python packages ([^;]+?), which")
 _MODULE = re.compile(r"No module named '([\w.]+)'")
 _KEY = re.compile(  # a server's settings, as pydantic refuses them
     r"^(\w+)\n +(?:Field required|Input should be a valid string .*input_value=None)", re.MULTILINE
 )
+_SETTING = re.compile(r"Error(?:: |\(['\"])(\w+) is not configured")  # as a server refuses one itself
+_PLACED = re.compile(r"No such file or directory: 'placeholder'")  # of `placeholders`
+_FOLDER = re.compile(r"/[^\s'\"]*/site-packages/")
 
 
 @dataclass(frozen=True)
@@ -79,12 +93,15 @@ def cause(texts: Iterable[str]) -> Cause:
     said = tuple(texts)
     if packages := missing_packages(said):
         return Cause("needs packages", packages=packages)
-    if keys := tuple(dict.fromkeys(name for text in said for name in _KEY.findall(text))):
+    keys = tuple(dict.fromkeys(name for text in said for how in (_KEY, _SETTING) for name in how.findall(text)))
+    if keys or any(_PLACED.search(text) for text in said):
         return Cause("needs keys", keys=keys)
     if any(_SERVICE.search(text) for text in said):
         return Cause("needs a service")
     if any(map(wants_network, said)):
         return Cause("needs network")
+    if any(_GPU.search(text) for text in said):
+        return Cause("needs a GPU")
     return Cause("fails")
 
 
@@ -104,6 +121,6 @@ def wants_network(text: str) -> bool:
 
 
 def note(text: str) -> str:
-    """One short line of an error, without the folders of this trial."""
-    line = " ".join(re.sub(r"/tmp/[^\s'\"]*", "/tmp/…", text).split())
+    """One short line of an error, without the folders of this trial and of the machine."""
+    line = " ".join(_FOLDER.sub("…/", re.sub(r"/tmp/[^\s'\"]*", "/tmp/…", text)).split())
     return line if len(line) <= NOTE_LENGTH else f"{line[: NOTE_LENGTH - 2]} …"

@@ -67,6 +67,7 @@ def test_missing_packages_are_read_from_findings_and_logs() -> None:
         ("Cannot connect to host api.tavily.com:443 ssl:default", True),
         ("Cannot connect to host 127.0.0.1:8000 ssl:default", False),
         ("Command '['git', 'clone', 'https://github.com/a/b']' returned non-zero exit status 128.", True),
+        ("Command 'cd a && git clone https://github.com/a/b/; fi' returned non-zero exit status 128.", True),
         ("KeyError: 'answer'", False),
     ],
 )
@@ -88,8 +89,15 @@ def test_what_wasnt_reached_outside_is_told_from_other_errors(text: str, wanted:
             ],
             ("needs keys", (), ("api_key", "engine")),
         ),
+        (['RuntimeError("data_path is not configured. Stage it")'], ("needs keys", (), ("data_path",))),
+        (["WARNING:root:image is not configured. Some rows fail"], ("fails", (), ())),
+        (["FileNotFoundError: [Errno 2] No such file or directory: 'placeholder'"], ("needs keys", (), ())),
         (["RuntimeError: Sandbox not ready after waiting 240s"], ("needs a service", (), ())),
         (["urlopen error [Errno -2] Name or service not known"], ("needs network", (), ())),
+        (
+            ["Error: No available node types can fulfill resource request {'CPU': 1.0, 'GPU': 0.25}. Add"],
+            ("needs a GPU", (), ()),
+        ),
         (["KeyError: 'answer'"], ("fails", (), ())),
     ],
 )
@@ -191,6 +199,7 @@ def test_an_environment_that_no_agent_is_for_has_no_config(tmp_path: Path) -> No
 def test_a_note_is_one_line_of_bounded_length() -> None:
     assert note("a\n  b") == "a b"
     assert note("can't open '/tmp/e-1/x.yaml'") == "can't open '/tmp/…'"
+    assert note("git clone a '/home/me/.venv/lib/python3.13/site-packages/a/b'") == "git clone a '…/a/b'"
     assert len(note("word " * 200)) <= NOTE_LENGTH
 
 
