@@ -160,7 +160,7 @@ def measure(peer: str, count: int, seconds: float) -> list[Result]:
             eventually(all_settled, f"{count} {plural} are {settled}", _SETTLED_SECONDS, every=max(1.0, count / 100))
             took, asked = time.monotonic() - began, operator.asked() - asked
             cpu = usage(operator.process).cpu - first.cpu
-            made = _made(admin, plural) * count
+            made = _made(admin, plural, manifest(0)["metadata"]["name"]) * count
             at_rest = usage(operator.process)
             time.sleep(seconds)
             last, peak = usage(operator.process), resident_kib(operator.process, "VmHWM") * 1024
@@ -179,11 +179,10 @@ def measure(peer: str, count: int, seconds: float) -> list[Result]:
     ]
 
 
-def _made(admin: Kubectl, plural: str) -> int:
-    """How many objects have the first of the custom resources as their owner."""
-    owner = json.loads(admin.run("get", plural, "-o", "json", "--chunk-size=1", timeout=300))["items"][0]
-    found = json.loads(admin.run("get", _KINDS, "-o", "json", timeout=300))["items"]
-    uid = owner["metadata"]["uid"]
+def _made(admin: Kubectl, plural: str, name: str) -> int:
+    """How many objects have that custom resource as their owner."""
+    uid = admin.get(plural, name)["metadata"]["uid"]
+    found = json.loads(admin.run("get", _KINDS, "-o", "json", timeout=900))["items"]
     return sum(any(one["uid"] == uid for one in item["metadata"].get("ownerReferences") or []) for item in found)
 
 
