@@ -411,7 +411,7 @@ def main(argv: list[str] | None = None) -> int:
     """
     with contextlib.suppress(ValueError):  # in a thread, which gets no signals
         # A pod that was made to read with goes, too, when the command is told to end, or its terminal is closed.
-        for one in (signal.SIGTERM, signal.SIGHUP):
+        for one in {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}:  # Windows has no SIGHUP
             if signal.getsignal(one) == signal.SIG_DFL:  # nohup wants it ignored
                 signal.signal(one, signal.default_int_handler)
     try:
