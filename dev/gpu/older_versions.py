@@ -12,9 +12,13 @@ def allow_older_python() -> None:
 
 
 def allow_older_torch() -> None:
-    """torch before 2.12 has no `enable_gqa` at its varlen kernel: heads are repeated there, which takes memory."""
+    """torch before 2.12 has no `enable_gqa` at its varlen kernel: heads are repeated there, which takes memory. And it
+    has `all_gather_single` under its old name."""
+    import torch.distributed as dist
     import torch.nn.attention.varlen as varlen
 
+    if not hasattr(dist, "all_gather_single"):
+        setattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # noqa: B010 - its type knows newer ones only
     kernel = varlen.varlen_attn
     if "enable_gqa" in inspect.signature(kernel).parameters:
         return

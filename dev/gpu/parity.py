@@ -29,10 +29,11 @@ import torch
 
 from benchmarks.shapes import LLAMA_06B, SMOLLM2_135M
 from dev.gpu import small_model
-from dev.gpu.vllm_server import free_port, serving
+from dev.gpu.vllm_server import end_on_sigterm, free_port, serving
 
 _SHAPES = {"0.1": SMOLLM2_135M, "0.6": LLAMA_06B}  # billions of parameters
 _NOISE = "layers."  # part of the names of what is exchanged
+_CACHE_BYTES = 2 << 30
 _RANK_SECONDS = 200.0
 _LOG_CHARACTERS = 3000
 
@@ -43,6 +44,7 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--size", choices=_SHAPES, default="0.1", help="of the model")
     options = parser.parse_args()
+    end_on_sigterm()
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         work = Path(folder)
         model = small_model.make_model(work / "model", _SHAPES[options.size])
@@ -53,7 +55,9 @@ def main() -> int:
         del model
         torch.cuda.empty_cache()
         log, transfer = work / "vllm.log", '--weight-transfer-config={"backend":"nccl"}'
-        with serving(work / "model", log, transfer, "--load-format=dummy") as port:
+        # Of a named size: vLLM would else measure what is free, which fails where others come and go on the GPU.
+        cache = f"--kv-cache-memory-bytes={_CACHE_BYTES}"
+        with serving(work / "model", log, transfer, cache, "--load-format=dummy") as port:
             wrong = results["wrong"] = run_ranks(work, options.ranks, port, _NOISE)
             right = results["right"] = run_ranks(work, options.ranks, port, "")
     results["as_expected"] = (

@@ -28,6 +28,7 @@ another place for the two).
 import argparse
 import json
 import os
+import signal
 import socket
 import statistics
 import sys
@@ -54,12 +55,13 @@ import torch
 from benchmarks.shapes import LLAMA_06B, QWEN3_4B, QWEN3_14B, SMOLLM2_135M
 from dev.gpu import small_model, subjects
 from dev.gpu.older_versions import allow_older_python
-from dev.gpu.vllm_server import free_port, serving
+from dev.gpu.vllm_server import end_on_sigterm, free_port, serving
 
 _NCCL = '--weight-transfer-config={"backend":"nccl"}'
 _DUMMY = "--load-format=dummy"
 _SEVERAL = ("--tensor-parallel-size=2", "--middleware=gymtrain_vllm.server_exit.EndsOutOfStep")
 _PODS_HOST = "pods"
+_END_SECONDS = 30.0  # for the servers to be ended
 _SHAPES = {  # billions of parameters
     "0.1": ("llama", SMOLLM2_135M),
     "0.6": ("llama", LLAMA_06B),
@@ -181,6 +183,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=460.0, help="the most that it takes")
     options = parser.parse_args()
     allow_older_python()
+    end_on_sigterm()
     if options.one_gpu and (refused := [case for case in options.only if case.startswith("nccl")]):
         parser.error(f"{', '.join(refused)}: NCCL takes one rank on a GPU; leave out --one-gpu, or choose with --only")
     targets = small_model.ALL_LINEAR if options.all_linear else small_model.ATTENTION
@@ -324,7 +327,9 @@ def _logs(bench: _Bench) -> str:
 
 def _out_of_time(bench: _Bench, seconds: float) -> None:
     bench.tell({"error": f"not done in {seconds:.0f} s", "log": _logs(bench)})
-    os._exit(1)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_END_SECONDS)
+    os._exit(1)  # the main thread may be in a call that hears no signal
 
 
 if __name__ == "__main__":

@@ -16,6 +16,12 @@ START_SECONDS = 240.0  # the first one of a machine compiles all of vLLM
 _MODEL_NAME = "policy"
 
 
+def end_on_sigterm() -> None:
+    """SIGTERM, such as `timeout` sends, ends this process and with it the servers of its `serving` blocks; it would
+    else leave them on the GPU."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+
 def free_port() -> int:
     """A port that is free now."""
     with socket.socket() as probe:

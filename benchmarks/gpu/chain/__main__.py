@@ -38,6 +38,9 @@ def main() -> int:
     parser.add_argument("--trl-queue", type=int, default=128, help="its samples that wait")
     parser.add_argument("--correction", default="None")
     parser.add_argument(
+        "--cache-gib", type=float, help="vLLM's key-value cache; name it where something else runs on its GPU"
+    )
+    parser.add_argument(
         "--seconds", type=float, default=210.0, help="the most that one run takes, vLLM's start included"
     )
     options = parser.parse_args()
@@ -52,7 +55,8 @@ def main() -> int:
 
 def _chain(options: argparse.Namespace, side: Side, slow: Slow, seed: int) -> Chain:
     same: dict[str, Any] = {name: getattr(options, name) for name in ("model", "steps", "batch", "seconds")}
-    same |= {"side": side, "slow": slow, "seed": seed}
+    cache = None if options.cache_gib is None else int(options.cache_gib * 2**30)
+    same |= {"side": side, "slow": slow, "seed": seed, "cache_bytes": cache}
     if side == "trl":
         return Chain(**same, in_flight=options.trl_in_flight, queue=options.trl_queue)
     return Chain(**same, in_flight=options.in_flight, staleness=options.staleness, correction=options.correction)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from benchmarks.gpu.chain.task import ANSWER_TOKENS, GENERATIONS, Slow, Tails, rows
+from benchmarks.gpu.chain.task import ANSWER_TOKENS, GENERATIONS, Slow, Tails, rows, slow_shares
 from benchmarks.processes import ended_after
 from dev.gpu.vllm_server import START_SECONDS, free_port, serving, wait_until_up
 from gymtrain_api.spec import CorrectionMode
@@ -247,20 +247,20 @@ def _measured(root: Path, run: RunConfig, log: Path, tails: Tails) -> dict[str, 
         "weight_sync_seconds": round(statistics.median(step.get("weight_sync_s", 0.0) for step in steady), 4),
         "reward_first": round(statistics.fmean(step["reward"] for step in steps[:10]), 4),
         "reward_last": round(statistics.fmean(step["reward"] for step in steps[-10:]), 4),
-        "slow_share": _slow_share(root, run, tails),
+        **_slow_shares(root, run, tails),
         "kl": round(statistics.fmean(step.get("kl", 0.0) for step in steady), 5),
     }
 
 
-def _slow_share(root: Path, run: RunConfig, tails: Tails) -> float | None:
-    """Share of slow rows among those that were trained on: the last checkpoint knows which."""
+def _slow_shares(root: Path, run: RunConfig, tails: Tails) -> dict[str, float]:
+    """Of slow rows, among those that were trained on (the last checkpoint knows), and among as many first drawn."""
     checkpoint = last_checkpoint(root / "checkpoints", run.uid)
     if checkpoint is None:
-        return None
+        return {}
     place = checkpoint.state.place
     tasks = Tasks(read_index(root / "data" / "index.json"), run.agents, run.spec.trainer.config["seed"])
-    trained = [*range(place.first_open), *place.done]
-    return round(statistics.fmean(tails.of_row(tasks.at(position).row["number"]) for position in trained), 4)
+    trained = [tasks.at(position).row["number"] for position in (*range(place.first_open), *place.done)]
+    return slow_shares(tails, trained, [tasks.at(position).row["number"] for position in range(len(trained))])
 
 
 @contextlib.contextmanager

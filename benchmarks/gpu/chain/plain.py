@@ -29,7 +29,7 @@ from transformers import AttentionInterface, TrainerCallback
 from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
 from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
 
-from benchmarks.gpu.chain.task import ANSWER_TOKENS, GENERATIONS, Tails, rows, score
+from benchmarks.gpu.chain.task import ANSWER_TOKENS, GENERATIONS, Tails, rows, score, slow_shares
 from dev.gpu.older_versions import allow_older_torch
 from gymtrain_trainer.trl.attention import TREE_ATTENTION, TreeAttention
 
@@ -191,7 +191,7 @@ def main() -> int:
         "weight_sync_seconds": round(statistics.median(row["perf/weight_sync_s"] for row in steady), 4),
         "reward_first": round(statistics.fmean(row["reward"] for row in logs[:10]), 4),
         "reward_last": round(statistics.fmean(row["reward"] for row in logs[-10:]), 4),
-        "slow_share": round(statistics.fmean(tails.of_row(number) for number in trained), 4),
+        **slow_shares(tails, trained, worker.order[: len(trained)]),
         "seconds": round(time.monotonic() - began, 1),
     }
     print(json.dumps(found), flush=True)

@@ -2,7 +2,8 @@
 
 import functools
 import random
-from collections.abc import Callable, Mapping
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -31,6 +32,12 @@ class Tails:
         if self.of_row(number) or (self.slow == "rollouts" and random.random() * self.every < 1):  # noqa: S311 - no secret
             return self.seconds
         return 0.0
+
+
+def slow_shares(tails: Tails, trained: Sequence[int], drawn: Sequence[int]) -> dict[str, float]:
+    """Share of slow rows among those that were trained on, and among those that were drawn; for a benchmark's line."""
+    shares = {"slow_share": trained, "slow_share_of_data": drawn}
+    return {name: round(statistics.fmean(map(tails.of_row, numbers)), 4) for name, numbers in shares.items()}
 
 
 @functools.cache

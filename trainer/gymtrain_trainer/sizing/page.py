@@ -16,7 +16,7 @@ from gymtrain_trainer.sizing.shapes import BUILT_IN, HALF, ModelShape
 from gymtrain_trainer.sizing.training import GIB, Adapter, Training, checkpoints, gpu, host
 
 NAME = "docs/sizing.md"
-_LAYOUTS = ((1, 1), (1, 8), (2, 8), (4, 8))  # nodes, GPUs of each
+_LAYOUTS = ((1, 1), (1, 2), (1, 8), (2, 8), (4, 8))  # nodes, GPUs of each
 _LENGTHS = (8192, 32768)  # tokens
 _RANK = 16
 _SERVERS = (1, 2, 4, 8)  # GPUs
@@ -41,6 +41,7 @@ class Measured:
 
 
 _H200 = "H200, 2026-11-24"  # docs/recorded/gpu/training.md
+_H100 = "H100, 2026-11-25"
 
 # The only place for measured rows.
 MEASURED: tuple[Measured, ...] = (
@@ -48,6 +49,8 @@ MEASURED: tuple[Measured, ...] = (
     Measured("Qwen3-1.7B", 1, 1, 0, 8192, 32.9, _H200),
     Measured("Qwen3-4B", 1, 1, 0, 8192, 76.7, _H200),
     Measured("Qwen3-4B", 1, 1, _RANK, 8192, 22.4, _H200),
+    Measured("Qwen3-4B", 1, 2, 0, 8192, 39.5, _H100),
+    Measured("Qwen3-4B", 1, 2, 0, 32768, 50.8, _H100),
 )
 
 
