@@ -88,8 +88,12 @@ def daemon(settings: Settings) -> Daemon:
         ),
     )
     program = _program(settings, "containerd")
-    # It looks for its shim on the PATH.
-    path = {"PATH": f"{Path(program).parent}:{environment(None)['PATH']}"} if settings.containerd_2.exists() else {}
+    path = {}
+    if settings.containerd_2.exists():
+        # It looks for its shim on the PATH, and the shim for runc where BuildKit made the container: the name of the
+        # program above is for the kubelet's containers alone.
+        folders = [str(Path(_program(settings, name)).parent) for name in ("containerd", "runc")]
+        path = {"PATH": ":".join([*folders, environment(None)["PATH"]])}
     return Daemon("containerd", [program, "--config", config, "--log-level", "warn"], path)
 
 
