@@ -4,12 +4,13 @@ and storage."""
 import asyncio
 import os
 import random
-import resource
 import signal
+import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from dev.settings import NODE_NAME
@@ -193,17 +194,22 @@ async def _no_space(world: ClusterWorld, draw: random.Random) -> Hit:
     pod, story = await running_pod(world, draw, "trainer")
     pids = sorted(await asyncio.to_thread(node.processes_of, pod["metadata"]["uid"]))
     try:
-        _limit(pids, _SMALL_FILE)
+        await asyncio.to_thread(_limit, pids, str(_SMALL_FILE))
         seconds = await pause(draw, 5, 30)
     finally:
-        _limit(pids, resource.RLIM_INFINITY)
+        await asyncio.to_thread(_limit, pids, "unlimited")
     return Hit(f"{said(pod)} for {seconds:.1f} s", _attempts(story))
 
 
-def _limit(pids: Sequence[int], size: int) -> None:
+def _limit(pids: Sequence[int], size: str) -> None:
+    """As each process's own user, who may: root in some virtual machines lacks CAP_SYS_RESOURCE."""
     for pid in pids:
-        with suppress(ProcessLookupError):
-            resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+        with suppress(FileNotFoundError):
+            owner = Path(f"/proc/{pid}").stat()
+            command = ["prlimit", f"--pid={pid}", f"--fsize={size}:unlimited"]
+            done = subprocess.run(command, user=owner.st_uid, group=owner.st_gid, capture_output=True, text=True)
+            if done.returncode and Path(f"/proc/{pid}").exists():
+                raise OSError(done.stderr.strip())
 
 
 # ── the operator ─────────────────────────────────────────────────────────────────────────────────
