@@ -33,6 +33,7 @@ _PEAK = 989e12  # operations a second: H100 and H200 SXM, dense bfloat16, NVIDIA
 _GIB = 2**30
 _DEADLINE = 900
 _LORA = {"r": 16, "lora_alpha": 32, "target_modules": "all-linear"}
+_WAYS = frozenset({"lora", "fsdp", "trl"})
 _LOCAL = "127.0.0.1"
 
 
@@ -51,12 +52,12 @@ class Asked:
 
     @classmethod
     def of(cls, argument: str) -> Self:
-        """Raises ValueError where it isn't SIZE:LENGTH with any of the ways."""
-        size, length, *ways = argument.split(":")
-        unknown = set(ways) - {"lora", "fsdp", "trl"}
-        if size not in _SHAPES or unknown:
-            raise ValueError(f"{argument}: sizes are {', '.join(_SHAPES)}; ways are lora, fsdp, trl")
-        return cls(size, int(length), frozenset(ways))
+        """Raises argparse.ArgumentTypeError where it isn't SIZE:LENGTH with any of the ways."""
+        match argument.split(":"):
+            case [size, length, *ways] if size in _SHAPES and length.isdecimal() and _WAYS.issuperset(ways):
+                return cls(size, int(length), frozenset(ways))
+        sizes, known = ", ".join(_SHAPES), ", ".join(sorted(_WAYS))
+        raise argparse.ArgumentTypeError(f"{argument} isn't SIZE:LENGTH, with SIZE of {sizes}, and any of {known}")
 
 
 def operations_per_token(shape: dict[str, Any], parameters: int, length: int) -> float:
@@ -141,7 +142,7 @@ def _gpus() -> int:
 
 
 def _parameters(model: Path) -> int:
-    """Of the files, whose tensors have two bytes a parameter."""
+    """Of its files, where tied weights are once."""
     from safetensors import safe_open
 
     count = 0
