@@ -25,7 +25,7 @@ def test_a_killed_gym_server_and_a_killed_vllm_pod_cost_time_but_no_wrong_sample
     at_kill = step(kubectl, "faults")
     eventually(lambda: step(kubectl, "faults") >= at_kill + 6, "steps go on after vLLM's death", 6 * MINUTES)
 
-    kubectl.wait_condition("faults", "Complete", 6 * MINUTES)
+    kubectl.wait_condition("faults", "Complete", 10 * MINUTES)
     status = kubectl.get("gymtrainingrun", "faults")["status"]
     assert status["attempt"] == 1, "the trainer lived through both"
 

@@ -40,7 +40,7 @@ def completed(operator: Kubectl, kubectl: Kubectl) -> dict[str, Any]:
     _kill_operator(operator)
     eventually(lambda: _state(kubectl, "main") == "Training", "the run trains", 6 * MINUTES)
     _kill_operator(operator)
-    kubectl.wait_condition("main", "Complete", 6 * MINUTES)
+    kubectl.wait_condition("main", "Complete", 10 * MINUTES)
     return kubectl.get("gymtrainingrun", "main")
 
 
