@@ -82,6 +82,7 @@ def measure(asked: Asked, model: Path, steps: int) -> dict[str, Any]:
 
     from benchmarks.gpu.attention import Clock, Rollouts
     from dev.gpu.older_versions import allow_older_python, allow_older_torch
+    from gymtrain_trainer.sizing.shapes import shape_of
 
     allow_older_python()
     allow_older_torch()
@@ -114,7 +115,7 @@ def measure(asked: Asked, model: Path, steps: int) -> dict[str, Any]:
     free, total = torch.cuda.mem_get_info()
     seconds = statistics.median(clock.seconds[_WARM_UP:])
     tokens = _SAMPLES * asked.length  # on each GPU
-    parameters = _parameters(model)
+    parameters = shape_of(str(model)).parameters
     return {
         "size": asked.size,
         "length": asked.length,
@@ -139,21 +140,6 @@ def measure(asked: Asked, model: Path, steps: int) -> dict[str, Any]:
 def _gpus() -> int:
     """Ranks that torchrun has started; 1 without it."""
     return int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def _parameters(model: Path) -> int:
-    """Of its files, where tied weights are once."""
-    from safetensors import safe_open
-
-    count = 0
-    for file in model.glob("*.safetensors"):
-        with safe_open(file, "pt") as tensors:
-            for name in tensors.keys():  # noqa: SIM118 - it has no other way to be gone through
-                size = 1
-                for length in tensors.get_slice(name).get_shape():
-                    size *= length
-                count += size
-    return count
 
 
 def _ours(arguments: dict[str, Any], model: Path, clock: Any, asked: Asked, rollouts: Any) -> Any:
@@ -184,57 +170,45 @@ def _trl(arguments: dict[str, Any], model: Path, clock: Any, asked: Asked, rollo
 
     from benchmarks.gpu.attention import NoTransfer
     from gymtrain_trainer.trl.attention import TREE_ATTENTION, TreeAttention
+    from gymtrain_trainer.trl.worker import TRLWorker
 
+    worker: Any = TRLWorker(rollouts)
+    worker.rollout_buffer = _plain_samples(rollouts)
     trainer = AsyncGRPOTrainer(
         model=str(model),
         args=AsyncGRPOConfig(**arguments, gradient_accumulation_steps=_SAMPLES),
         train_dataset=Dataset(pyarrow.table({"prompt": [""]}), fingerprint="steps"),
         callbacks=[clock],
         peft_config=LoraConfig(**asked.lora) if asked.lora is not None else None,
-        rollout_worker=_PlainSamples(rollouts),
+        rollout_worker=worker,
         weight_transfer=NoTransfer(),
     )
     AttentionInterface.register(TREE_ATTENTION, TreeAttention())
     return trainer
 
 
-class _PlainSamples:
-    """TRL's RolloutWorkerProtocol, whose samples are all there: the same that our side trains on."""
+def _plain_samples(rollouts: Any) -> queue.Queue[Any]:
+    """The same samples that our side trains on, as TRL has them in its queue."""
+    import numpy as np
+    from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
 
-    def __init__(self, rollouts: Any) -> None:
-        import numpy as np
-        from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
-
-        self.rollout_buffer: queue.Queue[Any] = queue.Queue()
-        self.metrics_queue: queue.Queue[Any] = queue.Queue()
-        while rollouts.buffer.qsize():
-            group = rollouts.buffer.get(timeout=1.0)
-            for sample in group.samples:
-                plain = RolloutSample(
-                    prompt=[],
-                    completion=[],
-                    input_ids=np.array(sample.token_ids, np.int64),
-                    completion_mask=np.array(sample.mask, np.int64),
-                    old_log_probs=np.array(sample.log_probs, np.float32),
-                    advantage=2.0 * sample.reward - 1.0,
-                    model_version=1,
-                    group_id=group.id,
-                    metrics={"reward": sample.reward},
-                )
-                self.rollout_buffer.put(plain)
-
-    def start(self) -> None:
-        """Nothing to start."""
-
-    def stop(self) -> None:
-        """Nothing to stop."""
-
-    def update_model_version(self, model_version: int) -> None:
-        """Not needed: no sample is stale."""
-
-    def check_health(self, stale_after_s: float) -> None:
-        """Raises RuntimeError: there are always enough samples."""
-        raise RuntimeError("out of samples")
+    samples: queue.Queue[Any] = queue.Queue()
+    while rollouts.buffer.qsize():
+        group = rollouts.buffer.get(timeout=1.0)
+        for sample in group.samples:
+            plain = RolloutSample(
+                prompt=[],
+                completion=[],
+                input_ids=np.array(sample.token_ids, np.int64),
+                completion_mask=np.array(sample.mask, np.int64),
+                old_log_probs=np.array(sample.log_probs, np.float32),
+                advantage=2.0 * sample.reward - 1.0,
+                model_version=1,
+                group_id=group.id,
+                metrics={"reward": sample.reward},
+            )
+            samples.put(plain)
+    return samples
 
 
 def main() -> int:

@@ -204,12 +204,17 @@ async def _no_space(world: ClusterWorld, draw: random.Random) -> Hit:
 def _limit(pids: Sequence[int], size: str) -> None:
     """As each process's own user, who may: root in some virtual machines lacks CAP_SYS_RESOURCE."""
     for pid in pids:
-        with suppress(FileNotFoundError):
-            owner = Path(f"/proc/{pid}").stat()
-            command = ["prlimit", f"--pid={pid}", f"--fsize={size}:unlimited"]
-            done = subprocess.run(command, user=owner.st_uid, group=owner.st_gid, capture_output=True, text=True)
-            if done.returncode and Path(f"/proc/{pid}").exists():
-                raise OSError(done.stderr.strip())
+        process = Path(f"/proc/{pid}")
+        try:
+            owner = process.stat()
+        except FileNotFoundError:
+            continue
+        command = ["prlimit", f"--pid={pid}", f"--fsize={size}:unlimited"]
+        done = subprocess.run(
+            command, user=owner.st_uid, group=owner.st_gid, capture_output=True, text=True, timeout=10
+        )
+        if done.returncode and process.exists():
+            raise OSError(done.stderr.strip())
 
 
 # ── the operator ─────────────────────────────────────────────────────────────────────────────────
