@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions: render, splice, generate, derender, on one pod."""
+"""POST /v1/chat/completions: render, splice, generate and, where the text isn't the message, derender; on one pod."""
 
 import time
 from collections.abc import Mapping
@@ -93,8 +93,7 @@ class Chat:
             raw = await self._upstream.post(assignment.pod, GENERATE, asked, deadline)
         in_vllm = deadline.passed - before
         generated = completion.read(raw, body)
-        with tracing.span("derender"):
-            answer = await self._derender(assignment, request, prompt, generated, deadline)
+        answer = await self._message(assignment, request, prompt, generated, deadline)
         answer = completion.finish(answer, generated, prompt.tokens, body, with_ids=sampled.trained)
         entry = LedgerEntry(
             versions=await self._versions(assignment, generated),
@@ -124,25 +123,29 @@ class Chat:
         sampling = dict(prompt.request["sampling_params"])
         if sampling.get("logprobs") is None:
             sampling["logprobs"] = 0
-        if not sampling.get("stop"):
-            sampling["detokenize"] = False  # the text is made once, by derender
         sampling.setdefault("max_tokens", _DEFAULT_MAX_TOKENS)
         if length is not None and sampling["max_tokens"]:
             sampling["max_tokens"] = min(int(sampling["max_tokens"]), length - len(prompt.tokens))
+        as_text = completion.says_text(prompt.request, sampling, body)
+        if not as_text and not sampling.get("stop"):
+            sampling["detokenize"] = False  # the text is made once, by derender
         request = {**prompt.request, "token_ids": prompt.tokens, "sampling_params": sampling, "stream": False}
+        if as_text:
+            request["output_mode"] = "text"
         for name in ("token_offsets", "assistant_tokens_mask"):
             request.pop(name, None)
         return request
 
-    async def _derender(
+    async def _message(
         self, assignment: Assignment, request: dict[str, Any], prompt: Prompt, generated: Generated, deadline: Deadline
     ) -> dict[str, Any]:
-        if not generated.text_tokens:
-            return completion.empty(generated, request.get("model"), int(time.time()))
+        if not generated.text_tokens or generated.text is not None:
+            return completion.plain(generated, request.get("model"), int(time.time()))
         decoded = bool(request.get("logprobs")) and not request.get("return_tokens_as_token_ids")
         response = completion.to_derender(generated, prompt.tokens, decoded)
         body = derender_request(plain_request(request), response, prompt.tokens)
-        return await self._upstream.ask(assignment.pod, DERENDER, body, deadline)
+        with tracing.span("derender"):
+            return await self._upstream.ask(assignment.pod, DERENDER, body, deadline)
 
     async def _versions(self, assignment: Assignment, generated: Generated) -> list[str]:
         """Weights that sampled the answer, oldest first."""

@@ -102,8 +102,13 @@ def _held(url: str, facts: PodFacts, statement: Statement | None, rules: Rules) 
         if adapters:
             return adapters
     label = facts.label
-    if label is None and statement is not None:
-        label = statement.pods.get(url)
+    stated = statement.pods.get(url) if statement is not None else None
+    if label is None:
+        label = stated
+    elif parse(label, rules.run):
+        # Pods and trainer are asked twice a second, at different times. Where steps are as fast, what a pod said before a
+        # few of them would hold calls back until the next look at it.
+        label = str(newest((label, stated), rules.run))
     if label is None and not rules.synced:
         label = DEFAULT
     return () if label is None else (label,)

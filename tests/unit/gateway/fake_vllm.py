@@ -50,6 +50,7 @@ class FakeVLLM:
         self.traceparents: dict[str, str] = {}  # of the last call of each route
         self.rendered: list[dict[str, Any]] = []  # bodies of render requests, and of completions
         self.derendered = 0  # answers
+        self.parsers: dict[str, Any] | None = None  # what a render says of them; `sampling` is what they change in it
         self.grammar: dict[str, Any] | None = None  # structured outputs that vLLM makes of a tool choice or a format
         self.generated = 0
         self.request_ids: set[str] = set()  # of calls to generate, which vLLM refuses to run twice under one
@@ -134,8 +135,11 @@ class FakeVLLM:
         sampling: dict[str, Any] = {} if most == _DEFAULT_MAX_TOKENS else {"max_tokens": most}
         if self.grammar is not None:
             sampling["structured_outputs"] = self.grammar
+        parsers = dict(self.parsers or {})
+        sampling |= parsers.pop("sampling", {})
         return web.json_response(
-            {
+            parsers
+            | {
                 "request_id": f"rendered-{len(self.rendered)}",
                 "token_ids": ids,
                 "sampling_params": sampling,
@@ -180,6 +184,9 @@ class FakeVLLM:
             "logprobs": {"content": [{"token_id": one, "logprob": -0.5, "top_logprobs": []} for one in ids]},
             "weight_versions": [{"version": one, "start": 0, "end": 1} for one in versions if one is not None],
         }
+        if body.get("output_mode") == "text":
+            assert body["sampling_params"].get("detokenize", True), "vLLM refuses this"
+            choice["text"] = text_of(ids, special=False)
         return web.json_response({"request_id": "r", "choices": [choice]})
 
     async def _derender(self, request: web.Request) -> web.Response:

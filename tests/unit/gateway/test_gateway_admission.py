@@ -72,6 +72,13 @@ def test_where_vllm_cannot_say_its_version_the_trainers_word_counts() -> None:
     assert "unknown weights" in found["b"].reason
 
 
+def test_what_a_pod_said_before_the_trainer_brought_it_newer_weights_keeps_no_call_back() -> None:
+    found = admit({"a": pod("run:1:4"), "b": pod("default")}, Statement("run:1:9", {"a": "run:1:9", "b": "run:1:9"}), RULES)
+    assert found["a"].admissible
+    assert found["a"].version == "run:1:9"
+    assert "not of run run" in found["b"].reason, "it was started again since"
+
+
 def test_a_run_that_syncs_nothing_takes_the_weights_of_the_start() -> None:
     rules = Rules(run="run", max_staleness=0, synced=False, adapters=False)
     found = admit({"a": pod("default"), "b": pod(None), "c": pod("run:1:1")}, None, rules)

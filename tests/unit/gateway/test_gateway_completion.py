@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gymtrain_gateway.completion import empty, finish, read, to_derender
+from gymtrain_gateway.completion import finish, plain, read, to_derender
 from gymtrain_gateway.errors import MissingRouteError, PodFailedError
 
 
@@ -108,6 +108,6 @@ def test_derender_gets_the_text_tokens_and_no_log_probabilities_that_nobody_aske
 
 def test_an_empty_answer_is_a_completion_too() -> None:
     found = read(generated([0]), {})
-    answer = finish(empty(found, "policy", 0), found, [1], {"logprobs": True}, with_ids=True)
+    answer = finish(plain(found, "policy", 0), found, [1], {"logprobs": True}, with_ids=True)
     assert answer["choices"][0]["message"]["content"] == ""
     assert answer["choices"][0]["message"]["generation_token_ids"] == [0]

@@ -7,7 +7,7 @@ import pytest
 
 from gymtrain_api.ledger import token_digest
 from tests.unit.gateway.conftest import Bench, Start
-from tests.unit.gateway.fake_vllm import FakeVLLM, tokens
+from tests.unit.gateway.fake_vllm import END, FakeVLLM, tokens
 
 CHAT = "/v1/chat/completions"
 IDS = {"model": "policy", "logprobs": True, "top_logprobs": 0, "return_tokens_as_token_ids": True}
@@ -66,6 +66,55 @@ async def test_each_answer_is_read_once_however_many_turns_follow(start: Start) 
     bench = await start(pod)
     await played(bench, 4)
     assert pod.derendered == 4
+
+
+PLAIN: dict[str, Any] = {"reasoning_parser_kwargs": None}  # of a vLLM without a parser of reasoning, since 0.32
+
+
+async def test_text_in_which_nothing_is_to_be_read_needs_no_derender(start: Start) -> None:
+    pod = FakeVLLM()
+    pod.parsers = PLAIN
+    pod.answers.extend(["four", "eight"])
+    bench = await start(pod)
+    first, _ = await ask(bench, [user("2+2")], max_tokens=16)
+    second, headers = await ask(bench, [user("2+2"), first, user("4+4")], max_tokens=16)
+    assert (first["content"], second["content"]) == ("four", "eight")
+    assert first["generation_token_ids"] == [*tokens("four", sampled=True), END]
+    assert second["prompt_token_ids"][: len(known(first))] == known(first)
+    assert headers["x-gymtrain-history"] == "exact"
+    assert pod.derendered == 0
+
+
+@pytest.mark.parametrize(
+    ("parsers", "asked"),
+    [
+        (None, {}),
+        ({"reasoning_parser_kwargs": {"chat_template_kwargs": {}}}, {}),
+        (PLAIN, {"tools": [{"type": "function", "function": {"name": "add"}}]}),
+        (PLAIN, {"max_tokens": 1000}),
+        (PLAIN, {"top_logprobs": 2}),
+        (PLAIN, {"return_tokens_as_token_ids": False}),
+        (PLAIN | {"sampling": {"skip_special_tokens": False}}, {}),
+    ],
+    ids=[
+        "before 0.32",
+        "reasoning",
+        "tools",
+        "long answers",
+        "ids of alternatives",
+        "texts of tokens",
+        "special tokens",
+    ],
+)
+async def test_where_more_is_to_be_read_vllms_parsers_read_it(
+    start: Start, parsers: dict[str, Any] | None, asked: dict[str, Any]
+) -> None:
+    pod = FakeVLLM()
+    pod.parsers = parsers
+    bench = await start(pod)
+    message, _ = await ask(bench, [user("q")], **({"max_tokens": 16} | asked))
+    assert message["content"] == "ok"
+    assert pod.derendered == 1
 
 
 async def test_rollouts_that_begin_alike_share_one_render(start: Start) -> None:
