@@ -25,10 +25,7 @@ def add(settings: Settings, slices: int) -> None:
         raise DevError(
             "CDI needs containerd 2", fix="dev/run cluster-down, then GYMTRAIN_CONTAINERD=2 dev/run cluster-up"
         )
-    try:
-        ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError as error:
-        raise DevError(f"there is no NVIDIA driver: {error}", fix="install it; `nvidia-smi` must work") from None
+    wanted = _gpus() * slices
     daemon = _daemon(settings, slices)
     if processes.start(settings, daemon):
         say(f"starting {daemon.name}")
@@ -36,10 +33,22 @@ def add(settings: Settings, slices: int) -> None:
     def without() -> str:
         processes.require(settings, [daemon.name])
         found = allocatable(settings)
-        return "" if found else f"the node has no {RESOURCE}"
+        return "" if found == wanted else f"the node has {found} {RESOURCE} instead of {wanted}"
 
     wait_until("GPUs of the node", without, deadline=60, log=daemon.log(settings), fix="see the log")
-    say(f"the node has {allocatable(settings)} {RESOURCE}")
+    say(f"the node has {wanted} {RESOURCE}")
+
+
+def _gpus() -> int:
+    """How many the driver knows."""
+    count = ctypes.c_uint()
+    try:
+        library = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError as error:
+        raise DevError(f"there is no NVIDIA driver: {error}", fix="install it; `nvidia-smi` must work") from None
+    if library.nvmlInit_v2() or library.nvmlDeviceGetCount_v2(ctypes.byref(count)) or not count.value:
+        raise DevError("the NVIDIA driver finds no GPU", fix="`nvidia-smi` must show one")
+    return count.value
 
 
 def _daemon(settings: Settings, slices: int) -> Daemon:
@@ -52,8 +61,10 @@ def _daemon(settings: Settings, slices: int) -> Daemon:
         },
         "sharing": {"timeSlicing": {"resources": [{"name": RESOURCE, "replicas": slices}]}} if slices > 1 else {},
     }
-    path = settings.state / "nvidia-device-plugin.json"
-    write(path, json.dumps(config, indent=2))
+    path, text = settings.state / "nvidia-device-plugin.json", json.dumps(config, indent=2)
+    if not path.exists() or path.read_text() != text:
+        processes.stop(settings, GPU_DAEMON)  # it reads the file once
+        write(path, text)
     hook = programs["nvidia-cdi-hook"]
     # The driver's root as the plugin sees it: it runs on the node itself, where by default it would be in a container.
     flags = [f"--config-file={path}", f"--nvidia-cdi-hook-path={hook}", "--driver-root-ctr-path=/"]

@@ -3,6 +3,7 @@
 import ctypes
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,16 +28,29 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 _PROGRAMS = ("nvidia-device-plugin", "nvidia-cdi-hook")
 
 
-def _driver(monkeypatch: pytest.MonkeyPatch, *, there: bool) -> None:
-    def load(name: str) -> None:
+class _Nvml:
+    def __init__(self, gpus: int) -> None:
+        self._gpus = gpus
+
+    def nvmlInit_v2(self) -> int:
+        return 0
+
+    def nvmlDeviceGetCount_v2(self, count: Any) -> int:
+        count._obj.value = self._gpus
+        return 0
+
+
+def _driver(monkeypatch: pytest.MonkeyPatch, *, there: bool = True, gpus: int = 2) -> None:
+    def load(name: str) -> _Nvml:
         assert name == "libnvidia-ml.so.1"
         if not there:
             raise OSError("no such file")
+        return _Nvml(gpus)
 
     monkeypatch.setattr(ctypes, "CDLL", load)
 
 
-def _start(monkeypatch: pytest.MonkeyPatch) -> list[Daemon]:
+def _start(monkeypatch: pytest.MonkeyPatch, allocatable: int) -> list[Daemon]:
     started: list[Daemon] = []
 
     def start(_: Settings, daemon: Daemon) -> bool:
@@ -45,7 +59,7 @@ def _start(monkeypatch: pytest.MonkeyPatch) -> list[Daemon]:
 
     monkeypatch.setattr(processes, "start", start)
     monkeypatch.setattr(processes, "require", lambda *_: None)
-    node = {"status": {"allocatable": {"nvidia.com/gpu": "4"}}}
+    node = {"status": {"allocatable": {"nvidia.com/gpu": str(allocatable)}}}
     monkeypatch.setattr(gpus, "kubectl", lambda *_, **__: json.dumps(node))
     return started
 
@@ -54,8 +68,8 @@ def _start(monkeypatch: pytest.MonkeyPatch) -> list[Daemon]:
 def test_the_plugin_hands_gpus_out_by_cdi_and_in_turns_only_when_asked(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, slices: int, sharing: dict[str, object]
 ) -> None:
-    _driver(monkeypatch, there=True)
-    started = _start(monkeypatch)
+    _driver(monkeypatch)
+    started = _start(monkeypatch, 2 * slices)
 
     gpus.add(settings, slices)
 
@@ -67,6 +81,26 @@ def test_the_plugin_hands_gpus_out_by_cdi_and_in_turns_only_when_asked(
     assert told["nvidia-cdi-hook-path"].endswith("nvidia-cdi-hook")
 
 
+def test_another_number_of_slices_starts_the_plugin_anew(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped: list[str] = []
+    monkeypatch.setattr(processes, "stop", lambda _, name: stopped.append(name))
+    _driver(monkeypatch)
+    _start(monkeypatch, 2)
+    gpus.add(settings, 1)
+    stopped.clear()
+    gpus.add(settings, 1)
+    assert not stopped
+    _start(monkeypatch, 16)
+    gpus.add(settings, 8)
+    assert stopped == ["nvidia-device-plugin"]
+
+
+def test_a_driver_without_a_gpu_is_said(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    _driver(monkeypatch, gpus=0)
+    with pytest.raises(DevError, match="finds no GPU"):
+        gpus.add(settings, 1)
+
+
 def test_a_machine_without_the_driver_is_told_so(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     _driver(monkeypatch, there=False)
     with pytest.raises(DevError, match="no NVIDIA driver"):
@@ -74,7 +108,7 @@ def test_a_machine_without_the_driver_is_told_so(settings: Settings, monkeypatch
 
 
 def test_debians_containerd_knows_no_cdi(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    _driver(monkeypatch, there=True)
+    _driver(monkeypatch)
     settings.containerd_2.unlink()
     with pytest.raises(DevError, match="CDI needs containerd 2"):
         gpus.add(settings, 1)
