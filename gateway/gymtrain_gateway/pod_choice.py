@@ -106,8 +106,8 @@ def _held(url: str, facts: PodFacts, statement: Statement | None, rules: Rules) 
     if label is None:
         label = stated
     elif parse(label, rules.run):
-        # Pods and trainer are asked twice a second, at different times. Where steps are as fast, what a pod said before a
-        # few of them would hold calls back until the next look at it.
+        # Pods and trainer are asked at different times. What a pod said before the last syncs would hold calls back
+        # until the next look at it, half a second later.
         label = str(newest((label, stated), rules.run))
     if label is None and not rules.synced:
         label = DEFAULT

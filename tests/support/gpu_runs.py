@@ -10,6 +10,9 @@ _CHECKED = {"name": "GYMTRAIN_CHECK_SAMPLES", "value": "0.05"}  # each takes the
 _THREADS = {"name": "OMP_NUM_THREADS", "value": "4"}
 
 
+_TOOLS = ["--enable-auto-tool-choice", "--tool-call-parser=hermes"]
+
+
 def gpu_run(name: str, transport: str = "Auto", **trainer_config: Any) -> dict[str, Any]:
     """The quickstart with vLLM on one GPU and the trainer on another, or on a share of the same.
 
@@ -17,14 +20,32 @@ def gpu_run(name: str, transport: str = "Auto", **trainer_config: Any) -> dict[s
     recomputes what vLLM said of some samples, and the pods share a process namespace, so that a part can be killed.
     """
     run = example("quickstart.yaml", name)
+    _on_gpus(run["spec"], transport, ["--max-model-len=512"], trainer_config)
+    if transport == "LoRAFilesystem":
+        target = ["q_proj", "k_proj", "v_proj", "o_proj"]
+        run["spec"]["model"]["lora"] = {"r": 8, "lora_alpha": 16, "target_modules": target}
+    return run
+
+
+def gpu_run_with_tools(name: str, transport: str) -> dict[str, Any]:
+    """The workplace assistant with the quickstart's model, which is too small to be good at it, for a few steps."""
+    run, small = example("workplace-assistant.yaml", name), example("quickstart.yaml", name)
     spec = run["spec"]
-    spec["inference"].update(gpus=1, args=["--max-model-len=512", "--gpu-memory-utilization=0.15"])
+    spec["model"] = small["spec"]["model"]
+    spec["trainer"]["checkpoint"] = small["spec"]["trainer"]["checkpoint"]
+    spec["rollout"].update(maxConcurrent=16, timeoutSeconds=120)
+    sizes = {"max_steps": 5, "num_generations": 4, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}
+    _on_gpus(
+        spec, transport, ["--max-model-len=4096", *_TOOLS], {"max_completion_length": 64, "save_steps": 5, **sizes}
+    )
+    return run
+
+
+def _on_gpus(spec: dict[str, Any], transport: str, args: list[str], trainer_config: dict[str, Any]) -> None:
+    spec["inference"].update(gpus=1, args=[*args, "--gpu-memory-utilization=0.15"])
     spec["inference"]["template"] = {"spec": {"shareProcessNamespace": True}}
     spec["trainer"].update(gpus=1)
     spec["trainer"]["config"].update(trainer_config)
     containers = [{"name": "trainer", "env": [_CHECKED, _THREADS, {"name": "NCCL_DEBUG", "value": "INFO"}]}]
     spec["trainer"]["template"] = {"spec": {"shareProcessNamespace": True, "containers": containers}}
     spec["weightSync"] = {"transport": transport}
-    if transport == "LoRAFilesystem":
-        spec["model"]["lora"] = {"r": 8, "lora_alpha": 16, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}
-    return run

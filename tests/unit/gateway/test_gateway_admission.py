@@ -73,7 +73,9 @@ def test_where_vllm_cannot_say_its_version_the_trainers_word_counts() -> None:
 
 
 def test_what_a_pod_said_before_the_trainer_brought_it_newer_weights_keeps_no_call_back() -> None:
-    found = admit({"a": pod("run:1:4"), "b": pod("default")}, Statement("run:1:9", {"a": "run:1:9", "b": "run:1:9"}), RULES)
+    found = admit(
+        {"a": pod("run:1:4"), "b": pod("default")}, Statement("run:1:9", {"a": "run:1:9", "b": "run:1:9"}), RULES
+    )
     assert found["a"].admissible
     assert found["a"].version == "run:1:9"
     assert "not of run run" in found["b"].reason, "it was started again since"

@@ -122,7 +122,16 @@ def test_half_precision_in_vllm_is_given_more_room() -> None:
     for run in (spec(config), spec(config, inference={"gpus": 1}, model=full)):
         assert [tolerance_of(run).of(tokens) for tokens in (1, 100)] == [0.005, 0.005]
     half = tolerance_of(spec(config, inference={"gpus": 1}))
-    assert [round(half.of(tokens), 3) for tokens in (1, 4, 10_000)] == [0.25, 0.175, 0.102]
+    assert [round(half.of(tokens), 3) for tokens in (1, 4, 10_000)] == [0.7, 0.4, 0.106]
+
+
+def test_what_rounding_did_to_the_tokens_of_the_right_weights_is_within_the_room() -> None:
+    """The worst of 8,420 answers of benchmarks/gpu/rounding.py."""
+    half = tolerance_of(spec({"max_steps": 1}, inference={"gpus": 1}))
+    for answer in ([0.163, 0.608], [0.094, 0.636], [0.061, 0.275, 0.256]):
+        assert sum(answer) / len(answer) < half.of(len(answer))
+    # Of weights eight steps older; 0.65 on average.
+    assert half.of(3) < 0.65
 
 
 def test_a_sample_that_a_grammar_held_is_not_called_wrong(capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,7 +48,7 @@ class Tolerance:
 
 
 _FULL = Tolerance(0.005)
-_HALF = Tolerance(0.1, 0.15)
+_HALF = Tolerance(0.1, 0.6)
 
 
 def share_to_check(environ: Mapping[str, str]) -> float:
