@@ -16,7 +16,7 @@ from gymtrain_trainer.evaluation.best import BestCheckpoint
 from gymtrain_trainer.evaluation.evaluations import Evaluations
 from gymtrain_trainer.framework import Trainer, TrainingSettings
 from gymtrain_trainer.monitoring.recorder import Recorder
-from gymtrain_trainer.monitoring.sample_check import SampleChecker, share_to_check, tolerance_of
+from gymtrain_trainer.monitoring.sample_check import SampleChecker, half_in_vllm, share_to_check, tolerance_of
 from gymtrain_trainer.monitoring.step_alarms import SampleAlarms
 from gymtrain_trainer.monitoring.watchdog import Watchdog
 from gymtrain_trainer.progress import ProgressBoard
@@ -161,7 +161,7 @@ def make_rank_zero(
             unsynced_pods=lambda: weight_sync.stats.unreachable,
             evaluates=lambda: worker.evaluates,
         ),
-        alarms=SampleAlarms(settings.sync_every_steps),
+        alarms=SampleAlarms(settings.sync_every_steps, half=half_in_vllm(spec)),
         checker=checker,
         prompts=parity.prompts,
         servers=servers,

@@ -69,10 +69,14 @@ def share_to_check(environ: Mapping[str, str]) -> float:
     return share
 
 
+def half_in_vllm(spec: GymTrainingRunSpec) -> bool:
+    """Whether vLLM computes in half precision."""
+    return not (spec.model.dtype == "float32" or (spec.model.dtype == "auto" and spec.inference.gpus == 0))
+
+
 def tolerance_of(spec: GymTrainingRunSpec) -> Tolerance:
     """By the type that vLLM computes in."""
-    full = spec.model.dtype == "float32" or (spec.model.dtype == "auto" and spec.inference.gpus == 0)
-    return _FULL if full else _HALF
+    return _HALF if half_in_vllm(spec) else _FULL
 
 
 class Weights(Protocol):

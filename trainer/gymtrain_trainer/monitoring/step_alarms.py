@@ -2,10 +2,12 @@
 
 | alarm | the usual | limit | raised |
 |---|---|---|---|
-| KLHigh | 0; 0.002 to 0.006 a version behind | (1 + b) x max(0.0075, 4 x median) | second step in a row |
+| KLHigh | 0; 0.002 to 0.006 a version behind | (1 + b) x max(0.0075, 4 x median) | eighth step in a row |
+| KLHigh, far above | | four times that | second step in a row |
+| KLHigh, steps 2 to 10 of a run | up to 0.025 a version behind | ten times that | the same |
 | RatioOff | 1 | distance from 1 of max(0.02 x (1 + b), 4 x median) | second step in a row |
-| KLHigh, steps 2 to 10 of a run | up to 0.025 a version behind | ten times that | second step in a row |
-| both, first step on fresh samples | exactly 0 and 1, but for half precision | 0.002 and 0.02 | at once |
+| both, first step on fresh samples | exactly 0 and 1 | 0.002 and 0.02 | at once |
+| the same, vLLM in half precision | 0.002 to 0.005 from rounding | 0.01 and 0.02 | at once |
 | Stalled | the median of the last steps | 10 x the median, at least 120 s | by the watchdog |
 
 b, steps behind: how many optimizer steps the weights moved since the samples were drawn. KL grows with it in a healthy
@@ -14,7 +16,8 @@ importance weight, which is 1 in expectation at any staleness, but scatters more
 
 The first steps of a run move the weights further than later ones of the same learning rate: an optimizer that has seen
 one gradient takes every parameter a whole step in its direction. The quickstart, without warm-up, is at 0.05 one
-version behind in step 5.
+version behind in step 5. Later, too, a run may learn fast for a few steps: on GPUs the quickstart was above the limit
+for up to four steps in a row, around step 17 (docs/recorded/gpu/cluster.md). Wrong weights stay wrong.
 
 A grammar (tool_choice required, JSON schemas) leaves vLLM's log-probabilities renormalised over the tokens that it
 allows: they are above the trainer's, however exact the weights. The messages say so where the step has such samples.
@@ -38,8 +41,11 @@ _EARLY_STEPS = 10
 _EARLY_TIMES = 10.0
 _RATIO = 0.02
 _FRESH_KL = 0.002
+_FRESH_KL_HALF = 0.01
 _FRESH_RATIO = 0.02
 _IN_A_ROW = 2
+_KL_IN_A_ROW = 8
+_FAR = 4.0  # times the limit
 _STALL_TIMES = 10.0
 _STALL_SECONDS = 120.0
 
@@ -56,15 +62,28 @@ class Numbers:
     constrained: float = 0.0  # share of the samples with a turn that a grammar held
 
 
+class _Row:
+    """Steps in a row that were above a limit."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+
+    def count(self, value: float, limit: float) -> int:
+        """How many, with this one."""
+        self._steps = 0 if value <= limit else self._steps + 1  # NaN is above
+        return self._steps
+
+
 class SampleAlarms:
     """Judges each step by the ones before it."""
 
-    def __init__(self, weight_sync_steps: int = 1) -> None:
-        """`weight_sync_steps`: optimizer steps between two weight versions."""
+    def __init__(self, weight_sync_steps: int = 1, *, half: bool = False) -> None:
+        """`weight_sync_steps`: optimizer steps between two weight versions. `half`: vLLM computes in half precision."""
         self._sync_steps = weight_sync_steps
+        self._fresh_kl = _FRESH_KL_HALF if half else _FRESH_KL
         self._kl: deque[float] = deque(maxlen=_WINDOW)
         self._ratio: deque[float] = deque(maxlen=_WINDOW)
-        self._above: dict[AlarmReason, int] = {"KLHigh": 0, "RatioOff": 0}
+        self._kl_above, self._kl_far, self._ratio_off = _Row(), _Row(), _Row()
 
     def look(self, numbers: Numbers) -> dict[AlarmReason, str | None]:
         """The alarms that this step settles: a message raises one, None clears it."""
@@ -75,8 +94,12 @@ class SampleAlarms:
             usual = _TIMES * statistics.median(self._kl) if self._kl else 0.0
             settled = (1 + behind) * max(_KL, usual)
             early = (1 + behind) * _KL * _EARLY_TIMES if numbers.step <= _EARLY_STEPS else 0.0
-            limit = _FRESH_KL if fresh else max(settled, early)
-            if self._over("KLHigh", numbers.kl, limit, fresh, verdict):
+            limit = self._fresh_kl if fresh else max(settled, early)
+            above = self._kl_above.count(numbers.kl, limit)
+            far = self._kl_far.count(numbers.kl, max(limit, _FAR * settled))
+            if not above:
+                verdict["KLHigh"] = None
+            elif fresh or above >= _KL_IN_A_ROW or far >= _IN_A_ROW:
                 verdict["KLHigh"] = (
                     f"KL between the weights that sampled and those that train is {numbers.kl:.4g}, above "
                     f"{limit:.4g} for samples {behind:.1f} steps behind: vLLM may hold other weights than it says, or "
@@ -89,7 +112,10 @@ class SampleAlarms:
             distance = abs(numbers.ratio - 1)
             usual = _TIMES * statistics.median(self._ratio) if self._ratio else 0.0
             limit = _FRESH_RATIO if fresh else max(_RATIO * (1 + behind), usual)
-            if self._over("RatioOff", distance, limit, fresh, verdict):
+            above = self._ratio_off.count(distance, limit)
+            if not above:
+                verdict["RatioOff"] = None
+            elif fresh or above >= _IN_A_ROW:
                 verdict["RatioOff"] = (
                     f"the mean probability ratio is {numbers.ratio:.4f}, further from 1 than {limit:.3g} for samples "
                     f"{behind:.1f} steps behind: vLLM and the trainer disagree about log-probabilities (weights, "
@@ -98,17 +124,6 @@ class SampleAlarms:
             if distance <= limit:
                 self._ratio.append(distance)
         return verdict
-
-    def _over(
-        self, reason: AlarmReason, value: float, limit: float, at_once: bool, verdict: dict[AlarmReason, str | None]
-    ) -> bool:
-        """Whether the alarm is to be raised; below the limit `verdict` clears it."""
-        if value <= limit:  # NaN is above
-            self._above[reason] = 0
-            verdict[reason] = None
-            return False
-        self._above[reason] += 1
-        return at_once or self._above[reason] >= _IN_A_ROW
 
 
 def _grammar(share: float) -> str:
