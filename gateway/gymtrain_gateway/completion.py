@@ -12,8 +12,8 @@ from gymtrain_gateway.errors import MissingRouteError, PodFailedError
 
 _PREFIX = "token_id:"
 
-# Of an answer whose text generate says. It names each token's text too, which takes vLLM's API server 0.1 ms a token
-# more than their ids do, and a derender some 2 ms: measured with vLLM 0.32, which takes as long with 170 tokens.
+# Of an answer whose text generate says, at most. It names the text of each token too: from about 170 tokens on that
+# takes vLLM's API server longer than another call does (measured with vLLM 0.32).
 _TEXT_TOKENS = 64
 
 
