@@ -63,3 +63,16 @@ QWEN3_14B: dict[str, Any] = {  # Qwen3Config
     "num_attention_heads": 40,
     "tie_word_embeddings": False,
 }
+QWEN3_30B_A3B: dict[str, Any] = {  # Qwen3MoeConfig
+    **_QWEN3,
+    "hidden_size": 2048,
+    "intermediate_size": 6144,  # of a dense layer, which it has none of
+    "moe_intermediate_size": 768,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "norm_topk_prob": True,
+    "tie_word_embeddings": False,
+}

@@ -52,7 +52,7 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 
 import torch
 
-from benchmarks.shapes import LLAMA_06B, QWEN3_4B, QWEN3_14B, SMOLLM2_135M
+from benchmarks.shapes import LLAMA_06B, QWEN3_4B, QWEN3_14B, QWEN3_30B_A3B, SMOLLM2_135M
 from dev.gpu import small_model, subjects
 from dev.gpu.older_versions import allow_older_python
 from dev.gpu.vllm_server import end_on_sigterm, free_port, serving
@@ -67,6 +67,7 @@ _SHAPES = {  # billions of parameters
     "0.6": ("llama", LLAMA_06B),
     "4": ("qwen3", QWEN3_4B),
     "14": ("qwen3", QWEN3_14B),
+    "30": ("qwen3_moe", QWEN3_30B_A3B),  # fits an H100 with --memory 0.9
 }
 
 

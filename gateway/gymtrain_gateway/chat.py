@@ -141,8 +141,7 @@ class Chat:
     ) -> dict[str, Any]:
         if not generated.text_tokens or generated.text is not None:
             return completion.plain(generated, request.get("model"), int(time.time()))
-        decoded = bool(request.get("logprobs")) and not request.get("return_tokens_as_token_ids")
-        response = completion.to_derender(generated, prompt.tokens, decoded)
+        response = completion.to_derender(generated, prompt.tokens, completion.wants_decoded(request))
         body = derender_request(plain_request(request), response, prompt.tokens)
         with tracing.span("derender"):
             return await self._upstream.ask(assignment.pod, DERENDER, body, deadline)

@@ -36,6 +36,11 @@ class Generated:
         return self.tokens[:-1] if self.ended else self.tokens
 
 
+def wants_decoded(request: Mapping[str, Any]) -> bool:
+    """Whether log-probabilities are asked for with each token's text, which a derender makes, and not its id."""
+    return bool(request.get("logprobs")) and not request.get("return_tokens_as_token_ids")
+
+
 def says_text(rendered: Mapping[str, Any], sampling: Mapping[str, Any], request: Mapping[str, Any]) -> bool:
     """Whether generate shall say the text of the answer, which is the message then: a derender is saved.
 
@@ -46,7 +51,7 @@ def says_text(rendered: Mapping[str, Any], sampling: Mapping[str, Any], request:
         0 < int(sampling["max_tokens"] or 0) <= _TEXT_TOKENS
         and not request.get("tools")
         and not request.get("top_logprobs")
-        and (not request.get("logprobs") or bool(request.get("return_tokens_as_token_ids")))
+        and not wants_decoded(request)
         and "reasoning_parser_kwargs" in rendered
         and rendered["reasoning_parser_kwargs"] is None
         and sampling.get("skip_special_tokens", True)

@@ -4,13 +4,10 @@ from typing import Any
 
 from tests.support.runs import example
 
-_CHECKED = {"name": "GYMTRAIN_CHECK_SAMPLES", "value": "0.05"}  # each takes the trainer half a second of its CPUs
+_CHECKED = 0.05  # share of the samples that the trainer computes again: each takes half a second of its CPUs
 
 # ... of as many threads as it can use. With one for each core, two runs on a machine wait for each other's.
 _THREADS = {"name": "OMP_NUM_THREADS", "value": "4"}
-
-
-_TOOLS = ["--enable-auto-tool-choice", "--tool-call-parser=hermes"]
 
 
 def gpu_run(name: str, transport: str = "Auto", **trainer_config: Any) -> dict[str, Any]:
@@ -35,17 +32,25 @@ def gpu_run_with_tools(name: str, transport: str) -> dict[str, Any]:
     spec["trainer"]["checkpoint"] = small["spec"]["trainer"]["checkpoint"]
     spec["rollout"].update(maxConcurrent=16, timeoutSeconds=120)
     sizes = {"max_steps": 5, "num_generations": 4, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}
-    _on_gpus(
-        spec, transport, ["--max-model-len=4096", *_TOOLS], {"max_completion_length": 64, "save_steps": 5, **sizes}
-    )
+    args = [arg for arg in spec["inference"]["args"] if not arg.startswith("--max-model-len=")]
+    settings = {"max_completion_length": 64, "save_steps": 5, **sizes}
+    _on_gpus(spec, transport, ["--max-model-len=4096", *args], settings, checked=0.3)  # of the forty that there are
     return run
 
 
-def _on_gpus(spec: dict[str, Any], transport: str, args: list[str], trainer_config: dict[str, Any]) -> None:
+def _on_gpus(
+    spec: dict[str, Any],
+    transport: str,
+    args: list[str],
+    trainer_config: dict[str, Any],
+    *,
+    checked: float = _CHECKED,
+) -> None:
     spec["inference"].update(gpus=1, args=[*args, "--gpu-memory-utilization=0.15"])
     spec["inference"]["template"] = {"spec": {"shareProcessNamespace": True}}
     spec["trainer"].update(gpus=1)
     spec["trainer"]["config"].update(trainer_config)
-    containers = [{"name": "trainer", "env": [_CHECKED, _THREADS, {"name": "NCCL_DEBUG", "value": "INFO"}]}]
+    share = {"name": "GYMTRAIN_CHECK_SAMPLES", "value": str(checked)}
+    containers = [{"name": "trainer", "env": [share, _THREADS, {"name": "NCCL_DEBUG", "value": "INFO"}]}]
     spec["trainer"]["template"] = {"spec": {"shareProcessNamespace": True, "containers": containers}}
     spec["weightSync"] = {"transport": transport}

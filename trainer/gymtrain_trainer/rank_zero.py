@@ -16,7 +16,7 @@ from gymtrain_trainer.evaluation.best import BestCheckpoint
 from gymtrain_trainer.evaluation.evaluations import Evaluations
 from gymtrain_trainer.framework import Trainer, TrainingSettings
 from gymtrain_trainer.monitoring.recorder import Recorder
-from gymtrain_trainer.monitoring.sample_check import SampleChecker, half_in_vllm, share_to_check, tolerance_of
+from gymtrain_trainer.monitoring.sample_check import SampleChecker, share_to_check
 from gymtrain_trainer.monitoring.step_alarms import SampleAlarms
 from gymtrain_trainer.monitoring.watchdog import Watchdog
 from gymtrain_trainer.progress import ProgressBoard
@@ -119,7 +119,7 @@ def make_rank_zero(
         activity=activity,
         parameters=model.parameters,
         parity=parity,
-        watch=checker.weights.watch if checker is not None else None,
+        watch=checker.watch if checker is not None else None,
     )
     tasks = read_tasks(context, seed=settings.seed)
     validation = read_validation(context, spec.evaluates.max_tasks) if spec.evaluates is not None else None
@@ -161,7 +161,7 @@ def make_rank_zero(
             unsynced_pods=lambda: weight_sync.stats.unreachable,
             evaluates=lambda: worker.evaluates,
         ),
-        alarms=SampleAlarms(settings.sync_every_steps, half=half_in_vllm(spec)),
+        alarms=SampleAlarms(settings.sync_every_steps),
         checker=checker,
         prompts=parity.prompts,
         servers=servers,
@@ -226,6 +226,5 @@ def _checker(
         model.config,
         board,
         temperature=settings.temperature,
-        tolerance=tolerance_of(spec),
         share=share,
     )

@@ -170,7 +170,9 @@ class StepReport:
 
     def _judge(self, numbers: dict[str, float], record: StepRecord, first: bool, constrained: float) -> None:
         kl, ratio = numbers.get("kl"), numbers.get("ratio")
-        verdict = self._rank_zero.alarms.look(Numbers(kl, ratio, record.staleness, first, record.step, constrained))
+        dtype = self._rank_zero.weight_sync.sent_dtype
+        told = Numbers(kl, ratio, record.staleness, first, record.step, constrained, dtype)
+        verdict = self._rank_zero.alarms.look(told)
         for reason, message in verdict.items():
             if message is None:
                 self._board.clear_alarm(reason)

@@ -72,8 +72,7 @@ def test_a_run_trains_on_gpus_to_its_end(operator: Kubectl, kubectl: Kubectl, tr
 
 def test_a_run_with_tools_trains_on_gpus(operator: Kubectl, kubectl: Kubectl) -> None:
     _start(kubectl, gpu_run_with_tools("tools", TRANSPORT))
-    # A small share of few samples may be none.
-    _finish(kubectl, "tools", checked=False)
+    _finish(kubectl, "tools")
 
 
 def test_verify_mode_trains_on_gpus(operator: Kubectl, kubectl: Kubectl) -> None:

@@ -9,9 +9,15 @@ from gymtrain_trainer.progress import ProgressBoard
 
 
 def raised(
-    alarms: SampleAlarms, kl: float, ratio: float = 1.0, staleness: float = 1.0, *, first: bool = False
+    alarms: SampleAlarms,
+    kl: float,
+    ratio: float = 1.0,
+    staleness: float = 1.0,
+    *,
+    first: bool = False,
+    dtype: str | None = "float32",
 ) -> set[str]:
-    verdict = alarms.look(Numbers(kl, ratio, staleness, first))
+    verdict = alarms.look(Numbers(kl, ratio, staleness, first, dtype=dtype))
     return {reason for reason, message in verdict.items() if message is not None}
 
 
@@ -30,9 +36,9 @@ def test_weights_that_did_not_all_arrive_raise_the_kl() -> None:
 
 def test_a_few_steps_of_fast_learning_raise_nothing() -> None:
     """As the quickstart's on a GPU, steps 15 to 20."""
-    alarms = SampleAlarms(half=True)
+    alarms = SampleAlarms()
     steps = [(0.0281, 1.6), (0.0281, 2.4), (0.0417, 2.0), (0.0384, 1.6), (0.1467, 1.5), (0.0141, 1.6)]
-    assert [raised(alarms, kl, staleness=staleness) for kl, staleness in steps] == [set()] * 6
+    assert [raised(alarms, kl, staleness=staleness, dtype="bfloat16") for kl, staleness in steps] == [set()] * 6
 
 
 def test_the_first_steps_of_a_run_may_be_large_and_never_become_the_usual() -> None:
@@ -85,9 +91,10 @@ def test_the_first_fresh_step_must_be_exact_and_alarms_at_once(kl: float, ratio:
     assert raised(SampleAlarms(), kl, ratio, 0.0, first=True) == {alarm}
 
 
-def test_half_precision_in_vllm_leaves_the_first_fresh_step_some_room() -> None:
-    assert raised(SampleAlarms(half=True), 0.005, 1.006, 0.0, first=True) == set()
-    assert raised(SampleAlarms(half=True), 0.017, 1.0, 0.0, first=True) == {"KLHigh"}
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", None])
+def test_half_precision_in_vllm_leaves_the_first_fresh_step_some_room(dtype: str | None) -> None:
+    assert raised(SampleAlarms(), 0.005, 1.006, 0.0, first=True, dtype=dtype) == set()
+    assert raised(SampleAlarms(), 0.017, 1.0, 0.0, first=True, dtype=dtype) == {"KLHigh"}
 
 
 def test_a_ratio_off_on_both_sides_alarms() -> None:

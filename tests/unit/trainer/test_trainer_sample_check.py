@@ -9,9 +9,8 @@ import pytest
 
 from gymtrain_trainer.errors import SettingsError
 from gymtrain_trainer.framework import TrainingSample
-from gymtrain_trainer.monitoring.sample_check import SampleChecker, Tolerance, share_to_check, tolerance_of
+from gymtrain_trainer.monitoring.sample_check import SampleChecker, share_to_check, tolerance_of
 from gymtrain_trainer.progress import ProgressBoard
-from tests.unit.trainer.test_trainer_settings import spec
 
 
 class Weights:
@@ -45,7 +44,9 @@ def sample(*versions: int, given: Sequence[float] = (-3.0, -3.0)) -> TrainingSam
 
 
 def checker(board: ProgressBoard, share: float = 1.0) -> SampleChecker:
-    return SampleChecker(Weights(), lambda: None, board, temperature=1.0, tolerance=Tolerance(0.005), share=share)
+    made = SampleChecker(Weights(), lambda: None, board, temperature=1.0, share=share)
+    made.watch(1, iter(()), "float32")
+    return made
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
@@ -117,17 +118,23 @@ def test_the_variable_is_a_share_and_nothing_else() -> None:
 
 
 def test_half_precision_in_vllm_is_given_more_room() -> None:
-    config = {"max_steps": 1}
-    full = {"source": "hf://a/b", "dtype": "float32"}
-    for run in (spec(config), spec(config, inference={"gpus": 1}, model=full)):
-        assert [tolerance_of(run).of(tokens) for tokens in (1, 100)] == [0.005, 0.005]
-    half = tolerance_of(spec(config, inference={"gpus": 1}))
-    assert [round(half.of(tokens), 3) for tokens in (1, 4, 10_000)] == [0.7, 0.4, 0.106]
+    assert [tolerance_of("float32").of(tokens) for tokens in (1, 100)] == [0.005, 0.005]
+    for half in (tolerance_of("bfloat16"), tolerance_of("float16"), tolerance_of(None)):
+        assert [round(half.of(tokens), 3) for tokens in (1, 4, 10_000)] == [0.7, 0.4, 0.106]
+
+
+def test_the_type_that_the_weights_are_sent_in_decides(capsys: pytest.CaptureFixture[str]) -> None:
+    made = checker(ProgressBoard())
+    made.take(sample(3, given=(-3.05, -3.05)))
+    made.watch(4, iter(()), "bfloat16")
+    made.take(sample(3, given=(-3.05, -3.05)))
+    made.report(1)
+    assert lines(capsys)[0]["wrong"] == 1
 
 
 def test_what_rounding_did_to_the_tokens_of_the_right_weights_is_within_the_room() -> None:
     """The worst of 8,420 answers of benchmarks/gpu/rounding.py."""
-    half = tolerance_of(spec({"max_steps": 1}, inference={"gpus": 1}))
+    half = tolerance_of("bfloat16")
     for answer in ([0.163, 0.608], [0.094, 0.636], [0.061, 0.275, 0.256]):
         assert sum(answer) / len(answer) < half.of(len(answer))
     # Of weights eight steps older; 0.65 on average.

@@ -19,7 +19,7 @@ from transformers import TrainerCallback  # noqa: E402
 
 from gymtrain_trainer.framework import TrainingSample  # noqa: E402
 from gymtrain_trainer.monitoring.kept_weights import KeptWeights  # noqa: E402
-from gymtrain_trainer.monitoring.sample_check import SampleChecker, Tolerance  # noqa: E402
+from gymtrain_trainer.monitoring.sample_check import SampleChecker  # noqa: E402
 from gymtrain_trainer.rollouts.answer import Answer, Turn  # noqa: E402
 from gymtrain_trainer.rollouts.buffer import GroupBuffer  # noqa: E402
 from gymtrain_trainer.rollouts.origins import Rollout  # noqa: E402
@@ -375,9 +375,8 @@ def test_the_checker_tells_right_samples_from_ones_with_another_versions_label(
     worker, _, _ = run(tiny_model, tmp_path, 2, kept=kept)
     assert kept.versions() == [1, 2, 3]
     config = AutoConfig.from_pretrained(tiny_model)
-    checker = SampleChecker(
-        kept, lambda: config, ProgressBoard(), temperature=1.0, tolerance=Tolerance(0.005), share=1.0
-    )
+    checker = SampleChecker(kept, lambda: config, ProgressBoard(), temperature=1.0, share=1.0)
+    checker.watch(4, iter(()), "float32")
     made = [one for one in worker.made if one.version in (1, 3)]
     for one in made:
         checker.take(one)

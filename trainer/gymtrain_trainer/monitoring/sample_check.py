@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.wiring import ENV_CHECK_SAMPLES
 from gymtrain_trainer.errors import SettingsError
 from gymtrain_trainer.framework import TrainingSample
@@ -69,14 +68,9 @@ def share_to_check(environ: Mapping[str, str]) -> float:
     return share
 
 
-def half_in_vllm(spec: GymTrainingRunSpec) -> bool:
-    """Whether vLLM computes in half precision."""
-    return not (spec.model.dtype == "float32" or (spec.model.dtype == "auto" and spec.inference.gpus == 0))
-
-
-def tolerance_of(spec: GymTrainingRunSpec) -> Tolerance:
-    """By the type that vLLM computes in."""
-    return _HALF if half_in_vllm(spec) else _FULL
+def tolerance_of(dtype: str | None) -> Tolerance:
+    """By the type of vLLM's weights; where it isn't known, as of half precision."""
+    return _FULL if dtype == "float32" else _HALF
 
 
 class Weights(Protocol):
@@ -107,7 +101,6 @@ class SampleChecker:
         board: ProgressBoard,
         *,
         temperature: float,
-        tolerance: Tolerance,
         share: float,
     ) -> None:
         """`config`: transformers' configuration of the model, once it is loaded."""
@@ -115,13 +108,20 @@ class SampleChecker:
         self._config = config
         self._board = board
         self._temperature = temperature
-        self._tolerance = tolerance
+        self._tolerance = tolerance_of(None)
         self._share = share
         self._random = random.Random(0)  # noqa: S311 - picks samples
         self._differences: list[float] = []  # mean of each sample since the last report
         self._worst = 0.0
         self._wrong = self._unchecked = 0
         self._total = {"samples": 0, "wrong": 0, "unchecked": 0}
+
+    def watch(
+        self, version: int, stream: Iterator[tuple[str, Any]], dtype: str | None = None
+    ) -> Iterator[tuple[str, Any]]:
+        """Sees a version on its way to vLLM, where it will be of that type."""
+        self._tolerance = tolerance_of(dtype)
+        return self.weights.watch(version, stream, dtype)
 
     def take(self, sample: TrainingSample) -> None:
         """Checks a sample that is going to be trained on."""

@@ -60,6 +60,7 @@ class Numbers:
     first: bool = False  # of this process: nothing was trained since its first sync
     step: int = _EARLY_STEPS + 1  # of the run
     constrained: float = 0.0  # share of the samples with a turn that a grammar held
+    dtype: str | None = "float32"  # of vLLM's weights; None where it doesn't say, and then as of half precision
 
 
 class _Row:
@@ -77,10 +78,9 @@ class _Row:
 class SampleAlarms:
     """Judges each step by the ones before it."""
 
-    def __init__(self, weight_sync_steps: int = 1, *, half: bool = False) -> None:
-        """`weight_sync_steps`: optimizer steps between two weight versions. `half`: vLLM computes in half precision."""
+    def __init__(self, weight_sync_steps: int = 1) -> None:
+        """`weight_sync_steps`: optimizer steps between two weight versions."""
         self._sync_steps = weight_sync_steps
-        self._fresh_kl = _FRESH_KL_HALF if half else _FRESH_KL
         self._kl: deque[float] = deque(maxlen=_WINDOW)
         self._ratio: deque[float] = deque(maxlen=_WINDOW)
         self._kl_above, self._kl_far, self._ratio_off = _Row(), _Row(), _Row()
@@ -94,7 +94,8 @@ class SampleAlarms:
             usual = _TIMES * statistics.median(self._kl) if self._kl else 0.0
             settled = (1 + behind) * max(_KL, usual)
             early = (1 + behind) * _KL * _EARLY_TIMES if numbers.step <= _EARLY_STEPS else 0.0
-            limit = self._fresh_kl if fresh else max(settled, early)
+            exact = _FRESH_KL if numbers.dtype == "float32" else _FRESH_KL_HALF
+            limit = exact if fresh else max(settled, early)
             above = self._kl_above.count(numbers.kl, limit)
             far = self._kl_far.count(numbers.kl, max(limit, _FAR * settled))
             if not above:
