@@ -3,6 +3,9 @@
 Which may is told by what the pods and the trainer say. With adapters (LoRA) a weight version's label is the name under
 which vLLM serves one; else it is the label of the weights that the pod holds.
 
+A pod is paused for a moment at each weight sync. Where no other can take a call, it goes there all the same: vLLM keeps
+it, and answers as it goes on. A call that waited here instead would wait until somebody had looked at the pod again.
+
 A conversation stays with one pod, whose prefix cache holds its earlier turns: the pod that wins the rendezvous hash of
 the conversation, so that pods that come or go move few conversations. It yields to the least loaded pod when it is full
 or clearly busier.
@@ -12,7 +15,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gymtrain_api.weight_version import WeightVersion
@@ -20,6 +23,7 @@ from gymtrain_api.weight_version import WeightVersion
 DEFAULT = "default"  # vLLM's label for the weights that it started with
 UNKNOWN = "unknown"  # stands for a version that nobody could name: the trainer uses no such sample
 
+_LONG_PAUSE_SECONDS = 2.0  # few syncs take longer; then somebody has to see that the pod doesn't go on
 _BUSIER = 2.0  # times the least loaded pod's calls
 _SLACK = 8  # calls; below, a difference in load doesn't matter
 
@@ -36,12 +40,21 @@ class Rules:
 
 @dataclass(frozen=True)
 class PodFacts:
-    """A pod's last answer."""
+    """A pod's last answer.
+
+    Attributes:
+        answers: whether it did.
+        trouble: why it doesn't answer.
+        paused_since: when it was first seen paused, with the weights that it holds still; None while it generates.
+        label: of its weights; None: this vLLM can't say it (before 0.27).
+        models: names that it serves.
+        max_model_len: tokens.
+    """
 
     answers: bool
-    trouble: str = ""  # why it doesn't answer
-    paused: bool = False
-    label: str | None = None  # None: this vLLM can't say it (before 0.27)
+    trouble: str = ""
+    paused_since: float | None = None
+    label: str | None = None
     models: tuple[str, ...] = ()
     max_model_len: int | None = None
 
@@ -84,15 +97,30 @@ def newest(labels: Iterable[str | None], run: str) -> WeightVersion | None:
     return max((version for label in labels if (version := parse(label, run))), default=None)
 
 
-def admit(pods: Mapping[str, PodFacts], statement: Statement | None, rules: Rules) -> dict[str, Admission]:
-    """Whether each pod may answer, by its URL. `statement` is None while the trainer doesn't answer."""
+def admit(pods: Mapping[str, PodFacts], statement: Statement | None, rules: Rules, now: float) -> dict[str, Admission]:
+    """Whether each pod may answer, by its URL.
+
+    Args:
+        pods: what they said last, by URL.
+        statement: None while the trainer doesn't answer.
+        rules: of the run.
+        now: by the clock of `PodFacts.paused_since`.
+    """
     held = {url: _held(url, facts, statement, rules) for url, facts in pods.items()}
     if statement is not None:
         current = parse(statement.version, rules.run)
     else:
         answering = (label for url, labels in held.items() if pods[url].answers for label in labels)
         current = newest(answering, rules.run)
-    return {url: _admit_pod(pods[url], labels, current, rules) for url, labels in held.items()}
+    found = {url: _admit_pod(pods[url], labels, current, rules) for url, labels in held.items()}
+    if any(admission.admissible for admission in found.values()):
+        return found
+    brief = {
+        url: replace(facts, paused_since=None)
+        for url, facts in pods.items()
+        if facts.paused_since is not None and now - facts.paused_since < _LONG_PAUSE_SECONDS
+    }
+    return found | {url: _admit_pod(facts, held[url], current, rules) for url, facts in brief.items()}
 
 
 def _held(url: str, facts: PodFacts, statement: Statement | None, rules: Rules) -> tuple[str, ...]:
@@ -119,7 +147,7 @@ def _admit_pod(facts: PodFacts, labels: tuple[str, ...], current: WeightVersion 
     label = str(best) if best else (labels[0] if labels else None)
     if not facts.answers:
         return Admission(label, facts.trouble or "doesn't answer")
-    if facts.paused:
+    if facts.paused_since is not None:
         return Admission(label, "generation is paused", syncing=True)
     if not rules.synced:
         return Admission(label, "" if label == DEFAULT else f"holds {label}, but the run syncs no weights")

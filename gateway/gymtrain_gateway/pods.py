@@ -18,9 +18,7 @@ from gymtrain_gateway.pod_choice import UNKNOWN, Admission, PodFacts, Statement,
 from gymtrain_gateway.settings import Settings
 
 _PERIOD_SECONDS = 0.5  # between two looks
-# At a pod whose weights are synced. A sync takes 0.15 s of a step of 0.4 s, and pauses the pod: one look in three meets
-# that, and calls would wait half a second for the next one.
-_SYNC_PERIOD_SECONDS = 0.1
+_SYNC_PERIOD_SECONDS = 0.1  # at a pod whose weights are synced, so that it gets calls again soon
 _TRUST_SECONDS = 15.0  # in what a silent pod or trainer said last
 
 _DNS_SECONDS = 5.0
@@ -62,8 +60,9 @@ async def ask_pod(http: aiohttp.ClientSession, pod: str, known: PodFacts | None,
         SlowError: the pod is too busy to answer.
     """
     try:
-        label = await _field(http, f"{pod}/weight_info", "weight_version")
-        paused = await _field(http, f"{pod}/is_paused", "is_paused")
+        label, paused = await asyncio.gather(
+            _field(http, f"{pod}/weight_info", "weight_version"), _field(http, f"{pod}/is_paused", "is_paused")
+        )
         models, length = (known.models, known.max_model_len) if known and known.answers else ((), None)
         if adapters or not models:
             models, length = await _models(http, pod)
@@ -73,13 +72,22 @@ async def ask_pod(http: aiohttp.ClientSession, pod: str, known: PodFacts | None,
         raise SlowError from error
     except (aiohttp.ClientError, OSError, ValueError, KeyError, TypeError) as error:
         return PodFacts(answers=False, trouble=f"doesn't answer: {error or type(error).__name__}")
+    label = None if label is None else str(label)
     return PodFacts(
         answers=True,
-        paused=bool(paused),
-        label=None if label is None else str(label),
+        paused_since=_paused_since(known, label) if paused else None,
+        label=label,
         models=models,
         max_model_len=length,
     )
+
+
+def _paused_since(known: PodFacts | None, label: str | None) -> float:
+    """When the pause began that a pod is in now, as far as looks tell. With other weights it is another one than the
+    last look met."""
+    if known is None or known.paused_since is None or known.label != label:
+        return time.monotonic()
+    return known.paused_since
 
 
 async def weight_label(http: aiohttp.ClientSession, pod: str) -> str | None:
@@ -268,5 +276,5 @@ class Pods:
         return await asyncio.shield(self._trainer_look)
 
     def _admit(self) -> None:
-        self.admissions = admit(self._facts, self._statement, self._settings.rules)
+        self.admissions = admit(self._facts, self._statement, self._settings.rules, time.monotonic())
         self.changed()

@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.support.runs import example
 
-_CHECKED = 0.05  # share of the samples that the trainer computes again: each takes half a second of its CPUs
+_CHECKED = {"name": "GYMTRAIN_CHECK_SAMPLES", "value": "0.05"}  # each takes the trainer half a second of its CPUs
 
 # ... of as many threads as it can use. With one for each core, two runs on a machine wait for each other's.
 _THREADS = {"name": "OMP_NUM_THREADS", "value": "4"}
@@ -34,23 +34,15 @@ def gpu_run_with_tools(name: str, transport: str) -> dict[str, Any]:
     sizes = {"max_steps": 5, "num_generations": 4, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}
     args = [arg for arg in spec["inference"]["args"] if not arg.startswith("--max-model-len=")]
     settings = {"max_completion_length": 64, "save_steps": 5, **sizes}
-    _on_gpus(spec, transport, ["--max-model-len=4096", *args], settings, checked=0.3)  # of the forty that there are
+    _on_gpus(spec, transport, ["--max-model-len=4096", *args], settings)
     return run
 
 
-def _on_gpus(
-    spec: dict[str, Any],
-    transport: str,
-    args: list[str],
-    trainer_config: dict[str, Any],
-    *,
-    checked: float = _CHECKED,
-) -> None:
+def _on_gpus(spec: dict[str, Any], transport: str, args: list[str], trainer_config: dict[str, Any]) -> None:
     spec["inference"].update(gpus=1, args=[*args, "--gpu-memory-utilization=0.15"])
     spec["inference"]["template"] = {"spec": {"shareProcessNamespace": True}}
     spec["trainer"].update(gpus=1)
     spec["trainer"]["config"].update(trainer_config)
-    share = {"name": "GYMTRAIN_CHECK_SAMPLES", "value": str(checked)}
-    containers = [{"name": "trainer", "env": [share, _THREADS, {"name": "NCCL_DEBUG", "value": "INFO"}]}]
+    containers = [{"name": "trainer", "env": [_CHECKED, _THREADS, {"name": "NCCL_DEBUG", "value": "INFO"}]}]
     spec["trainer"]["template"] = {"spec": {"shareProcessNamespace": True, "containers": containers}}
     spec["weightSync"] = {"transport": transport}

@@ -52,7 +52,7 @@ def test_a_run_trains_on_gpus_to_its_end(operator: Kubectl, kubectl: Kubectl, tr
     if transport == "NCCL" and SHARED:
         pytest.skip("NCCL takes one rank a GPU, and this machine has one")
     # An adapter of so low a rank learns at a higher rate, and needs more steps.
-    settings = {"learning_rate": 1e-3, "max_steps": 40} if transport == "LoRAFilesystem" else {"max_steps": 20}
+    settings = {"learning_rate": 1e-3, "max_steps": 40} if transport == "LoRAFilesystem" else {"max_steps": 30}
     _start(kubectl, gpu_run("main", transport, **settings))
 
     for role in ("inference", "trainer"):
@@ -72,7 +72,11 @@ def test_a_run_trains_on_gpus_to_its_end(operator: Kubectl, kubectl: Kubectl, tr
 
 def test_a_run_with_tools_trains_on_gpus(operator: Kubectl, kubectl: Kubectl) -> None:
     _start(kubectl, gpu_run_with_tools("tools", TRANSPORT))
-    _finish(kubectl, "tools")
+    # A grammar may hold calls with tools, and the log-probabilities of such an answer can't be computed again.
+    _finish(kubectl, "tools", checked=False)
+    for line in trainer_events(kubectl, "tools", "step"):
+        assert line["kl"] < 0.05, line
+        assert line["ratio"] == pytest.approx(1.0, abs=0.05), line
 
 
 def test_verify_mode_trains_on_gpus(operator: Kubectl, kubectl: Kubectl) -> None:

@@ -5,6 +5,7 @@ import pytest
 from gymtrain_api.weight_version import WeightVersion
 from gymtrain_gateway.pod_choice import PodFacts, Rules, Statement, admit, parse
 
+NOW = 100.0
 RULES = Rules(run="run", max_staleness=2, synced=True, adapters=False)
 
 
@@ -13,7 +14,7 @@ def pod(label: str | None, **facts: object) -> PodFacts:
 
 
 def reasons(pods: dict[str, PodFacts], statement: Statement | None, rules: Rules = RULES) -> dict[str, str]:
-    return {url: admission.reason for url, admission in admit(pods, statement, rules).items()}
+    return {url: admission.reason for url, admission in admit(pods, statement, rules, NOW).items()}
 
 
 @pytest.mark.parametrize(
@@ -59,14 +60,24 @@ def test_a_pod_ahead_of_the_trainers_statement_gets_calls() -> None:
     assert reasons({"a": pod("run:1:11")}, Statement("run:1:10", {}))["a"] == ""
 
 
-def test_paused_and_silent_pods_get_none() -> None:
+def test_silent_pods_and_those_whose_pause_lasts_get_none() -> None:
     silent = PodFacts(answers=False, trouble="doesn't answer: refused", label="run:1:1")
-    found = reasons({"a": pod("run:1:1", paused=True), "b": silent}, Statement("run:1:1", {}))
+    found = reasons({"a": pod("run:1:1", paused_since=NOW - 3), "b": silent}, Statement("run:1:1", {}))
     assert found == {"a": "generation is paused", "b": "doesn't answer: refused"}
 
 
+def test_a_pod_that_is_paused_for_a_moment_gets_calls_where_no_other_may() -> None:
+    brief, stale = pod("run:1:5", paused_since=NOW - 0.2), pod("run:1:1", paused_since=NOW - 0.2)
+    now = Statement("run:1:5", {})
+    assert reasons({"a": brief, "b": pod("run:1:5")}, now) == {"a": "generation is paused", "b": ""}
+    found = reasons({"a": brief, "b": stale, "c": pod("run:1:5", paused_since=NOW - 3)}, now)
+    assert found["a"] == ""
+    assert "more than 2 behind" in found["b"]
+    assert found["c"] == "generation is paused"
+
+
 def test_where_vllm_cannot_say_its_version_the_trainers_word_counts() -> None:
-    found = admit({"a": pod(None), "b": pod(None)}, Statement("run:1:4", {"a": "run:1:4"}), RULES)
+    found = admit({"a": pod(None), "b": pod(None)}, Statement("run:1:4", {"a": "run:1:4"}), RULES, NOW)
     assert found["a"].admissible
     assert found["a"].version == "run:1:4"
     assert "unknown weights" in found["b"].reason
@@ -74,7 +85,7 @@ def test_where_vllm_cannot_say_its_version_the_trainers_word_counts() -> None:
 
 def test_what_a_pod_said_before_the_trainer_brought_it_newer_weights_keeps_no_call_back() -> None:
     found = admit(
-        {"a": pod("run:1:4"), "b": pod("default")}, Statement("run:1:9", {"a": "run:1:9", "b": "run:1:9"}), RULES
+        {"a": pod("run:1:4"), "b": pod("default")}, Statement("run:1:9", {"a": "run:1:9", "b": "run:1:9"}), RULES, NOW
     )
     assert found["a"].admissible
     assert found["a"].version == "run:1:9"
@@ -83,7 +94,7 @@ def test_what_a_pod_said_before_the_trainer_brought_it_newer_weights_keeps_no_ca
 
 def test_a_run_that_syncs_nothing_takes_the_weights_of_the_start() -> None:
     rules = Rules(run="run", max_staleness=0, synced=False, adapters=False)
-    found = admit({"a": pod("default"), "b": pod(None), "c": pod("run:1:1")}, None, rules)
+    found = admit({"a": pod("default"), "b": pod(None), "c": pod("run:1:1")}, None, rules, NOW)
     assert [found[url].admissible for url in "abc"] == [True, True, False]
     assert found["b"].version == "default"
 
@@ -91,7 +102,7 @@ def test_a_run_that_syncs_nothing_takes_the_weights_of_the_start() -> None:
 def test_with_adapters_the_newest_that_the_pod_serves_counts() -> None:
     rules = Rules(run="run", max_staleness=0, synced=True, adapters=True)
     served = pod("default", models=("policy", "run:1:8", "run:1:9"))
-    found = admit({"a": served, "b": pod("default", models=("policy",))}, Statement("run:1:9", {}), rules)
+    found = admit({"a": served, "b": pod("default", models=("policy",))}, Statement("run:1:9", {}), rules, NOW)
     assert found["a"].admissible
     assert found["a"].version == "run:1:9"
     assert not found["b"].admissible

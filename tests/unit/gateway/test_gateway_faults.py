@@ -145,10 +145,18 @@ async def test_calls_wait_for_a_pod_with_the_runs_weights(start: Start) -> None:
     assert (await bench.get("/ready"))[0] == 200
 
 
-async def test_a_pod_that_a_look_met_in_a_weight_sync_gets_calls_before_the_next_usual_look(
+async def test_a_pod_that_a_look_met_in_a_weight_sync_gets_calls(start: Start) -> None:
+    pod = FakeVLLM()
+    pod.paused = True
+    bench = await start(pod, ready=False, timeout_seconds=20.0)
+    assert (await bench.post(CHAT, request()))[0] == 200, "vLLM keeps it, and answers when it goes on"
+
+
+async def test_a_pod_that_goes_on_after_a_long_pause_gets_calls_before_the_next_usual_look(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gymtrain_gateway.pods._PERIOD_SECONDS", 600.0)
+    monkeypatch.setattr("gymtrain_gateway.pod_choice._LONG_PAUSE_SECONDS", 0.0)
     pod = FakeVLLM()
     pod.paused = True
     bench = await start(pod, ready=False, timeout_seconds=20.0)
@@ -160,7 +168,10 @@ async def test_a_pod_that_a_look_met_in_a_weight_sync_gets_calls_before_the_next
     assert (await call)[0] == 200
 
 
-async def test_without_a_pod_the_deadline_answers_with_the_reason(start: Start) -> None:
+async def test_without_a_pod_the_deadline_answers_with_the_reason(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gymtrain_gateway.pod_choice._LONG_PAUSE_SECONDS", 0.0)
     pod = FakeVLLM()
     pod.paused = True
     bench = await start(pod, ready=False, timeout_seconds=1.0)
