@@ -82,8 +82,10 @@ def measure(asked: Asked, model: Path, steps: int) -> dict[str, Any]:
 
     from benchmarks.gpu.attention import Clock, Rollouts
     from dev.gpu.older_versions import allow_older_python, allow_older_torch
+    from dev.gpu.vllm_server import NO_MULTICAST
     from gymtrain_trainer.sizing.shapes import shape_of
 
+    os.environ.update(NO_MULTICAST)
     allow_older_python()
     allow_older_torch()
     shape, clock, gpus = _SHAPES[asked.size], Clock(), _gpus()

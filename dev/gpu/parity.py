@@ -21,7 +21,6 @@ from typing import Any
 if __package__ in (None, ""):
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 os.environ["CUDA_VISIBLE_DEVICES"] = "1"  # before torch looks
-os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
 os.environ.setdefault("VLLM_HOST_IP", "127.0.0.1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -29,7 +28,7 @@ import torch
 
 from benchmarks.shapes import LLAMA_06B, SMOLLM2_135M
 from dev.gpu import small_model
-from dev.gpu.vllm_server import end_on_sigterm, free_port, serving
+from dev.gpu.vllm_server import NO_MULTICAST, end_on_sigterm, free_port, serving
 
 _SHAPES = {"0.1": SMOLLM2_135M, "0.6": LLAMA_06B}  # billions of parameters
 _NOISE = "layers."  # part of the names of what is exchanged
@@ -44,6 +43,7 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--size", choices=_SHAPES, default="0.1", help="of the model")
     options = parser.parse_args()
+    os.environ.update(NO_MULTICAST)
     end_on_sigterm()
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         work = Path(folder)

@@ -45,7 +45,6 @@ from unittest import mock
 if __package__ in (None, ""):
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 os.environ["CUDA_VISIBLE_DEVICES"] = "0" if "--one-gpu" in sys.argv else "1"  # before torch looks
-os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
 os.environ.setdefault("VLLM_HOST_IP", "127.0.0.1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
@@ -55,12 +54,13 @@ import torch
 from benchmarks.shapes import LLAMA_06B, QWEN3_4B, QWEN3_14B, QWEN3_30B_A3B, SMOLLM2_135M
 from dev.gpu import small_model, subjects
 from dev.gpu.older_versions import allow_older_python
-from dev.gpu.vllm_server import end_on_sigterm, free_port, serving
+from dev.gpu.vllm_server import NO_MULTICAST, end_on_sigterm, free_port, serving
 
 _NCCL = '--weight-transfer-config={"backend":"nccl"}'
 _DUMMY = "--load-format=dummy"
 _SEVERAL = ("--tensor-parallel-size=2", "--middleware=gymtrain_vllm.server_exit.EndsOutOfStep")
 _PODS_HOST = "pods"
+_FIRST_ERRORS = 20  # lines of a server's log
 _END_SECONDS = 30.0  # for the servers to be ended
 _SHAPES = {  # billions of parameters
     "0.1": ("llama", SMOLLM2_135M),
@@ -183,6 +183,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="httpfull: where the trainer stages; /dev/shm otherwise")
     parser.add_argument("--seconds", type=float, default=460.0, help="the most that it takes")
     options = parser.parse_args()
+    os.environ.update(NO_MULTICAST)
     allow_older_python()
     end_on_sigterm()
     if options.one_gpu and (refused := [case for case in options.only if case.startswith("nccl")]):
@@ -323,7 +324,12 @@ def _bytes(model: Any) -> int:
 
 
 def _logs(bench: _Bench) -> str:
-    return "\n".join(log.read_text(errors="replace")[-2500:] for log in bench.work.glob(f"{bench.case}*.log"))
+    found = []
+    for log in bench.work.glob(f"{bench.case}*.log"):
+        text = log.read_text(errors="replace")
+        # What a worker died of stands far above the end, which is about its server's.
+        found += [*[line for line in text.splitlines() if "Error" in line][:_FIRST_ERRORS], text[-2500:]]
+    return "\n".join(found)
 
 
 def _out_of_time(bench: _Bench, seconds: float) -> None:

@@ -12,6 +12,10 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
+"""Variables of all that uses several GPUs: in a virtual machine, a program that uses NVLink multicast can put the
+host's GPUs out of service."""
+
 START_SECONDS = 240.0  # the first one of a machine compiles all of vLLM
 _MODEL_NAME = "policy"
 
@@ -68,7 +72,7 @@ def serving(
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_LOGGING_LEVEL": "INFO",  # TRL sets another one for this process, and so for those that it starts
         "HF_HUB_OFFLINE": "1",
-        "NCCL_NVLS_ENABLE": "0",
+        **NO_MULTICAST,
     }
     with log.open("wb") as output:
         process = subprocess.Popen(

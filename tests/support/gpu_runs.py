@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from dev.gpu.vllm_server import NO_MULTICAST
 from tests.support.runs import example
 
 _CHECKED = {"name": "GYMTRAIN_CHECK_SAMPLES", "value": "0.05"}  # each takes the trainer half a second of its CPUs
@@ -40,9 +41,11 @@ def gpu_run_with_tools(name: str, transport: str) -> dict[str, Any]:
 
 def _on_gpus(spec: dict[str, Any], transport: str, args: list[str], trainer_config: dict[str, Any]) -> None:
     spec["inference"].update(gpus=1, args=[*args, "--gpu-memory-utilization=0.15"])
-    spec["inference"]["template"] = {"spec": {"shareProcessNamespace": True}}
+    alone = [{"name": name, "value": value} for name, value in NO_MULTICAST.items()]
+    servers = [{"name": "inference", "env": alone}]
+    spec["inference"]["template"] = {"spec": {"shareProcessNamespace": True, "containers": servers}}
     spec["trainer"].update(gpus=1)
     spec["trainer"]["config"].update(trainer_config)
-    containers = [{"name": "trainer", "env": [_CHECKED, _THREADS, {"name": "NCCL_DEBUG", "value": "INFO"}]}]
-    spec["trainer"]["template"] = {"spec": {"shareProcessNamespace": True, "containers": containers}}
+    trainer = [{"name": "trainer", "env": [_CHECKED, _THREADS, {"name": "NCCL_DEBUG", "value": "INFO"}, *alone]}]
+    spec["trainer"]["template"] = {"spec": {"shareProcessNamespace": True, "containers": trainer}}
     spec["weightSync"] = {"transport": transport}

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from benchmarks.gpu.chain.task import ANSWER_TOKENS, GENERATIONS, Slow, Tails, rows, slow_shares
 from benchmarks.processes import ended_after
-from dev.gpu.vllm_server import START_SECONDS, free_port, serving, wait_until_up
+from dev.gpu.vllm_server import NO_MULTICAST, START_SECONDS, free_port, serving, wait_until_up
 from gymtrain_api.spec import CorrectionMode
 from gymtrain_api.wiring import GATEWAY_PORT, RunConfig
 from gymtrain_trainer.checkpoints.folder import last_checkpoint
@@ -35,7 +35,7 @@ _HOST = "127.0.0.1"
 _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
-    "NCCL_NVLS_ENABLE": "0",
+    **NO_MULTICAST,
     "PYTHONUNBUFFERED": "1",
     "VLLM_HOST_IP": _HOST,
 }
