@@ -38,7 +38,7 @@ _VERIFIER = {
 
 def sums(seed: int, size: int, pairs: Sequence[tuple[int, int]]) -> list[Row]:
     """Tasks of reasoning_gym's chain_sum: add or subtract these digits, in either order."""
-    draw = random.Random(seed)  # noqa: S311
+    draw = random.Random(seed)  # noqa: S311 - draws tasks, no secret
     asked = (draw.choice(_ordered(pair)) for pair in draw.choices(pairs, k=size))
     return [_sum(one, other, draw.choice("+-")) for one, other in asked]
 
@@ -52,13 +52,13 @@ def all_sums(pairs: Sequence[tuple[int, int]]) -> list[Row]:
 def split_pairs(held_out: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """Pairs of digits to train on, and as many as are held out: there are 200 sums, so another seed holds out few."""
     pairs = [(one, other) for one in range(10) for other in range(one, 10)]
-    random.Random(0).shuffle(pairs)  # noqa: S311
+    random.Random(0).shuffle(pairs)  # noqa: S311 - draws tasks, no secret
     return pairs[held_out:], pairs[:held_out]
 
 
 def counter(seed: int, size: int) -> list[Row]:
     """Tasks of example_session_state_mgmt: add two numbers to a counter, each by a call of a tool, then read it."""
-    draw = random.Random(seed)  # noqa: S311
+    draw = random.Random(seed)  # noqa: S311 - draws tasks, no secret
     rows: list[Row] = []
     worked = [item for number, (initial, added) in enumerate(_WORKED) for item in _conversation(number, initial, added)]
     for _ in range(size):
@@ -93,7 +93,7 @@ def formatting(topics: Sequence[str]) -> list[Row]:
 def split_topics(held_out: int) -> tuple[list[str], list[str]]:
     """Topics to train on, and as many as are held out; none is in both."""
     topics = _TOPICS.read_text().split()
-    random.Random(0).shuffle(topics)  # noqa: S311
+    random.Random(0).shuffle(topics)  # noqa: S311 - draws tasks, no secret
     return topics[held_out:], topics[:held_out]
 
 
@@ -115,7 +115,7 @@ def _sums(seed: int, held_out_seed: int, size: int, held_out: int) -> tuple[list
     # Nearly all pairs make four sums. Which are held out doesn't depend on a seed, either.
     train, validation = split_pairs(-(-held_out // 3))
     rows = all_sums(validation)
-    random.Random(held_out_seed).shuffle(rows)  # noqa: S311
+    random.Random(held_out_seed).shuffle(rows)  # noqa: S311 - draws tasks, no secret
     return sums(seed, size, train), rows[:held_out]
 
 
@@ -128,7 +128,7 @@ def _counters(seed: int, held_out_seed: int, size: int, held_out: int) -> tuple[
 def _formats(seed: int, held_out_seed: int, size: int, held_out: int) -> tuple[list[Row], list[Row]]:
     # Which topics are held out doesn't depend on a seed: there are too few of them.
     train, validation = split_topics(held_out)
-    random.Random(seed).shuffle(train)  # noqa: S311
+    random.Random(seed).shuffle(train)  # noqa: S311 - draws tasks, no secret
     return formatting(train[:size]), formatting(validation)
 
 

@@ -139,7 +139,7 @@ class Training:
         """New weights. `seconds`: that rollouts take from now on, where that changes."""
         label = self._numbers.label(self._numbers.model_versions + 1)
         body = {"label": label} | ({} if seconds is None else {"seconds": seconds})
-        request = urllib.request.Request(f"{self._stand_in}/tell", json.dumps(body).encode(), method="POST")  # noqa: S310
+        request = urllib.request.Request(f"{self._stand_in}/tell", json.dumps(body).encode(), method="POST")  # noqa: S310 - an address of this machine
         with urllib.request.urlopen(request, timeout=60):  # noqa: S310  an address of this machine
             self._pods.label = label
             self._numbers.sent(label)

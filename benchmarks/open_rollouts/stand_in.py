@@ -75,7 +75,7 @@ class StandIn:
         """That a rollout takes. Those that begin together don't end together: the first ones of a new speed, as many as
         are open at once, take ever longer, up to that."""
         grown = min(1.0, (number - self._told + 1) / self.load.rollouts)
-        return self.seconds * grown * random.uniform(1 - self.load.jitter, 1 + self.load.jitter)  # noqa: S311
+        return self.seconds * grown * random.uniform(1 - self.load.jitter, 1 + self.load.jitter)  # noqa: S311 - no secret
 
     def _entry(self, label: str, history: str) -> bytes:
         if (label, history) not in self._entries:

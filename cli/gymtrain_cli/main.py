@@ -361,7 +361,7 @@ def validate(
     failed = False
     for one in wanted:
         name = one["metadata"].get("name", "")
-        verdict = check(cluster, one, timeout, lambda text, name=name: _say(f"{name}: {text}"))  # type: ignore[misc]
+        verdict = check(cluster, one, timeout, lambda text, name=name: _say(f"{name}: {text}"))  # type: ignore[misc]  # `name` has no type there
         failed = failed or not verdict.passed
         _write(f"{name}: {'passed' if verdict.passed else 'FAILED'}: {verdict.message}")
         if show_effective:

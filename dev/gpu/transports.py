@@ -67,7 +67,7 @@ _SHAPES = {  # billions of parameters
     "0.6": ("llama", LLAMA_06B),
     "4": ("qwen3", QWEN3_4B),
     "14": ("qwen3", QWEN3_14B),
-    "30": ("qwen3_moe", QWEN3_30B_A3B),  # fits an H100 with --memory 0.9
+    "30": ("qwen3_moe", QWEN3_30B_A3B),  # on an H100, --memory 0.9 leaves too little for four NCCL groups
 }
 
 

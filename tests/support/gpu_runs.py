@@ -9,6 +9,7 @@ _CHECKED = {"name": "GYMTRAIN_CHECK_SAMPLES", "value": "0.05"}  # each takes the
 
 # ... of as many threads as it can use. With one for each core, two runs on a machine wait for each other's.
 _THREADS = {"name": "OMP_NUM_THREADS", "value": "4"}
+_NO_MULTICAST = [{"name": name, "value": value} for name, value in NO_MULTICAST.items()]
 
 
 def gpu_run(name: str, transport: str = "Auto", **trainer_config: Any) -> dict[str, Any]:
@@ -41,11 +42,11 @@ def gpu_run_with_tools(name: str, transport: str) -> dict[str, Any]:
 
 def _on_gpus(spec: dict[str, Any], transport: str, args: list[str], trainer_config: dict[str, Any]) -> None:
     spec["inference"].update(gpus=1, args=[*args, "--gpu-memory-utilization=0.15"])
-    alone = [{"name": name, "value": value} for name, value in NO_MULTICAST.items()]
-    servers = [{"name": "inference", "env": alone}]
-    spec["inference"]["template"] = {"spec": {"shareProcessNamespace": True, "containers": servers}}
+    inference = [{"name": "inference", "env": _NO_MULTICAST}]
+    spec["inference"]["template"] = {"spec": {"shareProcessNamespace": True, "containers": inference}}
     spec["trainer"].update(gpus=1)
     spec["trainer"]["config"].update(trainer_config)
-    trainer = [{"name": "trainer", "env": [_CHECKED, _THREADS, {"name": "NCCL_DEBUG", "value": "INFO"}, *alone]}]
+    told = [_CHECKED, _THREADS, {"name": "NCCL_DEBUG", "value": "INFO"}, *_NO_MULTICAST]
+    trainer = [{"name": "trainer", "env": told}]
     spec["trainer"]["template"] = {"spec": {"shareProcessNamespace": True, "containers": trainer}}
     spec["weightSync"] = {"transport": transport}

@@ -145,7 +145,8 @@ async def test_calls_wait_for_a_pod_with_the_runs_weights(start: Start) -> None:
     assert (await bench.get("/ready"))[0] == 200
 
 
-async def test_a_pod_that_a_look_met_in_a_weight_sync_gets_calls(start: Start) -> None:
+async def test_a_pod_that_a_look_met_in_a_weight_sync_gets_calls(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gymtrain_gateway.pod_choice._LONG_PAUSE_SECONDS", 600.0)  # however slow this machine is
     pod = FakeVLLM()
     pod.paused = True
     bench = await start(pod, ready=False, timeout_seconds=20.0)

@@ -50,7 +50,6 @@ def process(
         **config: Any,
     ) -> tuple[VLLM, ProgressBoard, Context]:
         vllm = VLLM(tiny_model)
-        vllm.dtype = "float32"  # in which it computes
         vllm.stale_from = stale_from
         vllm.on_pause = on_pause or vllm.on_pause
         served.agent.behaviour = vllm.answer

@@ -59,7 +59,7 @@ class VLLM:
 
         self.url = ""
         self.labels: list[str] = []
-        self.dtype: str | None = None  # that its weights are said to have
+        self.dtype: str | None = "float32"  # that its weights are said to have
         self._lost = ""
         self._turn = threading.Lock()  # weights change between two tokens, never within one
         self.stale_from: int | None = None  # from this sync on it keeps the old weights and says otherwise
