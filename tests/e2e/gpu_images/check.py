@@ -123,6 +123,15 @@ def serve_help() -> None:
         raise RuntimeError(f"exit status {done.returncode}: {done.stderr[-2000:]}")
 
 
+def flashinfer() -> None:
+    """vLLM over several GPUs calls FlashInfer's all-reduce without asking whether anything can compile it."""
+    from vllm import envs
+    from vllm.utils.flashinfer import has_flashinfer
+
+    if envs.VLLM_ALLREDUCE_USE_FLASHINFER and not has_flashinfer():
+        raise RuntimeError("VLLM_ALLREDUCE_USE_FLASHINFER has to be 0: there is no nvcc")
+
+
 def told() -> None:
     """Nothing to fail: what this image lacks, as README.md of images/ says."""
     from shutil import which
@@ -147,7 +156,7 @@ def main(part: str) -> int:
         ("Triton's launcher", triton_launcher),
         ("a Triton kernel for Hopper", triton_kernel),
         ("torch.compile", torch_compile),
-        *([("vllm serve --help", serve_help)] if part == "inference" else []),
+        *([("vllm serve --help", serve_help), ("FlashInfer", flashinfer)] if part == "inference" else []),
         ("what is not there", told),
     ]
     failed = 0
