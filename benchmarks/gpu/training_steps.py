@@ -29,7 +29,7 @@ _SHAPES = {"0.6": QWEN3_06B, "1.7": QWEN3_17B, "4": QWEN3_4B, "8": QWEN3_8B}
 _WARM_UP = 1  # steps that aren't counted
 _SAMPLES = 8  # of a step, on each GPU: one group
 _PROMPT = 64  # tokens
-_PEAK = 989e12  # operations a second: H100 and H200 SXM, dense bfloat16, NVIDIA's data sheets
+PEAK = 989e12  # operations a second: H100 and H200 SXM, dense bfloat16, NVIDIA's data sheets
 _GIB = 2**30
 _DEADLINE = 900
 _LORA = {"r": 16, "lora_alpha": 32, "target_modules": "all-linear"}
@@ -129,7 +129,7 @@ def measure(asked: Asked, model: Path, steps: int) -> dict[str, Any]:
         "samples_per_s": round(_SAMPLES * gpus / seconds, 3),
         "tokens_per_s_gpu": round(tokens / seconds),
         # Of an adapter, the gradients of the other weights aren't computed: a third less.
-        "mfu": round(tokens * operations_per_token(shape, parameters, asked.length) / seconds / _PEAK, 3),
+        "mfu": round(tokens * operations_per_token(shape, parameters, asked.length) / seconds / PEAK, 3),
         "gpu_gib": round((total - free) / _GIB, 1),  # the allocator has kept the most that it ever held
         "allocated_gib": round(torch.cuda.max_memory_allocated() / _GIB, 1),
         "host_gib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / _GIB, 1),

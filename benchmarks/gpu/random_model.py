@@ -1,0 +1,43 @@
+"""A model of Qwen3-8B's shape with random weights and a real tokenizer, in FOLDER/model.
+
+    python -m benchmarks.gpu.random_model FOLDER --tokenizer SMOLLM2
+
+Needs torch, transformers and, to be quick, a GPU.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from benchmarks.shapes import QWEN3_8B
+
+
+def make(folder: Path, tokenizer: Path) -> None:
+    """Writes it. What the tokenizer doesn't know is sampled by chance only."""
+    import torch
+    from transformers import AutoTokenizer
+
+    from dev.gpu.small_model import make_model
+
+    known = AutoTokenizer.from_pretrained(tokenizer)
+    model = make_model(folder, QWEN3_8B, "qwen3", weights=False)
+    with torch.no_grad():
+        model.lm_head.weight[len(known) :].zero_()
+    model.save_pretrained(folder)
+    known.save_pretrained(folder)
+    for file in folder.iterdir():
+        file.chmod(0o644)  # pods aren't root's
+
+
+def main() -> int:
+    """Makes it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, metavar="FOLDER")
+    parser.add_argument("--tokenizer", type=Path, required=True, help="folder of SmolLM2's")
+    options = parser.parse_args()
+    make(options.folder / "model", options.tokenizer)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""The runs and the arithmetic of benchmarks.gpu.four_gpus."""
+
+import pytest
+
+from benchmarks.gpu import four_gpus
+from benchmarks.gpu.four_gpus import CASES, run_of
+from gymtrain_api.spec import GymTrainingRunSpec
+
+
+def steps(*seconds: float) -> list[dict[str, float]]:
+    return [
+        {"seconds": one, "samples": 64, "tokens": 64 * 256, "reward": number / 10, "weight_sync_s": one / 2}
+        for number, one in enumerate(seconds)
+    ]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_case_is_a_valid_run_of_64_rollouts_a_step(name: str) -> None:
+    run = run_of(CASES[name])
+    spec = GymTrainingRunSpec.model_validate(run["spec"])
+    config = spec.trainer.config
+    assert spec.trainer.processes_per_node == spec.trainer.gpus
+    rollouts = config["per_device_train_batch_size"] * config["gradient_accumulation_steps"]
+    assert rollouts * spec.trainer.processes_per_node == 64
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "learning_one"])
+def test_a_case_takes_four_gpus_and_shards(name: str) -> None:
+    spec = run_of(CASES[name])["spec"]
+    assert spec["trainer"]["gpus"] + spec["inference"]["replicas"] * spec["inference"]["gpus"] == 4
+    assert spec["trainer"]["config"]["fsdp"] is True
+
+
+def test_pods_that_share_ipc_name_one_host_to_nccl() -> None:
+    spec = run_of(CASES["fifty"], shared_ipc=True)["spec"]
+    for part in (spec["inference"], spec["trainer"]):
+        pod = part["template"]["spec"]
+        assert pod["hostIPC"] is True
+        told = {one["name"]: one["value"] for one in pod["containers"][0]["env"]}
+        assert told["NCCL_HOSTID"] == "one-node"
+        assert told["NCCL_NVLS_ENABLE"] == "0", "what the pod was told before is still there"
+
+
+def test_the_first_two_steps_are_not_counted() -> None:
+    found = four_gpus.figures(steps(100, 50, 4, 2, 4), ranks=2, prompt=64)
+    assert (found["steps"], found["step_s"], found["samples_per_s"]) == (3, 4, 16)
+    assert found["tokens_per_s_gpu"] == 64 * (256 + 64) / 4 / 2
+    assert found["sync_s"] == 2
+    assert found["wait_s"] is None, "no line says it"
+
+
+def test_the_share_of_the_peak_is_that_of_the_parameters_and_attention() -> None:
+    found = {"tokens_per_s_gpu": 1000.0}
+    assert four_gpus.mfu(found, parameters=8.19e9, length=320) == pytest.approx(1000 * 6 * 8.19e9 / 989e12, rel=0.01)
