@@ -11,6 +11,24 @@ def allow_older_python() -> None:
         setattr(os, "process_cpu_count", os.cpu_count)  # noqa: B010 - its type knows 3.13 only
 
 
+def allow_older_torchrun(module: str) -> None:
+    """torch 2.11's torchrun has no `--shutdown-timeout`. Its processes then run `module`, in which they can be allowed
+    for as in this one."""
+    from torch.distributed.run import get_args_parser
+
+    from gymtrain_trainer.trl import framework
+
+    if "--shutdown" in get_args_parser().format_help():
+        return
+    made = getattr(framework, "torchrun_arguments")  # noqa: B009 - it is only imported there
+
+    def arguments(context: Any) -> list[str]:
+        *known, _ = [one for one in made(context) if not one.startswith("--shutdown-timeout")]
+        return [*known, module]
+
+    setattr(framework, "torchrun_arguments", arguments)  # noqa: B010 - as above
+
+
 def allow_older_torch() -> None:
     """torch before 2.12 has no `enable_gqa` at its varlen kernel: heads are repeated there, which takes memory. And it
     has `all_gather_single` under its old name."""

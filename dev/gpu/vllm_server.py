@@ -12,7 +12,12 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
+NO_MULTICAST = {
+    "NCCL_NVLS_ENABLE": "0",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+    "NVSHMEM_DISABLE_NVLS": "1",
+    "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",  # of no use to vLLM without
+}
 """Variables of all that uses several GPUs: in a virtual machine, a program that uses NVLink multicast can put the
 host's GPUs out of service."""
 

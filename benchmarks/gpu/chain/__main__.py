@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.chain.chains import TRL_STALENESS, Chain, Side, keep_logs, run
-from benchmarks.gpu.chain.task import Slow
+from benchmarks.gpu.chain.task import ANSWER_TOKENS, Slow
 
 
 def main() -> int:
@@ -43,7 +43,16 @@ def main() -> int:
     parser.add_argument(
         "--seconds", type=float, default=210.0, help="the most that one run takes, vLLM's start included"
     )
+    several = parser.add_argument_group("a large model over several GPUs, ours alone")
+    several.add_argument("--tensor-parallel", type=int, default=1, help="GPUs of vLLM, the first ones")
+    several.add_argument("--ranks", type=int, default=1, help="GPUs that train, the next ones; sharded if several")
+    several.add_argument("--transport", choices=("NCCL", "HTTPFull", "LoRAFilesystem"), default="NCCL")
+    several.add_argument("--answer-tokens", type=int, default=ANSWER_TOKENS)
+    several.add_argument("--micro-batches", type=int, default=1, help="of a step, on each GPU")
+    several.add_argument("--memory", type=float, default=0.4, help="share of each GPU's memory for vLLM")
     options = parser.parse_args()
+    if options.sides != ["ours"] and options.tensor_parallel * options.ranks > 1:
+        parser.error("TRL's side takes one GPU for vLLM and one to train: say --sides ours")
     out = Path(os.environ.get("OUT", "."))
     with tempfile.TemporaryDirectory(prefix="logs-") as work:
         for slow in options.slow:
@@ -59,6 +68,8 @@ def _chain(options: argparse.Namespace, side: Side, slow: Slow, seed: int) -> Ch
     same |= {"side": side, "slow": slow, "seed": seed, "cache_bytes": cache}
     if side == "trl":
         return Chain(**same, in_flight=options.trl_in_flight, queue=options.trl_queue)
+    same |= {name: getattr(options, name) for name in ("tensor_parallel", "ranks", "transport", "answer_tokens")}
+    same |= {"micro_batches": options.micro_batches, "memory": options.memory}
     return Chain(**same, in_flight=options.in_flight, staleness=options.staleness, correction=options.correction)
 
 

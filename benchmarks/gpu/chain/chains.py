@@ -1,4 +1,5 @@
-"""One chain from its start to its end: vLLM on the first GPU, training on the second, or on the same one.
+"""One chain from its start to its end: vLLM on the first GPU, training on the second, or on the same one; or each on
+several, in that order.
 
 Ours is vLLM as a run starts it, the gateway, a stand-in for the agent, the trainer with our NCCL transport; TRL's is
 its trainer with its own NCCL transfer and a worker that asks vLLM directly (plain.py).
@@ -41,6 +42,7 @@ _ENVIRONMENT = {
 }
 
 type Side = Literal["ours", "trl"]
+type Transport = Literal["NCCL", "HTTPFull", "LoRAFilesystem"]
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,11 @@ class Chain:
             free memory, which fails where another server starts on that GPU meanwhile.
         seconds: from the chain's start to the end of its training, at most.
         one_gpu: training is on the first GPU too. NCCL refuses that, so the weights go by HTTPFull. Ours alone.
+        tensor_parallel: GPUs of vLLM. Ours alone, as what follows.
+        ranks: GPUs that train. More than one shard the model (FSDP2).
+        transport: of the weights.
+        answer_tokens: of a rollout, at most.
+        micro_batches: of a step, on each rank.
     """
 
     side: Side
@@ -79,11 +86,27 @@ class Chain:
     cache_bytes: int | None = None
     seconds: float = 210.0
     one_gpu: bool = False
+    tensor_parallel: int = 1
+    ranks: int = 1
+    transport: Transport = "NCCL"
+    answer_tokens: int = ANSWER_TOKENS
+    micro_batches: int = 1
 
     @property
     def name(self) -> str:
         """Tells it from others; fit for a file."""
-        return f"{self.side}-{self.slow}-{self.staleness}-{self.correction}-{self.seed}"
+        return f"{self.side}-{self.slow}-{self.staleness}-{self.correction}-{self.transport}-{self.seed}"
+
+    @property
+    def vllm_gpus(self) -> str:
+        """CUDA_VISIBLE_DEVICES of vLLM."""
+        return ",".join(map(str, range(self.tensor_parallel)))
+
+    @property
+    def trainer_gpus(self) -> str:
+        """CUDA_VISIBLE_DEVICES of the trainer."""
+        first = 0 if self.one_gpu else self.tensor_parallel
+        return ",".join(map(str, range(first, first + self.ranks)))
 
     def vllm_arguments(self) -> list[str]:
         """Those that are the same on both sides."""
@@ -154,13 +177,13 @@ def _ours(chain: Chain, work: Path, root: Path, end: float) -> dict[str, Any]:
     }
     agent = ["benchmarks.gpu.chain.agent", f"http://{_HOST}:{ports['gateway']}", str(ports["agent"]), chain.slow]
     with contextlib.ExitStack() as stack:
-        serve = _process(["gymtrain_vllm.serve"], work / "vllm.log", shared | {"CUDA_VISIBLE_DEVICES": "0"})
+        serve = _process(["gymtrain_vllm.serve"], work / "vllm.log", shared | {"CUDA_VISIBLE_DEVICES": chain.vllm_gpus})
         vllm = stack.enter_context(serve)
         for name, command in (("gateway", ["gymtrain_gateway"]), ("agent", agent)):
             stack.enter_context(_process(command, work / f"{name}.log", shared | {"CUDA_VISIBLE_DEVICES": ""}))
         # Beside vLLM, which it waits for: each takes half a minute to import what it needs.
         log = work / TRAINER_LOG
-        environment = shared | {"CUDA_VISIBLE_DEVICES": "0" if chain.one_gpu else "1"}
+        environment = shared | {"CUDA_VISIBLE_DEVICES": chain.trainer_gpus}
         trainer = stack.enter_context(_process(["benchmarks.gpu.chain.trainer"], log, environment))
         wait_until_up(vllm, f"{_HOST}:{ports['inference']}", work / "vllm.log", _start_seconds(end))
         _wait(trainer, end, log)
@@ -184,8 +207,9 @@ def _prepare(root: Path, chain: Chain, ports: Mapping[str, int]) -> RunConfig:
         "learning_rate": 1e-5,
         "max_steps": chain.steps,
         "num_generations": GENERATIONS,
-        "per_device_train_batch_size": chain.batch,
-        "max_completion_length": ANSWER_TOKENS,
+        "per_device_train_batch_size": chain.batch // chain.ranks // chain.micro_batches,
+        "gradient_accumulation_steps": chain.micro_batches,
+        "max_completion_length": chain.answer_tokens,
         "bf16": True,
         "gradient_checkpointing": False,
         "report_to": "none",
@@ -193,13 +217,23 @@ def _prepare(root: Path, chain: Chain, ports: Mapping[str, int]) -> RunConfig:
         "save_steps": chain.steps,
         "seed": chain.seed,
     }
+    if chain.ranks > 1:
+        config |= _sharding(chain.model)
     arguments = [f"--gpu-memory-utilization={chain.memory}", "--enforce-eager", *chain.vllm_arguments()]
+    model: dict[str, Any] = {"source": "pvc://models/model", "dtype": "bfloat16"}
+    if chain.transport == "LoRAFilesystem":
+        model["lora"] = {"r": 16, "lora_alpha": 32, "target_modules": "all-linear"}
     spec = {
-        "model": {"source": "pvc://models/model", "dtype": "bfloat16"},
+        "model": model,
         "gym": {"configPaths": ["sums.yaml"]},
         "data": {"train": [{"source": "gym://sums"}]},
-        "inference": {"gpus": 1, "args": arguments},
-        "trainer": {"gpus": 1, "config": config, "checkpoint": {"size": "1Gi"}},
+        "inference": {"gpus": chain.tensor_parallel, "args": arguments},
+        "trainer": {
+            "gpus": chain.ranks,
+            "processesPerNode": chain.ranks,
+            "config": config,
+            "checkpoint": {"size": "1Gi"},
+        },
         "rollout": {
             "maxConcurrent": chain.in_flight,
             "timeoutSeconds": 120,
@@ -208,7 +242,7 @@ def _prepare(root: Path, chain: Chain, ports: Mapping[str, int]) -> RunConfig:
             "correction": {"mode": chain.correction},
         },
         "gateway": {"maxInFlight": 1024},
-        "weightSync": {"transport": "HTTPFull" if chain.one_gpu else "NCCL"},
+        "weightSync": {"transport": "HTTPFull" if chain.one_gpu else chain.transport},
     }
     run = RunConfig.model_validate(
         {
@@ -226,6 +260,14 @@ def _prepare(root: Path, chain: Chain, ports: Mapping[str, int]) -> RunConfig:
     )
     (root / "run.json").write_text(run.model_dump_json(by_alias=True))
     return run
+
+
+def _sharding(model: Path) -> dict[str, Any]:
+    """Of a large model, whose optimizer isn't written either."""
+    architecture: str = json.loads((model / "config.json").read_text())["architectures"][0]
+    layer = architecture.replace("ForCausalLM", "DecoderLayer")
+    sharding = {"fsdp": True, "fsdp_config": {"transformer_layer_cls_to_wrap": [layer]}}
+    return {**sharding, "gradient_checkpointing": True, "save_strategy": "no"}
 
 
 def _measured(root: Path, run: RunConfig, log: Path, tails: Tails) -> dict[str, Any]:
@@ -249,6 +291,8 @@ def _measured(root: Path, run: RunConfig, log: Path, tails: Tails) -> dict[str, 
         "reward_last": round(statistics.fmean(step["reward"] for step in steps[-10:]), 4),
         **_slow_shares(root, run, tails),
         "kl": round(statistics.fmean(step.get("kl", 0.0) for step in steady), 5),
+        "trained_tokens_per_second": round(sum(step["tokens"] for step in steady) / seconds),
+        "parity": [float(line.rpartition(" ")[2]) for line in lines if "mean difference" in line],
     }
 
 
