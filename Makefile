@@ -124,7 +124,7 @@ test-processes: # All tests that need no cluster but real processes, one after t
 test-e2e: cluster-up images ## Tests on the real cluster with the real images
 	@# The tests of the chart take the operator away; all others share it.
 	$(E2E) tests/e2e/chart $(PYTEST_ARGS)
-	$(E2E) tests/e2e --ignore tests/e2e/chart --numprocesses 2 $(PYTEST_ARGS)
+	$(E2E) tests/e2e --ignore tests/e2e/chart --numprocesses 2 --durations 25 --durations-min 30 $(PYTEST_ARGS)
 
 .PHONY: test-agent-sandbox
 test-agent-sandbox: cluster-up images ## The same with agent-sandbox's controller, built on first use; not part of `make test`

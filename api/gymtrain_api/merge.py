@@ -3,7 +3,7 @@
 The rules are those of `kubectl patch --type=strategic` for the fields that pods have:
 
 - mappings merge key by key; null removes a key;
-- the lists of `_MERGE_KEYS` merge item by item, matched by the key named there: new items are added at
+- the lists of `MERGE_KEYS` merge item by item, matched by the key named there: new items are added at
   the end, and an item with `$patch: delete` removes its match;
 - in volumes and env, a matching item keeps only the keys that the patch names, because the sources of a
   volume exclude each other, and so do `value` and `valueFrom`;
@@ -13,7 +13,7 @@ The rules are those of `kubectl patch --type=strategic` for the fields that pods
 from collections.abc import Mapping
 from typing import Any
 
-_MERGE_KEYS = {
+MERGE_KEYS = {
     "containers": "name",
     "initContainers": "name",
     "ephemeralContainers": "name",
@@ -28,7 +28,7 @@ _MERGE_KEYS = {
     "resourceClaims": "name",
 }
 _EXCLUSIVE = {"volumes", "env"}
-_DIRECTIVE = "$patch"
+DIRECTIVE, DELETE = "$patch", "delete"
 
 
 def merge(base: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
@@ -40,8 +40,8 @@ def merge(base: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
         elif isinstance(value, Mapping):
             old = result.get(key)
             result[key] = merge(old if isinstance(old, Mapping) else {}, value)
-        elif isinstance(value, list) and key in _MERGE_KEYS:
-            result[key] = _merge_list(result.get(key) or [], value, _MERGE_KEYS[key], exclusive=key in _EXCLUSIVE)
+        elif isinstance(value, list) and key in MERGE_KEYS:
+            result[key] = _merge_list(result.get(key) or [], value, MERGE_KEYS[key], exclusive=key in _EXCLUSIVE)
         else:
             result[key] = value
     return result
@@ -54,7 +54,7 @@ def _merge_list(base: list[Any], patch: list[Any], key: str, *, exclusive: bool)
             items.append(change)  # the API server reports the mistake
             continue
         at = next((n for n, item in enumerate(items) if item.get(key) == change.get(key)), None)
-        if change.get(_DIRECTIVE) == "delete":
+        if change.get(DIRECTIVE) == DELETE:
             if at is not None:
                 del items[at]
         elif at is None:

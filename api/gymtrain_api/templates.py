@@ -1,12 +1,14 @@
 """Checks the shape of the pod templates in a spec, as far as merging needs it.
 
 The API server checks the contents of the fields. But a list that was written as a mapping (without `-`) can't be merged
-with the operator's template, so the API server would never see it.
+with the operator's template, so the API server would never see it; and a `$patch` that merging doesn't know means
+nothing to it.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from gymtrain_api.merge import DELETE, DIRECTIVE, MERGE_KEYS
 from gymtrain_api.spec import GymTrainingRunSpec
 
 _MAPPINGS = ("labels", "annotations")
@@ -23,6 +25,10 @@ _LISTS_OF_CONTAINERS = ("env", "envFrom", "ports", "volumeMounts", "volumeDevice
 
 _MAPPING = "must be a mapping"
 _LIST = "must be a list, with `-` before each item"
+_UNKNOWN = (
+    f"only `{DELETE}` is known, in items that are matched by a name, such as those of containers, volumes and env. "
+    "To replace a volume's or a variable's source, name the new one: the old one goes by itself"
+)
 
 
 def misshapen(spec: GymTrainingRunSpec) -> list[str]:
@@ -55,6 +61,7 @@ def _in_template(path: str, template: Mapping[str, Any]) -> Iterator[str]:
         yield from _in_lists(f"{path}.spec", spec, _LISTS)
     else:
         yield f"{path}.spec: {_MAPPING}"
+    yield from _directives(path, template, in_merged_list=False)
 
 
 def _in_lists(path: str, block: Mapping[str, Any], keys: tuple[str, ...]) -> Iterator[str]:
@@ -71,3 +78,17 @@ def _in_lists(path: str, block: Mapping[str, Any], keys: tuple[str, ...]) -> Ite
                 yield f"{path}.{key}[{number}]: {_MAPPING}"
             elif key in _CONTAINERS:
                 yield from _in_lists(f"{path}.{key}[{number}]", item, _LISTS_OF_CONTAINERS)
+
+
+def _directives(path: str, value: Any, *, in_merged_list: bool) -> Iterator[str]:
+    """Messages about directives that merging doesn't know, and would pass on to the API server."""
+    if not isinstance(value, Mapping):
+        return
+    if DIRECTIVE in value and not (in_merged_list and value[DIRECTIVE] == DELETE):
+        yield f"{path}.{DIRECTIVE}: {_UNKNOWN}"
+    for key, inner in value.items():
+        if isinstance(inner, list):
+            for number, item in enumerate(inner):
+                yield from _directives(f"{path}.{key}[{number}]", item, in_merged_list=key in MERGE_KEYS)
+        else:
+            yield from _directives(f"{path}.{key}", inner, in_merged_list=False)

@@ -53,3 +53,23 @@ def test_a_template_of_a_pods_shape_is_taken_whatever_it_holds() -> None:
         "spec": {"containers": [container], "volumes": None, "tolerationz": 1, "nodeSelector": {"volumes": "fast"}},
     }
     assert parse_spec(smallest_run(trainer={"template": template})["spec"]).trainer.template == template
+
+
+@pytest.mark.parametrize(
+    ("template", "where"),
+    [
+        ({"spec": {"volumes": [{"name": "shm", "$patch": "replace"}]}}, ".spec.volumes[0]"),
+        ({"spec": {"containers": [{"name": "trainer", "env": [{"$patch": "merge"}]}]}}, ".spec.containers[0].env[0]"),
+        ({"spec": {"$patch": "delete", "tolerations": []}}, ".spec"),
+        ({"spec": {"tolerations": [{"$patch": "delete"}]}}, ".spec.tolerations[0]"),
+    ],
+)
+def test_a_directive_that_merging_does_not_know_is_named(template: dict[str, Any], where: str) -> None:
+    assert _mistakes(trainer={"template": template}).startswith(
+        f"spec.trainer.template{where}.$patch: only `delete` is known"
+    )
+
+
+def test_items_of_merged_lists_may_be_deleted() -> None:
+    template = {"spec": {"containers": [{"name": "trainer", "env": [{"name": "A", "$patch": "delete"}]}]}}
+    assert parse_spec(smallest_run(trainer={"template": template})["spec"]).trainer.template == template
