@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gymtrain_trainer.checkpoints.saving import Saves
+from gymtrain_trainer.errors import DropReason
 from gymtrain_trainer.framework import ShownRollout, StepMeasures, Steps, TrainedSample
 from gymtrain_trainer.monitoring.record import StepRecord, step_line, step_record
-from gymtrain_trainer.monitoring.series import series_of
+from gymtrain_trainer.monitoring.series import equal_rewards_share, series_of
 from gymtrain_trainer.monitoring.step_alarms import Numbers
 from gymtrain_trainer.rank_zero import RankZero
 from gymtrain_trainer.rollouts.buffer import UsedGroup
@@ -35,6 +36,7 @@ class StepReport:
         self._first_step = 0
         self._first = True  # report of this process
         self._series: Mapping[str, float] = {}
+        self._left_out = 0  # groups by dynamic sampling, until the last report
         self._shown_until = 0.0  # time of the last rollout that was shown
         self._telling = threading.Lock()
         self._failing_reporters: dict[str, str] = {}
@@ -89,9 +91,11 @@ class StepReport:
         record = step_record(steps.done, used, now - self._step_ended, numbers=numbers)
         first, self._first, self._step_ended = self._first, False, now
         self._rank_zero.recorder.report(record)
-        self._series = series_of(
-            record, used, numbers=numbers, dropped=self._rank_zero.worker.dropped, lost=self._board.lost()
-        )
+        dropped = self._rank_zero.worker.dropped
+        before, self._left_out = self._left_out, dropped.get(DropReason.EQUAL_REWARDS, 0)
+        equal = equal_rewards_share(used, self._left_out - before)
+        lost = self._board.lost()
+        self._series = series_of(record, used, numbers=numbers, dropped=dropped, lost=lost, equal_rewards_share=equal)
         constrained = [sample.constrained for one in used for sample in one.group.samples]
         told = {name: numbers[name] for name in _TOLD if name in numbers}
         print(step_line(record, used, self._rank_zero.numbering.label, told), flush=True)
@@ -102,7 +106,8 @@ class StepReport:
             "tokens": float(record.tokens),
             "staleness_max": float(max(age for one in used for age in one.staleness)),
             "constrained_samples": float(sum(constrained)),
-        } | {f"dropped_{reason}": float(count) for reason, count in self._rank_zero.worker.dropped.items()}
+            "equal_rewards_share": equal,
+        } | {f"dropped_{reason}": float(count) for reason, count in dropped.items()}
         self._board.set_numbers(numbers)
         self._judge(numbers, record, first, statistics.fmean(constrained))
         if self._rank_zero.checker is not None:

@@ -169,6 +169,38 @@ def test_samples_are_masked_and_dated_as_their_rollouts_were_sampled(runs: list[
                 assert found == [tuple(sorted(versions)) for versions in sampled], (case, group.id)
 
 
+@pytest.mark.torch
+@pytest.mark.parametrize("processes", [1, 2, 3, 4])
+def test_every_sample_of_a_step_counts_once_over_all_ranks(runs: list[Run], processes: int) -> None:
+    """Ranks that have too little get samples of others once more, which count nothing."""
+    pytest.importorskip("torch")
+    from gymtrain_trainer.trl.advantages import LossSettings
+    from gymtrain_trainer.trl.batches import make_step
+    from gymtrain_trainer.trl.settings import Batch
+
+    counted = 0
+    for case, attempt in every_attempt(runs):
+        for groups in ([one.group for one in step] for step in attempt.used):
+            batch = Batch(per_device=2, accumulation=1, processes=processes, num_generations=2, token_budget=0)
+            ranks, _ = make_step(groups, batch, LossSettings())
+            assert len({len(micro_batches) for micro_batches in ranks}) == 1, "each rank has as many micro-batches"
+            placed: Counter[tuple[int, int, tuple[int, ...]]] = Counter()
+            told: Counter[tuple[int, int, tuple[int, ...]]] = Counter()
+            for one in (one for micro_batches in ranks for one in micro_batches):
+                for sample, advantage in zip(one.samples, one.advantages, strict=True):
+                    key = (sample.group_id, sample.rollout, tuple(sample.token_ids))
+                    placed[key] += 1
+                    told[key] += advantage != 0
+            wanted = {(s.group_id, s.rollout, tuple(s.token_ids)): s for group in groups for s in group.samples}
+            assert placed.keys() == wanted.keys(), case
+            means = {group.id: sum(group.rewards) / len(group.rewards) for group in groups}
+            for key, sample in wanted.items():
+                learns = not sample.masked and sample.reward != pytest.approx(means[sample.group_id])
+                assert told[key] == learns, (case, key)
+                counted += learns
+    assert counted > 100, "or the test proves nothing"
+
+
 def test_on_policy_no_step_uses_other_weights_than_its_own(runs: list[Run]) -> None:
     ages = {
         age

@@ -51,8 +51,8 @@ def _budget(spec: GymTrainingRunSpec, context: ContextLength) -> list[Finding]:
     if not 0 < budget < context.tokens:
         return []
     message = (
-        f"is {budget} tokens, and prompt and answer may have {context.tokens} ({context.source}): TRL drops every "
-        "sample that is longer than the budget, so long answers would never be trained. Raise it to that, or set "
+        f"is {budget} tokens, and prompt and answer may have {context.tokens} ({context.source}): "
+        "a group with a longer sample is dropped, so long answers would never be trained. Raise it to that, or set "
         f"--max-model-len={budget} in spec.inference.args"
     )
     return [Finding(where=f"{_WHERE}.token_budget", message=message)]
