@@ -25,7 +25,6 @@ import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -77,10 +76,15 @@ class Pod:
             token=_token(Path(env.get("GYMTRAIN_RUN_TOKEN_FILE", "/etc/gymtrain/token/token"))),
         )
 
-        def stop(number: int, frame: FrameType | None) -> None:
+        # A handler runs amid what the main thread does. There, setting an event that it begins to wait for would hang.
+        reading, writing = os.pipe()
+
+        def stop() -> None:
+            os.read(reading, 1)
             pod.stopping.set()
 
-        signal.signal(signal.SIGTERM, stop)
+        threading.Thread(target=stop, daemon=True).start()
+        signal.signal(signal.SIGTERM, lambda number, frame: os.write(writing, b"."))
         return pod
 
     @property

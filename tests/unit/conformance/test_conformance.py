@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -251,3 +252,27 @@ def test_a_trainer_that_does_not_conform_shows_its_log(capsys: pytest.CaptureFix
     assert "what it said last" in said
     assert "BROKEN     finds-the-servers" in said
     assert said.endswith("the trainer does not conform\n")
+
+
+def test_a_signal_stops_the_minimal_trainer_amid_a_wait(tmp_path: Path) -> None:
+    """Where the handler itself sets the event, it waits for ever for the lock that the main thread holds then."""
+    (tmp_path / "run.json").write_text("{}")
+    code = (
+        "import os, signal, time; from contract import Pod\n"
+        "pod = Pod.read()\n"
+        "with pod.stopping._cond:\n"  # as for a moment in each wait
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    time.sleep(0.1)\n"
+        "print(pod.stopping.wait(20))"
+    )
+    known = {"GYMTRAIN_RUN_CONFIG": str(tmp_path / "run.json"), "GYMTRAIN_ROOT": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=MINIMAL,
+        env={**os.environ, **known},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.stdout.strip() == "True", done.stderr
