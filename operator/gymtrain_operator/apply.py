@@ -27,7 +27,7 @@ FIRST_PAUSE_SECONDS = 10.0
 MAX_PAUSE_SECONDS = 60.0
 
 _CREATED_ONLY = {kind.name for kind in kinds.CREATED_ONLY}
-_FIRST = {kinds.CONFIG_MAP.name, kinds.VOLUME_CLAIM.name, kinds.NETWORK_POLICY.name} | _CREATED_ONLY
+_FIRST = {kinds.CONFIG_MAP.name, kinds.VOLUME_CLAIM.name, kinds.NETWORK_POLICY.name}
 # Written once, so plain creation does, and it fails by itself where the name is taken.
 _WRITTEN_ONCE = (kinds.POD, kinds.JOB, kinds.VOLUME_CLAIM, kinds.SANDBOX_POOL, kinds.WORKLOAD)
 _CREATED = {kind.name for kind in _WRITTEN_ONCE} | _CREATED_ONLY
@@ -81,8 +81,8 @@ async def carry_out(
 ) -> tuple[Rejection, ...]:
     """Applies the plan to the cluster. Returns what the API server rejected, now or a short while ago.
 
-    What pods mount is written before the pods, one after the other; the rest at once. After a rejection
-    nothing more is written: what follows may depend on it.
+    What pods mount, and the fence around them, is written before the pods. After a rejection nothing more is written:
+    what follows may depend on it.
 
     Raises:
         KubeError: the API server doesn't answer, or something changed meanwhile; observe again.
@@ -108,10 +108,12 @@ async def carry_out(
 
 
 def _groups(manifests: Iterable[Object]) -> list[list[Object]]:
-    """Splits objects into groups that may be written at the same time, in order."""
+    """Splits objects into groups that may be written at the same time, in order. An identity's objects follow each
+    other: the API server takes no RoleBinding whose Role isn't there."""
     first = [m for m in manifests if m["kind"] in _FIRST]
-    rest = [m for m in manifests if m["kind"] not in _FIRST]
-    return [*([m] for m in first), rest]
+    identity = [[m] for m in manifests if m["kind"] in _CREATED_ONLY]
+    rest = [m for m in manifests if m["kind"] not in _FIRST | _CREATED_ONLY]
+    return [first, *identity, rest]
 
 
 async def _try(cluster: KubeClient, seen: Observation, manifest: Object, backoff: RejectionBackoff) -> Rejection | None:

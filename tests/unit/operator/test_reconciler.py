@@ -1,5 +1,6 @@
 """One reconcile: what is read, what is written, and in which order."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from itertools import pairwise
@@ -92,6 +93,43 @@ async def test_objects_come_before_the_status_and_the_status_before_events(bench
         f"PUT {labels.KIND}",
         "CREATE Event",
     ]
+
+
+async def test_what_pods_mount_and_their_fence_are_written_at_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.add_run()
+    apply, under_way, most = bench.cluster.apply, 0, 0
+
+    async def takes_a_moment(kind: Kind, manifest: Object, *, uid: str = "") -> Object:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0)
+        under_way -= 1
+        return await apply(kind, manifest, uid=uid)
+
+    monkeypatch.setattr(bench.cluster, "apply", takes_a_moment)
+    calls = await bench.reconcile()
+    assert most == 4
+    assert [call.split("/")[0] for call in calls][4] == "CREATE Pod", "when they are all there"
+
+
+async def test_a_role_is_there_before_it_is_bound(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The API server takes no RoleBinding of a Role that it doesn't know."""
+    bench.add_run(sandboxes={})
+    create, bound = bench.cluster.create, []
+
+    async def looks_first(kind: Kind, manifest: Object) -> Object:
+        if kind is kinds.ROLE_BINDING:
+            bound.append(("Role", "ns", manifest["roleRef"]["name"]) in bench.cluster.objects)
+        else:
+            await asyncio.sleep(0)
+        return await create(kind, manifest)
+
+    monkeypatch.setattr(bench.cluster, "create", looks_first)
+    await bench.pass_preflight()
+    assert bound == [True]
 
 
 async def test_an_unchanged_status_is_not_written(bench: Bench) -> None:
