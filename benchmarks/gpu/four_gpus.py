@@ -35,10 +35,11 @@ from typing import Any
 
 from benchmarks.gpu.training_steps import PEAK, operations_per_token
 from benchmarks.shapes import QWEN3_8B
+from gymtrain_trainer.sizing.shapes import shape_of
 from tests.support.apiserver import binary
-from tests.support.faults import step
+from tests.support.faults import WhereTold, kill_at, step, trainer_events
 from tests.support.gpu_runs import gpu_run
-from tests.support.kubectl import Kubectl, eventually
+from tests.support.kubectl import Kubectl, KubectlError, eventually
 
 _CLAIM = "models"
 _PROMPT, _ANSWER = 64, 256  # tokens: the quickstart's questions have about so many
@@ -51,28 +52,6 @@ _FIRST_ERRORS = 20  # lines of a log
 _WARM_UP = 2  # steps that aren't counted
 _SAMPLED_EVERY = 2.0
 _SHARED_IPC = "one-node"
-_KILL_RANK = """
-import os, signal, sys
-for pid in filter(str.isdigit, os.listdir("/proc")):
-    try:
-        if f"RANK={sys.argv[1]}".encode() in open(f"/proc/{pid}/environ", "rb").read().split(bytes(1)):
-            os.kill(int(pid), signal.SIGKILL)
-            sys.exit(0)
-    except OSError:
-        pass
-sys.exit("there is no such rank")
-"""
-_KILL_NAMED = """
-import os, signal, sys
-for pid in filter(str.isdigit, os.listdir("/proc")):
-    try:
-        if sys.argv[1].encode() in open(f"/proc/{pid}/cmdline", "rb").read() and int(pid) != os.getpid():
-            os.kill(int(pid), signal.SIGKILL)
-            sys.exit(0)
-    except OSError:
-        pass
-sys.exit("there is no such process")
-"""
 
 
 @dataclass(frozen=True)
@@ -166,7 +145,7 @@ def _share_ipc(spec: dict[str, Any]) -> None:
 
 @dataclass
 class Memory:
-    """The most that anything held, in bytes, by role."""
+    """The most that one GPU held, in MiB, and that a pod's memory did, in bytes; by role."""
 
     gpu: dict[str, int] = field(default_factory=dict)
     host: dict[str, int] = field(default_factory=dict)
@@ -202,9 +181,9 @@ def figures(steps: Sequence[Mapping[str, Any]], ranks: int, prompt: int) -> dict
     }
 
 
-def mfu(found: Mapping[str, Any], parameters: float, length: int) -> float:
+def mfu(found: Mapping[str, Any], length: int) -> float:
     """Share of the GPUs' peak, of whole steps: what is generated and sent meanwhile included."""
-    operations = operations_per_token(QWEN3_8B, round(parameters), length)
+    operations = operations_per_token(QWEN3_8B, shape_of("Qwen3-8B").parameters, length)
     return round(float(found["tokens_per_s_gpu"]) * operations / PEAK, 4)
 
 
@@ -230,11 +209,11 @@ def measure(kubectl: Kubectl, case: Case, run: dict[str, Any], out: Path) -> dic
         status = kubectl.get("gymtrainingrun", name)["status"]
         found |= {"attempts": status["attempt"], "parity": status["progress"].get("parity")}
         found |= {"transport": status["weightSync"]["transport"]}
-        lines = sorted(_told(kubectl, name, "step"), key=lambda line: float(line["time"]))
+        lines = sorted(trainer_events(kubectl, name, "step"), key=lambda line: float(line["time"]))
         found |= figures(lines[: case.config["save_steps"]] if case.killed else lines, case.ranks, _PROMPT)
         if not case.small:
-            found["mfu"] = mfu(found, 8.19e9, _PROMPT + _ANSWER)
-        evaluated = _told(kubectl, name, "evaluation")
+            found["mfu"] = mfu(found, _PROMPT + _ANSWER)
+        evaluated = trainer_events(kubectl, name, "evaluation")
         found["validation"] = [line["environments"] for line in evaluated]
     finally:
         found["seconds"] = round(time.monotonic() - began, 1)
@@ -260,37 +239,24 @@ def _restarted(kubectl: Kubectl, run: str) -> str:
 def _kill(kubectl: Kubectl, name: str, save_steps: int) -> dict[str, Any]:
     """Rank 1 and then a worker of vLLM; seconds from each to the ends of the next steps."""
     eventually(lambda: step(kubectl, name) > save_steps, "there is a checkpoint", _STEPS)
-    rank = _killed(kubectl, name, "trainer", _KILL_RANK, "1")
-    return {"after_rank": rank, "after_worker": _killed(kubectl, name, "inference", _KILL_NAMED, "VLLM::Worker_TP1")}
+    rank = _killed(kubectl, name, "trainer", "RANK=1", "environ")
+    worker = _killed(kubectl, name, "inference", "VLLM::Worker_TP1", "cmdline")
+    return {"after_rank": rank, "after_worker": worker}
 
 
-def _killed(kubectl: Kubectl, name: str, role: str, code: str, which: str) -> list[float]:
-    pod = _pods(kubectl, name, role)[0]
+def _killed(kubectl: Kubectl, name: str, role: str, word: str, told: WhereTold) -> list[float]:
     killed = time.time()
-    kubectl.run("exec", pod, "-c", role, "--", "python", "-S", "-c", code, which)
+    kill_at(kubectl, name, "any", role, word, told)
 
     def after() -> list[float]:
         # A new attempt counts from its checkpoint, so what was told later is looked for, not higher steps.
-        told = [line["time"] for line in _told(kubectl, name, "step")]
-        return [round(one - killed, 1) for one in sorted(told) if one > killed]
+        lines: list[dict[str, Any]] = []
+        with contextlib.suppress(AssertionError, KubectlError):  # between two attempts there is no pod
+            lines = trainer_events(kubectl, name, "step")
+        return sorted(round(line["time"] - killed, 1) for line in lines if line["time"] > killed)
 
-    eventually(lambda: len(after()) >= _AFTER_A_KILL, f"{_AFTER_A_KILL} steps after {which} was killed", _STEPS)
+    eventually(lambda: len(after()) >= _AFTER_A_KILL, f"{_AFTER_A_KILL} steps after {word} was killed", _STEPS)
     return after()
-
-
-def _told(kubectl: Kubectl, run: str, kind: str) -> list[dict[str, Any]]:
-    """The trainer's lines of a kind, of all attempts. A pod that is only starting has none."""
-    logs = [
-        kubectl.run("logs", pod["metadata"]["name"], "-c", "trainer", check=False)
-        for pod in kubectl.pods(run, role="trainer")
-    ]
-    begin = f'{{"event": "{kind}"'
-    return [json.loads(line) for log in logs for line in log.splitlines() if line.startswith(begin)]
-
-
-def _pods(kubectl: Kubectl, run: str, role: str) -> list[str]:
-    found = kubectl.pods(run, role=role)
-    return [pod["metadata"]["name"] for pod in found if pod["status"].get("phase") == "Running"]
 
 
 @contextlib.contextmanager
@@ -303,13 +269,14 @@ def _sampling(kubectl: Kubectl, run: str, memory: Memory) -> Iterator[None]:
         while not over.wait(_SAMPLED_EVERY):
             for role in ("inference", "trainer"):
                 try:
-                    for pod in _pods(kubectl, run, role):
-                        said = kubectl.run("exec", pod, "-c", role, "--", "sh", "-c", query, check=False, timeout=20)
+                    for pod in kubectl.pods(run, role=role):
+                        place = ("exec", pod["metadata"]["name"], "-c", role, "--")
+                        said = kubectl.run(*place, "sh", "-c", query, check=False, timeout=20)
                         *gpus, host = [int(line) for line in said.split()]
                         memory.gpu[role] = max([memory.gpu.get(role, 0), *gpus])
                         memory.host[role] = max(memory.host.get(role, 0), host)
-                except (ValueError, OSError, subprocess.SubprocessError):
-                    continue  # a pod that is just ending
+                except (ValueError, OSError, subprocess.SubprocessError, KubectlError):
+                    continue  # a pod that is just starting or ending
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()

@@ -10,12 +10,13 @@ MINUTES = 60
 CHECKED = {"name": "GYMTRAIN_CHECK_SAMPLES", "value": "1"}
 
 type Moment = Literal["updating", "generating", "idle", "any"]  # of a vLLM server
+type WhereTold = Literal["cmdline", "environ"]  # files of /proc: a command line that holds a word, or a NAME=VALUE
 
 # Runs in a container whose pod shares one process namespace: waits for a moment of a vLLM pod, then kills the first
-# process whose command line holds a word.
+# process whose command line holds a word, or whose environment has a variable of that value.
 _KILL_AT = """
 import json, os, signal, sys, time, urllib.request
-url, moment, word, seconds = sys.argv[1], sys.argv[2], sys.argv[3].encode(), float(sys.argv[4])
+url, moment, word, seconds, file = sys.argv[1], sys.argv[2], sys.argv[3].encode(), float(sys.argv[4]), sys.argv[5]
 
 def ask(path):
     return urllib.request.urlopen(url + path, timeout=2).read()
@@ -38,10 +39,11 @@ while time.monotonic() < end:
     if found() == moment:
         for pid in filter(str.isdigit, os.listdir("/proc")):
             try:
-                line = open(f"/proc/{pid}/cmdline", "rb").read()
+                line = open(f"/proc/{pid}/{file}", "rb").read()
             except OSError:
                 continue
-            if word in line and int(pid) != os.getpid() and b"is_paused" not in line:
+            told = word in (line if file == "cmdline" else line.split(bytes(1)))
+            if told and int(pid) != os.getpid() and b"is_paused" not in line:
                 os.kill(int(pid), signal.SIGKILL)
                 print("killed", pid)
                 sys.exit(0)
@@ -82,11 +84,11 @@ def kill_pod(kubectl: Kubectl, run: str, **labels: str) -> None:
     kubectl.run("delete", "pod", pod_of(kubectl, run, **labels)["metadata"]["name"], "--grace-period=0", "--force")
 
 
-def kill_at(kubectl: Kubectl, run: str, moment: Moment, role: str, word: str) -> None:
-    """SIGKILLs the process in a pod of `role` whose command line holds `word` at such a moment of vLLM."""
+def kill_at(kubectl: Kubectl, run: str, moment: Moment, role: str, word: str, where: WhereTold = "cmdline") -> None:
+    """SIGKILLs the process in a pod of `role` that `word` tells at such a moment of vLLM."""
     vllm = f"http://{pod_of(kubectl, run, role='inference')['status']['podIP']}:8000" if moment != "any" else ""
     name = pod_of(kubectl, run, role=role)["metadata"]["name"]
-    command = ("exec", name, "-c", role, "--", "python", "-S", "-c", _KILL_AT, vllm, moment, word, "120")
+    command = ("exec", name, "-c", role, "--", "python", "-S", "-c", _KILL_AT, vllm, moment, word, "120", where)
     try:
         kubectl.run(*command, timeout=180)
     except KubectlError as error:
@@ -112,11 +114,16 @@ def scale(kubectl: Kubectl, namespace: str, deployment: str, replicas: int) -> N
 
 
 def trainer_events(kubectl: Kubectl, run: str, kind: str) -> list[dict[str, Any]]:
-    """JSON lines of one kind in the logs of the run's trainer pods, of all attempts that are still there."""
+    """JSON lines of one kind in the logs of the run's trainer pods, of all attempts that are still there.
+
+    A pod that is only starting has said nothing yet.
+    """
     lines: list[dict[str, Any]] = []
     pods = kubectl.pods(run, role="trainer")
     assert pods, f"{run} has no trainer pod to read a log of"
     for pod in pods:
+        if pod["status"].get("phase", "Pending") == "Pending":
+            continue
         log = kubectl.logs(pod["metadata"]["name"], "trainer")
         lines += [json.loads(x) for x in log.splitlines() if x.startswith('{"event": "' + kind + '"')]
     return lines

@@ -20,6 +20,8 @@ from typing import Any
 from benchmarks.gpu.chain.chains import TRL_STALENESS, Chain, Side, keep_logs, run
 from benchmarks.gpu.chain.task import ANSWER_TOKENS, Slow
 
+_OURS = ("tensor_parallel", "ranks", "transport", "answer_tokens", "micro_batches", "memory")
+
 
 def main() -> int:
     """Runs what was asked for; a run that fails is reported with the end of its log, and the others go on."""
@@ -43,7 +45,7 @@ def main() -> int:
     parser.add_argument(
         "--seconds", type=float, default=210.0, help="the most that one run takes, vLLM's start included"
     )
-    several = parser.add_argument_group("a large model over several GPUs, ours alone")
+    several = parser.add_argument_group("for a large model over several GPUs, of ours alone")
     several.add_argument("--tensor-parallel", type=int, default=1, help="GPUs of vLLM, the first ones")
     several.add_argument("--ranks", type=int, default=1, help="GPUs that train, the next ones; sharded if several")
     several.add_argument("--transport", choices=("NCCL", "HTTPFull", "LoRAFilesystem"), default="NCCL")
@@ -51,8 +53,10 @@ def main() -> int:
     several.add_argument("--micro-batches", type=int, default=1, help="of a step, on each GPU")
     several.add_argument("--memory", type=float, default=0.4, help="share of each GPU's memory for vLLM")
     options = parser.parse_args()
-    if options.sides != ["ours"] and options.tensor_parallel * options.ranks > 1:
-        parser.error("TRL's side takes one GPU for vLLM and one to train: say --sides ours")
+    if options.sides != ["ours"] and (
+        named := [f"--{name.replace('_', '-')}" for name in _OURS if getattr(options, name) != parser.get_default(name)]
+    ):
+        parser.error(f"{', '.join(named)}: TRL's side has none of these, say --sides ours")
     out = Path(os.environ.get("OUT", "."))
     with tempfile.TemporaryDirectory(prefix="logs-") as work:
         for slow in options.slow:
@@ -68,8 +72,7 @@ def _chain(options: argparse.Namespace, side: Side, slow: Slow, seed: int) -> Ch
     same |= {"side": side, "slow": slow, "seed": seed, "cache_bytes": cache}
     if side == "trl":
         return Chain(**same, in_flight=options.trl_in_flight, queue=options.trl_queue)
-    same |= {name: getattr(options, name) for name in ("tensor_parallel", "ranks", "transport", "answer_tokens")}
-    same |= {"micro_batches": options.micro_batches, "memory": options.memory}
+    same |= {name: getattr(options, name) for name in _OURS}
     return Chain(**same, in_flight=options.in_flight, staleness=options.staleness, correction=options.correction)
 
 

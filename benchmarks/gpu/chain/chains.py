@@ -23,6 +23,7 @@ from benchmarks.gpu.chain.task import ANSWER_TOKENS, GENERATIONS, Slow, Tails, r
 from benchmarks.processes import ended_after
 from dev.gpu.vllm_server import NO_MULTICAST, START_SECONDS, free_port, serving, wait_until_up
 from gymtrain_api.spec import CorrectionMode
+from gymtrain_api.transports import TransportName
 from gymtrain_api.wiring import GATEWAY_PORT, RunConfig
 from gymtrain_trainer.checkpoints.folder import last_checkpoint
 from gymtrain_trainer.data.rows import Tasks, read_index
@@ -42,7 +43,6 @@ _ENVIRONMENT = {
 }
 
 type Side = Literal["ours", "trl"]
-type Transport = Literal["NCCL", "HTTPFull", "LoRAFilesystem"]
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Chain:
     one_gpu: bool = False
     tensor_parallel: int = 1
     ranks: int = 1
-    transport: Transport = "NCCL"
+    transport: TransportName = "NCCL"
     answer_tokens: int = ANSWER_TOKENS
     micro_batches: int = 1
 
