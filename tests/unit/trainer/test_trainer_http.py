@@ -107,6 +107,7 @@ async def test_metrics_say_why_groups_were_dropped_and_which_alarms_stand(
     board.lose("sums", "timeout", zeroed=True)
     board.lose("sums", "timeout", zeroed=False)
     board.lose("sums", "timeout", zeroed=False)
+    board.tally("late_groups", "adder", by=7)
     board.tally("forks", by=3)
     board.tally("masked_rollouts", by=4)
     board.tally("constrained_turns", by=5)
@@ -119,6 +120,7 @@ async def test_metrics_say_why_groups_were_dropped_and_which_alarms_stand(
         'gymtrain_trainer_dropped_groups_by_reason_total{reason="stale"} 2.0',
         'gymtrain_trainer_lost_rollouts_total{environment="sums",kind="timeout",outcome="zeroed"} 1.0',
         'gymtrain_trainer_lost_rollouts_total{environment="sums",kind="timeout",outcome="dropped"} 2.0',
+        'gymtrain_trainer_late_groups_total{agent="adder"} 7.0',
         "gymtrain_trainer_forks_total 3.0",
         "gymtrain_trainer_masked_rollouts_total 4.0",
         "gymtrain_trainer_constrained_turns_total 5.0",

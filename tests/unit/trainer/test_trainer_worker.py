@@ -344,8 +344,8 @@ def test_with_dynamic_sampling_groups_of_equal_rewards_are_left_out_and_counted(
     assert (board.snapshot().rollouts_failing_since, board.snapshot().message) == (None, "")
 
 
-def test_a_group_that_outlives_many_weight_versions_is_trained_on(
-    make_worker: Callable[..., RolloutWorker], served: AgentThread
+def test_a_group_that_outlives_many_weight_versions_is_counted_once_as_late_and_trained_on(
+    make_worker: Callable[..., RolloutWorker], served: AgentThread, board: ProgressBoard
 ) -> None:
     slow: list[int] = []
     go_on = threading.Event()
@@ -360,6 +360,7 @@ def test_a_group_that_outlives_many_weight_versions_is_trained_on(
     worker = make_worker(max_staleness=1)
     worker.start()
     take(worker, 20)  # ten weight versions
+    assert board.tallies("late_groups") == {"adder": 1}
     go_on.set()
     wait_until(lambda: bool(set(slow) & rows_of(take(worker, 2), worker)))
     assert worker.dropped == {}

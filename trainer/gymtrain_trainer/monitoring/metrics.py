@@ -80,6 +80,12 @@ class BoardCollector:
             "failed_groups", "Groups dropped because too few rollouts were left, by agent.", "agent", "failed_groups"
         )
         yield self._by_label(
+            "late_groups",
+            "Groups that ran so long that others started in their place, by agent. They are trained on when they end.",
+            "agent",
+            "late_groups",
+        )
+        yield self._by_label(
             "rows_given_up",
             "Rows drawn as often as they may be and given up, by the reason of the last drop.",
             "reason",

@@ -28,6 +28,7 @@ CONSTRAINED = "constrained_turns"
 REPLACED = "replaced_sampling"
 FAILED_GROUPS = "failed_groups"
 GIVEN_UP = "rows_given_up"
+LATE = "late_groups"
 _SHOWN = 2  # rollouts of each group that /samples shows
 
 
@@ -120,6 +121,10 @@ class RolloutReport:
             self._environments.worked(agent)
             self._known_calls.group(known=error.reason is not DropReason.NO_LEDGER_ENTRY)
         self._look()
+
+    def group_late(self, agent: str) -> None:
+        """A group runs for so long that others start in its place; told once."""
+        self._board.tally(LATE, agent)
 
     def row_given_up(self, position: int, reason: DropReason, why: str) -> None:
         """A row was drawn as often as it may be; the next one takes its place."""

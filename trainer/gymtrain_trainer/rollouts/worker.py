@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from typing import assert_never
 
 from gymtrain_trainer.data.order import Place
@@ -33,6 +34,16 @@ _JOIN_SECONDS = 10.0
 _MEASURED_GROUPS = 64  # the last ones that ended
 
 
+@dataclass
+class _Running:
+    """A group that runs."""
+
+    agent: str
+    version: int  # when it began
+    began: float
+    late: bool = False  # it has given up its place
+
+
 class RolloutWorker:
     """Draws tasks, runs their groups, and queues the samples."""
 
@@ -46,7 +57,7 @@ class RolloutWorker:
         self.buffer = GroupBuffer(lambda: self._version)
         self.metrics = parts.report.metrics
         self._positions = Positions(settings.start)
-        self._running: dict[asyncio.Task[None], tuple[int, float]] = {}  # the version when each began, and the time
+        self._running: dict[asyncio.Task[None], _Running] = {}
         self._durations: deque[float] = deque(maxlen=_MEASURED_GROUPS)
         self._groups: Groups | None = None
         self._rollouts = 0  # that ran when they were counted last
@@ -240,15 +251,21 @@ class RolloutWorker:
 
     def _late(self, version: int) -> int:
         now, quick_seconds = time.monotonic(), quick(self._durations)
-        bounds = self._settings.bounds
-        return sum(is_late(bounds, version - at, now - began, quick_seconds) for at, began in self._running.values())
+        late = 0
+        for group in self._running.values():
+            if is_late(self._settings.bounds, version - group.version, now - group.began, quick_seconds):
+                late += 1
+                if not group.late:
+                    group.late = True
+                    self._report.group_late(group.agent)
+        return late
 
     def _start_group(self, groups: Groups) -> None:
         position = self._positions.draw()
         task = self._tasks.at(position)
         draw = self._positions.begin(position, task.agent)
         group = asyncio.create_task(self._group(task, groups))
-        self._running[group] = self._held(), time.monotonic()
+        self._running[group] = _Running(task.agent, self._held(), time.monotonic())
         group.add_done_callback(lambda done: self._group_ended(draw, done))
         if self._announcer is not None:
             self._announcer.drawn(self._positions.upcoming(self._announcer.rows_ahead))
