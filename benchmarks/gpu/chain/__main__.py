@@ -20,6 +20,7 @@ from typing import Any
 from benchmarks.gpu.chain.chains import TRL_STALENESS, Chain, Side, keep_logs, run
 from benchmarks.gpu.chain.task import ANSWER_TOKENS, Slow
 
+# Options that TRL's side doesn't have.
 _OURS = ("tensor_parallel", "ranks", "transport", "answer_tokens", "micro_batches", "memory")
 
 
