@@ -92,9 +92,8 @@ release: ## Make a release, dist/VERSION: images, chart, command line, each by d
 		--base-url "$${KREW_URL:?the https:// folder that the files will be downloaded from}" --registry "$${REGISTRY:-}" $(RELEASE_ARGS)
 
 .PHONY: test-unit
-test-unit: ## Unit tests: no cluster, five minutes
-	@# Much of their time is waiting for processes that misbehave.
-	$(RUN) pytest tests/unit -m "not gym and not torch" --numprocesses 4 --dist worksteal $(PYTEST_ARGS)
+test-unit: ## Unit tests: no cluster, seven minutes
+	$(RUN) pytest tests/unit -m "not gym and not torch" $(PYTEST_ARGS)
 	dev/run go-test
 
 .PHONY: test-browser
@@ -106,8 +105,8 @@ test-prometheus: ## Tests of alerts and dashboards with a real Prometheus, fetch
 	PROMETHEUS="$$(dev/prometheus.sh)" $(RUN) pytest tests/prometheus -m prometheus $(PYTEST_ARGS)
 
 .PHONY: test-gym
-test-gym: ## Unit tests of the Gym image: with NeMo Gym itself, four minutes
-	$(RUN_GYM) pytest tests/unit/gym -m gym --numprocesses 2 --dist loadfile $(PYTEST_ARGS)
+test-gym: ## Unit tests of the Gym image: with NeMo Gym itself, five minutes
+	$(RUN_GYM) pytest tests/unit/gym -m gym $(PYTEST_ARGS)
 
 .PHONY: test-api
 test-api: ## Tests against a real kube-apiserver and etcd
