@@ -21,8 +21,6 @@ OPERATOR_NAMESPACE = "gymtrain-system"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         item.add_marker(pytest.mark.e2e)
-    # The longest is begun first: begun last, it would run for minutes after all others.
-    items.sort(key=lambda item: item.path.name != "test_trainer_image.py")
 
 
 @pytest.hookimpl(optionalhook=True)
