@@ -25,6 +25,7 @@ def test_a_killed_gym_server_and_a_killed_vllm_pod_cost_time_but_no_wrong_sample
     at_kill = step(kubectl, "faults")
     eventually(lambda: step(kubectl, "faults") >= at_kill + 6, "steps go on after vLLM's death", 6 * MINUTES)
 
+    kubectl.wait_condition("faults", "Complete", 10 * MINUTES)
     status = kubectl.get("gymtrainingrun", "faults")["status"]
     assert status["attempt"] == 1, "the trainer lived through both"
 
@@ -47,13 +48,9 @@ def test_a_run_can_be_suspended_and_resumed_and_goes_on_from_its_checkpoint(
     eventually(lambda: not kubectl.pods("pausing"), "a suspended run holds no pod", 90)
 
     kubectl.run("patch", "gtr", "pausing", "--type=merge", "-p", '{"spec":{"suspend":false}}')
-
-    def steps() -> list[int]:  # of the new pod alone: the one before is gone
-        pods = kubectl.pods("pausing", role="trainer")
-        return [line["step"] for line in trainer_events(kubectl, "pausing", "step")] if pods else []
-
-    eventually(steps, "steps go on", 8 * MINUTES)
-    assert steps()[0] > 2, "the first step after resuming follows a checkpoint, not the start"
+    kubectl.wait_condition("pausing", "Complete", 8 * MINUTES)
+    first = trainer_events(kubectl, "pausing", "step")[0]["step"]
+    assert first > 2, "the first step after resuming follows a checkpoint, not the start"
 
 
 def test_the_checkpoints_of_a_deleted_run_stay_and_the_next_of_its_name_goes_on_from_them(
