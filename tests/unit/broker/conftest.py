@@ -22,7 +22,7 @@ from tests.support.fake_agent_sandbox import FakeAgentSandbox
 from tests.support.fake_pods import FakeCluster
 
 TOKEN = "run-token"
-RHYTHM = Rhythm(pause=0.02, round=0.05, probe_first=0.01, probe_most=0.02, reset=0.5, grace=0.3, remembered=60.0)
+RHYTHM = Rhythm(pause=0.02, round=0.05, probe_first=0.01, probe_most=0.02, reset=8.0, grace=0.3, remembered=60.0)
 
 
 def settings(rhythm: Rhythm = RHYTHM, daemon_port: int = 8787, kept_out: tuple[str, ...] = (), **spec: Any) -> Settings:

@@ -114,7 +114,7 @@ async def test_a_sandbox_that_ran_for_long_is_restarted_again(start: Start, clus
 @pytest.mark.backend("Pod")
 async def test_a_container_that_does_not_come_back_is_deleted(start: Start, cluster: FakeCluster) -> None:
     cluster.restarts = False
-    bench = await start(warmPools=REUSED)
+    bench = await start(replace(RHYTHM, reset=0.2), warmPools=REUSED)
     await bench.until(bench.free_ready)
     _, found = await bench.ask()
     await bench.close(found["id"])
