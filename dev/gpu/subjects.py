@@ -55,7 +55,7 @@ def trl(port: int, model: Any) -> Iterator[Subject]:
         transfer.destroy()
 
 
-def nccl(name: str = "nccl", host: str = "127.0.0.1", message_bytes: int = 256 << 20) -> Kind:
+def nccl(name: str = "nccl", host: str = "127.0.0.1", message_bytes: int = 512 << 20) -> Kind:
     """Our NCCL, which pauses pods as TRL's does (maxStaleness 0)."""
 
     @contextmanager

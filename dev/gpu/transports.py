@@ -179,7 +179,7 @@ def main() -> int:
     parser.add_argument("--one-gpu", action="store_true", help="this process uses vLLM's GPU: httpfull, lora, pods")
     parser.add_argument("--memory", type=float, default=0.4, help="share of the GPU's memory for vLLM")
     parser.add_argument("--all-linear", action="store_true", help="lora: all linear layers, not only q_proj and v_proj")
-    parser.add_argument("--message-mib", type=int, nargs="+", default=[256], help="nccl: sizes of messages to compare")
+    parser.add_argument("--message-mib", type=int, nargs="+", default=[512], help="nccl: sizes of messages to compare")
     parser.add_argument("--folder", type=Path, help="httpfull: where the trainer stages; /dev/shm otherwise")
     parser.add_argument("--seconds", type=float, default=460.0, help="the most that it takes")
     options = parser.parse_args()

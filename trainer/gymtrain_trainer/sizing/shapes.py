@@ -172,7 +172,7 @@ class ModelShape:
         )
 
 
-_MESSAGE_BYTES = 256 << 20  # above this a message of the NCCL transport is closed
+_MESSAGE_BYTES = 512 << 20  # above this a message of the NCCL transport is closed
 
 
 def _qwen3(name: str, hidden: int, layers: int, heads: int, inner: int, *, tied: bool = False) -> ModelShape:

@@ -19,7 +19,7 @@ from gymtrain_trainer.weights.errors import WeightSyncError
 if TYPE_CHECKING:
     import torch
 
-MESSAGE_BYTES = 256 << 20  # above this a message is closed; the receiver needs two of them free on the GPU
+MESSAGE_BYTES = 512 << 20  # above this a message is closed; the receiver needs two of them free on the GPU
 BUFFERS = 2
 
 
