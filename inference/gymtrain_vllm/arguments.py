@@ -25,6 +25,9 @@ _CPU_CACHE_GIB = "1"  # of the key-value cache, which vLLM fills with zeros at s
 _PARALLEL = re.compile(r"--(tensor|pipeline)[-_]parallel[-_]size|-[tp]p$|-[tp]p=")  # how many workers
 _SHORTEST = 3  # characters; below, a flag is a short option of its own
 
+# What starts the server here (vllm.entrypoints.openai.api_server, 0.32) would ignore another number.
+_ONE_PROCESS = "each server answers from one process; for more, set spec.inference.replicas"
+
 # Arguments that users may not give, and who depends on them.
 _RESERVED = {
     "--model": "the operator mounts the model of spec.model",
@@ -48,6 +51,8 @@ _RESERVED = {
     "--master-addr": "the pods of a server find each other",
     "--master-port": "the pods of a server find each other",
     "--headless": "the workers of a server on several nodes have it, and no other pod",
+    "--api-server-count": _ONE_PROCESS,
+    "-asc": _ONE_PROCESS,
     "--api-key": "Gym servers and trainer send none; use a NetworkPolicy",
     "--ssl-keyfile": "Gym servers and trainer speak plain HTTP",
     "--root-path": "the Services need the routes at /",

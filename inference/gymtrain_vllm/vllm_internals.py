@@ -276,7 +276,7 @@ def run_workers(arguments: list[str]) -> None:
         raise SystemExit(f"gymtrain: vLLM refuses its arguments: {message}")
 
     args = serve_parser(refuse).parse_args(arguments)
-    args.api_server_count = None  # as a user may want it of the server
+    args.api_server_count = None  # these have none, whatever a release takes for a default
     ServeSubcommand.cmd(args)
 
 

@@ -221,6 +221,8 @@ def test_the_users_arguments_come_last_so_that_they_win() -> None:
         "-r=1",
         "--master-addr=x",
         "--headless",
+        "--api-server-count=4",
+        "-asc=4",
     ],
 )
 def test_what_the_run_depends_on_cannot_be_set(argument: str) -> None:
