@@ -1,6 +1,10 @@
-"""What the operator costs with many runs that train: memory, CPU, requests.
+"""What the operator costs with many runs that train, or that have ended: memory, CPU, requests.
 
     python -m benchmarks.operator_load --runs 300 [--operator OTHER/CHECKOUT/operator]
+    python -m benchmarks.operator_load --ended 10000
+
+With --ended, one run trains to its end, and the others are copies of it with its status, of which an operator learns at
+its start. Of what a run leaves they have nothing: it isn't read (tests/unit/operator).
 
 Needs no cluster: kube-apiserver, etcd and the controllers are real (`dev/run binaries`); the node is that of the tests,
 whose runs train a step a second and answer as trainers and vLLM do. The operator is a process of its own, of this
@@ -8,12 +12,18 @@ checkout or of another one, so that two can be compared.
 """
 
 import argparse
+import asyncio
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import aiohttp
 
 from benchmarks.report import Result, as_table
 from gymtrain_api import labels
@@ -30,6 +40,10 @@ _NAMESPACE = "bench"
 _AT_ONCE = 25  # applied together: all at once would measure the fake node's start
 _AIM_MB = 200
 _MOST_SECONDS = 1800  # for one such part, on a machine with other work
+_ENDED = "ended"
+_COPIES_AT_ONCE = 16
+_QUIET_SECONDS = 5  # in which an operator that has settled asks for next to nothing
+_QUIET_REQUESTS = 5
 
 
 @dataclass(frozen=True)
@@ -44,22 +58,16 @@ class _Reading:
 
 def measure(runs: int, seconds: float, operator: Path, log: Path) -> list[Result]:
     """Starts everything, has `runs` runs train, and looks for `seconds`."""
-    with tempfile.TemporaryDirectory() as folder, ApiServer(Path(folder)) as server:
-        admin = Kubectl(str(server.kubeconfig), _NAMESPACE, binary("kubectl"))
-        admin.run("apply", "--server-side", "-f", str(_CRD))
-        admin.run("create", "namespace", _NAMESPACE)
-        eventually(lambda: admin.run("get", "gymtrainingruns", check=False) is not None, "the CRD is served", 60)
-        server.start_controllers()
-        with FakeNode(server, long_steps=100_000), OperatorProcess(server.kubeconfig, log, source=operator) as process:
-            before = process.resident_mb()
-            settled = _train(admin, runs)
-            first = _read(process)
-            time.sleep(seconds)
-            last = _read(process)
-            oldest = _oldest_step(admin)
-            another = _to_preflight(admin)
-            resident = process.resident_mb()
-            peak = process.peak_mb()
+    with _cluster() as (server, admin), OperatorProcess(server.kubeconfig, log, source=operator) as process:
+        before = process.resident_mb()
+        settled = _train(admin, runs)
+        first = _read(process)
+        time.sleep(seconds)
+        last = _read(process)
+        oldest = _oldest_step(admin)
+        another = _to_preflight(admin)
+        resident = process.resident_mb()
+        peak = process.peak_mb()
     took = last.at - first.at
     name = "operator load"
     return [
@@ -74,6 +82,94 @@ def measure(runs: int, seconds: float, operator: Path, log: Path) -> list[Result
         Result(name, "apply of another run to its preflight pod", another, "s"),
         Result(name, "apply to all runs training", settled, "s"),
     ]
+
+
+def measure_ended(ended: int, seconds: float, operator: Path, log: Path) -> list[Result]:
+    """Looks for `seconds` at an operator with one run that has ended, and then at another one with `ended` of them."""
+    found: list[Result] = []
+    with _cluster() as (server, admin):
+        with OperatorProcess(server.kubeconfig, log, source=operator):
+            admin.apply(played_run(_ENDED))
+            admin.wait_condition(_ENDED, "Complete", _MOST_SECONDS)
+        for number in (1, ended):
+            if number > 1:
+                asyncio.run(_copy(server, admin.get("gymtrainingrun", _ENDED), number - 1))
+            began = time.monotonic()
+            with OperatorProcess(server.kubeconfig, log, source=operator) as process:
+                ready = time.monotonic() - began
+                settled = _settle(process) - began
+                first = _read(process)
+                time.sleep(seconds)
+                last = _read(process)
+                resident, peak = process.resident_mb(), process.peak_mb()
+                another = _to_preflight(admin)
+                admin.run("delete", "gtr", "another", "--timeout=120s", timeout=150)
+            name, took = f"operator, ended runs: {number:,}", last.at - first.at
+            found += [
+                Result(name, "start to ready", ready, "s"),
+                Result(name, "start until nothing more is asked for", settled, "s"),
+                Result(name, "requests until then", first.requests, ""),
+                Result(name, "resident", resident, "MB", aim=_AIM_MB),
+                Result(name, "resident at most", peak, "MB"),
+                Result(name, "share of a core", (last.cpu - first.cpu) / took * 100, "%"),
+                Result(name, "requests to the API server", (last.requests - first.requests) / took, "/s"),
+                Result(name, "of them writes of a status", (last.writes - first.writes) / took, "/s"),
+                Result(name, "apply of another run to its preflight pod", another, "s"),
+            ]
+    return found
+
+
+@contextmanager
+def _cluster() -> Iterator[tuple[ApiServer, Kubectl]]:
+    """An API server with the CRD, controllers and a node, and kubectl for it."""
+    with tempfile.TemporaryDirectory() as folder, ApiServer(Path(folder)) as server:
+        admin = Kubectl(str(server.kubeconfig), _NAMESPACE, binary("kubectl"))
+        admin.run("apply", "--server-side", "-f", str(_CRD))
+        admin.run("create", "namespace", _NAMESPACE)
+        eventually(lambda: admin.run("get", "gymtrainingruns", check=False) is not None, "the CRD is served", 60)
+        server.start_controllers()
+        with FakeNode(server, long_steps=100_000):
+            yield server, admin
+
+
+async def _copy(server: ApiServer, run: dict[str, Any], count: int) -> None:
+    """Makes copies of a run, each with its status."""
+    path = f"/apis/gymtrain.dev/v1alpha1/namespaces/{_NAMESPACE}/gymtrainingruns"
+    kept = {key: run["metadata"][key] for key in ("annotations", "labels", "finalizers") if key in run["metadata"]}
+    headers = {"Authorization": f"Bearer {server.token}"}
+    patch = {"Content-Type": "application/merge-patch+json"}
+    room = asyncio.Semaphore(_COPIES_AT_ONCE)
+    connector = aiohttp.TCPConnector(ssl=server.client_tls(), limit=_COPIES_AT_ONCE)
+
+    async def one(number: int) -> None:
+        name = f"{_ENDED}-{number}"
+        body = {**run, "metadata": {**kept, "name": name}}
+        body.pop("status")
+        async with room:
+            async with session.post(path, json=body):
+                pass
+            async with session.patch(f"{path}/{name}/status", json={"status": run["status"]}, headers=patch):
+                pass
+
+    async with (
+        aiohttp.ClientSession(server.url, headers=headers, connector=connector, raise_for_status=True) as session,
+        asyncio.TaskGroup() as tasks,
+    ):
+        for number in range(count):
+            tasks.create_task(one(number))
+
+
+def _settle(process: OperatorProcess) -> float:
+    """Waits until the operator asks for next to nothing. Returns when it began to."""
+    since, seen = time.monotonic(), _read(process).requests
+    end = since + _MOST_SECONDS
+    while (now := time.monotonic()) - since < _QUIET_SECONDS:
+        if now > end:
+            raise AssertionError(f"the operator still asks for more after {_MOST_SECONDS} s")
+        time.sleep(0.5)
+        if (requests := _read(process).requests) - seen > _QUIET_REQUESTS:
+            since, seen = time.monotonic(), requests
+    return since
 
 
 def _train(admin: Kubectl, runs: int) -> float:
@@ -116,12 +212,16 @@ def _read(process: OperatorProcess) -> _Reading:
 def main() -> int:
     """Prints the table; 1 where the operator is larger than it should be."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.operator_load", description=__doc__)
-    parser.add_argument("--runs", type=int, default=300)
-    parser.add_argument("--seconds", type=float, default=90, help="how long to look once all train (default: 90)")
+    parser.add_argument("--runs", type=int, default=300, help="that train")
+    parser.add_argument("--ended", type=int, help="runs that have ended, instead")
+    parser.add_argument(
+        "--seconds", type=float, default=90, help="how long to look once all have settled (default: 90)"
+    )
     parser.add_argument("--operator", type=Path, default=_ROOT / "operator", help="its folder, api and kube beside it")
     parser.add_argument("--log", type=Path, default=Path(tempfile.gettempdir()) / "operator-load.log")
     options = parser.parse_args()
-    results = measure(options.runs, options.seconds, options.operator.resolve(), options.log)
+    look, number = (measure_ended, options.ended) if options.ended else (measure, options.runs)
+    results = look(number, options.seconds, options.operator.resolve(), options.log)
     print(as_table(results))
     return 0 if all(result.aim is None or result.value <= result.aim for result in results) else 1
 
