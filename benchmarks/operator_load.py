@@ -13,6 +13,7 @@ checkout or of another one, so that two can be compared.
 
 import argparse
 import asyncio
+import json
 import sys
 import tempfile
 import time
@@ -133,17 +134,21 @@ def _cluster() -> Iterator[tuple[ApiServer, Kubectl]]:
 
 
 async def _copy(server: ApiServer, run: dict[str, Any], count: int) -> None:
-    """Makes copies of a run, each with its status."""
+    """Makes copies of a run, each with its status, and with its record but for the name in it."""
     path = f"/apis/gymtrain.dev/v1alpha1/namespaces/{_NAMESPACE}/gymtrainingruns"
-    kept = {key: run["metadata"][key] for key in ("annotations", "labels", "finalizers") if key in run["metadata"]}
+    kept = {key: run["metadata"][key] for key in ("labels", "finalizers") if key in run["metadata"]}
+    written = json.loads(run["metadata"]["annotations"][labels.RECORD])
     headers = {"Authorization": f"Bearer {server.token}"}
     patch = {"Content-Type": "application/merge-patch+json"}
     room = asyncio.Semaphore(_COPIES_AT_ONCE)
     connector = aiohttp.TCPConnector(ssl=server.client_tls(), limit=_COPIES_AT_ONCE)
 
+    def record(name: str) -> str:
+        return json.dumps(written | {"run": name})
+
     async def one(number: int) -> None:
         name = f"{_ENDED}-{number}"
-        body = {**run, "metadata": {**kept, "name": name}}
+        body = {**run, "metadata": {**kept, "annotations": {labels.RECORD: record(name)}, "name": name}}
         body.pop("status")
         async with room:
             async with session.post(path, json=body):
