@@ -55,14 +55,16 @@ def trl(port: int, model: Any) -> Iterator[Subject]:
         transfer.destroy()
 
 
-def nccl(name: str = "nccl", host: str = "127.0.0.1", message_bytes: int = 512 << 20) -> Kind:
-    """Our NCCL, which pauses pods as TRL's does (maxStaleness 0)."""
+def nccl(name: str = "nccl", host: str = "127.0.0.1", message_bytes: int | None = None) -> Kind:
+    """Our NCCL, which pauses pods as TRL's does (maxStaleness 0), messages as runs have them, or of another size."""
 
     @contextmanager
     def kind(port: int, model: Any) -> Iterator[Subject]:
         from gymtrain_trainer.weights import NCCL, WeightSync
+        from gymtrain_trainer.weights.transports.nccl.packing import MESSAGE_BYTES
 
-        transport = NCCL(lambda: iter(model.named_parameters()), dtype="bfloat16", message_bytes=message_bytes)
+        size = message_bytes or MESSAGE_BYTES
+        transport = NCCL(lambda: iter(model.named_parameters()), dtype="bfloat16", message_bytes=size)
         transfer = WeightSync.over(_settings(port, host=host), transport)
         with _ready(transfer):
             yield Subject(name, _protocol(transfer, model), lambda: small_model.change(model))

@@ -81,7 +81,7 @@ class _Bench:
     syncs: int
     memory: float  # share of the GPU for vLLM
     targets: Sequence[str]
-    message_mib: Sequence[int]  # sizes of NCCL's messages to compare
+    message_mib: Sequence[int]  # sizes of NCCL's messages to compare; none: that of runs
     model: Any = None
     case: str = ""
     began: float = 0.0
@@ -179,7 +179,7 @@ def main() -> int:
     parser.add_argument("--one-gpu", action="store_true", help="this process uses vLLM's GPU: httpfull, lora, pods")
     parser.add_argument("--memory", type=float, default=0.4, help="share of the GPU's memory for vLLM")
     parser.add_argument("--all-linear", action="store_true", help="lora: all linear layers, not only q_proj and v_proj")
-    parser.add_argument("--message-mib", type=int, nargs="+", default=[512], help="nccl: sizes of messages to compare")
+    parser.add_argument("--message-mib", type=int, nargs="+", help="nccl: sizes of messages to compare")
     parser.add_argument("--folder", type=Path, help="httpfull: where the trainer stages; /dev/shm otherwise")
     parser.add_argument("--seconds", type=float, default=460.0, help="the most that it takes")
     options = parser.parse_args()
@@ -192,7 +192,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder, ExitStack() as stack:
         staged = stack.enter_context(tempfile.TemporaryDirectory(dir=options.folder)) if options.folder else folder
         bench = _Bench(
-            Path(folder), Path(staged), options.size, options.syncs, options.memory, targets, options.message_mib
+            Path(folder), Path(staged), options.size, options.syncs, options.memory, targets, options.message_mib or ()
         )
         stop = threading.Timer(options.seconds, _out_of_time, [bench, options.seconds])
         stop.daemon = True
@@ -215,10 +215,8 @@ def _nccl(bench: _Bench) -> None:
     with serving(bench.folder, bench.log(), _NCCL, _DUMMY, memory=bench.memory) as port:
         bench.up()
         theirs = _Measured(bench, subjects.trl, port)
-        ours = [
-            _Measured(bench, subjects.nccl(f"nccl_{size}_mib", message_bytes=size << 20), port)
-            for size in bench.message_mib
-        ]
+        kinds = [subjects.nccl(f"nccl_{size}_mib", message_bytes=size << 20) for size in bench.message_mib]
+        ours = [_Measured(bench, kind, port) for kind in kinds or [subjects.nccl()]]
         for one in 2 * [theirs, *ours]:
             one.run(max(1, bench.syncs // 2))
     bench.tell(theirs.results())

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gymtrain_trainer.errors import SettingsError
+from gymtrain_trainer.weights.transports.nccl.packing import MESSAGE_BYTES
 
 HALF, FULL = 2, 4  # bytes of a number in bf16 or fp16, and in float32
 
@@ -130,12 +131,12 @@ class ModelShape:
 
     @property
     def largest_message(self) -> int:
-        """Bytes of the largest message of one NCCL sync in half precision: see weights/transports/nccl/packing.py."""
+        """Bytes of the largest message of one NCCL sync in half precision, by the rule of `packing.messages`."""
         largest = size = 0
         for numbers in self.tensors():
             size += numbers * HALF
             largest = max(largest, size)
-            if size > _MESSAGE_BYTES:
+            if size > MESSAGE_BYTES:
                 size = 0
         return largest
 
@@ -170,9 +171,6 @@ class ModelShape:
             forward=mlp + 2 * width * hidden + (5 * HALF * hidden if self.experts else 0),
             backward=(3 if self.experts else 2) * wide * inner + 2 * wide * rows + 3 * HALF * hidden,
         )
-
-
-_MESSAGE_BYTES = 512 << 20  # above this a message of the NCCL transport is closed
 
 
 def _qwen3(name: str, hidden: int, layers: int, heads: int, inner: int, *, tied: bool = False) -> ModelShape:
