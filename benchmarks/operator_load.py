@@ -24,19 +24,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import aiohttp
-
 from benchmarks.report import Result, as_table
 from gymtrain_api import labels
 from gymtrain_api.times import to_seconds
 from tests.support.apiserver import ApiServer, binary
 from tests.support.fakenode import FakeNode
+from tests.support.install import install_crd
 from tests.support.kubectl import Kubectl, eventually
 from tests.support.operator import OperatorProcess
+from tests.support.rest import Rest
 from tests.support.specs import played_run
 
 _ROOT = Path(__file__).parents[1]
-_CRD = _ROOT / "crds" / "gymtrain.dev_gymtrainingruns.yaml"
 _NAMESPACE = "bench"
 _AT_ONCE = 25  # applied together: all at once would measure the fake node's start
 _AIM_MB = 200
@@ -59,26 +58,21 @@ class _Reading:
 
 def measure(runs: int, seconds: float, operator: Path, log: Path) -> list[Result]:
     """Starts everything, has `runs` runs train, and looks for `seconds`."""
+    name = "operator load"
     with _cluster() as (server, admin), OperatorProcess(server.kubeconfig, log, source=operator) as process:
         before = process.resident_mb()
         settled = _train(admin, runs)
-        first = _read(process)
-        time.sleep(seconds)
-        last = _read(process)
+        load = _load(name, process, seconds)
         oldest = _oldest_step(admin)
         another = _to_preflight(admin)
         resident = process.resident_mb()
         peak = process.peak_mb()
-    took = last.at - first.at
-    name = "operator load"
     return [
         Result(name, "resident, without runs", before, "MB"),
         Result(name, f"resident, {runs} runs that train", resident, "MB", aim=_AIM_MB),
         Result(name, "of it for each run", (resident - before) * 1000 / runs, "KB"),
         Result(name, "resident at most, since the start", peak, "MB"),
-        Result(name, "share of a core", (last.cpu - first.cpu) / took * 100, "%"),
-        Result(name, "requests to the API server", (last.requests - first.requests) / took, "/s"),
-        Result(name, "of them writes of a status", (last.writes - first.writes) / took, "/s"),
+        *load,
         Result(name, "oldest step in a status", oldest, "s"),
         Result(name, "apply of another run to its preflight pod", another, "s"),
         Result(name, "apply to all runs training", settled, "s"),
@@ -95,26 +89,22 @@ def measure_ended(ended: int, seconds: float, operator: Path, log: Path) -> list
         for number in (1, ended):
             if number > 1:
                 asyncio.run(_copy(server, admin.get("gymtrainingrun", _ENDED), number - 1))
-            began = time.monotonic()
+            name, began = f"operator, ended runs: {number:,}", time.monotonic()
             with OperatorProcess(server.kubeconfig, log, source=operator) as process:
                 ready = time.monotonic() - began
                 settled = _settle(process) - began
-                first = _read(process)
-                time.sleep(seconds)
-                last = _read(process)
+                asked = _read(process).requests
+                load = _load(name, process, seconds)
                 resident, peak = process.resident_mb(), process.peak_mb()
                 another = _to_preflight(admin)
                 admin.run("delete", "gtr", "another", "--timeout=120s", timeout=150)
-            name, took = f"operator, ended runs: {number:,}", last.at - first.at
             found += [
                 Result(name, "start to ready", ready, "s"),
                 Result(name, "start until nothing more is asked for", settled, "s"),
-                Result(name, "requests until then", first.requests, ""),
+                Result(name, "requests until then", asked, ""),
                 Result(name, "resident", resident, "MB", aim=_AIM_MB),
                 Result(name, "resident at most", peak, "MB"),
-                Result(name, "share of a core", (last.cpu - first.cpu) / took * 100, "%"),
-                Result(name, "requests to the API server", (last.requests - first.requests) / took, "/s"),
-                Result(name, "of them writes of a status", (last.writes - first.writes) / took, "/s"),
+                *load,
                 Result(name, "apply of another run to its preflight pod", another, "s"),
             ]
     return found
@@ -124,10 +114,9 @@ def measure_ended(ended: int, seconds: float, operator: Path, log: Path) -> list
 def _cluster() -> Iterator[tuple[ApiServer, Kubectl]]:
     """An API server with the CRD, controllers and a node, and kubectl for it."""
     with tempfile.TemporaryDirectory() as folder, ApiServer(Path(folder)) as server:
+        install_crd(server)
         admin = Kubectl(str(server.kubeconfig), _NAMESPACE, binary("kubectl"))
-        admin.run("apply", "--server-side", "-f", str(_CRD))
         admin.run("create", "namespace", _NAMESPACE)
-        eventually(lambda: admin.run("get", "gymtrainingruns", check=False) is not None, "the CRD is served", 60)
         server.start_controllers()
         with FakeNode(server, long_steps=100_000):
             yield server, admin
@@ -137,31 +126,19 @@ async def _copy(server: ApiServer, run: dict[str, Any], count: int) -> None:
     """Makes copies of a run, each with its status, and with its record but for the name in it."""
     path = f"/apis/gymtrain.dev/v1alpha1/namespaces/{_NAMESPACE}/gymtrainingruns"
     kept = {key: run["metadata"][key] for key in ("labels", "finalizers") if key in run["metadata"]}
-    written = json.loads(run["metadata"]["annotations"][labels.RECORD])
-    headers = {"Authorization": f"Bearer {server.token}"}
-    patch = {"Content-Type": "application/merge-patch+json"}
+    record = json.loads(run["metadata"]["annotations"][labels.RECORD])
     room = asyncio.Semaphore(_COPIES_AT_ONCE)
-    connector = aiohttp.TCPConnector(ssl=server.client_tls(), limit=_COPIES_AT_ONCE)
 
-    def record(name: str) -> str:
-        return json.dumps(written | {"run": name})
-
-    async def one(number: int) -> None:
-        name = f"{_ENDED}-{number}"
-        body = {**run, "metadata": {**kept, "annotations": {labels.RECORD: record(name)}, "name": name}}
-        body.pop("status")
+    async def one(name: str) -> None:
+        annotations = {labels.RECORD: json.dumps(record | {"run": name})}
+        body = {**run, "metadata": {**kept, "annotations": annotations, "name": name}}
         async with room:
-            async with session.post(path, json=body):
-                pass
-            async with session.patch(f"{path}/{name}/status", json={"status": run["status"]}, headers=patch):
-                pass
+            await rest.done("POST", path, body, but=(409,))  # made, but the answer was lost
+            await rest.done("PATCH", f"{path}/{name}/status", {"status": run["status"]})
 
-    async with (
-        aiohttp.ClientSession(server.url, headers=headers, connector=connector, raise_for_status=True) as session,
-        asyncio.TaskGroup() as tasks,
-    ):
+    async with Rest.of_server(server) as rest, asyncio.TaskGroup() as tasks:
         for number in range(count):
-            tasks.create_task(one(number))
+            tasks.create_task(one(f"{_ENDED}-{number}"))
 
 
 def _settle(process: OperatorProcess) -> float:
@@ -205,6 +182,19 @@ def _to_preflight(admin: Kubectl) -> float:
     admin.apply(played_run("another"))
     eventually(lambda: admin.list("pods", f"{labels.RUN}=another"), "its preflight pod", 300, every=0.1)
     return time.monotonic() - began
+
+
+def _load(name: str, process: OperatorProcess, seconds: float) -> list[Result]:
+    """What it takes at rest, over so many seconds."""
+    first = _read(process)
+    time.sleep(seconds)
+    last = _read(process)
+    took = last.at - first.at
+    return [
+        Result(name, "share of a core", (last.cpu - first.cpu) / took * 100, "%"),
+        Result(name, "requests to the API server", (last.requests - first.requests) / took, "/s"),
+        Result(name, "of them writes of a status", (last.writes - first.writes) / took, "/s"),
+    ]
 
 
 def _read(process: OperatorProcess) -> _Reading:
