@@ -6,6 +6,7 @@ wait again. A delay is a promise to look again, and the soonest one counts.
 
 import asyncio
 from collections import deque
+from contextvars import Context
 
 from gymtrain_operator import metrics
 
@@ -64,7 +65,8 @@ class RunQueue:
             return
         if old:
             old.cancel()
-        self._timers[key] = loop.call_later(after, self._fire, key)
+        # A timer keeps the context in which it is set, and kopf's has the whole object in it: 40 KB for each run.
+        self._timers[key] = loop.call_later(after, self._fire, key, context=Context())
 
     def _fire(self, key: RunKey) -> None:
         self._timers.pop(key, None)

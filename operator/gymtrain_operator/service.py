@@ -1,6 +1,7 @@
 """The running operator: watches fill cache and queue, workers empty the queue, a resync makes up for lost events."""
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import Sequence
@@ -26,9 +27,12 @@ _FIRST_RETRY_SECONDS = 0.5
 _MAX_RETRY_SECONDS = 60.0
 # Events come in bursts: one look a moment later serves them all.
 _DEBOUNCE_SECONDS = 0.15
-# Runs that ended before this process began, of which there may be thousands, are looked at without haste: their time to
-# live may be over, or the operator before was stopped while it cleared away.
+# Runs that ended before this process began, of which there may be thousands, are looked at without haste. The operator
+# before may have been stopped while it cleared away what ended lately. Of what ended long ago almost surely nothing is
+# left to do, so that ten thousand of them must be no load: one after the other, until its time to live is over.
 _ENDED_SECONDS = 300.0
+_RECENT_SECONDS = 86_400.0
+_ENDED_APART_SECONDS = 1.0
 # A poll of a trainer that swallows packets takes 2 s, and must hold up nobody: there are 25 polls a second at most.
 _POLLS_AT_ONCE = 50
 # Runs of a namespace that was just labelled are waited for by somebody; thousands of ended ones must hold up nobody.
@@ -68,6 +72,7 @@ class Service:
         self._with_kueue = with_kueue
         self._queue = RunQueue()
         self._failures: dict[RunKey, int] = {}
+        self._next_turn = 0.0  # by time.monotonic(): that of the next run that ended long ago
         self._not_before: dict[RunKey, float] = {}  # by time.monotonic(): when the API server wants to be asked again
 
     async def run(self, workers: int, stop: asyncio.Event) -> None:
@@ -93,15 +98,24 @@ class Service:
             for task in tasks[1:]:
                 task.cancel()
 
-    def enqueue(self, key: RunKey, resource_version: str = "", ended_as: str = "") -> None:
-        """Queues a run after an event about it or about what it owns; `ended_as` is the state of one that has ended."""
+    def enqueue(self, key: RunKey, resource_version: str = "", ended: watching.Ended | None = None) -> None:
+        """Queues a run after an event about it or about what it owns; `ended` is the end of one that has ended."""
         if not self._is_ours(key):
             return
-        if ended_as and not self._reconciler.knows(key):
-            self._reconciler.note_ended(key, resource_version, ended_as)
-            self._queue.add(key, after=random.uniform(_DEBOUNCE_SECONDS, _ENDED_SECONDS))  # noqa: S311
+        if ended and not self._reconciler.knows(key):
+            self._reconciler.note_ended(key, resource_version, ended.state)
+            self._queue.add(key, after=self._first_look(ended))
         elif self._reconciler.event(key, resource_version):
             self._queue.add(key, after=_DEBOUNCE_SECONDS)
+
+    def _first_look(self, ended: watching.Ended) -> float:
+        """Returns the seconds until the first look at a run that ended before this process began."""
+        now, turn = time.time(), time.monotonic()
+        lives = math.inf if ended.expires is None else ended.expires - now
+        if ended.at is None or now - ended.at < _RECENT_SECONDS or lives <= 0:
+            return random.uniform(_DEBOUNCE_SECONDS, _ENDED_SECONDS)  # noqa: S311
+        self._next_turn = max(self._next_turn, turn) + _ENDED_APART_SECONDS
+        return min(self._next_turn - turn, max(lives, _DEBOUNCE_SECONDS))
 
     async def _first_watches(self, began: Sequence[asyncio.Event]) -> None:
         """Waits for the watches, but not for one namespace that was deleted, or for a right that is missing."""

@@ -11,6 +11,7 @@ same: look at the run.
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Any
 
@@ -18,14 +19,34 @@ import kopf
 
 from gymtrain_api import kueue, labels
 from gymtrain_api.conditions import ConditionType
+from gymtrain_api.times import to_seconds
 from gymtrain_operator.kinds import CHILD_SELECTOR
 from gymtrain_operator.run_queue import RunKey
 
-type OnEvent = Callable[[RunKey, str, str], None]
-"""Called with the run; its resourceVersion where the event is about the run itself; and the state of a run that has
-ended."""
-
 _WORKLOADS = (kueue.GROUP, kueue.VERSION, kueue.WORKLOADS)
+_ENDS = (ConditionType.COMPLETE, ConditionType.FAILED)
+_TIME_TO_LIVE = "ttlSecondsAfterFinished"
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What the object of a run says about its end. Times in seconds since the epoch; None where it says nothing that
+    can be read.
+
+    Attributes:
+        state: one word, as status.state.
+        at: when it ended, or when the status said so first.
+        expires: when its time to live is over.
+    """
+
+    state: str
+    at: float | None = None
+    expires: float | None = None
+
+
+type OnEvent = Callable[[RunKey, str, Ended | None], None]
+"""Called with the run; its resourceVersion where the event is about the run itself; and the end of one that has
+ended."""
 
 
 async def watch(on_event: OnEvent, namespaces: Sequence[str], stop: asyncio.Event, *, with_kueue: bool = False) -> None:
@@ -55,24 +76,44 @@ def _registry(on_event: OnEvent, *, with_kueue: bool) -> kopf.OperatorRegistry:
         return kopf.login_with_service_account(**arguments) or kopf.login_with_kubeconfig(**arguments)
 
     @kopf.on.event(labels.GROUP, labels.VERSION, labels.PLURAL, registry=handlers)
-    async def run_changed(*, meta: Any, status: Any, **_: Any) -> None:
-        on_event((meta["namespace"], meta["name"]), meta.get("resourceVersion", ""), ended_as(meta, status))
+    async def run_changed(*, meta: Any, spec: Any, status: Any, **_: Any) -> None:
+        on_event((meta["namespace"], meta["name"]), meta.get("resourceVersion", ""), end_of(meta, spec, status))
 
     if with_kueue:
 
         @kopf.on.event(*_WORKLOADS, registry=handlers)
         async def workload_changed(*, meta: Any, **_: Any) -> None:
-            on_event((meta["namespace"], meta["labels"][labels.RUN]), "", "")
+            on_event((meta["namespace"], meta["labels"][labels.RUN]), "", None)
 
     return handlers
 
 
-def ended_as(meta: Mapping[str, Any], status: Mapping[str, Any]) -> str:
-    """Returns the state of a run that ended with the spec that it has now; empty while it runs."""
+def end_of(meta: Mapping[str, Any], spec: Mapping[str, Any], status: Mapping[str, Any]) -> Ended | None:
+    """Returns the end of a run that ended with the spec that it has now; None while it runs."""
     if status.get("observedGeneration") != meta.get("generation") or meta.get("deletionTimestamp"):
-        return ""
-    true = {one.get("type") for one in status.get("conditions") or [] if one.get("status") == "True"}
-    return str(status.get("state", "")) if true & {ConditionType.COMPLETE, ConditionType.FAILED} else ""
+        return None
+    conditions = status.get("conditions") or []
+    told = [one.get("lastTransitionTime") for one in conditions if one.get("type") in _ENDS and _is_true(one)]
+    state = str(status.get("state", ""))
+    if not told or not state:
+        return None
+    # As `seconds_to_live` has it, but of objects that nobody checked.
+    times = [time for text in (status.get("completionTime"), *told) if (time := to_seconds(text)) is not None]
+    at = max(times, default=None)
+    ttl = _time_to_live(spec, status)
+    return Ended(state, at, None if at is None or ttl is None else at + ttl)
+
+
+def _is_true(condition: Mapping[str, Any]) -> bool:
+    return bool(condition.get("status") == "True")
+
+
+def _time_to_live(spec: Mapping[str, Any], status: Mapping[str, Any]) -> int | None:
+    own = spec.get(_TIME_TO_LIVE)
+    if own is None:
+        defaults = status.get("defaults")
+        own = defaults.get(_TIME_TO_LIVE) if isinstance(defaults, Mapping) else None
+    return own if isinstance(own, int) and not isinstance(own, bool) else None
 
 
 class _NoStorage(kopf.DiffBaseStorage):

@@ -1,6 +1,7 @@
 """The running operator: what it looks at, and what keeps it alive."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from itertools import islice
@@ -10,6 +11,7 @@ import aiohttp
 import pytest
 
 from gymtrain_api import labels
+from gymtrain_api.times import to_seconds
 from gymtrain_kube.errors import KubeError, RejectedError, UnreachableError
 from gymtrain_kube.objects import Object
 from gymtrain_operator import health as health_module
@@ -25,7 +27,7 @@ from gymtrain_operator.reconciler import Reconciler
 from gymtrain_operator.run_queue import RunKey
 from gymtrain_operator.selected_namespaces import SelectedNamespaces
 from gymtrain_operator.service import Service
-from gymtrain_operator.watching import ended_as
+from gymtrain_operator.watching import Ended, end_of
 from tests.support.fake_kube_client import FakeKubeClient
 from tests.support.scripted_api import ScriptedApi
 from tests.support.world import DEFAULTS, spec
@@ -154,12 +156,119 @@ async def test_runs_that_ended_before_the_start_wait_for_those_that_go_on(sessio
     for number in range(100):
         ended = cluster.put(kinds.RUN, _ended(f"ended-{number}"))
         meta = ended["metadata"]
-        service.enqueue((meta["namespace"], meta["name"]), meta["resourceVersion"], ended_as(meta, ended["status"]))
-        service.enqueue((meta["namespace"], meta["name"]))  # its Job, which stays
+        key, end = (meta["namespace"], meta["name"]), end_of(meta, ended["spec"], ended["status"])
+        service.enqueue(key, meta["resourceVersion"], end)
+        service.enqueue(key)  # its Job, which stays
     service.enqueue(("ns", "going-on"), "7")
     soon = {key[1] for key, timer in service._queue._timers.items() if timer.when() - loop.time() < 1}
     assert "going-on" in soon
     assert len(soon) <= 10, "a restart looks at all ended runs at once"
+
+
+_DAY_SECONDS = 86_400.0
+
+
+def _waits(service: Service) -> dict[str, float]:
+    """Seconds until each run that waits is looked at, by name."""
+    now = asyncio.get_running_loop().time()
+    return {key[1]: timer.when() - now for key, timer in service._queue._timers.items()}
+
+
+def _tell(service: Service, name: str, ended_ago: float | None, lives: float | None = None) -> None:
+    """A run that ended so many seconds ago, and has so many to live."""
+    now = time.time()
+    at = None if ended_ago is None else now - ended_ago
+    service.enqueue(("ns", name), "7", Ended("Complete", at, None if lives is None else now + lives))
+
+
+async def test_runs_that_ended_long_ago_are_looked_at_one_a_second_in_the_order_in_which_they_come(
+    session: aiohttp.ClientSession,
+) -> None:
+    service, _ = _service(FakeKubeClient(), session)
+    for number in range(1000):
+        _tell(service, str(number), 2 * _DAY_SECONDS)
+    waits = _waits(service)
+    assert [waits[str(number)] for number in range(1000)] == pytest.approx(range(1, 1001), abs=0.5)
+
+
+async def test_the_turns_of_runs_that_ended_long_ago_begin_anew_after_a_pause(session: aiohttp.ClientSession) -> None:
+    service, _ = _service(FakeKubeClient(), session)
+    service._next_turn = time.monotonic() - 3600
+    _tell(service, "late", 2 * _DAY_SECONDS)
+    assert _waits(service)["late"] == pytest.approx(1, abs=0.5)
+
+
+@pytest.mark.parametrize("ended_ago", [60.0, _DAY_SECONDS - 60, None])
+async def test_runs_that_ended_lately_or_nobody_knows_when_do_not_wait_for_turns(
+    session: aiohttp.ClientSession, ended_ago: float | None
+) -> None:
+    service, _ = _service(FakeKubeClient(), session)
+    for number in range(1000):
+        _tell(service, str(number), ended_ago)
+    assert max(_waits(service).values()) <= 300
+
+
+async def test_a_run_whose_time_to_live_ends_before_its_turn_is_looked_at_then(session: aiohttp.ClientSession) -> None:
+    service, _ = _service(FakeKubeClient(), session)
+    for number in range(1000):
+        _tell(service, str(number), 2 * _DAY_SECONDS, lives=10 * _DAY_SECONDS)
+    _tell(service, "short", 2 * _DAY_SECONDS, lives=500)
+    assert _waits(service)["short"] == pytest.approx(500, abs=1)
+
+
+async def test_runs_whose_time_to_live_is_over_are_looked_at_within_five_minutes(
+    session: aiohttp.ClientSession,
+) -> None:
+    service, _ = _service(FakeKubeClient(), session)
+    for number in range(1000):
+        _tell(service, str(number), 2 * _DAY_SECONDS, lives=-1)
+    waits = _waits(service).values()
+    assert max(waits) <= 300
+    assert sum(wait < 10 for wait in waits) < 100, "all at once"
+
+
+async def test_a_change_of_a_run_that_waits_for_its_turn_is_looked_at_soon(session: aiohttp.ClientSession) -> None:
+    service, _ = _service(FakeKubeClient(), session)
+    for number in range(100):
+        _tell(service, str(number), 2 * _DAY_SECONDS)
+    service.enqueue(("ns", "99"), "8", Ended("Complete", time.time() - 2 * _DAY_SECONDS))
+    assert _waits(service)["99"] < 1
+
+
+_BEGINNING = "2027-01-15T08:00:00Z"
+_END = "2027-01-15T09:00:00Z"
+
+
+def _end(**fields: object) -> Ended | None:
+    """The end of a run with these fields, `ttl` in its spec and the others in its status."""
+    run_spec = {"ttlSecondsAfterFinished": fields.pop("ttl")} if "ttl" in fields else {}
+    condition = {"type": "Failed", "status": "True", "lastTransitionTime": _BEGINNING}
+    status = {"observedGeneration": 1, "state": "Failed", "conditions": [condition], **fields}
+    return end_of({"generation": 1}, run_spec, status)
+
+
+def test_a_run_ended_when_it_was_complete_or_when_its_status_said_so_first() -> None:
+    began, ended = to_seconds(_BEGINNING), to_seconds(_END)
+    assert _end() == Ended("Failed", began)
+    assert _end(completionTime=_END) == Ended("Failed", ended)
+    assert _end(completionTime="2027-01-15T07:00:00Z") == Ended("Failed", began)
+
+
+def test_a_run_lives_for_as_long_as_it_says_itself_or_else_as_the_defaults_that_it_was_made_with_say() -> None:
+    at = to_seconds(_BEGINNING)
+    assert at is not None
+    defaults = {"ttlSecondsAfterFinished": 600}
+    assert _end(ttl=0, defaults=defaults) == Ended("Failed", at, at)
+    assert _end(defaults=defaults) == Ended("Failed", at, at + 600)
+
+
+@pytest.mark.parametrize("wrong", ["soon", {}, [], None, -1.5, True])
+def test_an_end_with_values_that_nobody_can_read_is_none_that_is_known(wrong: object) -> None:
+    at = to_seconds(_BEGINNING)
+    condition = {"type": "Failed", "status": "True", "lastTransitionTime": wrong}
+    assert _end(completionTime=wrong, conditions=[condition], ttl=60) == Ended("Failed")
+    assert _end(ttl=wrong) == _end(defaults=wrong) == Ended("Failed", at)
+    assert _end(defaults={"ttlSecondsAfterFinished": wrong}) == Ended("Failed", at)
 
 
 async def test_a_run_whose_deletion_nobody_told_is_forgotten(session: aiohttp.ClientSession) -> None:
