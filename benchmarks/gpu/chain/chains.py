@@ -267,7 +267,8 @@ def _sharding(model: Path) -> dict[str, Any]:
     architecture: str = json.loads((model / "config.json").read_text())["architectures"][0]
     layer = architecture.replace("ForCausalLM", "DecoderLayer")
     sharding = {"fsdp": True, "fsdp_config": {"transformer_layer_cls_to_wrap": [layer]}}
-    return {**sharding, "gradient_checkpointing": True, "save_strategy": "no"}
+    # The weights' decay changes them all at each step, whatever is learned from random answers.
+    return {**sharding, "gradient_checkpointing": True, "save_strategy": "no", "weight_decay": 100.0}
 
 
 def _measured(root: Path, run: RunConfig, log: Path, tails: Tails) -> dict[str, Any]:
