@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from gymtrain_trainer.weights.transports.nccl import packing  # noqa: E402
 from gymtrain_trainer.weights.transports.nccl.packing import Packer, describe, messages  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -66,11 +67,8 @@ class FakeStream:
         self._log.append(f"{self.name} waits for {other.name}")
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_each_buffer_has_a_stream_of_its_own_between_what_comes_before_and_after(
-    monkeypatch: pytest.MonkeyPatch, fails: bool
-) -> None:
-    """What changes the weights next must wait for all of them, and so must what asks whether the sync is done."""
+def streamed(monkeypatch: pytest.MonkeyPatch, *, fails: bool = False) -> list[str]:
+    """What a send of two messages from two buffers queues in which stream, and what waits for what."""
     log: list[str] = []
     main, first, second = (FakeStream(name, log) for name in ("main", "first", "second"))
     current = [main]
@@ -78,8 +76,18 @@ def test_each_buffer_has_a_stream_of_its_own_between_what_comes_before_and_after
     @contextmanager
     def stream(own: FakeStream) -> Iterator[None]:
         current.append(own)
-        yield
-        current.pop()
+        try:
+            yield
+        finally:
+            current.pop()
+
+    def given() -> Iterator[tuple[str, Any]]:
+        for name, tensor in tensors().items():
+            log.append(f"{name} read in {current[-1].name}")
+            yield name, tensor
+
+    def copy(*_: Any) -> None:
+        log.append(f"packed in {current[-1].name}")
 
     def broadcast(_: Any) -> None:
         log.append(f"sent in {current[-1].name}")
@@ -89,11 +97,34 @@ def test_each_buffer_has_a_stream_of_its_own_between_what_comes_before_and_after
     packer = Packer(describe(iter(tensors().items()), None), torch.device("cpu"), 100)
     packer.send(iter(tensors().items()), lambda _: None)
     monkeypatch.setattr(packer, "_streams", [first, second])
-    monkeypatch.setattr("torch.cuda.current_stream", lambda _: main)
+    monkeypatch.setattr("torch.cuda.current_stream", lambda _: current[-1])
     monkeypatch.setattr("torch.cuda.stream", stream)
+    monkeypatch.setattr(packing, "_copy", copy)
     with pytest.raises(ValueError, match="NCCL") if fails else nullcontext():
-        packer.send(iter(tensors().items()), broadcast)
-    before, after = log[:2], log[-2:]
-    assert before == ["first waits for main", "second waits for main"]
-    assert log[2:-2] == ["sent in first", "sent in second"][: 1 if fails else 2]
-    assert sorted(after) == ["main waits for first", "main waits for second"]
+        packer.send(given(), broadcast)
+    return log
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_each_buffer_has_a_stream_of_its_own_between_what_comes_before_and_after(
+    monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """What changes the weights next must wait for all of them, and so must what asks whether the sync is done."""
+    log = [line for line in streamed(monkeypatch, fails=fails) if "read" not in line]
+    in_turn = [
+        [f"{own} waits for main", f"packed in {own}", f"main waits for {own}", f"sent in {own}"]
+        for own in ("first", "second")
+    ]
+    assert log[:-2] == [line for lines in in_turn[: 1 if fails else 2] for line in lines]
+    assert log[-2:] == ["main waits for first", "main waits for second"]
+
+
+def test_tensors_are_read_in_the_stream_that_waits_for_those_before_to_be_packed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Some of what ranks gather at once goes into the next message, and its memory is used again for what they gather
+    next. Read in the buffers' streams, two ranks' Qwen3-8B arrived as other weights: a mean difference of 11."""
+    log = streamed(monkeypatch)
+    assert [line for line in log if "read" in line] == [f"{name} read in main" for name in "abcdef"]
+    between = log[log.index("packed in first") : log.index("c read in main")]
+    assert "main waits for first" in between, "what comes next may overwrite what is being packed"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -88,15 +88,39 @@ class Packer:
         """
         if not self._buffers:
             self._make_buffers()
-        with ExitStack() as joined:
-            for own in self._streams:
-                joined.enter_context(_beside(own))
+        try:
             for number, (message, size) in enumerate(self._messages):
                 turn = number % len(self._buffers)
+                self._pack(message, self._places[number], turn, stream)
                 with self._queued(turn):
-                    _copy(message, self._places[number], _values(message, stream))
                     broadcast(self._buffers[turn][:size])
+        finally:
+            for own in self._streams:
+                _current(own).wait_stream(own)
         _check_end(stream)
+
+    def _pack(
+        self,
+        message: Sequence[TensorInfo],
+        places: Sequence[torch.Tensor],
+        turn: int,
+        stream: Iterator[tuple[str, torch.Tensor]],
+    ) -> None:
+        # Read in the current stream, never in a buffer's: of what the ranks of a sharded model gather at once, some may
+        # go into the next message, and its memory is used again for what they gather next.
+        values = _values(message, stream)
+        with self._beside(turn):
+            _copy(message, places, values)
+
+    @contextmanager
+    def _beside(self, turn: int) -> Iterator[None]:
+        """What is queued within comes after what the current stream has, and before what it gets later."""
+        if self._streams:
+            self._streams[turn].wait_stream(_current(self._streams[turn]))
+        with self._queued(turn):
+            yield
+        if self._streams:
+            _current(self._streams[turn]).wait_stream(self._streams[turn])
 
     def _queued(self, turn: int) -> AbstractContextManager[object]:
         import torch
@@ -136,17 +160,10 @@ class Packer:
             self._streams = [torch.cuda.Stream(self._device) for _ in range(count)]
 
 
-@contextmanager
-def _beside(own: torch.cuda.Stream) -> Iterator[None]:
-    """What is queued in `own` within comes after what the current stream has, and before what it gets later."""
+def _current(beside: torch.cuda.Stream) -> torch.cuda.Stream:
     import torch
 
-    current = torch.cuda.current_stream(own.device)
-    own.wait_stream(current)
-    try:
-        yield
-    finally:
-        current.wait_stream(own)
+    return torch.cuda.current_stream(beside.device)
 
 
 def _values(message: Sequence[TensorInfo], stream: Iterator[tuple[str, torch.Tensor]]) -> list[torch.Tensor]:
