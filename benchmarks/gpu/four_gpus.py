@@ -33,6 +33,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu.random_model import RANDOM_PARITY
 from benchmarks.gpu.training_steps import PEAK, operations_per_token
 from benchmarks.shapes import QWEN3_8B
 from gymtrain_trainer.sizing.shapes import shape_of
@@ -111,6 +112,7 @@ def run_of(case: Case, vllm: Sequence[str] = (), *, shared_ipc: bool = False) ->
 
 
 def _make_large(spec: dict[str, Any], case: Case) -> None:
+    spec["weightSync"]["parityThreshold"] = RANDOM_PARITY
     spec["model"] = {"source": f"pvc://{_CLAIM}/model", "dtype": "bfloat16"}
     if case.transport == "LoRAFilesystem":
         spec["model"]["lora"] = {"r": 16, "lora_alpha": 32, "target_modules": "all-linear"}
@@ -199,7 +201,9 @@ def measure(kubectl: Kubectl, case: Case, run: dict[str, Any], out: Path) -> dic
     found: dict[str, Any] = {}
     try:
         with _sampling(kubectl, name, memory):
-            eventually(lambda: step(kubectl, name) >= 1 or _restarted(kubectl, name), "a step is done", _FIRST_STEP)
+            eventually(lambda: step(kubectl, name) >= 1 or _ended(kubectl, name), "a step is done", _FIRST_STEP)
+            if failed := _failed(kubectl, name):
+                raise RuntimeError(f"the run failed before the first step: {failed}")
             if ended := _restarted(kubectl, name):
                 raise RuntimeError(f"vLLM ended before the first step:\n{ended}")
             found["first_step_s"] = round(time.monotonic() - began, 1)
@@ -224,6 +228,16 @@ def measure(kubectl: Kubectl, case: Case, run: dict[str, Any], out: Path) -> dic
         with contextlib.suppress(AssertionError):
             eventually(lambda: not kubectl.pods(name), "its pods are gone", 60)
     return found
+
+
+def _ended(kubectl: Kubectl, run: str) -> bool:
+    return bool(_failed(kubectl, run) or _restarted(kubectl, run))
+
+
+def _failed(kubectl: Kubectl, run: str) -> str:
+    """Why, where the run has failed."""
+    condition = kubectl.condition(run, "Failed")
+    return str(condition.get("message")) if condition.get("status") == "True" else ""
 
 
 def _restarted(kubectl: Kubectl, run: str) -> str:

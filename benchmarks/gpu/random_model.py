@@ -11,6 +11,8 @@ from pathlib import Path
 
 from benchmarks.shapes import QWEN3_8B
 
+RANDOM_PARITY = "0.5"  # spec.weightSync.parityThreshold: rounding alone makes 0.1 to 0.3, other weights 6 and more
+
 
 def make(folder: Path, tokenizer: Path) -> None:
     """Writes it. What the tokenizer doesn't know is sampled by chance only."""

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.gpu.chain.task import ANSWER_TOKENS, GENERATIONS, Slow, Tails, rows, slow_shares
+from benchmarks.gpu.random_model import RANDOM_PARITY
 from benchmarks.processes import ended_after
 from dev.gpu.vllm_server import NO_MULTICAST, START_SECONDS, free_port, serving, wait_until_up
 from gymtrain_api.spec import CorrectionMode
@@ -242,7 +243,7 @@ def _prepare(root: Path, chain: Chain, ports: Mapping[str, int]) -> RunConfig:
             "correction": {"mode": chain.correction},
         },
         "gateway": {"maxInFlight": 1024},
-        "weightSync": {"transport": "HTTPFull" if chain.one_gpu else chain.transport},
+        "weightSync": {"transport": "HTTPFull" if chain.one_gpu else chain.transport, **_parity(chain)},
     }
     run = RunConfig.model_validate(
         {
@@ -260,6 +261,11 @@ def _prepare(root: Path, chain: Chain, ports: Mapping[str, int]) -> RunConfig:
     )
     (root / "run.json").write_text(run.model_dump_json(by_alias=True))
     return run
+
+
+def _parity(chain: Chain) -> dict[str, str]:
+    """Models that are trained on several GPUs here have random weights."""
+    return {"parityThreshold": RANDOM_PARITY} if chain.ranks > 1 else {}
 
 
 def _sharding(model: Path) -> dict[str, Any]:
