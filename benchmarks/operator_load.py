@@ -17,7 +17,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -162,7 +162,12 @@ def _until_known(process: OperatorProcess, runs: int) -> float:
 
 
 def _known(process: OperatorProcess) -> float:
-    return sum(v for k, v in process.metrics().items() if k.startswith("gymtrain_operator_runs{"))
+    return _total(process.metrics(), "gymtrain_operator_runs")
+
+
+def _total(metrics: Mapping[str, float], name: str) -> float:
+    """Of all labels."""
+    return sum(value for key, value in metrics.items() if key.startswith(f"{name}{{"))
 
 
 def _train(admin: Kubectl, runs: int) -> float:
@@ -210,7 +215,7 @@ def _load(name: str, process: OperatorProcess, seconds: float) -> list[Result]:
 
 def _read(process: OperatorProcess) -> _Reading:
     metrics = process.metrics()
-    requests = sum(v for k, v in metrics.items() if k.startswith("gymtrain_operator_api_requests_total{"))
+    requests = _total(metrics, "gymtrain_operator_api_requests_total")
     writes = metrics["gymtrain_operator_status_writes_total"]
     return _Reading(time.monotonic(), metrics["process_cpu_seconds_total"], requests, writes)
 

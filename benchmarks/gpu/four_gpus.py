@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.random_model import RANDOM_PARITY
+from benchmarks.gpu.random_model import CHANGING, RANDOM_PARITY
 from benchmarks.gpu.training_steps import PEAK, operations_per_token
 from benchmarks.shapes import QWEN3_8B
 from gymtrain_trainer.sizing.shapes import shape_of
@@ -123,8 +123,7 @@ def _make_large(spec: dict[str, Any], case: Case) -> None:
     trainer = spec["trainer"]
     trainer["checkpoint"] = {"size": "300Gi", "retain": "Delete"}
     trainer.pop("records")
-    # The weights' decay changes them all at each step, whatever is learned from random answers.
-    changing = {} if case.transport == "LoRAFilesystem" else {"weight_decay": 100.0}
+    changing = {} if case.transport == "LoRAFilesystem" else CHANGING
     config = trainer["config"]
     config.pop("save_steps")
     config |= {"max_completion_length": _ANSWER, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 4}
@@ -202,10 +201,8 @@ def measure(kubectl: Kubectl, case: Case, run: dict[str, Any], out: Path) -> dic
     try:
         with _sampling(kubectl, name, memory):
             eventually(lambda: step(kubectl, name) >= 1 or _ended(kubectl, name), "a step is done", _FIRST_STEP)
-            if failed := _failed(kubectl, name):
-                raise RuntimeError(f"the run failed before the first step: {failed}")
-            if ended := _restarted(kubectl, name):
-                raise RuntimeError(f"vLLM ended before the first step:\n{ended}")
+            if ended := _ended(kubectl, name):
+                raise RuntimeError(f"ended before the first step: {ended}")
             found["first_step_s"] = round(time.monotonic() - began, 1)
             if case.killed:
                 found |= _kill(kubectl, name, case.config["save_steps"])
@@ -230,14 +227,10 @@ def measure(kubectl: Kubectl, case: Case, run: dict[str, Any], out: Path) -> dic
     return found
 
 
-def _ended(kubectl: Kubectl, run: str) -> bool:
-    return bool(_failed(kubectl, run) or _restarted(kubectl, run))
-
-
-def _failed(kubectl: Kubectl, run: str) -> str:
-    """Why, where the run has failed."""
+def _ended(kubectl: Kubectl, run: str) -> str:
+    """Why, where the run has failed, or a vLLM of it has ended."""
     condition = kubectl.condition(run, "Failed")
-    return str(condition.get("message")) if condition.get("status") == "True" else ""
+    return str(condition.get("message")) if condition.get("status") == "True" else _restarted(kubectl, run)
 
 
 def _restarted(kubectl: Kubectl, run: str) -> str:

@@ -11,7 +11,10 @@ from pathlib import Path
 
 from benchmarks.shapes import QWEN3_8B
 
-RANDOM_PARITY = "0.5"  # spec.weightSync.parityThreshold: rounding alone makes 0.1 to 0.3, other weights 6 and more
+# Of runs with such a model: what the trainer's config gets, so that all weights change at each step, whatever is
+# learned from random answers; and spec.weightSync.parityThreshold.
+CHANGING = {"weight_decay": 100.0}
+RANDOM_PARITY = "0.5"  # rounding alone makes 0.1 to 0.3, other weights 6 and more
 
 
 def make(folder: Path, tokenizer: Path) -> None:

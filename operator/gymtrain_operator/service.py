@@ -115,7 +115,7 @@ class Service:
         if ended.at is None or now - ended.at < _RECENT_SECONDS or lives <= 0:
             return random.uniform(_DEBOUNCE_SECONDS, _ENDED_SECONDS)  # noqa: S311
         self._next_turn = max(self._next_turn, turn) + _ENDED_APART_SECONDS
-        return min(self._next_turn - turn, max(lives, _DEBOUNCE_SECONDS))
+        return min(self._next_turn - turn, lives)
 
     async def _first_watches(self, began: Sequence[asyncio.Event]) -> None:
         """Waits for the watches, but not for one namespace that was deleted, or for a right that is missing."""

@@ -18,13 +18,11 @@ from typing import Any
 import kopf
 
 from gymtrain_api import kueue, labels
-from gymtrain_api.conditions import ConditionType
-from gymtrain_api.times import to_seconds
 from gymtrain_operator.kinds import CHILD_SELECTOR
+from gymtrain_operator.reconcile.lifecycle import ENDS, ended_at
 from gymtrain_operator.run_queue import RunKey
 
 _WORKLOADS = (kueue.GROUP, kueue.VERSION, kueue.WORKLOADS)
-_ENDS = (ConditionType.COMPLETE, ConditionType.FAILED)
 _TIME_TO_LIVE = "ttlSecondsAfterFinished"
 
 
@@ -93,14 +91,12 @@ def end_of(meta: Mapping[str, Any], spec: Mapping[str, Any], status: Mapping[str
     if status.get("observedGeneration") != meta.get("generation") or meta.get("deletionTimestamp"):
         return None
     conditions = status.get("conditions") or []
-    told = [one.get("lastTransitionTime") for one in conditions if one.get("type") in _ENDS and _is_true(one)]
+    told = [one.get("lastTransitionTime") for one in conditions if one.get("type") in ENDS and _is_true(one)]
     state = str(status.get("state", ""))
     if not told or not state:
         return None
     # As `seconds_to_live` has it, but of objects that nobody checked.
-    times = [time for text in (status.get("completionTime"), *told) if (time := to_seconds(text)) is not None]
-    at = max(times, default=None)
-    ttl = _time_to_live(spec, status)
+    at, ttl = ended_at((status.get("completionTime"), *told)), _time_to_live(spec, status)
     return Ended(state, at, None if at is None or ttl is None else at + ttl)
 
 

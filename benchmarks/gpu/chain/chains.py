@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.gpu.chain.task import ANSWER_TOKENS, GENERATIONS, Slow, Tails, rows, slow_shares
-from benchmarks.gpu.random_model import RANDOM_PARITY
+from benchmarks.gpu.random_model import CHANGING, RANDOM_PARITY
 from benchmarks.processes import ended_after
 from dev.gpu.vllm_server import NO_MULTICAST, START_SECONDS, free_port, serving, wait_until_up
 from gymtrain_api.spec import CorrectionMode
@@ -273,8 +273,7 @@ def _sharding(model: Path) -> dict[str, Any]:
     architecture: str = json.loads((model / "config.json").read_text())["architectures"][0]
     layer = architecture.replace("ForCausalLM", "DecoderLayer")
     sharding = {"fsdp": True, "fsdp_config": {"transformer_layer_cls_to_wrap": [layer]}}
-    # The weights' decay changes them all at each step, whatever is learned from random answers.
-    return {**sharding, "gradient_checkpointing": True, "save_strategy": "no", "weight_decay": 100.0}
+    return {**sharding, "gradient_checkpointing": True, "save_strategy": "no", **CHANGING}
 
 
 def _measured(root: Path, run: RunConfig, log: Path, tails: Tails) -> dict[str, Any]:

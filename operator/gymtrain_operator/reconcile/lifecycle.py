@@ -1,5 +1,6 @@
 """The life of a run around its training: suspension, deadlines, the end, and what comes after it."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from gymtrain_api import agent_sandbox, labels, leader_worker_set
@@ -122,9 +123,14 @@ def seconds_to_live(seen: Observation, before: GymTrainingRunStatus) -> float | 
     They count from its end, or from when the status said so first: who restores an ended run wants to have it.
     """
     told = [c.last_transition_time for c in before.conditions if c.type in ENDS and c.status == "True"]
-    times = [time for text in (before.completion_time, *told) if (time := to_seconds(text)) is not None]
+    ended = ended_at((before.completion_time, *told))
     ttl = time_to_live(seen.run.spec, before.defaults) if seen.run.spec else None
-    return None if ttl is None or not times else ttl - (seen.now - max(times))
+    return None if ttl is None or ended is None else ttl - (seen.now - ended)
+
+
+def ended_at(told: Iterable[object]) -> float | None:
+    """Returns when a run ended, of the texts that tell its end: the last of those that are times; None without any."""
+    return max((time for text in told if (time := to_seconds(text)) is not None), default=None)
 
 
 def time_to_live(spec: GymTrainingRunSpec, defaults: AppliedDefaults | None) -> int | None:
