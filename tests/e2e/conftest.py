@@ -48,7 +48,7 @@ def operator(kubeconfig: str) -> Kubectl:
     """The operator, installed as a user would; returns kubectl in its namespace."""
     with Path(kubeconfig).open() as one_at_a_time:  # helm refuses a second upgrade beside its own
         fcntl.flock(one_at_a_time, fcntl.LOCK_EX)
-        subprocess.run(["dev/install.sh"], check=True, timeout=300, env={**os.environ, "KUBECONFIG": kubeconfig})
+        subprocess.run(["dev/install.sh"], check=True, timeout=400, env={**os.environ, "KUBECONFIG": kubeconfig})
     return Kubectl(kubeconfig, OPERATOR_NAMESPACE, binary("kubectl"))
 
 
