@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.wiring import Finding
 from gymtrain_vllm import vllm_internals
-from gymtrain_vllm.arguments import reserved
+from gymtrain_vllm.arguments import api_servers, reserved
 from gymtrain_vllm.options import Options
 
 _MOST_SEQUENCES = 256  # no more than vLLM puts into a batch by itself
@@ -164,10 +164,12 @@ def refusals(spec: GymTrainingRunSpec, line: Sequence[str], *, has_model: bool) 
     given = spec.inference.args
     parser = vllm_internals.serve_parser(_refuse)
     try:
-        if found := list(_of_file(given, parser, spec.inference.nodes)):
+        if found := list(_of_file(spec, parser)):
             return found
         args = parser.parse_args(list(line))
         vllm_internals.check_serve_arguments(args)
+        if api_servers(given) and (args.api_server_count or 0) < 1:
+            return [_finding(f"--api-server-count is {args.api_server_count}: it must be at least 1", given)]
         engine = AsyncEngineArgs.from_cli_args(args)
     except _RefusedError as error:
         names = [name for name in vllm_internals.parser_options(parser) if name.startswith("--")]
@@ -177,9 +179,10 @@ def refusals(spec: GymTrainingRunSpec, line: Sequence[str], *, has_model: bool) 
     return _of_model(spec, engine) if has_model else _of_workers(spec, engine)
 
 
-def _of_file(given: Sequence[str], parser: argparse.ArgumentParser, nodes: int) -> Iterator[Finding]:
-    """Why the file of --config can't be read, or the reserved arguments in it: vLLM reads them as if they stood on the
-    command line."""
+def _of_file(spec: GymTrainingRunSpec, parser: argparse.ArgumentParser) -> Iterator[Finding]:
+    """Why the file of --config can't be read, or the arguments in it that don't belong there: vLLM reads them as if
+    they stood on the command line, and our launcher doesn't."""
+    given = spec.inference.args
     if _CONFIG not in given[:-1]:
         return
     position = list(given).index(_CONFIG)
@@ -189,8 +192,10 @@ def _of_file(given: Sequence[str], parser: argparse.ArgumentParser, nodes: int) 
     except Exception as error:  # YAML's own, and the file system's
         yield Finding(where=where, message=f"vLLM can't read {name}: {_line(error)}")
         return
-    for _, message in reserved(arguments, nodes):
+    for _, message in reserved(arguments, spec):
         yield Finding(where=where, message=f"{name}: {message}")
+    if api_servers(arguments) and not api_servers(given):
+        yield Finding(where=where, message=f"{name}: the number of API servers belongs into {_ARGS} itself")
 
 
 def _of_parser(message: str, given: Sequence[str], names: Sequence[str]) -> Iterator[Finding]:

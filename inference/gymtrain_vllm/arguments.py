@@ -7,7 +7,7 @@ can replace every default; what the run depends on is refused instead, with the 
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from gymtrain_api.vllm_arguments import parallel_sizes
 from gymtrain_api.wiring import GROUP_RENDEZVOUS_PORT, SERVED_MODEL_NAME
 from gymtrain_vllm.errors import ArgumentsError
 from gymtrain_vllm.listening import any_address
-from gymtrain_vllm.vllm_internals import server_knows
+from gymtrain_vllm.vllm_internals import engine_knows_its_weights, server_knows
 
 PLUGIN = "gymtrain"  # name of our entry point
 _CPU_CACHE_GIB = "1"  # of the key-value cache, which vLLM fills with zeros at start
@@ -25,8 +25,6 @@ _CPU_CACHE_GIB = "1"  # of the key-value cache, which vLLM fills with zeros at s
 _PARALLEL = re.compile(r"--(tensor|pipeline)[-_]parallel[-_]size|-[tp]p$|-[tp]p=")  # how many workers
 _SHORTEST = 3  # characters; below, a flag is a short option of its own
 
-# What starts the server here (vllm.entrypoints.openai.api_server, 0.32) would ignore another number.
-_ONE_PROCESS = "each server answers from one process; for more, set spec.inference.replicas"
 
 # Arguments that users may not give, and who depends on them.
 _RESERVED = {
@@ -51,8 +49,6 @@ _RESERVED = {
     "--master-addr": "the pods of a server find each other",
     "--master-port": "the pods of a server find each other",
     "--headless": "the workers of a server on several nodes have it, and no other pod",
-    "--api-server-count": _ONE_PROCESS,
-    "-asc": _ONE_PROCESS,
     "--api-key": "Gym servers and trainer send none; use a NetworkPolicy",
     "--ssl-keyfile": "Gym servers and trainer speak plain HTTP",
     "--root-path": "the Services need the routes at /",
@@ -68,6 +64,9 @@ _RESERVED_ON_NODES = {
     "-pcp": "the workers on several nodes are tensor and pipeline parallel",
 }
 _ATTACHED = re.compile(r"-[nr]\d")  # -n2, as the parser takes it
+
+_API_SERVERS = ("--api-server-count", "-asc")
+_ONE_API_SERVER = "has one API server process; for more servers, set spec.inference.replicas"
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ def build(
         ArgumentsError: one of `spec.inference.args` is reserved, the adapter is too large for vLLM, or the workers
             aren't as many as the GPUs of all nodes.
     """
-    check(spec.inference.args, spec.inference.nodes)
+    check(spec)
     on_gpu = spec.inference.gpus > 0
     dtype = spec.model.dtype
     if dtype == "auto" and not on_gpu:
@@ -193,31 +192,55 @@ def _weights(spec: GymTrainingRunSpec) -> list[str]:
     ]
 
 
-def check(arguments: Sequence[str], nodes: int = 1) -> None:
+def check(spec: GymTrainingRunSpec) -> None:
     """Refuses reserved arguments in any of the spellings that vLLM's parser takes.
 
     Raises:
         ArgumentsError: names the argument and the reason.
     """
-    for number, message in reserved(arguments, nodes):
+    for number, message in reserved(spec.inference.args, spec):
         raise ArgumentsError(f"spec.inference.args[{number}]: {message}")
 
 
-def reserved(arguments: Sequence[str], nodes: int = 1) -> Iterator[tuple[int, str]]:
-    """The reserved ones among `arguments` of a server on so many nodes: position, and why each can't be set."""
-    names = _RESERVED if nodes == 1 else _RESERVED | _RESERVED_ON_NODES
+def reserved(arguments: Sequence[str], spec: GymTrainingRunSpec) -> Iterator[tuple[int, str]]:
+    """The reserved ones among `arguments` of a run's server: position, and why each can't be set."""
+    names: dict[str, str] = _RESERVED if spec.inference.nodes == 1 else _RESERVED | _RESERVED_ON_NODES
+    if api_servers(arguments) and (reason := _one_api_server(spec)):
+        names = names | dict.fromkeys(_API_SERVERS, reason)
+    for number, name in _named(arguments, names):
+        given = arguments[number].split("=", 1)[0]
+        yield number, f"{given} can't be set: {names[name]}. Remove it."
+
+
+def api_servers(arguments: Sequence[str]) -> bool:
+    """Whether the arguments say how many API server processes the server has."""
+    return any(_named(arguments, _API_SERVERS))
+
+
+def _one_api_server(spec: GymTrainingRunSpec) -> str | None:
+    """Why the server can't have several API server processes; None if it can. What the trainer brings into one of them,
+    all have to know."""
+    if spec.inference.nodes > 1:
+        return f"a server on several nodes {_ONE_API_SERVER}"
+    if takes_adapters(planned(spec)):
+        return f"a server of adapters {_ONE_API_SERVER}"  # vLLM's own rule: each process has a list of adapters
+    if not engine_knows_its_weights():
+        return f"this release of vLLM keeps the version of its weights in the API server, so each {_ONE_API_SERVER}"
+    return None
+
+
+def _named(arguments: Sequence[str], names: Collection[str]) -> Iterator[tuple[int, str]]:
+    """Positions of the arguments that are one of `names`, and which."""
     for number, argument in enumerate(arguments):
         if not argument.startswith("-"):
             continue
-        given = argument.split("=", 1)[0]
-        flag = given.split(".", 1)[0].replace("_", "-")
+        flag = argument.split("=", 1)[0].split(".", 1)[0].replace("_", "-")
         if _ATTACHED.match(flag):
             flag = flag[:2]
         # Abbreviations count: --serv is --served-model-name to the parser.
-        for name, reason in names.items():
-            if flag == name or (len(flag) > _SHORTEST and name.startswith(flag)):
-                yield number, f"{given} can't be set: {reason}. Remove it."
-                break
+        found = (name for name in names if flag == name or (len(flag) > _SHORTEST and name.startswith(flag)))
+        if name := next(found, None):
+            yield number, name
 
 
 def variables(spec: GymTrainingRunSpec, given: Mapping[str, str], scratch: Path) -> dict[str, str]:

@@ -51,7 +51,7 @@ def _of_ours(spec: GymTrainingRunSpec) -> list[Finding]:
     """The arguments that gymtrain itself refuses."""
     findings = [
         Finding(where=f"spec.inference.args[{number}]", message=message)
-        for number, message in arguments.reserved(spec.inference.args, spec.inference.nodes)
+        for number, message in arguments.reserved(spec.inference.args, spec)
     ]
     if findings:
         return findings

@@ -43,7 +43,7 @@ def main() -> None:
     # restart the same again.
     seed, port, member = secrets.randbits(31), environment.port(), None
     try:
-        arguments.check(run.spec.inference.args, run.spec.inference.nodes)
+        arguments.check(run.spec)
         if run.spec.inference.nodes > 1:
             own = pod_group.place()
             nodes = run.spec.inference.nodes
@@ -73,8 +73,11 @@ def main() -> None:
         vllm_internals.run_workers(argv)
         print("gymtrain: a worker of vLLM has ended, so its server can't go on", flush=True)
         sys.exit(server_exit.ExitCode.WORKER_GONE)
-    sys.argv = [vllm_internals.SERVER, *argv]
     server_exit.watch_engine(port)
+    if arguments.api_servers(run.spec.inference.args):
+        vllm_internals.run_api_servers(argv)
+        return
+    sys.argv = [vllm_internals.SERVER, *argv]
     # __main__ stays this module, so that the engine process imports this one and not the whole server.
     runpy.run_module(vllm_internals.SERVER, run_name="__main__")
 

@@ -7,6 +7,9 @@
 | 72 | one of several workers refused a call | `EndsOutOfStep`, around that server's application |
 | 73 | a worker in another pod than the server has ended | the launcher of that pod (`serve.py`) |
 
+A server with several API server processes (--api-server-count) ends with 1 where one of them ended with 72: vLLM ends
+the others, and tells the number in its log.
+
 **The engine is gone.** vLLM's API server is another process than its engine. Once the engine has ended it is to end
 too, but may stay: it waits for requests that nobody answers any more, with a /health that says 503 or with no open
 port. Kubernetes restarts a container as soon as its first process ends, and a server that only fails its liveness probe

@@ -47,6 +47,7 @@ SERVER = "vllm.entrypoints.openai.api_server"
 MODEL_CLASS_NOTES = "modelinfos/*.json"  # below VLLM_CACHE_ROOT
 
 _CLI = "entrypoints/**/cli_args.py"
+_ENGINE = "v1/engine/core.py"
 _VERSION = "_version.py"
 _PARSER_SOURCES = (_VERSION, "engine/arg_utils.py", "utils/argparse_utils.py", _CLI)
 _RELOAD = "vllm.model_executor.model_loader.reload"
@@ -69,6 +70,12 @@ INTERNALS = (
         "vLLM 0.32.0",
         "its text tells whether the server has a flag; one that it lacks ends it, and asking the parser takes 15 s",
         "no vLLM before 0.30, which lacks --enable-scale-out",
+    ),
+    Internal(
+        _ENGINE,
+        "vLLM 0.32.0",
+        "its text tells whether the engine keeps the version of its weights, so that several API servers may ask it",
+        "no vLLM before 0.32",
     ),
     Internal(
         "engine/arg_utils.py",
@@ -99,8 +106,9 @@ INTERNALS = (
     Internal(
         "vllm.entrypoints.cli.serve:ServeSubcommand",
         "vLLM 0.32.0",
-        "its `cmd` runs the workers of another pod's server: the module of the first row can't (--headless), and "
-        "vLLM's command line wants its metadata under the name vllm, which CPU builds don't have",
+        "its `cmd` runs the workers of another pod's server, and a server with several API servers: the module of the "
+        "first row can't (--headless, --api-server-count), and vLLM's command line wants its metadata under the name "
+        "vllm, which CPU builds don't have",
         "`vllm serve`, once a launcher can call it",
     ),
     Internal(
@@ -180,6 +188,15 @@ def server_knows(setting: str) -> bool:
     if package is None:
         return False
     return any(setting in path.read_text(errors="replace") for path in package.glob(_CLI))
+
+
+def engine_knows_its_weights() -> bool:
+    """Whether this vLLM's engine keeps the version of its weights, told by its text. Before, its API server did."""
+    package = _package()
+    try:
+        return package is not None and "def get_weight_version" in (package / _ENGINE).read_text(errors="replace")
+    except OSError:
+        return False
 
 
 def release() -> str | None:
@@ -268,15 +285,30 @@ def check_serve_arguments(args: argparse.Namespace) -> None:
 
 def run_workers(arguments: list[str]) -> None:
     """Runs the workers of this pod for a server in another one (--headless), until one of them ends."""
-    from vllm.entrypoints.cli.serve import ServeSubcommand
+    args = _parsed(arguments)
+    args.api_server_count = None  # these have none, whatever a release takes for a default
+    _serve(args)
 
-    os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")  # as vLLM's own command line has it
 
+def run_api_servers(arguments: list[str]) -> None:
+    """Runs a server with as many API server processes as its arguments say, until one of them or the engine ends."""
+    args = _parsed(arguments)
+    if args.api_server_count is None or args.api_server_count < 1:  # vLLM would start workers without a server
+        raise SystemExit(f"gymtrain: --api-server-count is {args.api_server_count}: it must be at least 1")
+    _serve(args)
+
+
+def _parsed(arguments: list[str]) -> argparse.Namespace:
     def refuse(message: str) -> NoReturn:
         raise SystemExit(f"gymtrain: vLLM refuses its arguments: {message}")
 
-    args = serve_parser(refuse).parse_args(arguments)
-    args.api_server_count = None  # these have none, whatever a release takes for a default
+    return serve_parser(refuse).parse_args(arguments)
+
+
+def _serve(args: argparse.Namespace) -> None:
+    from vllm.entrypoints.cli.serve import ServeSubcommand
+
+    os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")  # as vLLM's own command line has it
     ServeSubcommand.cmd(args)
 
 

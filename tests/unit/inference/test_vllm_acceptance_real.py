@@ -158,3 +158,13 @@ def test_reserved_arguments_do_not_come_in_by_a_file(vllm: Vllm, tmp_path: Path)
     assert f"{file}: --served-model-name can't be set" in finding.message
     file.write_text("max-model-len: 256\n")
     assert vllm.says("--config", str(file)) == []
+
+
+def test_how_many_api_servers_there_are_is_said_by_the_run_itself(vllm: Vllm, tmp_path: Path) -> None:
+    file = tmp_path / "vllm.yaml"
+    file.write_text("api-server-count: 2\n")
+    (finding,) = vllm.says("--config", str(file))
+    assert "the number of API servers belongs into spec.inference.args itself" in finding.message
+    assert vllm.says("--api-server-count=2") == []
+    (finding,) = vllm.says("--api-server-count=0")
+    assert (finding.where, "at least 1" in finding.message) == ("spec.inference.args[0]", True)

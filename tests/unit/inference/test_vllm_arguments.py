@@ -7,7 +7,7 @@ import pytest
 
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_vllm import environment
-from gymtrain_vllm.arguments import Member, build, check, variables
+from gymtrain_vllm.arguments import Member, api_servers, build, check, variables
 from gymtrain_vllm.errors import ArgumentsError
 from tests.support.specs import smallest_run
 
@@ -23,6 +23,17 @@ def spec(*args: str, gpus: int = 0, dtype: str = "auto") -> GymTrainingRunSpec:
 
 def arguments(*args: str, **more: Any) -> list[str]:
     return build(spec(*args, **more), MODEL, 8000)
+
+
+def of_run(**blocks: Any) -> GymTrainingRunSpec:
+    return GymTrainingRunSpec.model_validate(smallest_run(**blocks)["spec"])
+
+
+ADAPTER: dict[str, Any] = {
+    "model": {"source": "hf://Qwen/Qwen3-0.6B", "lora": {"r": 12}},
+    "trainer": {"checkpoint": {"size": "1Gi"}},
+    "rollout": {"maxStaleness": 2},
+}
 
 
 def test_on_a_cpu_the_model_is_float32_and_nothing_is_compiled() -> None:
@@ -129,24 +140,45 @@ def test_stages_on_cpus_are_refused() -> None:
     ],
 )
 def test_what_a_server_on_several_nodes_does_not_support_is_refused_there_alone(argument: str) -> None:
-    check([argument])
+    check(spec(argument))
     with pytest.raises(ArgumentsError, match=r"spec\.inference\.args\[0\]"):
         on_nodes(2, 8, argument)
 
 
+@pytest.fixture
+def knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A vLLM whose engine keeps the version of its weights."""
+    monkeypatch.setattr("gymtrain_vllm.arguments.engine_knows_its_weights", lambda: True)
+
+
+_FOUR_API_SERVERS = ["--api-server-count=4", "--api_server_count", "-asc=4", "--api-s=4"]
+
+
+@pytest.mark.parametrize("argument", _FOUR_API_SERVERS)
+def test_a_server_can_have_several_api_servers(argument: str, knows: None) -> None:
+    assert argument in arguments(argument)
+    assert api_servers([argument])
+
+
+@pytest.mark.parametrize("argument", _FOUR_API_SERVERS)
+def test_not_where_each_of_them_would_know_its_own_version_of_the_weights(argument: str) -> None:
+    with pytest.raises(ArgumentsError, match=r"args\[0\].* keeps the version of its weights in the API server"):
+        check(spec(argument))
+
+
+def test_nor_where_the_server_spans_nodes_or_serves_adapters(knows: None) -> None:
+    with pytest.raises(ArgumentsError, match="a server on several nodes has one API server process"):
+        on_nodes(2, 8, "--api-server-count=2")
+    with pytest.raises(ArgumentsError, match="a server of adapters has one API server process"):
+        check(of_run(**ADAPTER, inference={"args": ["--api-server-count=2"]}))
+
+
+def test_other_arguments_say_nothing_about_api_servers() -> None:
+    assert not api_servers(["--api-key=x", "--max-model-len=2", "api-server-count"])
+
+
 def test_a_type_of_the_users_choice_wins() -> None:
     assert "--dtype=bfloat16" in arguments(dtype="bfloat16")
-
-
-def of_run(**blocks: Any) -> GymTrainingRunSpec:
-    return GymTrainingRunSpec.model_validate(smallest_run(**blocks)["spec"])
-
-
-ADAPTER: dict[str, Any] = {
-    "model": {"source": "hf://Qwen/Qwen3-0.6B", "lora": {"r": 12}},
-    "trainer": {"checkpoint": {"size": "1Gi"}},
-    "rollout": {"maxStaleness": 2},
-}
 
 
 def test_weights_are_pulled_into_a_model_of_random_ones() -> None:
@@ -221,17 +253,15 @@ def test_the_users_arguments_come_last_so_that_they_win() -> None:
         "-r=1",
         "--master-addr=x",
         "--headless",
-        "--api-server-count=4",
-        "-asc=4",
     ],
 )
 def test_what_the_run_depends_on_cannot_be_set(argument: str) -> None:
     with pytest.raises(ArgumentsError, match=r"spec\.inference\.args\[1\]: -\S+ can't be set: .* Remove it\."):
-        check(["--max-model-len=4096", argument])
+        check(spec("--max-model-len=4096", argument))
 
 
 def test_values_that_look_like_reserved_arguments_are_only_values() -> None:
-    check(["--chat-template", "port", "--model-impl=vllm", "--model-loader-extra-config={}"])
+    check(spec("--chat-template", "port", "--model-impl=vllm", "--model-loader-extra-config={}"))
 
 
 def test_every_cache_is_below_the_scratch_folder() -> None:
