@@ -9,10 +9,11 @@ PYTHON = $(shell dev/python.sh)
 RUN = $(UV) run --python "$(PYTHON)" --locked --extra operator --extra cli --extra report --group dev --group site
 # NeMo Gym pins libraries that the rest can't live with, so its tests run in an environment of their own.
 RUN_GYM = UV_PROJECT_ENVIRONMENT=.venv-gym $(UV) run --python "$(PYTHON)" --locked --extra gym --extra gym-swe --group dev
-E2E = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m "e2e and not faults and not large and not gpu_images and not gpu"
+E2E = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m "e2e and not faults and not large and not gpu_images and not gpu and not upgrades"
 GPUS = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m gpu
 GPU_IMAGES = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m gpu_images
 LARGE = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m large
+UPGRADES = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m upgrades
 FAULTS = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m faults
 PARTS_PATH = api:kube:tracing:operator:cli:trainer:report:gateway:broker:gym:inference:conformance
 PYTEST_ARGS ?=
@@ -202,6 +203,10 @@ test-containerd-2: ## All tests of sandboxes on containerd 2, with user namespac
 .PHONY: test-faults
 test-faults: cluster-up images ## Break every part while a run trains, and attack sandboxes: two hours; not part of `make test`
 	$(FAULTS) tests/e2e/faults tests/e2e/sandboxes $(PYTEST_ARGS)
+
+.PHONY: test-upgrades
+test-upgrades: cluster-up images ## Upgrade from the last release and back on the real cluster while runs train, and restore runs from a backup: a quarter of an hour; not part of `make test`
+	$(UPGRADES) tests/e2e/upgrades $(PYTEST_ARGS)
 
 ENVIRONMENTS ?=
 .PHONY: test-environments

@@ -13,7 +13,7 @@ from dev.host import processes
 from dev.host.processes import Daemon
 from dev.images.dockerfiles import Image
 from dev.report import DevError, say, wait_until
-from dev.settings import BASE_IMAGE, BUILD_DAEMON, CGROUP, REPOSITORY, Settings
+from dev.settings import BASE_IMAGE, BUILD_DAEMON, CGROUP, Settings
 from dev.shell import run, run_logged
 from dev.supply.binaries import existing
 
@@ -98,7 +98,7 @@ def build(settings: Settings, image: Image, secrets: Mapping[str, Path]) -> None
         "build",
         "--progress=plain",
         "--frontend=dockerfile.v0",
-        f"--local=context={REPOSITORY}",
+        f"--local=context={image.context}",
         f"--local=dockerfile={image.dockerfile.parent}",
         # Never ask a registry for what is here.
         "--opt=image-resolve-mode=local",
@@ -115,7 +115,7 @@ def build(settings: Settings, image: Image, secrets: Mapping[str, Path]) -> None
         log=log,
         deadline=_DEADLINE,
         what=f"building {image.tag}",
-        fix=f"mend {image.dockerfile.relative_to(REPOSITORY)}, or see dev/README.md, Images",
+        fix=f"mend {image.dockerfile.relative_to(image.context)}, or see dev/README.md, Images",
     )
     size = _size(settings, image)
     say(f"building {image.tag}: {time.monotonic() - started:.1f} s, {size}")

@@ -54,16 +54,19 @@ class Image:
     """Build arguments."""
     by_name_only: bool = False
     """Built only when it is asked for, or needed by one that is."""
+    context: Path = REPOSITORY
+    """The folder that its Dockerfile copies from."""
+    version: str = "dev"
 
     @property
     def reference(self) -> str:
         """Its full name, as Kubernetes and Docker write the short one out."""
-        return f"docker.io/{NAME}/{self.name}:dev"
+        return f"docker.io/{self.tag}"
 
     @property
     def tag(self) -> str:
         """Its short name, as manifests have it."""
-        return f"{NAME}/{self.name}:dev"
+        return f"{NAME}/{self.name}:{self.version}"
 
 
 def discover(*folders: Path) -> list[Image]:

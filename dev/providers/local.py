@@ -46,6 +46,10 @@ class Local:
         images = select(discover(), names)
         if not images:
             raise DevError("there is no images/*/Dockerfile")
+        self.build(images)
+
+    def build(self, images: list[Image]) -> None:
+        """The same with images that are not of this repository's folders."""
         with exclusive(self._settings):
             buildkit.start(self._settings)
         self._build(images)

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.kubectl import PATIENCE, Kubectl, eventually, names
 from tests.support.operator import OperatorProcess
+from tests.support.runs import exported
 from tests.support.specs import played_run
 
 _OWNED = "pods,services,configmaps,persistentvolumeclaims,deployments,replicasets,jobs,networkpolicies"
@@ -121,21 +122,11 @@ def test_a_finished_run_is_deleted_when_its_time_is_over(runs: Kubectl, operator
     eventually(lambda: not runs.list("gtr"), "the run is deleted", PATIENCE)
 
 
-def _exported(kubectl: Kubectl, name: str) -> dict[str, Any]:
-    """The run as a backup keeps it: without what the server adds, and without its status."""
-    run = kubectl.get("gtr", name)
-    meta = run["metadata"]
-    for field in ("uid", "resourceVersion", "creationTimestamp", "generation", "managedFields"):
-        meta.pop(field, None)
-    del run["status"]
-    return run
-
-
 def test_an_ended_run_that_is_restored_from_a_backup_trains_nothing(runs: Kubectl, operator: OperatorProcess) -> None:
     runs.apply(_run("saved"))
     runs.wait_condition("saved", "Complete", 90)
     completed = runs.get("gtr", "saved")["status"]["completionTime"]
-    backup = _exported(runs, "saved")
+    backup = exported(runs, "saved")
     runs.run("delete", "gtr", "saved")
     eventually(lambda: not _children(runs, "saved"), "everything of the run is gone", 60)
 
@@ -162,7 +153,7 @@ def test_a_run_that_is_restored_while_it_trained_goes_on_with_the_next_attempt(
         return dict(json.loads(annotations.get("gymtrain.dev/record", "{}")))
 
     eventually(lambda: record().get("trained"), "that it trained is on record", 90)
-    backup, uid = _exported(runs, "long-saved"), runs.get("gtr", "long-saved")["metadata"]["uid"]
+    backup, uid = exported(runs, "long-saved"), runs.get("gtr", "long-saved")["metadata"]["uid"]
     runs.run("delete", "gtr", "long-saved")
     kept = ["PersistentVolumeClaim/long-saved-checkpoints"]
     eventually(lambda: _children(runs, "long-saved") == kept, "all but the volume is gone", 60)

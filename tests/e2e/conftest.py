@@ -13,6 +13,7 @@ from xdist.remote import Producer  # type: ignore[import-untyped]
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from tests.support.apiserver import binary
+from tests.support.helm import Helm
 from tests.support.kubectl import Kubectl
 
 OPERATOR_NAMESPACE = "gymtrain-system"
@@ -48,8 +49,20 @@ def operator(kubeconfig: str) -> Kubectl:
     """The operator, installed as a user would; returns kubectl in its namespace."""
     with Path(kubeconfig).open() as one_at_a_time:  # helm refuses a second upgrade beside its own
         fcntl.flock(one_at_a_time, fcntl.LOCK_EX)
-        subprocess.run(["dev/install.sh"], check=True, timeout=400, env={**os.environ, "KUBECONFIG": kubeconfig})
+        _install(kubeconfig)
     return Kubectl(kubeconfig, OPERATOR_NAMESPACE, binary("kubectl"))
+
+
+def _install(kubeconfig: str) -> None:
+    subprocess.run(["dev/install.sh"], check=True, timeout=400, env={**os.environ, "KUBECONFIG": kubeconfig})
+
+
+@pytest.fixture
+def main_release(operator: Kubectl, kubeconfig: str) -> Iterator[Helm]:
+    """helm for the cluster's own release, which is installed again afterwards whatever happened: for tests that run
+    beside no other."""
+    yield Helm(kubeconfig, operator.namespace)
+    _install(kubeconfig)
 
 
 @contextmanager

@@ -43,3 +43,12 @@ def example(path: str, name: str) -> dict[str, Any]:
     documents = yaml.safe_load_all(published((EXAMPLES / path).read_text()))
     run: dict[str, Any] = next(d for d in documents if d["kind"] == "GymTrainingRun")
     return run | {"metadata": {"name": name}}
+
+
+def exported(kubectl: Kubectl, name: str) -> dict[str, Any]:
+    """The run as a backup keeps it: without what the server adds, and without its status."""
+    run = kubectl.get("gymtrainingrun", name)
+    for field in ("uid", "resourceVersion", "creationTimestamp", "generation", "managedFields"):
+        run["metadata"].pop(field, None)
+    del run["status"]
+    return run

@@ -1,45 +1,22 @@
 """The chart on the real cluster: install, upgrade, uninstall."""
 
 import json
-import os
-import subprocess
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.apiserver import binary
-from tests.support.images import REGISTRY, TAG
+from tests.support.helm import Helm
 from tests.support.kubectl import Kubectl, eventually, names
 from tests.support.specs import smallest_run
 
-_ROOT = Path(__file__).parents[3]
-_CHART = str(_ROOT / "charts" / "gymtrain")
 _CRD = "gymtrainingruns.gymtrain.dev"
 _KINDS = "deployments,pods,services,serviceaccounts,roles,rolebindings"
 
 
-class _Helm:
-    def __init__(self, kubeconfig: str, namespace: str) -> None:
-        self._base = [binary("helm"), "--kubeconfig", kubeconfig, "--namespace", namespace]
-
-    def run(self, *arguments: str) -> str:
-        done = subprocess.run([*self._base, *arguments], capture_output=True, text=True, timeout=240, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def upgrade(self, release: str, *values: str) -> str:
-        """`helm upgrade --install`, and the operator is ready."""
-        images = (f"imageRegistry={REGISTRY}", f"image.tag={TAG}", f"images.tag={TAG}")
-        sets = [argument for value in (*images, *values) for argument in ("--set", value)]
-        return self.run("upgrade", "--install", release, _CHART, *sets, "--wait", "--timeout", "180s")
-
-
 @pytest.fixture
-def helm(kubeconfig: str, kubectl: Kubectl) -> _Helm:
+def helm(kubeconfig: str, kubectl: Kubectl) -> Helm:
     """helm in the test's namespace, which enforces the restricted Pod Security Standard."""
-    return _Helm(kubeconfig, kubectl.namespace)
+    return Helm(kubeconfig, kubectl.namespace)
 
 
 def _own(kubectl: Kubectl) -> list[str]:
@@ -54,7 +31,7 @@ def _arguments(kubectl: Kubectl) -> list[str]:
 
 
 def test_a_release_for_one_namespace_installs_upgrades_and_goes(
-    operator: Kubectl, kubectl: Kubectl, helm: _Helm
+    operator: Kubectl, kubectl: Kubectl, helm: Helm
 ) -> None:
     """Beside the cluster's own operator, so without the CRD; in a namespace with restricted Pod Security."""
     values = ("crds.install=false", f"watchNamespaces={{{kubectl.namespace}}}", "rbac.aggregateToUserRoles=false")
@@ -83,18 +60,11 @@ def test_the_operators_token_is_mounted_for_the_operator_only(operator: Kubectl)
     assert pod["spec"]["automountServiceAccountToken"] is True
 
 
-@pytest.fixture
-def main_release(operator: Kubectl, kubeconfig: str) -> Iterator[_Helm]:
-    """The cluster's own release, installed again afterwards whatever happened."""
-    yield _Helm(kubeconfig, operator.namespace)
-    subprocess.run([_ROOT / "dev/install.sh"], check=True, timeout=300, env={**os.environ, "KUBECONFIG": kubeconfig})
-
-
 def _suspended_run() -> dict[str, Any]:
     return smallest_run("survivor", suspend=True)
 
 
-def test_uninstalling_keeps_the_crd_and_the_runs(main_release: _Helm, operator: Kubectl, kubectl: Kubectl) -> None:
+def test_uninstalling_keeps_the_crd_and_the_runs(main_release: Helm, operator: Kubectl, kubectl: Kubectl) -> None:
     kubectl.apply(_suspended_run())
     main_release.run("uninstall", "gymtrain", "--wait")
     eventually(lambda: not operator.list("pods"), "the operator is gone", 60)
@@ -108,7 +78,7 @@ def test_uninstalling_keeps_the_crd_and_the_runs(main_release: _Helm, operator: 
     kubectl.wait_condition("survivor", "Suspended", 60)
 
 
-def test_an_upgrade_updates_the_crd(main_release: _Helm, operator: Kubectl, kubectl: Kubectl) -> None:
+def test_an_upgrade_updates_the_crd(main_release: Helm, operator: Kubectl, kubectl: Kubectl) -> None:
     patch = [{"op": "remove", "path": "/spec/names/shortNames"}]
     kubectl.run("patch", "crd", _CRD, "--type=json", "-p", json.dumps(patch))
     main_release.upgrade("gymtrain", "log.format=console")
