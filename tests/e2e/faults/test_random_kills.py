@@ -1,12 +1,13 @@
 """A trainer that is killed again and again: the final weights come from the groups that they come from undisturbed.
 
-Takes about an hour, and is part of `make test-faults`. GYMTRAIN_KILLS sets how often it is killed: 4 take 12 minutes.
+Takes some 40 minutes, and is part of `make test-faults`. GYMTRAIN_KILLS sets how often it is killed: 4 take 12 minutes.
 """
 
 import json
 import os
 import random
 import time
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -31,6 +32,33 @@ with (run / "rewards.csv").open() as file:
     steps = [int(row["step"]) for row in csv.DictReader(file)]
 print("\\n" + json.dumps({"groups": sorted(group for _, group in trained), "steps": steps}))
 """
+
+_AT_ONCE = """
+from gymtrain_operator.reconcile import attempts
+
+assert attempts.MAX_BACKOFF_SECONDS
+attempts.MAX_BACKOFF_SECONDS = 2
+"""
+
+
+@pytest.fixture
+def retries_at_once(operator: Kubectl) -> Iterator[None]:
+    """The operator begins the next attempt after 2 s. After the fifth it would wait for 5 minutes each time."""
+    deployment, mount = "deployment/gymtrain-operator", {"name": "at-once", "mountPath": "/at-once"}
+    container = {
+        "name": "operator",
+        "env": [{"name": "PYTHONPATH", "value": f"{mount['mountPath']}:/opt/gymtrain"}],
+        "volumeMounts": [mount],
+    }
+    spec = {"containers": [container], "volumes": [{"name": mount["name"], "configMap": {"name": mount["name"]}}]}
+    code = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": mount["name"]}}
+    operator.apply(code | {"data": {"sitecustomize.py": _AT_ONCE}})
+    operator.run("patch", deployment, "--patch", json.dumps({"spec": {"template": {"spec": spec}}}))
+    operator.run("rollout", "status", deployment, "--timeout=180s", timeout=200)
+    yield
+    operator.run("rollout", "undo", deployment)
+    operator.run("rollout", "status", deployment, "--timeout=180s", timeout=200)
+    operator.run("delete", "configmap", mount["name"])
 
 
 def _run(name: str) -> dict[str, Any]:
@@ -58,7 +86,7 @@ def _runs(kubectl: Kubectl, run: str, attempt: int) -> bool:
 
 
 def test_a_trainer_killed_at_random_moments_trains_on_the_groups_of_an_undisturbed_run(
-    operator: Kubectl, kubectl: Kubectl
+    retries_at_once: None, kubectl: Kubectl
 ) -> None:
     kubectl.apply(_run("undisturbed"))
     kubectl.wait_condition("undisturbed", "Complete", 30 * MINUTES)
