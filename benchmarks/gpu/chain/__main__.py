@@ -43,6 +43,7 @@ def main() -> int:
     parser.add_argument(
         "--cache-gib", type=float, help="vLLM's key-value cache; name it where something else runs on its GPU"
     )
+    parser.add_argument("--api-servers", type=int, default=1, help="processes of vLLM (0.32) that answer calls")
     parser.add_argument(
         "--seconds", type=float, default=210.0, help="the most that one run takes, vLLM's start included"
     )
@@ -68,7 +69,9 @@ def main() -> int:
 
 
 def _chain(options: argparse.Namespace, side: Side, slow: Slow, seed: int) -> Chain:
-    same: dict[str, Any] = {name: getattr(options, name) for name in ("model", "steps", "batch", "seconds")}
+    same: dict[str, Any] = {
+        name: getattr(options, name) for name in ("model", "steps", "batch", "seconds", "api_servers")
+    }
     cache = None if options.cache_gib is None else int(options.cache_gib * 2**30)
     same |= {"side": side, "slow": slow, "seed": seed, "cache_bytes": cache}
     if side == "trl":

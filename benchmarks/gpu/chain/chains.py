@@ -64,6 +64,7 @@ class Chain:
         memory: share of the first GPU's memory for vLLM.
         cache_bytes: of its key-value cache; None for what is left of `memory`. vLLM measures what is left by the GPU's
             free memory, which fails where another server starts on that GPU meanwhile.
+        api_servers: processes of vLLM that answer calls.
         seconds: from the chain's start to the end of its training, at most.
         one_gpu: training is on the first GPU too. NCCL refuses that, so the weights go by HTTPFull. Ours alone.
         tensor_parallel: GPUs of vLLM. Ours alone, as what follows.
@@ -85,6 +86,7 @@ class Chain:
     queue: int = 128
     memory: float = 0.4
     cache_bytes: int | None = None
+    api_servers: int = 1
     seconds: float = 210.0
     one_gpu: bool = False
     tensor_parallel: int = 1
@@ -112,7 +114,8 @@ class Chain:
     def vllm_arguments(self) -> list[str]:
         """Those that are the same on both sides."""
         cache = [] if self.cache_bytes is None else [f"--kv-cache-memory-bytes={self.cache_bytes}"]
-        return ["--max-model-len=1024", *cache]
+        servers = [] if self.api_servers == 1 else [f"--api-server-count={self.api_servers}"]
+        return ["--max-model-len=1024", *cache, *servers]
 
 
 def run(chain: Chain, work: Path) -> dict[str, Any]:
