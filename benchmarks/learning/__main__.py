@@ -2,6 +2,7 @@
 
     KUBECONFIG=... python -m benchmarks.learning                      # a cluster with the operator and the images
     KUBECONFIG=... python -m benchmarks.learning --only counter --seeds 1 --kinds trained
+    KUBECONFIG=... python -m benchmarks.learning --gpus --csv docs/recorded/gpu/learning.csv
     python -m benchmarks.learning --draw                              # only the table and the figure
 
 Runs whose scores are in the CSV are not made again; a run that fails is reported, and the others go on. The figure is
@@ -68,6 +69,7 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--only", nargs="+", choices=ENVIRONMENTS, default=list(ENVIRONMENTS), metavar="ENVIRONMENT")
     parser.add_argument("--kinds", nargs="+", type=Kind, choices=list(Kind), default=list(Kind))
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--gpus", action="store_true", help="vLLM on one GPU, the trainer on another")
     parser.add_argument("--csv", type=Path, default=_CSV)
     parser.add_argument("--records", type=Path, default=Path("out/learning"))
     parser.add_argument("--timeout", type=float, default=1800, help="seconds of a run")
@@ -98,7 +100,7 @@ def _record(variants: Sequence[Variant], options: argparse.Namespace, kubectl: K
 
 
 def _run(variant: Variant, options: argparse.Namespace, kubectl: Kubectl, client: Client) -> list[Score]:
-    *rows, run = objects(variant)
+    *rows, run = objects(variant, on_gpus=options.gpus)
     kubectl.run("delete", "gtr", variant.name, "--ignore-not-found", "--timeout=120s", timeout=150)
     for one in rows:
         # Not applied: kubectl would note all of it once more, and too much for an annotation.

@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from benchmarks.learning import tasks
+from dev.gpu.vllm_server import NO_MULTICAST
 from tests.support.images import published
 
 type Object = dict[str, Any]
@@ -49,8 +50,8 @@ class Variant:
         return f"{self.environment}-{self.kind}-{self.seed}"
 
 
-def objects(variant: Variant) -> list[Object]:
-    """What to apply: ConfigMaps with the rows, and the run."""
+def objects(variant: Variant, *, on_gpus: bool = False) -> list[Object]:
+    """What to apply: ConfigMaps with the rows, and the run. On GPUs, vLLM has one and the trainer another."""
     run: Object = yaml.safe_load(published((FOLDER / f"{variant.environment}.yaml").read_text()))
     run["metadata"] = {"name": variant.name}
     spec = run["spec"]
@@ -61,6 +62,11 @@ def objects(variant: Variant) -> list[Object]:
         case Kind.UNTRAINED:
             spec["evaluation"] = {"withoutTraining": {}}
             del spec["data"]["train"]
+    if on_gpus:
+        variables = [{"name": name, "value": value} for name, value in NO_MULTICAST.items()]
+        for part in ("inference", "trainer"):
+            template = {"spec": {"containers": [{"name": part, "env": variables}]}}
+            spec[part] |= {"gpus": 1, "template": template}
     rows = tasks.files(variant.environment, variant.seed, HELD_OUT_SEED, _TRAINED_ON, HELD_OUT)
     made: list[Object] = []
     for split, datasets in spec["data"].items():

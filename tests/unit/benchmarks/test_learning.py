@@ -39,6 +39,16 @@ def test_a_run_fits_the_types(variant: Variant) -> None:
     assert spec(variant).trainer.config["seed"] == 1
 
 
+@pytest.mark.parametrize("variant", EVERY, ids=lambda variant: variant.name)
+def test_on_gpus_it_is_the_same_run_with_one_for_each_part(variant: Variant) -> None:
+    *rows_of_it, run = objects(variant, on_gpus=True)
+    found = GymTrainingRunSpec.model_validate(run["spec"])
+    assert (found.inference.gpus, found.trainer.gpus) == (1, 1)
+    for part in ("inference", "trainer"):
+        del run["spec"][part]["gpus"], run["spec"][part]["template"]
+    assert [*rows_of_it, run] == objects(variant)
+
+
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
 def test_a_control_differs_from_the_training_in_the_rate_alone(environment: str) -> None:
     trained, control = (spec(Variant(environment, kind, 1)) for kind in (Kind.TRAINED, Kind.RATE_ZERO))
