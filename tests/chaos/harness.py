@@ -195,6 +195,7 @@ def _judge(world: Population, outcome: Outcome) -> None:
         for wrong in [*story.wrong, *([judged] if judged else [])]:
             outcome.wrong.append(f"{story.key} ({story.life.kind}): {wrong}; hit by {story.faults}")
     outcome.wrong += world.wrong
+    outcome.notes += world.notes
     outcome.memory = growth(world.samples) if world.samples else None
     if outcome.memory and not outcome.memory.is_flat:
         outcome.wrong.append(f"the operator grows: {outcome.memory}")

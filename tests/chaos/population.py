@@ -44,6 +44,7 @@ class Population:
 
     Attributes:
         wrong: what must not be, and is of no single run.
+        notes: figures that belong into the record.
         samples: of the operator's memory.
     """
 
@@ -53,6 +54,7 @@ class Population:
         self.namespaces = namespaces
         self.stories: list[Story] = []
         self.wrong: list[str] = []
+        self.notes: list[str] = []
         self.samples: list[Sample] = []
         self._drawn = drawn
         self._by_uid: dict[str, Story] = {}

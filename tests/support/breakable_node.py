@@ -95,11 +95,9 @@ class BreakableNode(FakeNode):
         self._cut.discard(node)
         self._off.discard(node)
         await self.register(node)
+        known = {uid for uid, player in self._players.items() if self._nodes.get(player.path) == node}
         found = await self._call("GET", f"/api/v1/pods?{self.selector}")
-        there = {pod["metadata"]["uid"] for pod in found["items"]}
-        for uid in [
-            u for u, player in self._players.items() if self._nodes.get(player.path) == node and u not in there
-        ]:
+        for uid in known - {pod["metadata"]["uid"] for pod in found["items"]}:  # not those that came meanwhile
             self._vanished(uid)
         for pod in found["items"]:
             uid = pod["metadata"]["uid"]
