@@ -180,9 +180,24 @@ async def _create(cluster: KubeClient, kind: Kind, manifest: Object) -> None:
         await (cluster.create if kind.name in _CREATED else cluster.apply)(kind, manifest)
     except ConflictError:
         if kind.name in _CREATED_ONLY:
+            if kind is kinds.DISRUPTION_BUDGET:
+                await _replace_left(cluster, kind, manifest)
             return
         await _refuse_taken(cluster, kind, manifest)
         raise
+
+
+async def _replace_left(cluster: KubeClient, kind: Kind, manifest: Object) -> None:
+    """Replaces an earlier run's object of the name: once that was collected, this run would have none. Names of the
+    other kinds that nobody looks at hold the run's UID."""
+    namespace, name = manifest["metadata"]["namespace"], name_of(manifest)
+    try:
+        live = await cluster.get(kind, namespace, name)
+    except RejectedError:
+        return  # rights of somebody's own, of before there was this one
+    if any(is_left(live, labels_of(manifest)[labels.RUN], uid) for uid in _owners(manifest)):
+        await cluster.delete(kind, namespace, name, uid_of(live))
+        await cluster.create(kind, manifest)
 
 
 async def _refuse_taken(cluster: KubeClient, kind: Kind, manifest: Object) -> None:

@@ -73,7 +73,7 @@ INSTALL = {
 # What runs own. Objects of others never get here: the API server filters by label.
 CHILD_SELECTOR = f"{labels.MANAGED_BY}={labels.MANAGED_BY_VALUE},{labels.RUN}"
 CHILDREN = (POD, SERVICE, CONFIG_MAP, VOLUME_CLAIM, DEPLOYMENT, JOB, NETWORK_POLICY)
-# Created and never read: the operator has no right to look at a Secret, and no need to look at the others. Owner
+# Created and not watched: the operator has no right to look at a Secret, and no need to look at the others. Owner
 # references collect them.
 CREATED_ONLY = (SECRET, SERVICE_ACCOUNT, ROLE, ROLE_BINDING, DISRUPTION_BUDGET)
 _OPTIONAL = (*AGENT_SANDBOX, LEADER_WORKER_SET, POD_GROUP, WORKLOAD)

@@ -104,7 +104,7 @@ gymtrain's names, so a name without a registry is refused; the tag `dev` means t
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
-  verbs: [create]
+  verbs: [get, create, delete] # delete: an earlier run's of the name
 # For a run with sandboxes: its broker's token, which the operator creates and can't read, and the broker's own rights,
 # which are a part of those on pods above.
 - apiGroups: [""]

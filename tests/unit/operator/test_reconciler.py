@@ -399,6 +399,27 @@ async def test_what_of_an_earlier_run_is_still_on_its_way_out_is_waited_for(benc
     assert "ConfigMap run-run of an earlier run of this name is still on its way out" in progressing["message"]
 
 
+async def test_the_budget_of_an_earlier_run_of_the_name_is_not_taken_for_its_own(bench: Bench) -> None:
+    bench.add_run()
+    bench.cluster.put(kinds.DISRUPTION_BUDGET, _of_an_earlier_run("PodDisruptionBudget", "run-inference"))
+    await bench.pass_preflight()
+    await bench.reconcile()
+    budget = bench.cluster.objects["PodDisruptionBudget", "ns", "run-inference"]
+    assert [owner["uid"] for owner in budget["metadata"]["ownerReferences"]] == ["run-uid"]
+
+
+async def test_its_own_budget_is_left_alone_where_its_servers_are_written_again(bench: Bench) -> None:
+    bench.add_run()
+    await bench.pass_preflight()
+    await bench.reconcile()
+    before = bench.cluster.objects["PodDisruptionBudget", "ns", "run-inference"]
+    del bench.cluster.objects["Deployment", "ns", "run-inference"]
+    bench.reconciler.event(KEY)
+    calls = await bench.reconcile()
+    assert "APPLY Deployment/run-inference" in calls
+    assert bench.cluster.objects["PodDisruptionBudget", "ns", "run-inference"] is before
+
+
 async def test_a_labelled_object_of_somebody_else_is_neither_read_nor_deleted(bench: Bench) -> None:
     bench.add_run(suspend=True)
     meta = {"name": "x", "namespace": "ns", "labels": labels.run_labels("run")}
