@@ -113,13 +113,23 @@ class Server:
 
     def engine(self) -> int:
         """Process of the engine."""
+        return next(iter(self._children("Engine")))
+
+    def api_servers(self) -> list[int]:
+        """Processes that answer calls, where that isn't the first one."""
+        return self._children("APIServer")
+
+    def _children(self, kind: str) -> list[int]:
+        """Processes whose name has that word."""
         assert self.process is not None
+        found = []
         for stat in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError):
                 name, _, rest = stat.read_text().partition("(")[2].rpartition(")")
-                if int(rest.split()[1]) == self.process.pid and "Engine" in name:
-                    return int(stat.parent.name)
-        raise AssertionError("vLLM has no engine")
+                if int(rest.split()[1]) == self.process.pid and kind in name:
+                    found.append(int(stat.parent.name))
+        assert found, f"vLLM has no process {kind}"
+        return found
 
     def ended(self, seconds: float = 60.0) -> bool:
         """Whether it ends by itself."""
