@@ -5,7 +5,7 @@ import pytest
 from tests.support.kubectl import Kubectl
 from tests.support.trainer_tests import run_to_its_end
 
-SECONDS = 1200.0  # beside other tests; alone some five minutes
+SECONDS = 1500.0  # beside other tests; alone some six minutes
 
 
 @pytest.mark.timeout(SECONDS + 120)
