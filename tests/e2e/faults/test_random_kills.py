@@ -1,6 +1,6 @@
 """A trainer that is killed again and again: the final weights come from the groups that they come from undisturbed.
 
-Takes some 40 minutes, and is part of `make test-faults`. GYMTRAIN_KILLS sets how often it is killed: 4 take 12 minutes.
+Takes half an hour, and is part of `make test-faults`. GYMTRAIN_KILLS sets how often it is killed: 4 take 12 minutes.
 """
 
 import json
