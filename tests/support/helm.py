@@ -20,8 +20,8 @@ class Helm:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def upgrade(self, release: str, *values: str, chart: Path = CHART, tag: str = TAG) -> str:
+    def upgrade(self, release: str, *values: str, chart: Path = CHART, registry: str = REGISTRY, tag: str = TAG) -> str:
         """`helm upgrade --install` with images of that tag, and the operator is ready."""
-        images = (f"imageRegistry={REGISTRY}", f"image.tag={tag}", f"images.tag={tag}")
+        images = (f"imageRegistry={registry}", f"image.tag={tag}", f"images.tag={tag}")
         sets = [argument for value in (*images, *values) for argument in ("--set", value)]
         return self.run("upgrade", "--install", release, str(chart), *sets, "--wait", "--timeout", "180s")
