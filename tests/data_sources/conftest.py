@@ -35,11 +35,13 @@ class Store:
     Attributes:
         scheme: of its URLs.
         put: writes an object.
+        contents: all objects.
         secret: what the Secret of a dataset there would hold.
     """
 
     scheme: str
     put: Callable[[str, bytes], object]
+    contents: Callable[[], dict[str, bytes]]
     secret: dict[str, str]
 
 
@@ -119,7 +121,11 @@ def process(port: int, *command: str, cwd: Path) -> Iterator[None]:
         yield
     finally:
         server.terminate()
-        server.wait(10)
+        try:
+            server.wait(10)
+        except subprocess.TimeoutExpired:  # it waits for a connection that a client keeps
+            server.kill()
+            server.wait(10)
         log.close()
 
 
@@ -151,7 +157,12 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
             region_name="eu-central-1",
         )
         client.create_bucket(Bucket="rows", CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
-        yield Store("s3", lambda key, body: client.put_object(Bucket="rows", Key=key, Body=body), secret)
+
+        def contents() -> dict[str, bytes]:
+            keys = [one["Key"] for one in client.list_objects_v2(Bucket="rows").get("Contents", [])]
+            return {key: client.get_object(Bucket="rows", Key=key)["Body"].read() for key in keys}
+
+        yield Store("s3", lambda key, body: client.put_object(Bucket="rows", Key=key, Body=body), contents, secret)
 
 
 @pytest.fixture(scope="session")
@@ -172,6 +183,7 @@ def az(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
         yield Store(
             "az",
             lambda key, body: container.upload_blob(key, body, overwrite=True),
+            lambda: {one: container.download_blob(one).readall() for one in container.list_blob_names()},
             {"AZURE_STORAGE_CONNECTION_STRING": connection},
         )
 
@@ -189,7 +201,13 @@ def gs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
         def put(key: str, body: bytes) -> None:
             urlopen(Request(place + quote(key, safe=""), data=body, method="POST")).close()
 
-        yield Store("gs", put, {"STORAGE_EMULATOR_HOST": url})
+        def contents() -> dict[str, bytes]:
+            objects = f"{url}/storage/v1/b/rows/o"
+            with urlopen(objects) as found:
+                keys = [one["name"] for one in json.load(found).get("items", [])]
+            return {key: urlopen(f"{objects}/{quote(key, safe='')}?alt=media").read() for key in keys}
+
+        yield Store("gs", put, contents, {"STORAGE_EMULATOR_HOST": url})
 
 
 @pytest.fixture(params=["s3", "gs", "az"])

@@ -1,4 +1,4 @@
-"""Pushing the final model: to a bucket of a real S3 API, to what stands for the hub, and what goes wrong."""
+"""Pushing the final model: to what stands for the hub, and what goes wrong. tests/data_sources pushes to buckets."""
 
 import json
 import sys
@@ -173,36 +173,3 @@ def test_a_hub_that_cannot_be_reached_is_no_refusal(tmp_path: Path) -> None:
     pushed = run_push("--check", seconds=60, environ=environ)
     assert (pushed.done, pushed.refused) == (False, False)
     assert "hf://lab/model" in pushed.said
-
-
-# --- a bucket ---
-
-
-@pytest.fixture
-def s3() -> Iterator[str]:
-    moto = pytest.importorskip("moto.server")
-    server = moto.ThreadedMotoServer(port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
-
-
-@pytest.mark.torch
-def test_a_model_is_pushed_to_a_bucket(tmp_path: Path, s3: str) -> None:
-    s3fs = pytest.importorskip("s3fs")
-    keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_ENDPOINT_URL": s3, "AWS_REGION": "us-east-1"}
-    made(tmp_path, "s3://models/runs/math")
-    environ = environment(tmp_path, **keys)
-    missing = run_push("--check", seconds=60, environ=environ)
-    assert missing.refused, missing.said
-    files = s3fs.S3FileSystem(key="a", secret="b", endpoint_url=s3)
-    files.mkdir("models")
-    assert run_push("--check", seconds=60, environ=environ) == Pushed(True, "can be written")
-    assert files.find("models") == [], "the check leaves nothing"
-    assert run_push(seconds=60, environ=environ) == Pushed(True, "s3://models/runs/math")
-    files.invalidate_cache()
-    assert sorted(files.find("models")) == [
-        f"models/runs/math/{name}" for name in ("README.md", "config.json", "model.safetensors")
-    ]
-    assert files.cat_file("models/runs/math/model.safetensors") == b"weights"
