@@ -101,7 +101,9 @@ class CABundle(_Part):
 class PodDefaults(_Part):
     """Where pods run, and what they get."""
 
-    node_selector: dict[str, str] = Field(default_factory=dict, description="Labels that a pod's node must have.")
+    node_selector: dict[str, str] = Field(
+        default_factory=dict, max_length=64, description="Labels that a pod's node must have."
+    )
     tolerations: list[Toleration] = Field(
         default_factory=list, max_length=32, description="Taints that the pods tolerate. A run's own list replaces it."
     )
@@ -149,7 +151,9 @@ class DNS(_Part):
     """Where name servers are, for the NetworkPolicies of sandboxes that may reach something."""
 
     namespace: str | None = Field(None, min_length=1, max_length=63, description="Namespace of the name servers' pods.")
-    pod_labels: dict[str, str] = Field(default_factory=dict, description="Labels of those pods. Without them, all.")
+    pod_labels: dict[str, str] = Field(
+        default_factory=dict, max_length=64, description="Labels of those pods. Without them, all."
+    )
     cidrs: list[Annotated[str, Field(pattern=CIDR_PATTERN, max_length=64)]] = Field(
         default_factory=list,
         max_length=16,

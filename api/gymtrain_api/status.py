@@ -14,6 +14,9 @@ MAX_LOST_ROLLOUTS = 20
 """Entries of status.progress.lostRollouts; the metrics have all."""
 
 
+type Time = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time"})]
+
+
 class Status(BaseModel):
     """Base class of all parts of the status. Ignores unknown fields."""
 
@@ -27,7 +30,7 @@ class Condition(Status):
     status: Literal["True", "False", "Unknown"] = Field(description="True, False or Unknown.")
     reason: str = Field(description="Reason of the status, a constant for programs.")
     message: str = Field("", description="What happened and what to do, for people.")
-    last_transition_time: str = Field(description="When status last changed (RFC 3339).")
+    last_transition_time: Time = Field(description="When status last changed (RFC 3339).")
     observed_generation: int | None = Field(None, description="Generation of the spec that the condition is about.")
 
 
@@ -73,7 +76,7 @@ class Progress(Status):
         None,
         description="Mean difference between the trainer's and vLLM's log-probabilities, when last checked (decimal).",
     )
-    last_update_time: str | None = Field(None, description="When the trainer last reported (RFC 3339).")
+    last_update_time: Time | None = Field(None, description="When the trainer last reported (RFC 3339).")
 
 
 type ServerKind = Literal["agent", "resources", "model", "head", "gateway", "broker", "inference"]
@@ -139,8 +142,8 @@ class GymTrainingRunStatus(Status):
         description="One word for kubectl get, derived from the conditions. For people; programs read conditions.",
     )
     attempt: int | None = Field(None, description="Current attempt, from 1.")
-    start_time: str | None = Field(None, description="When the operator first saw the run (RFC 3339).")
-    completion_time: str | None = Field(None, description="When the run ended (RFC 3339).")
+    start_time: Time | None = Field(None, description="When the operator first saw the run (RFC 3339).")
+    completion_time: Time | None = Field(None, description="When the run ended (RFC 3339).")
     suspended_seconds: int | None = Field(
         None,
         description="Time spent suspended or waiting in a queue of Kueue, which doesn't count for "

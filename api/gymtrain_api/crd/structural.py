@@ -12,11 +12,14 @@ It decides the following:
   fields (with their fields' defaults, because the API server runs CEL over a default before it
   fills it). So `kubectl get -o yaml` shows the settings in use, and a release with other defaults
   doesn't change existing runs. Empty lists and mappings are left out: absent means the same.
+- Integers have the formats that Kubernetes' own types have: int32, or int64 where the largest value isn't in that range
+  or isn't known.
 - A `pattern` becomes a CEL rule with a message for people (`validations.PATTERN_MESSAGES`); the API
   server's own message for patterns shows the expression only.
 """
 
 import copy
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -47,6 +50,7 @@ _COPIED = (
     "x-kubernetes-list-map-keys",
 )
 _TYPES = ("object", "array", "string", "integer", "number", "boolean")
+_INT32 = 2**31 - 1
 
 
 class _WithFactoryDefaults(GenerateJsonSchema):
@@ -91,6 +95,8 @@ class _Converter:
         out: Schema = {key: node.pop(key) for key in _COPIED if key in node}
         if "enum" in out and out["type"] != "string":
             raise SchemaError(f"{path}: only enums of strings are known")
+        if out["type"] == "integer":
+            out["format"] = "int32" if out.get("maximum", math.inf) <= _INT32 else "int64"
         self._add_children(node, out, path, inside)
         self._add_pattern(node, out, path)
         if "default" in node:

@@ -44,10 +44,12 @@ class Gym(PodSettings):
     )
     servers: dict[str, GymServer] = Field(
         default_factory=dict,
+        max_length=256,
         description="Pod settings by server name (the top-level keys of the Gym config).",
     )
     env: list[KubernetesObject] = Field(
         default_factory=list,
+        max_length=256,
         description="Environment of every Gym server (EnvVar; secrets by valueFrom.secretKeyRef), for ${oc.env:NAME} "
         "in the Gym config, such as keys of judge models and external services.",
     )

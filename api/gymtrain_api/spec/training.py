@@ -222,6 +222,7 @@ class Trainer(PodSettings):
     )
     env: list[KubernetesObject] = Field(
         default_factory=list,
+        max_length=256,
         description="Environment of the trainer's container (EnvVar; secrets by valueFrom.secretKeyRef), such as keys "
         "of the experiment trackers in config.report_to: WANDB_API_KEY, MLFLOW_TRACKING_URI, HF_TOKEN.",
     )

@@ -1,13 +1,17 @@
 """From pydantic types to structural schemas: each construct, and a refusal of those without an agreed form."""
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import BaseModel, Field, create_model
 
 from gymtrain_api.crd.structural import structural_schema
+from gymtrain_api.defaults import RunDefaults
 from gymtrain_api.errors import SchemaError
 from gymtrain_api.sources import MODEL_SOURCE_PATTERN
+from gymtrain_api.spec import GymTrainingRunSpec
+from gymtrain_api.status import Time
 
 type Free = dict[str, Any]
 
@@ -44,12 +48,14 @@ def _field(kind: Any, default: Any = ..., *, defaults: bool = True) -> dict[str,
         (str, {"type": "string"}),
         (bool, {"type": "boolean"}),
         (float, {"type": "number"}),
-        (Annotated[int, Field(ge=1, le=9)], {"type": "integer", "minimum": 1, "maximum": 9}),
+        (Annotated[int, Field(ge=1, le=9)], {"type": "integer", "format": "int32", "minimum": 1, "maximum": 9}),
+        (Annotated[int, Field(le=2**40)], {"type": "integer", "format": "int64", "maximum": 2**40}),
+        (Time, {"type": "string", "format": "date-time"}),
         (Annotated[str, Field(min_length=1, max_length=3)], {"type": "string", "minLength": 1, "maxLength": 3}),
         (Literal["a", "b"], {"type": "string", "enum": ["a", "b"]}),
         (Literal["a"], {"type": "string", "enum": ["a"]}),
         (list[str], {"type": "array", "items": {"type": "string"}}),
-        (dict[str, int], {"type": "object", "additionalProperties": {"type": "integer"}}),
+        (dict[str, int], {"type": "object", "additionalProperties": {"type": "integer", "format": "int64"}}),
         (Free, {"type": "object", "x-kubernetes-preserve-unknown-fields": True}),
         (list[Free], {"type": "array", "items": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}),
         (
@@ -71,7 +77,7 @@ def test_an_optional_field_is_the_plain_field_and_not_required() -> None:
     model = create_model("Model", field=(Annotated[int, Field(ge=1)] | None, None))
     assert structural_schema(model, defaults=True) == {
         "type": "object",
-        "properties": {"field": {"type": "integer", "minimum": 1}},
+        "properties": {"field": {"type": "integer", "format": "int64", "minimum": 1}},
     }
 
 
@@ -138,3 +144,20 @@ def test_the_error_names_the_field() -> None:
     outer = create_model("Outer", items=(list[bad], ...))
     with pytest.raises(SchemaError, match=r"Outer\.items\[\]\.bad: "):
         structural_schema(outer, defaults=True)
+
+
+def _unbounded(schema: dict[str, Any], path: str) -> Iterator[str]:
+    if schema["type"] == "array" and "maxItems" not in schema:
+        yield path
+    if "additionalProperties" in schema and "maxProperties" not in schema:
+        yield path
+    for name, child in schema.get("properties", {}).items():
+        yield from _unbounded(child, f"{path}.{name}")
+    for children in ("items", "additionalProperties"):
+        if children in schema:
+            yield from _unbounded(schema[children], f"{path}[]")
+
+
+@pytest.mark.parametrize("kind", [GymTrainingRunSpec, RunDefaults])
+def test_each_list_and_map_that_users_fill_has_a_largest_size(kind: type[BaseModel]) -> None:
+    assert list(_unbounded(structural_schema(kind, defaults=False), kind.__name__)) == []
