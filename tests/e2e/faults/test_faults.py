@@ -55,6 +55,37 @@ def test_vllm_killed_while_it_generates_while_it_is_idle_and_during_an_update(
     _finish(kubectl, "vllm", attempts=2)
 
 
+_ANSWERED = """
+import urllib.request
+lines = urllib.request.urlopen("http://127.0.0.1:8000/metrics", timeout=30).read().decode().splitlines()
+print(sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:request_success_total")))
+"""
+
+
+def test_a_server_that_kubectl_scale_adds_answers_and_goes_again(operator: Kubectl, kubectl: Kubectl) -> None:
+    _start(kubectl, "scaled", max_steps=400)
+    first = pod_of(kubectl, "scaled", role="inference")["metadata"]["name"]
+    kubectl.run("scale", "gtr/scaled", "--replicas=2")
+
+    def second() -> str:
+        """The other server, once it has the run's weights."""
+        for pod in kubectl.pods("scaled", role="inference"):
+            ready = [c for c in pod["status"].get("conditions", []) if (c["type"], c["status"]) == ("Ready", "True")]
+            if ready and pod["metadata"]["name"] != first:
+                return str(pod["metadata"]["name"])
+        return ""
+
+    name = eventually(second, "the second server is ready", 4 * MINUTES)
+    answered = ("exec", name, "-c", "inference", "--", "python", "-S", "-c", _ANSWERED)
+    eventually(lambda: float(kubectl.run(*answered)) > 10, "it answers calls", 2 * MINUTES)
+    assert kubectl.get("gymtrainingrun", "scaled")["status"]["inference"]["replicas"] == 2
+
+    kubectl.run("scale", "gtr/scaled", "--replicas=1")
+    eventually(lambda: len(kubectl.pods("scaled", role="inference")) == 1, "one of them goes", 2 * MINUTES)
+    wait_for_steps(kubectl, "scaled", 5, "a server went")
+    _finish(kubectl, "scaled")
+
+
 def test_vllm_paused_and_left_alone(operator: Kubectl, kubectl: Kubectl) -> None:
     _start(kubectl, "paused", max_steps=200)
     post_to_vllm(kubectl, "paused", "/pause?mode=keep")
