@@ -205,7 +205,7 @@ test-faults: cluster-up images ## Break every part while a run trains, and attac
 	$(FAULTS) tests/e2e/faults tests/e2e/sandboxes $(PYTEST_ARGS)
 
 .PHONY: test-upgrades
-test-upgrades: cluster-up images ## Upgrade from the last release and back on the real cluster while runs train, and restore runs from a backup: a quarter of an hour; not part of `make test`
+test-upgrades: cluster-up images ## Upgrade from the last release and back on the real cluster while runs train, and restore runs from a backup: twenty minutes; not part of `make test`
 	$(UPGRADES) tests/e2e/upgrades $(PYTEST_ARGS)
 
 ENVIRONMENTS ?=

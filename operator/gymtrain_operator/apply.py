@@ -195,7 +195,7 @@ async def _replace_left(cluster: KubeClient, kind: Kind, manifest: Object) -> No
         live = await cluster.get(kind, namespace, name)
     except RejectedError:
         return  # rights of somebody's own, of before there was this one
-    if any(is_left(live, labels_of(manifest)[labels.RUN], uid) for uid in _owners(manifest)):
+    if _of_an_earlier_run(live, manifest):
         await cluster.delete(kind, namespace, name, uid_of(live))
         await cluster.create(kind, manifest)
 
@@ -209,7 +209,7 @@ async def _refuse_taken(cluster: KubeClient, kind: Kind, manifest: Object) -> No
     except NotFoundError:
         return
     run = labels_of(manifest)[labels.RUN]
-    if any(is_left(live, run, uid) for uid in _owners(manifest)):
+    if _of_an_earlier_run(live, manifest):
         raise ForeignObjectError(f"{kind.name} {name} of an earlier run of this name is still on its way out")
     if _owners(live).isdisjoint(_owners(manifest)) and not is_kept(live, run):
         raise ForeignObjectError(
@@ -219,6 +219,11 @@ async def _refuse_taken(cluster: KubeClient, kind: Kind, manifest: Object) -> No
         await cluster.change_metadata(kind, live, {"labels": dict(lost)})
         raise ConflictError(f"{kind.name} {name} had lost labels of the run: {', '.join(sorted(dict(lost)))}")
     raise ConflictError(f"{kind.name} {name} was made since the run was observed")
+
+
+def _of_an_earlier_run(live: Object, manifest: Object) -> bool:
+    """Whether what has the object's name is an earlier run's of the same name."""
+    return any(is_left(live, labels_of(manifest)[labels.RUN], uid) for uid in _owners(manifest))
 
 
 def _owners(manifest: Object) -> set[str]:

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from gymtrain_api.pods import condition
 from tests.support.chaos import add_chaos, set_chaos
 from tests.support.faults import (
     MINUTES,
@@ -70,8 +71,7 @@ def test_a_server_that_kubectl_scale_adds_answers_and_goes_again(operator: Kubec
     def second() -> str:
         """The other server, once it has the run's weights."""
         for pod in kubectl.pods("scaled", role="inference"):
-            ready = [c for c in pod["status"].get("conditions", []) if (c["type"], c["status"]) == ("Ready", "True")]
-            if ready and pod["metadata"]["name"] != first:
+            if condition(pod, "Ready").get("status") == "True" and pod["metadata"]["name"] != first:
                 return str(pod["metadata"]["name"])
         return ""
 

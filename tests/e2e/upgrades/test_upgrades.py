@@ -1,6 +1,6 @@
 """Upgrades and backups on the real cluster, while runs train (docs/upgrades.md).
 
-Part of `make test-upgrades`, some ten minutes. No other test may run beside it: it takes the operator away.
+Part of `make test-upgrades`, some twenty minutes. No other test may run beside it: it takes the operator away.
 """
 
 import json
