@@ -218,6 +218,13 @@ class RunDefaults(PodDefaults):
         None, ge=0, description="Time after its end until a run is deleted, where the run sets none."
     )
     images: ImageDefaults = Field(default_factory=ImageDefaults, description="Images where a run names none.")
+    queue_name: str | None = Field(
+        None,
+        min_length=1,
+        max_length=253,
+        description="LocalQueue of Kueue, in the runs' namespace, for runs without the label "
+        "kueue.x-k8s.io/queue-name. An empty label keeps a run out of it.",
+    )
     gpu_resource_name: str | None = Field(
         None,
         pattern=GPU_RESOURCE_PATTERN,

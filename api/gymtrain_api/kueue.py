@@ -33,5 +33,5 @@ MAX_POD_SET_NAME = 63
 INSTALL = f"install Kueue 0.19 or later (https://kueue.sigs.k8s.io), or remove the label {QUEUE_LABEL}"
 ENABLE = (
     "the operator was installed without the right to use Kueue: set the chart value kueue.enabled to true, or remove "
-    f"the label {QUEUE_LABEL}"
+    "the queue"
 )

@@ -34,7 +34,7 @@ from gymtrain_operator.probes import server_offer, trainer_progress
 from gymtrain_operator.queueing import QueueObserver, may_be_queued, priority_class_of, queue_of, waits
 from gymtrain_operator.reconcile.admission import admitted_spec
 from gymtrain_operator.reconcile.attempts import current_attempt, trainer_pods
-from gymtrain_operator.reconcile.defaulting import keeps_defaults, new_context, objects_of_defaults
+from gymtrain_operator.reconcile.defaulting import current_defaults, keeps_defaults, new_context, objects_of_defaults
 from gymtrain_operator.reconcile.lifecycle import has_ended
 from gymtrain_operator.reconcile.observation import (
     AgentSandbox,
@@ -100,6 +100,9 @@ class Observer:
         if not keeps_defaults(run):
             first = run.status.observed_generation is None
             seen = replace(seen, namespace=await self._namespaces.read(run.namespace, now, afresh=first))
+            if not run.names_queue:
+                run = replace(run, queue=current_defaults(seen, self._defaults).queue_name or "")
+                seen = replace(seen, run=run)
         if has_ended(run.status):
             return seen
         verdict = stored_verdict(children, run.name)
@@ -322,7 +325,7 @@ def read_run(found: Object, last: Run | None = None) -> Run:
             spec = parse_spec(found.get("spec") or {})
         except InvalidRunError as invalid:
             error = str(invalid)
-    return Run(
+    run = Run(
         name=meta["name"],
         namespace=meta["namespace"],
         uid=meta["uid"],
@@ -332,10 +335,16 @@ def read_run(found: Object, last: Run | None = None) -> Run:
         spec_error=error,
         record=read_record(meta.get("annotations") or {}, meta["name"]),
         deleting=is_deleting(found),
-        queue=queue_of(meta),
         priority_class=priority_class_of(meta),
         preflight_only=(meta.get("annotations") or {}).get(labels.PREFLIGHT_ONLY) == "true",
     )
+    queue = queue_of(meta)
+    if queue is not None:
+        return replace(run, queue=queue, names_queue=True)
+    if keeps_defaults(run):
+        kept = run.status.defaults
+        return replace(run, queue=(kept.queue_name if kept else None) or "")
+    return replace(run, queue=last.queue if last else "")  # `Observer.observe` asks the namespace
 
 
 def _attempt_has_ended(seen: Observation) -> bool:

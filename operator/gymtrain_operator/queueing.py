@@ -18,9 +18,10 @@ _KEEP_SECONDS = 60.0  # flavors and priority classes hardly ever change
 _MAX_KEPT = 1000
 
 
-def queue_of(meta: Object) -> str:
-    """Returns the LocalQueue of a run by its metadata; empty where it has none."""
-    return str((meta.get("labels") or {}).get(kueue.QUEUE_LABEL, ""))
+def queue_of(meta: Object) -> str | None:
+    """Returns the LocalQueue of a run by its metadata; empty where it is to have none, None where it doesn't say."""
+    label = (meta.get("labels") or {}).get(kueue.QUEUE_LABEL)
+    return None if label is None else str(label)
 
 
 def priority_class_of(meta: Object) -> str:
@@ -89,11 +90,11 @@ class QueueObserver:
         """Says what keeps the run from its queue, one sentence each."""
         if not run.queue:
             return []
-        label = f"label {kueue.QUEUE_LABEL}"
+        where = f"label {kueue.QUEUE_LABEL}" if run.names_queue else "status.defaults.queueName"
         if not self._defaults.kueue:
-            return [f"{label}: {kueue.ENABLE}"]
+            return [f"{where}: {kueue.ENABLE}"]
         if not await self._cluster.serves([kinds.WORKLOAD]):
-            return [f"{label}: {kinds.lack(kinds.WORKLOAD)}"]
+            return [f"{where}: {kinds.lack(kinds.WORKLOAD)}"]
         if run.priority_class:
             try:
                 await self._of_cluster(kinds.WORKLOAD_PRIORITY_CLASS, run.priority_class)

@@ -100,6 +100,25 @@ def test_where_kueue_is_missing_preflight_says_what_to_install_and_other_runs_go
     eventually(lambda: runs.list("workloads.kueue.x-k8s.io"), "it has a Workload", PATIENCE)
 
 
+def test_a_run_without_the_label_waits_in_the_queue_of_its_namespaces_defaults(
+    cluster: ApiServer, runs: Kubectl, operator: OperatorProcess
+) -> None:
+    install_kinds(cluster)
+    head = {"apiVersion": labels.API_VERSION, "kind": labels.DEFAULTS_KIND, "metadata": {"name": "default"}}
+    runs.apply(head | {"spec": {"queueName": "nightly"}})
+    by_default = _run("by-default")
+    del by_default["metadata"]["labels"]
+    runs.apply(by_default, _run("out", queue=""))
+    own = ("workloads.kueue.x-k8s.io", f"{labels.RUN}=by-default")
+    (workload,) = eventually(lambda: runs.list(*own), "it has a Workload", PATIENCE)
+    assert workload["spec"]["queueName"] == "nightly"
+    eventually(lambda: _state(runs, "by-default") == "Queued", "it waits", PATIENCE)
+    assert runs.get("gtr", "by-default")["status"]["defaults"]["queueName"] == "nightly"
+    assert _running(runs, "by-default") == []
+    runs.wait_condition("out", "Complete", PATIENCE)
+    assert runs.list("workloads.kueue.x-k8s.io", f"{labels.RUN}=out") == []
+
+
 def test_the_real_kind_takes_our_object_without_a_field_that_it_does_not_know(
     cluster: ApiServer, runs: Kubectl
 ) -> None:

@@ -27,8 +27,9 @@ def current_defaults(seen: Observation, defaults: Defaults) -> AppliedDefaults:
 def applied_defaults(
     seen: Observation, before: GymTrainingRunStatus, defaults: Defaults, *, passed: bool
 ) -> AppliedDefaults:
-    """Returns the defaults that the run is made with. `passed`: its preflight has passed before."""
-    if passed:
+    """Returns the defaults that the run is made with. `passed`: its preflight has passed before, and its verdict is
+    stored. That of a run in a queue isn't: nothing is, but its Workload."""
+    if passed or keeps_defaults(seen.run):
         return before.defaults or AppliedDefaults()
     return current_defaults(seen, defaults)
 
@@ -37,7 +38,7 @@ def new_context(seen: Observation, defaults: Defaults) -> RunContext:
     """Returns the run as preflight is made from it."""
     run = seen.run
     assert run.spec is not None
-    applied = current_defaults(seen, defaults)
+    applied = applied_defaults(seen, run.status, defaults, passed=False)
     return RunContext(run.name, run.namespace, run.uid, run.spec, defaults, applied=applied)
 
 

@@ -26,6 +26,7 @@ class Run:
         deleting: the run is on its way out; its owner references collect what it owns.
         preflight_only: nothing comes after its preflight.
         queue: LocalQueue of Kueue that it waits in; empty for a run without one.
+        names_queue: whether its own label says so. Defaults do otherwise.
         priority_class: WorkloadPriorityClass that its label names.
     """
 
@@ -40,6 +41,7 @@ class Run:
     deleting: bool = False
     preflight_only: bool = False
     queue: str = ""
+    names_queue: bool = False
     priority_class: str = ""
 
 

@@ -191,6 +191,7 @@ def _active(seen: Observation, run: RunContext, before: GymTrainingRunStatus, ig
             attempt=current_attempt(seen, before) if before.attempt else None,
             preflight_hash=check.verdict.hash,
             images=run.images,
+            defaults=defaults,
             progress=before.progress,
         )
         if asked.failure:

@@ -12,6 +12,7 @@ from gymtrain_api.runs import parse_run_config
 from gymtrain_operator.manifests.objects import config_hash
 from gymtrain_operator.reconcile.defaulting import keeps_defaults, new_context, objects_of_defaults
 from gymtrain_operator.reconcile.observation import NamespaceDefaults
+from tests.support.kueue_world import admit
 from tests.support.world import DEFAULTS, World, applied
 
 GPU = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
@@ -167,6 +168,22 @@ def test_a_run_of_an_earlier_release_gets_none() -> None:
     world.defaults = replace(DEFAULTS, cluster=parse(TAINTED | {"ttlSecondsAfterFinished": 1}, "defaults"))
     assert applied(world.reconcile(60)) == []
     assert world.status.defaults is None
+
+
+def test_a_run_that_waits_in_a_queue_keeps_the_defaults_that_it_passed_preflight_with() -> None:
+    world = _world(TAINTED)
+    world.queue = "team"
+    world.to_servers()
+    assert world.status.defaults is not None
+    del world.seen["namespace"]  # nobody asks it any more
+    world.reconcile(5)
+    assert world.status.state == "Queued"
+    assert world.status.defaults is not None
+    assert world.status.defaults.tolerations
+    admit(world)
+    world.reconcile(5)
+    deployment = world.objects["Deployment"]["run-inference"]
+    assert GPU in deployment["spec"]["template"]["spec"]["tolerations"]
 
 
 def test_before_preflight_has_passed_other_defaults_make_another_pod() -> None:

@@ -1,6 +1,7 @@
 """What is read of Kueue: the Workload, flavors, priorities, and what keeps a run from its queue."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -45,7 +46,7 @@ def _run(queue: str = "team", priority: str = "", admitted: str = "", **blocks: 
     ]
     typed = GymTrainingRunSpec.model_validate(spec(**blocks))
     status = GymTrainingRunStatus(conditions=conditions)
-    return Run("run", "ns", "uid", 1, typed, status, queue=queue, priority_class=priority)
+    return Run("run", "ns", "uid", 1, typed, status, queue=queue, names_queue=True, priority_class=priority)
 
 
 def _of_cluster(cluster: FakeKubeClient, kind: kinds.Kind, name: str, **fields: object) -> None:
@@ -74,6 +75,11 @@ async def test_an_operator_without_the_right_says_what_to_set(cluster: FakeKubeC
     (missing,) = await QueueObserver(cluster, Defaults()).missing(_run())
     assert missing.startswith("label kueue.x-k8s.io/queue-name: ")
     assert "kueue.enabled" in missing
+
+
+async def test_a_queue_that_defaults_name_is_called_so(cluster: FakeKubeClient) -> None:
+    (missing,) = await QueueObserver(cluster, Defaults()).missing(replace(_run(), names_queue=False))
+    assert missing.startswith("status.defaults.queueName: ")
 
 
 async def test_a_cluster_without_kueue_says_what_to_install(cluster: FakeKubeClient) -> None:
@@ -170,6 +176,36 @@ def _put_pod(cluster: FakeKubeClient, name: str, role: labels.Role, status: dict
 async def observer(cluster: FakeKubeClient) -> AsyncIterator[Observer]:
     async with aiohttp.ClientSession() as session:
         yield Observer(cluster, session, WITH_KUEUE)
+
+
+def _namespace_has(cluster: FakeKubeClient, **defaults: Any) -> None:
+    meta = {"name": "default", "namespace": "ns"}
+    cluster.put(kinds.DEFAULTS, {"kind": labels.DEFAULTS_KIND, "metadata": meta, "spec": defaults})
+
+
+def _labelled(found: dict[str, Any], **own: str) -> dict[str, Any]:
+    found["metadata"]["labels"] = {f"kueue.x-k8s.io/{name.replace('_', '-')}": value for name, value in own.items()}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("own", "queue"), [({}, "nightly"), ({"queue_name": "team"}, "team"), ({"queue_name": ""}, "")]
+)
+async def test_a_run_waits_in_its_namespaces_queue_where_it_names_none(
+    cluster: FakeKubeClient, observer: Observer, own: dict[str, str], queue: str
+) -> None:
+    _namespace_has(cluster, queueName="nightly")
+    seen = await observer.observe(_labelled(_stored(cluster, {}), **own), 0.0, resync=False)
+    assert (seen.run.queue, seen.run.names_queue) == (queue, bool(own))
+
+
+async def test_a_run_under_way_keeps_the_queue_that_it_began_with(cluster: FakeKubeClient, observer: Observer) -> None:
+    passed = {"type": "PreflightPassed", "status": "True", "reason": "x", "lastTransitionTime": "2027-01-15T08:00:00Z"}
+    _namespace_has(cluster, queueName="nightly")
+    for defaults, queue in (({"queueName": "team"}, "team"), (None, "")):
+        status = {"conditions": [passed], **({"defaults": defaults} if defaults else {})}
+        seen = await observer.observe(_labelled(_stored(cluster, status)), 0.0, resync=False)
+        assert seen.run.queue == queue
 
 
 async def test_sandboxes_of_an_evicted_run_are_looked_for(cluster: FakeKubeClient, observer: Observer) -> None:
