@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 pytest.importorskip("trl")
 
 from gymtrain_trainer.checkpoints import folder
-from gymtrain_trainer.checkpoints.folder import last_checkpoint
+from gymtrain_trainer.checkpoints.folder import checkpoint_folder, last_checkpoint
 from gymtrain_trainer.context import Context
 from gymtrain_trainer.errors import InterruptedBySignal
 from gymtrain_trainer.progress import ProgressBoard
@@ -47,13 +47,18 @@ def process(
         rollout: dict[str, Any] | None = None,
         resume_from: str | None = None,
         evaluation: dict[str, Any] | None = None,
+        lora: dict[str, Any] | None = None,
+        repeats: bool = False,
         **config: Any,
     ) -> tuple[VLLM, ProgressBoard, Context]:
         vllm = VLLM(tiny_model)
+        vllm.repeats = repeats
         vllm.stale_from = stale_from
         vllm.on_pause = on_pause or vllm.on_pause
         served.agent.behaviour = vllm.answer
         spec: dict[str, Any] = {"rollout": rollout or {}, "resumeFrom": resume_from}
+        if lora is not None:
+            spec["model"] = {"source": "pvc://models/tiny", "lora": lora}
         if evaluation is not None:
             task = {"reasoningGym": {"task": "chain_sum", "size": 4}}
             spec |= {"data": {"train": [task], "validation": [task]}, "evaluation": evaluation}
@@ -173,6 +178,49 @@ def test_a_run_goes_on_from_another_runs_checkpoint_in_a_folder_of_its_own(
     steps = [row["step"] for row in csv.DictReader((made.run_folder / "rewards.csv").read_text().splitlines())]
     assert steps == ["3", "4"], "its weights, optimizer and step went on"
     assert sorted(path.name for path in earlier.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("lora", "weights"),
+    [
+        (None, "model.safetensors"),
+        ({"r": 4, "target_modules": "all-linear", "lora_dropout": 0.3}, "adapter_model.safetensors"),
+    ],
+    ids=["all-weights", "adapter"],
+)
+def test_what_goes_on_from_a_checkpoint_ends_as_what_was_never_stopped_to_the_last_bit(
+    process: Callable[..., Any], tmp_path: Path, lora: dict[str, Any] | None, weights: str
+) -> None:
+    """Weights, optimizer, scheduler, and random numbers, which an adapter's dropout draws in each step."""
+    same: dict[str, Any] = {"rollout": {"maxConcurrent": 8, "maxStaleness": 0}, "num_generations": 8}
+    same |= {"lora": lora, "repeats": True, "max_steps": 4, "lr_scheduler_type": "cosine", "warmup_steps": 1}
+    _, _, made = process(**same)
+    undisturbed = checkpoint_folder(made.run_folder, 4).rename(tmp_path / "undisturbed")
+
+    vllm, _, _ = process(**same)
+    assert len(vllm.labels) == 3, "before its first step, which is the third, and after each of two"
+    resumed = checkpoint_folder(made.run_folder, 4)
+    assert bits(resumed) == bits(undisturbed)
+    assert {weights, "optimizer.pt", "rng_state.pth", "scheduler.pt"} <= bits(resumed).keys()
+
+
+def bits(checkpoint: Path) -> dict[str, Any]:
+    """All tensors and numbers of a checkpoint's files, by file."""
+    import torch
+    from safetensors.torch import load_file
+
+    read = {path.name: load_file(path) for path in checkpoint.glob("*.safetensors")}
+    read |= {path.name: torch.load(path, weights_only=False) for path in checkpoint.glob("*.pt*")}
+    return {name: _without_tensors(content) for name, content in read.items()}
+
+
+def _without_tensors(content: Any) -> Any:
+    """Lists of numbers in their place, which can be compared."""
+    if hasattr(content, "tolist"):  # of torch or numpy
+        return content.tolist()
+    if isinstance(content, dict):
+        return {key: _without_tensors(value) for key, value in content.items()}
+    return [_without_tensors(one) for one in content] if isinstance(content, list | tuple) else content
 
 
 def test_sigterm_during_a_sync_ends_with_the_checkpoint_of_its_step(

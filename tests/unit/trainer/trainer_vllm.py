@@ -64,6 +64,8 @@ class VLLM:
         self._turn = threading.Lock()  # weights change between two tokens, never within one
         self.stale_from: int | None = None  # from this sync on it keeps the old weights and says otherwise
         self.on_pause: Callable[[int], None] = lambda syncs: None  # called with the number of syncs before
+        self.repeats = False  # whether a question's members are the same each time, by the same weights
+        self._asked: dict[int, int] = {}  # members of each question so far
         self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
 
     def load(self, label: str, tensors: dict[str, Any]) -> None:
@@ -104,7 +106,7 @@ class VLLM:
         choice = {"token_ids": tokens, "logprobs": {"token_logprobs": log_probs}}
         return web.json_response({"choices": [choice]})
 
-    def _sample(self, prompt: list[int], tokens: int) -> tuple[list[int], list[float]]:
+    def _sample(self, prompt: list[int], tokens: int, generator: Any = None) -> tuple[list[int], list[float]]:
         import torch
 
         output: list[int] = []
@@ -113,13 +115,21 @@ class VLLM:
             for _ in range(tokens):
                 with self._turn:
                     scores = self._model(torch.tensor([prompt + output])).logits[0, -1].log_softmax(-1)
-                output.append(int(torch.multinomial(scores.exp(), 1)))
+                output.append(int(torch.multinomial(scores.exp(), 1, generator=generator)))
                 log_probs.append(float(scores[output[-1]]))
         return output, log_probs
 
+    def _generator(self, number: int) -> Any:
+        import torch
+
+        if not self.repeats:
+            return None
+        member = self._asked[number] = self._asked.get(number, -1) + 1
+        return torch.Generator().manual_seed(1000 * number + member)
+
     def answer(self, row: dict[str, Any], number: int) -> web.Response:
         prompt = [3, 4, 5 + row["number"] % 50]  # a token of its vocabulary
-        output, log_probs = self._sample(prompt, 3 + row["number"] % 5)
+        output, log_probs = self._sample(prompt, 3 + row["number"] % 5, self._generator(row["number"]))
         item = {
             "type": "message",
             "content": [],

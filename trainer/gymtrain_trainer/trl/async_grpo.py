@@ -6,11 +6,13 @@ What it changes of TRL's trainer, and nothing else:
 |---|---|---|
 | get_train_dataloader | samples from a queue, a micro-batch ahead | the groups of one step (batches.py) |
 | training_step | one micro-batch | the micro-batches of a step, of which there may be more where rollouts forked |
+| train | goes on from a checkpoint without its random numbers | with them |
 | save_model | nothing of a checkpoint that is sharded | what says which model the checkpoint is of |
 | compute_loss | PPO's clip against the sampler | the same; with a correction, each token's gradient is scaled before |
 """
 
 import contextlib
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,19 +36,28 @@ class GroupGRPOTrainer(AsyncGRPOTrainer):  # type: ignore[misc]  # TRL is not in
         """`steps`: of the run; the rest is AsyncGRPOTrainer's."""
         super().__init__(*args, **kwargs)
         self._steps = steps
+        self._resumed_from: str | None = None
         self.trained = TrainedSamples(tokens=steps.token_records) if steps.records else None
         if not steps.correction.clips:
             self.epsilon_low = self.epsilon_high = float("inf")
+
+    def train(self, resume_from_checkpoint: str | None = None, **more: Any) -> Any:
+        """TRL's; what is drawn at random goes on where it was when the checkpoint was saved."""
+        self._resumed_from = resume_from_checkpoint
+        return super().train(resume_from_checkpoint=resume_from_checkpoint, **more)
 
     def get_train_dataloader(self) -> Any:
         """The steps; the queue is read on rank 0 alone."""
         processes = self.accelerator.num_processes
         total = self.args.max_steps if self.args.max_steps > 0 else None
+        restore = partial(internals.restore_random_numbers, self, self._resumed_from)
         if not self.accelerator.is_main_process:
-            return StepLoader(None, lambda: self.state.global_step, processes, total)
+            return StepLoader(None, lambda: self.state.global_step, processes, total, restore)
         maker = StepMaker(self.rollout_worker.rollouts, self._steps.batch, self._steps.loss, self.trained)
         internals.tell_wait_and_groups(self, maker)
-        return StepLoader(lambda: maker.step(self.model_version), lambda: self.state.global_step, processes, total)
+        return StepLoader(
+            lambda: maker.step(self.model_version), lambda: self.state.global_step, processes, total, restore
+        )
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
         """Forward and backward of all micro-batches of a step.

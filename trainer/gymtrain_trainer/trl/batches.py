@@ -196,12 +196,14 @@ class StepLoader:
         steps: that are done.
         processes: ranks.
         total: steps of the run; None where that isn't known.
+        before_first: called when the first step is about to be trained.
     """
 
     make: Callable[[], list[list[RankBatch]]] | None
     steps: Callable[[], int]
     processes: int
     total: int | None = None
+    before_first: Callable[[], None] = lambda: None
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Ends where SIGTERM came while rank 0 waited for rollouts: all ranks end there together, with a checkpoint.
@@ -213,6 +215,8 @@ class StepLoader:
         if self.total is not None and began_at >= self.total:
             return  # a run that goes on at its end: TRL's loop asks for a step, and no rollouts come for one
         while (mine := self._next(began_at)) is not None:
+            if self.steps() == began_at:
+                self.before_first()
             yield {"micro_batches": [micro_batch.packed() for micro_batch in mine]}
 
     def _next(self, began_at: int) -> list[RankBatch] | None:

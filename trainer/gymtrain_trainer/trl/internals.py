@@ -98,6 +98,13 @@ INTERNALS = (
         "a public method that saves a checkpoint, and a callback for one that failed",
     ),
     Internal(
+        f"{_TRAINER}:AsyncGRPOTrainer._load_rng_state",
+        "TRL 1.16, transformers 5.19",
+        "called where a run resumes: transformers does so only after whole epochs, or where it draws the batches of "
+        "before once more, which TRL forbids (`ignore_data_skip`)",
+        "random numbers that go on with `ignore_data_skip` too",
+    ),
+    Internal(
         f"{_TRAINER}:AsyncGRPOTrainer.get_train_dataloader",
         "TRL 1.16",
         "overridden: steps of whole groups, of which none is fetched ahead of the weight sync",
@@ -254,6 +261,11 @@ def tell_wait_and_groups(trainer: Any, account: GroupAccount) -> None:
 def save_checkpoint(trainer: Any) -> None:
     """Writes a checkpoint of the last step, outside of TRL's loop."""
     trainer._save_checkpoint(trainer.model, trial=None)
+
+
+def restore_random_numbers(trainer: Any, checkpoint: str | None) -> None:
+    """Lets this rank's random numbers go on where they were when the checkpoint was saved, if it has any of it."""
+    trainer._load_rng_state(checkpoint)
 
 
 def forgive_saves(trainer: Any, on_error: Callable[[Exception], None]) -> None:
