@@ -23,6 +23,7 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -188,6 +189,12 @@ def mfu(found: Mapping[str, Any], length: int) -> float:
     return round(float(found["tokens_per_s_gpu"]) * operations / PEAK, 4)
 
 
+def checkpoint_seconds(steps: Sequence[Mapping[str, Any]], after: int, usual: float) -> float | None:
+    """What the first checkpoint took: by how much the step after it was longer than usual; None if there is none."""
+    later = next((float(line["seconds"]) for line in steps if line["step"] == after + 1), None)
+    return round(later - usual, 1) if later is not None else None
+
+
 def measure(kubectl: Kubectl, case: Case, run: dict[str, Any], out: Path) -> dict[str, Any]:
     """Runs the case's run to its end.
 
@@ -212,6 +219,8 @@ def measure(kubectl: Kubectl, case: Case, run: dict[str, Any], out: Path) -> dic
         found |= {"transport": status["weightSync"]["transport"]}
         lines = sorted(trainer_events(kubectl, name, "step"), key=lambda line: float(line["time"]))
         found |= figures(lines[: case.config["save_steps"]] if case.killed else lines, case.ranks, _PROMPT)
+        if case.killed:
+            found["checkpoint_s"] = checkpoint_seconds(lines, case.config["save_steps"], found["step_s"])
         if not case.small:
             found["mfu"] = mfu(found, _PROMPT + _ANSWER)
         evaluated = trainer_events(kubectl, name, "evaluation")
@@ -331,6 +340,8 @@ def _volumes(name: str, folder: str) -> list[dict[str, Any]]:
 def main() -> int:
     """Runs what was asked for; a case that fails is reported, and the others go on."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    # Whoever ends it still gets the logs of the case that runs.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
     parser.add_argument("--model", help="FOLDER on the node")
     parser.add_argument("--only", nargs="*", choices=CASES, default=list(CASES))
     parser.add_argument("--out", type=Path, default=Path())

@@ -12,7 +12,8 @@ class Doing(StrEnum):
 
     ROLLOUTS = "waiting for rollouts"
     SYNC = "in weight sync"
-    STEP = "in the training step"  # and all else: saving, logging
+    SAVE = "writing a checkpoint"
+    STEP = "in the training step"  # and all else, such as logging
 
 
 class Activity:

@@ -30,6 +30,7 @@ import importlib
 import queue
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -320,6 +321,10 @@ class StepCallbacks(Protocol):
 
     def on_reporter(self, name: str, failing: str | None) -> None:
         """An experiment tracker doesn't take reports, and why; None: it does again. From any thread; never raises."""
+        ...
+
+    def saving(self) -> AbstractContextManager[None]:
+        """Around the writing of a checkpoint."""
         ...
 
     def on_save(self, steps: Steps) -> None:

@@ -5,6 +5,7 @@ import statistics
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from gymtrain_trainer.checkpoints.saving import Saves
@@ -161,6 +162,10 @@ class StepReport:
                 return
             told = "; ".join(f"{one} {why}" for one, why in sorted(self._failing_reporters.items()))
             self._board.set_alarm("ReporterFailed", f"{told}. Training continues, and rewards.csv has its curve")
+
+    def saving(self) -> AbstractContextManager[None]:
+        """Around the writing of a checkpoint: the step after it isn't overdue."""
+        return self._rank_zero.watchdog.saving()
 
     def on_save(self, steps: Steps) -> None:
         """A checkpoint was written, or tried."""

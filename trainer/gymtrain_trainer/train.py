@@ -112,7 +112,8 @@ def _train(
             trainer.save_model(draft)
             if board is not None:
                 _describe(context, draft)
-        log.info("final model in %s", model_folder(context.run_folder))
+        if rank_zero:
+            log.info("final model in %s", model_folder(context.run_folder))
     # A rank that ended now would leave others in the collectives of a sharded model's saving.
     trainer.wait_for_everyone()
     stop.check()

@@ -52,3 +52,9 @@ def test_the_first_two_steps_are_not_counted() -> None:
 def test_the_share_of_the_peak_is_that_of_the_parameters_and_attention() -> None:
     found = {"tokens_per_s_gpu": 1000.0}
     assert four_gpus.mfu(found, length=320) == pytest.approx(1000 * 6 * 8.19e9 / 989e12, rel=0.01)
+
+
+def test_a_checkpoint_took_what_the_step_after_it_took_longer() -> None:
+    told = [{"step": number, "seconds": seconds} for number, seconds in ((5, 8.0), (6, 8.5), (7, 138.0), (7, 9.0))]
+    assert four_gpus.checkpoint_seconds(told, 6, usual=8.0) == 130.0
+    assert four_gpus.checkpoint_seconds(told, 7, usual=8.0) is None

@@ -93,7 +93,8 @@ class PlainTrainer:
         callbacks.on_measures(steps, StepMeasures(loss=0.5, kl=0.0, ratio=1.0))
         if self._parts.context.run.spec.trainer.checkpoint:
             try:
-                self.save_checkpoint()
+                with callbacks.saving():
+                    self.save_checkpoint()
             except OSError as error:
                 callbacks.on_save_error(steps, error)
             callbacks.on_save(steps)

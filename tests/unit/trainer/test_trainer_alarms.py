@@ -110,6 +110,8 @@ def test_a_step_without_the_numbers_settles_nothing() -> None:
 def test_a_run_stalls_at_ten_times_its_usual_but_never_within_two_minutes() -> None:
     assert stall_limit([30.0, 40.0, 500.0], 1800.0) == 400.0
     assert stall_limit([1.0], 1800.0) == 120.0
+    assert stall_limit([1.0], 1800.0, saving=300.0) == 420.0
+    assert stall_limit([1.0], 1800.0, saving=9999.0) == 1920.0
     assert stall_limit([], 1800.0) == 1800.0
 
 

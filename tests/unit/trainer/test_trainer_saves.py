@@ -1,5 +1,6 @@
 """A checkpoint that can't be written costs that checkpoint, not the run."""
 
+import contextlib
 import errno
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from gymtrain_trainer.checkpoints.folder import checkpoint_folder, last_checkpoi
 from gymtrain_trainer.checkpoints.saving import Saves
 from gymtrain_trainer.data.order import Place
 from gymtrain_trainer.progress import ProgressBoard
-from gymtrain_trainer.trl.internals import forgive_saves
+from gymtrain_trainer.trl.internals import tell_saves
 from tests.unit.trainer.test_trainer_entry import context
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
@@ -36,7 +37,7 @@ class Trainer:
 
     def forgive(self, saves: Saves) -> None:
         """As the trainer's process has it."""
-        forgive_saves(self, lambda error: saves.failed(self.state.global_step, error))
+        tell_saves(self, contextlib.nullcontext, lambda error: saves.failed(self.state.global_step, error))
 
     def save(self, saves: Saves) -> None:
         """One checkpoint, as TRL's loop makes it."""

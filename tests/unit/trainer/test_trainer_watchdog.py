@@ -74,6 +74,28 @@ def test_a_step_that_takes_ten_times_the_usual_is_a_stall_until_the_next_one(
     made.end()
 
 
+def test_a_step_is_not_overdue_while_a_checkpoint_is_written(
+    board: ProgressBoard, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.monotonic", clock)
+    made = watchdog(board, clock)
+    made.begin()
+    clock.now += 8.0
+    made.stepped()
+    with made.saving():
+        clock.now += 300.0
+        made.look()
+    clock.now += 119.0
+    made.look()
+    assert board.snapshot().alarms == []
+    clock.now += 2.0
+    made.look()
+    (alarm,) = board.snapshot().alarms
+    assert "no optimizer step for 421 s" in alarm.message
+    assert "300 s writing a checkpoint, 121 s in the training step" in alarm.message
+    made.end()
+
+
 def test_the_first_step_may_take_as_long_as_a_rollout(board: ProgressBoard, clock: Clock) -> None:
     made = watchdog(board, clock)
     made.begin()
@@ -126,7 +148,7 @@ def test_activity_counts_nested_waits_once(monkeypatch: pytest.MonkeyPatch) -> N
     now[0] += 2.0
     with activity.doing(Doing.SYNC):
         now[0] += 3.0
-        assert activity.spent() == {Doing.ROLLOUTS: 5.0, Doing.SYNC: 3.0, Doing.STEP: 3.0}
+        assert activity.spent() == {Doing.ROLLOUTS: 5.0, Doing.SYNC: 3.0, Doing.SAVE: 0.0, Doing.STEP: 3.0}
     activity.mark()
     assert sum(activity.spent().values()) == 0.0
 

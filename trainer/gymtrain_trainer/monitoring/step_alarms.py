@@ -9,6 +9,7 @@
 | both, first step on fresh samples | exactly 0 and 1 | 0.002 and 0.02 | at once |
 | the same, vLLM in half precision | 0.002 to 0.005 from rounding | 0.01 and 0.02 | at once |
 | Stalled | the median of the last steps | 10 x the median, at least 120 s | by the watchdog |
+| Stalled, writing a checkpoint | | as long as that takes later, but at most 1,800 s | by the watchdog |
 
 b, steps behind: how many optimizer steps the weights moved since the samples were drawn. KL grows with it in a healthy
 run, so its limit does; a vLLM that kept an old lm_head was seen at 0.017 one version behind. The ratio is the mean
@@ -48,6 +49,7 @@ _KL_IN_A_ROW = 8
 _FAR = 4.0  # times the limit
 _STALL_TIMES = 10.0
 _STALL_SECONDS = 120.0
+_SAVE_SECONDS = 1800.0  # 8 billion parameters with their optimizer took more than two minutes on one disk
 
 
 @dataclass(frozen=True)
@@ -139,10 +141,11 @@ def _grammar(share: float) -> str:
     )
 
 
-def stall_limit(durations: Sequence[float], before_first_step: float) -> float:
+def stall_limit(durations: Sequence[float], before_first_step: float, saving: float = 0.0) -> float:
     """Seconds without a step after which a run counts as stalled.
 
     `durations`: of the last steps; without any, `before_first_step` counts (a first rollout may take that long).
+    `saving`: seconds since the last step in which a checkpoint was written.
     """
     usual = _STALL_TIMES * statistics.median(durations) if durations else before_first_step
-    return max(_STALL_SECONDS, usual)
+    return max(_STALL_SECONDS, usual) + min(saving, _SAVE_SECONDS)

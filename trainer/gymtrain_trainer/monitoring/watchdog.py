@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 from gymtrain_trainer.activity import Activity, Doing
 from gymtrain_trainer.monitoring.step_alarms import stall_limit
@@ -71,6 +72,10 @@ class Watchdog:
         self._activity.mark()
         self._board.clear_alarm("Stalled")
 
+    def saving(self) -> AbstractContextManager[None]:
+        """Around the writing of a checkpoint, in the main thread."""
+        return self._activity.doing(Doing.SAVE)
+
     def end(self) -> None:
         """Training is over."""
         self._ended.set()
@@ -83,13 +88,13 @@ class Watchdog:
             self._last_step = self._clock()
             self._activity.mark()
             return
-        waited, limit = self._clock() - self._last_step, stall_limit(self._durations, self._before_first_step)
-        if waited > limit:
+        waited, spent = self._clock() - self._last_step, self._activity.spent()
+        if waited > stall_limit(self._durations, self._before_first_step, spent[Doing.SAVE]):
             usual = f"{sorted(self._durations)[len(self._durations) // 2]:.1f} s" if self._durations else "unknown"
             self._board.set_alarm(
                 "Stalled",
                 f"no optimizer step for {waited:.0f} s (usual: {usual}). "
-                + where_time_goes(self._activity.spent(), self._board.in_flight(), self._unsynced_pods()),
+                + where_time_goes(spent, self._board.in_flight(), self._unsynced_pods()),
             )
 
     def _watch(self) -> None:

@@ -94,8 +94,9 @@ INTERNALS = (
     Internal(
         f"{_TRAINER}:AsyncGRPOTrainer._save_checkpoint",
         "TRL 1.16, transformers 5.19",
-        "called for a checkpoint on the way out; wrapped, so that on one process a full volume costs one checkpoint",
-        "a public method that saves a checkpoint, and a callback for one that failed",
+        "called for a checkpoint on the way out; wrapped, so that on one process a full volume costs one checkpoint, "
+        "and that a step isn't overdue while one is written",
+        "a public method that saves a checkpoint, and callbacks for one that begins and for one that failed",
     ),
     Internal(
         f"{_TRAINER}:AsyncGRPOTrainer._load_rng_state",
@@ -268,13 +269,17 @@ def restore_random_numbers(trainer: Any, checkpoint: str | None) -> None:
     trainer._load_rng_state(checkpoint)
 
 
-def forgive_saves(trainer: Any, on_error: Callable[[Exception], None]) -> None:
-    """From now on an error of a checkpoint goes to `on_error`; where that returns, training goes on."""
+def tell_saves(
+    trainer: Any, saving: Callable[[], contextlib.AbstractContextManager[None]], on_error: Callable[[Exception], None]
+) -> None:
+    """From now on checkpoints are written within `saving`, and an error of one goes to `on_error`; where that returns,
+    training goes on."""
     save = trainer._save_checkpoint
 
     def save_or_say(*args: Any, **kwargs: Any) -> None:
         try:
-            save(*args, **kwargs)
+            with saving():
+                save(*args, **kwargs)
         except Exception as error:
             on_error(error)
 

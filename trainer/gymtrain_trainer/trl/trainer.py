@@ -149,7 +149,9 @@ def make_trainer(parts: TrainerParts) -> "TRLTrainer":
     trainer.add_callback(StopCallback(parts.stop, spec.trainer.checkpoint is not None, agree_among_ranks))
     if rank_zero is not None:
         callbacks = rank_zero.callbacks
-        internals.forgive_saves(trainer, lambda error: callbacks.on_save_error(steps_of(trainer.state), error))
+        internals.tell_saves(
+            trainer, callbacks.saving, lambda error: callbacks.on_save_error(steps_of(trainer.state), error)
+        )
     return TRLTrainer(
         trainer,
         source=context.paths.model,
