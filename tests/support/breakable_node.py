@@ -101,7 +101,8 @@ class BreakableNode(FakeNode):
             self._vanished(uid)
         for pod in found["items"]:
             uid = pod["metadata"]["uid"]
-            if self._nodes.get(path_of(pod)) != node:
+            # A pod without a node may have come under the name of one that ran here, while nobody looked.
+            if self._nodes.get(path_of(pod)) not in (None, node):
                 continue
             if uid in lost and uid in self._players and "deletionTimestamp" not in pod["metadata"]:
                 self._spawn(uid, self._after_power_loss(self._players[uid]))
