@@ -180,7 +180,7 @@ test-chaos-cluster: cluster-up images ## ... on the real cluster, with real pods
 	KUBECONFIG="$$(dev/run kubeconfig)" PYTHONPATH=$(PARTS_PATH) $(CHAOS) cluster $(CHAOS_OPTIONS)
 
 .PHONY: test-large-models
-test-large-models: cluster-up images ## Train sharded models on CPUs, one on four nodes, serve them, and try trackers that hang: ten minutes; not part of `make test`
+test-large-models: cluster-up images ## Train sharded models on CPUs, one on four nodes, serve them, try trackers that hang, users that a cluster assigns, and an environment of one's own: a quarter of an hour; not part of `make test`
 	$(LARGE) tests/e2e/runs $(PYTEST_ARGS)
 
 .PHONY: test-gpu-images

@@ -104,6 +104,8 @@ def test_a_run_is_followed_and_what_it_made_comes_home(
 
     lines = gymtrain("logs", "small", "--tail", "50").stdout.splitlines()
     assert {"[trainer]", "[inference]", "[gateway]", "[gym]"} <= {line.split(" ", 1)[0] for line in lines}
+    lines = gymtrain("logs", "small", "-p", "trainer", "-p", "inference", "--since", "10m").stdout.splitlines()
+    assert {line.split(" ", 1)[0] for line in lines} == {"[trainer]", "[inference]"}
     rewards = tmp_path / "now"
     gymtrain("fetch", "small", "rewards.csv", "-o", str(rewards))
     assert (rewards / "rewards.csv").read_text().startswith("step,")
@@ -142,3 +144,16 @@ def test_a_run_is_followed_and_what_it_made_comes_home(
     assert run.fetch("model", tmp_path / "home") == tmp_path / "home" / "model"
     assert (tmp_path / "home" / "model" / "model.safetensors").stat().st_size > 0
     assert gymtrain("logs", "small", "-f", "-p", "trainer").stdout, "following a run that has ended ends"
+
+    # What the pages show besides, once each.
+    kubectl.run("wait", "--for=condition=Complete", "gtr/small", "--timeout=60m")
+    assert json.loads(kubectl.run("get", "gtr", "small", "-o", "jsonpath={.status.inference}"))["replicas"] == 0
+    gymtrain("curve", "small", "--png", str(tmp_path / "reward.png"))
+    assert (tmp_path / "reward.png").read_bytes().startswith(b"\x89PNG")
+    assert gymtrain("rollouts", "small", "--outcome", "lost", "--limit", "5", "--json").stdout == ""
+    found = gymtrain("rollouts", "small", "--search", "+", "--limit", "1", "--json").stdout
+    assert json.loads(found)["conversation"]["output"]
+    gymtrain("fetch", "small", "records", "-o", str(tmp_path / "cli"))
+    assert list((tmp_path / "cli" / "records").iterdir())
+    gymtrain("fetch", "small", "model", "-o", str(tmp_path / "cli"))
+    assert (tmp_path / "cli" / "model" / "config.json").exists()

@@ -14,10 +14,15 @@ ROOT = Path(__file__).parents[3]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
 
 
+def blocks(text: str) -> list[str]:
+    """Blocks of code that have commands."""
+    found = re.findall(r"^ *```(\w*)[^\n]*\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
+    return [block for kind, block in found if kind in ("", "sh", "bash", "console", "shell")]
+
+
 def shown(text: str) -> list[str]:
     """Command lines in blocks of code that are for us, without `kubectl` and comments."""
-    blocks = re.findall(r"^ *```(\w*)\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
-    lines = [line.strip() for kind, block in blocks if kind in ("", "sh", "bash") for line in block.splitlines()]
+    lines = [line.strip().removeprefix("$ ") for block in blocks(text) for line in block.splitlines()]
     return [line.removeprefix("kubectl ") for line in lines if re.match(r"(kubectl )?gymtrain [a-z]", line)]
 
 
@@ -43,7 +48,7 @@ def test_the_tutorials_commands_are_among_them() -> None:
 
 def test_commands_are_found_in_blocks_of_code() -> None:
     block = "```\nkubectl gymtrain watch r  # c\nkubectl get x\n  gymtrain fetch r\n```\n"
-    assert shown(f"```yaml\ngymtrain no\n```\ngymtrain no\n{block}\ngymtrain no\n") == [
+    assert shown(f"```yaml title='x.yaml'\ngymtrain no\n```\ngymtrain no\n{block}\ngymtrain no\n") == [
         "gymtrain watch r  # c",
         "gymtrain fetch r",
     ]
