@@ -18,6 +18,7 @@ from dev.shell import run, run_logged
 from dev.supply.binaries import existing
 
 _DEADLINE = 3600
+_MIN_FREE_GB = 15
 
 # Its records and containerd's layers belong together, so they share a folder of the cache.
 _CONFIG = """\
@@ -42,7 +43,7 @@ root = "{root}"
   gc = true
   reservedSpace = "10GB"
   maxUsedSpace = "30GB"
-  minFreeSpace = "15GB"
+  minFreeSpace = "{min_free}GB"
 """
 
 
@@ -62,6 +63,7 @@ def start(settings: Settings) -> None:
             containerd=settings.containerd_socket,
             namespace=containerd.NAMESPACE,
             cgroup=CGROUP,
+            min_free=_MIN_FREE_GB,
         ),
     )
     # It leaves empty folders there when it is stopped; cluster-down removes these.
@@ -87,6 +89,18 @@ def _match_store(settings: Settings) -> None:
         shutil.rmtree(settings.buildkit_root, ignore_errors=True)
         settings.buildkit_root.mkdir(parents=True)
         write(remembered, identity)
+
+
+def little_room(settings: Settings) -> str:
+    """What is to be said of a disk that is nearly full: caches go, and in the end the base of all images does, after
+    which a build asks a registry for it. Empty where there is room."""
+    free = shutil.disk_usage(settings.store).free
+    if free >= _MIN_FREE_GB * 10**9:
+        return ""
+    return (
+        f"the disk of {settings.store} has {free / 10**9:.0f} GB free: below {_MIN_FREE_GB} BuildKit forgets what it "
+        "built, and on a full disk the kubelet deletes images that no pod uses. Make room, and run this again"
+    )
 
 
 def build(settings: Settings, image: Image, secrets: Mapping[str, Path]) -> None:

@@ -56,9 +56,12 @@ class Local:
 
     def _build(self, images: list[Image]) -> None:
         """With buildkitd running."""
+        if told := buildkit.little_room(self._settings):
+            say(told)
         with build_secrets() as secrets:
             failed = build_all(images, lambda image: buildkit.build(self._settings, image, secrets))
         containerd.forget_untagged(self._settings)
         say(f"{len(images) - len(failed)} of {len(images)} images are ready")
         if failed:
-            raise DevError("\n".join(error.render() for error in failed.values()).removeprefix("error: "))
+            what = "\n".join(error.render() for error in failed.values()).removeprefix("error: ")
+            raise DevError(what, fix=buildkit.little_room(self._settings))
