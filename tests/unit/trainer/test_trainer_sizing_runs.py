@@ -1,6 +1,8 @@
 """The sizing of runs, the command, and the page that it fills."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +164,21 @@ def test_a_file_without_a_run_is_refused(tmp_path: Path) -> None:
 def test_the_command_says_that_a_run_fits(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--run", str(ROOT / "examples" / "slurm-4-nodes.yaml")]) == 0
     assert "Everything fits" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        "--run examples/slurm-4-nodes.yaml --gpu-memory 80",
+        "Qwen3-8B --gpus 8 --length 32768 --fsdp --vllm-gpus 2",
+    ],
+)
+def test_the_command_runs_as_docs_show_it(shown: str) -> None:
+    command = [sys.executable, "-m", "gymtrain_trainer.sizing", *shown.split()]
+    environment = {"PYTHONPATH": "api:trainer"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Everything fits" in done.stdout
 
 
 def test_the_command_says_what_would_fit(capsys: pytest.CaptureFixture[str]) -> None:
