@@ -42,8 +42,9 @@ async def run(http, box, **exec):
     out, err, end = b"", b"", {}
     headers = {"Authorization": "Bearer " + box["token"]}
     began = time.monotonic()
+    timeout = aiohttp.ClientTimeout(total=exec["timeoutSeconds"] + 60)  # a daemon that is gone may say nothing at all
     try:
-        async with http.post(box["url"] + "/v1/exec", json=exec, headers=headers) as answer:
+        async with http.post(box["url"] + "/v1/exec", json=exec, headers=headers, timeout=timeout) as answer:
             if answer.status != 200:
                 return {"status": answer.status, **await answer.json()}
             while line := await answer.content.readuntil(b"\\n"):
@@ -51,7 +52,7 @@ async def run(http, box, **exec):
                 if event["t"] == "out": out += base64.b64decode(event["d"])
                 elif event["t"] == "err": err += base64.b64decode(event["d"])
                 elif event["t"] in ("exit", "error"): end = event; break
-    except (aiohttp.ClientError, asyncio.IncompleteReadError) as error:
+    except (aiohttp.ClientError, asyncio.IncompleteReadError, TimeoutError) as error:
         end = {"t": "lost", "message": f"{type(error).__name__}: {error}"}
     keep = lambda data: data[-4000:].decode(errors="replace")
     return {**end, "out": keep(out), "err": keep(err), "bytes": len(out), "seconds": time.monotonic() - began}

@@ -3,6 +3,7 @@
 Each time the caller gets an answer in time that says what happened, and the other sandboxes work on.
 """
 
+import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +32,43 @@ now = time.time()
 done = libc.settimeofday(ctypes.byref(Timeval(int(now), int(now % 1 * 1e6))), None)
 print("set" if done == 0 else "refused")
 """
+
+# Tries for five seconds to reach addresses by TCP, then asks a name server by UDP. Prints whatever answered.
+REACH = """
+import socket, sys, time
+*addresses, server = sys.argv[1:]
+end = time.monotonic() + 5
+while time.monotonic() < end:
+    for address in addresses:
+        host, port = address.rsplit(":", 1)
+        try:
+            socket.create_connection((host, int(port)), timeout=0.5).close()
+            print(address)
+        except OSError:
+            pass
+query = b"\\0\\1\\1\\0\\0\\1\\0\\0\\0\\0\\0\\0\\12kubernetes\\7default\\3svc\\7cluster\\5local\\0\\0\\1\\0\\1"
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
+    udp.settimeout(3)
+    try:
+        udp.sendto(query, (server, 53))
+        print(udp.recv(512))
+    except OSError:
+        pass
+"""
+
+# Takes from the daemon, which is process 1 and of the same user, all that can be taken from outside. Prints what
+# could be.
+LOWER = """
+import resource
+for name in ("RLIMIT_NOFILE", "RLIMIT_CPU", "RLIMIT_NPROC", "RLIMIT_FSIZE", "RLIMIT_AS"):
+    try:
+        resource.prlimit(1, getattr(resource, name), (1, 1))
+        print(name)
+    except (PermissionError, ValueError):
+        pass
+"""
+COLD = 20
+FORGED = "2026-01-01 ERROR forged by a sandbox"
 
 
 @pytest.fixture(scope="module")
@@ -121,3 +159,55 @@ def test_no_signal_from_inside_ends_the_daemon(boxes: Sandboxes, victim: dict[st
     done = boxes.run(victim, "echo here")
     assert done["out"] == "here\n", (first, done, boxes.get(victim))
     assert boxes.get(victim)["state"] == "Running"
+
+
+def test_the_first_command_of_a_cold_sandbox_reaches_nothing(boxes: Sandboxes, run: Kubectl) -> None:
+    """A pod's fence takes a moment to hold, and the command comes as soon as the sandbox is leased."""
+    cluster = json.loads(run.run("get", "service", "kubernetes", "-n", "default", "-o", "json"))["spec"]["clusterIP"]
+    dns = json.loads(run.run("get", "service", "kube-dns", "-n", "kube-system", "-o", "json"))["spec"]["clusterIP"]
+    machine = run.list("nodes")[0]["status"]["addresses"][0]["address"]
+    control = run.run("exec", boxes.pod, "-c", "gym", "--", "python", "-c", REACH, dns)
+    assert "kubernetes" in control, "who may ask, gets an answer"
+    command = f"python3 -c '{REACH}' {cluster}:443 {machine}:6443 {machine}:10250 {dns}"
+
+    def reached(number: int) -> str:
+        box = running(boxes.create(IMAGE, task=f"cold-{number}"))
+        done = boxes.run(box, command, seconds=60)
+        boxes.close(box)
+        assert (done.get("t"), done.get("code")) == ("exit", 0), done
+        return str(done["out"])
+
+    with ThreadPoolExecutor(5) as threads:
+        assert list(threads.map(reached, range(COLD))) == [""] * COLD
+
+
+def test_what_a_command_takes_from_the_daemon_costs_its_own_sandbox_alone(
+    boxes: Sandboxes, victim: dict[str, Any]
+) -> None:
+    boxes.run(victim, f"python3 -c '{LOWER}'", seconds=30)
+    began = time.monotonic()
+    done = boxes.run(victim, "echo here", seconds=30)
+    assert time.monotonic() - began < 120
+    assert done.get("out") == "here\n" or done.get("t") in ("error", "lost") or "message" in done, done
+
+
+def test_a_message_that_a_command_leaves_for_the_kubelet_forges_no_line(
+    boxes: Sandboxes, kubeconfig: str, victim: dict[str, Any], run: Kubectl
+) -> None:
+    node.require_own_node(kubeconfig)
+    boxes.run(victim, f"printf 'ended\\n{FORGED}\\n' > /dev/termination-log")
+    node.kill_daemon(run.get("pod", victim["podName"])["metadata"]["uid"])
+    said = _failed(boxes, victim)
+    assert said["reason"] in ("OOMKilled", "Exited", "Error"), said
+    assert "\n" not in said["message"]
+    (broker,) = run.pods("boxes", role="broker")
+    lines = run.run("logs", broker["metadata"]["name"]).splitlines()
+    assert not [line for line in lines if line.startswith(FORGED)]
+
+
+def test_a_hundred_thousand_empty_files_harm_no_other_sandbox(boxes: Sandboxes, victim: dict[str, Any]) -> None:
+    """`victim` sees that the other one works on."""
+    make = "[open(str(n), 'x').close() for n in range(100_000)]"
+    done = boxes.run(victim, f'mkdir -p /tmp/many && cd /tmp/many && python3 -c "{make}"', seconds=300)
+    assert done.get("t") in ("exit", "error", "lost"), done
+    assert boxes.run(victim, "echo here").get("out") == "here\n" or _failed(boxes, victim)["state"] == "Failed"
