@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from dev.settings import Settings
 from tests.support.go_controller import call_here, make_certificate
 from tests.support.json_server import JsonHandler, serving
 from tests.support.kubectl import Kubectl, eventually
+from tests.support.node import require_own_node
 from tests.support.runs import tiny_run
 
 pytestmark = pytest.mark.large
@@ -45,8 +45,7 @@ class _Assigns(JsonHandler):
 
 @pytest.fixture
 def assigning(kubeconfig: str, kubectl: Kubectl, tmp_path: Path) -> Iterator[None]:
-    if Path(kubeconfig) != Settings().kubeconfig:
-        pytest.skip("the API server calls a webhook on this machine, so it has to be the development cluster's")
+    require_own_node(kubeconfig)  # its API server calls a webhook on this machine
     make_certificate(tmp_path, "assigns-users")
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")

@@ -13,6 +13,7 @@ from dev.providers.local import Local
 from dev.settings import Settings
 from tests.support.faults import trainer_events
 from tests.support.kubectl import Kubectl
+from tests.support.node import require_own_node
 from tests.support.runs import tiny_run
 
 pytestmark = pytest.mark.large
@@ -22,9 +23,8 @@ MINUTES = 60
 
 @pytest.fixture
 def environment(kubeconfig: str, tmp_path: Path) -> Path:
-    """The folder that `gymtrain init environment` writes."""
-    if Path(kubeconfig) != Settings().kubeconfig:
-        pytest.skip("its image is built into the development cluster")
+    """The folder that `gymtrain init environment` writes; its image is built into the development cluster."""
+    require_own_node(kubeconfig)
     command = [sys.executable, "-m", "gymtrain_cli.main", "init", "environment", "my_task"]
     environment = {"PYTHONPATH": ":".join(sys.path), "PATH": "/usr/bin:/bin"}
     subprocess.run(command, cwd=tmp_path, check=True, timeout=60, env=environment)

@@ -56,14 +56,12 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
         pass
 """
 
-# Takes from the daemon, which is process 1 and of the same user, all that can be taken from outside. Prints what
-# could be.
+# Takes from the daemon, which is process 1 and of the same user, all that can be taken from outside.
 LOWER = """
 import resource
 for name in ("RLIMIT_NOFILE", "RLIMIT_CPU", "RLIMIT_NPROC", "RLIMIT_FSIZE", "RLIMIT_AS"):
     try:
         resource.prlimit(1, getattr(resource, name), (1, 1))
-        print(name)
     except (PermissionError, ValueError):
         pass
 """
