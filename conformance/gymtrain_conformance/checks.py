@@ -180,10 +180,10 @@ def _wrong_statement(number: int, look: Look, labels: list[str], *, settled: boo
 def _repairs_pods(trial: Trial) -> Finding:
     events = _attempt(trial, 2)
     lost = next((event.at for event in events if isinstance(event, Lost)), None)
-    if not trial.syncs or lost is None:
+    before = [event.label for event in _of(events, Update) if lost and event.at < lost and not event.problem]
+    if not trial.syncs or lost is None or not before:  # it had nothing to lose
         yield Verdict.NOT_TRIED
         return
-    before = [event.label for event in _of(events, Update) if event.at < lost and not event.problem]
     after = [event for event in _of(events, Update) if event.at > lost and not event.problem]
     if not after:
         yield "a pod that lost its weights never got any again"

@@ -127,8 +127,13 @@ class _Play:
         with self._start(2) as process:
             self.agents.fail_next = True
             started = len(self.record.of(Rollout))
-            # While a rollout is open: it is answered once the pod has weights again.
-            if process.until(lambda: len(self.record.of(Rollout)) > started, self.seconds) and self.agents.syncs:
+
+            def loses() -> bool:
+                """A rollout is open, which is answered once the pod has weights again, and there are some to lose: a
+                request of the attempt before may be read late."""
+                return len(self.record.of(Rollout)) > started and self.vllm.holds_weights_of(2)
+
+            if self.agents.syncs and process.until(loses, self.seconds):
                 self.vllm.lose()
             process.until(lambda: process.ended, max(0.0, deadline - time.monotonic()))
             process.wait(self.record, 0.0, self.place.termination_log)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.trainer_contract import LINES, OPTIONAL
 from gymtrain_conformance.checks import Outcome, Verdict, conforms, outcomes
 from gymtrain_conformance.main import main, read_spec, table
+from gymtrain_conformance.record import Lost, Record, Rollout, Started, Update
 from gymtrain_conformance.trainer import expanded
 from gymtrain_conformance.trial import Trial, TrialError, run_trial
 
@@ -172,6 +173,15 @@ def test_every_line_has_a_variant_that_lacks_it() -> None:
 def test_every_variant_changes_the_trainer() -> None:
     texts = [(MINIMAL / name).read_text() for name in ("contract.py", "train.py")]
     assert [variant.line for variant in VARIANTS if sum(text.count(variant.old) for text in texts) != 1] == []
+
+
+def test_a_pod_that_had_no_weights_to_lose_says_nothing_of_repairs(trials: Trials) -> None:
+    """As where a rollout of the attempt before is read late."""
+    record = Record()
+    for event in (Started(1), Started(2), Rollout("", 1.0, "", 1), Lost(at=1.0), Update("conformance:2:1", "", at=2.0)):
+        record.add(event)
+    found = outcomes(replace(trials.of(None), record=record))
+    assert _outcome(found, "repairs-pods").verdict == Verdict.NOT_TRIED
 
 
 def test_a_trainer_that_sends_no_weights_is_not_asked_for_any() -> None:
