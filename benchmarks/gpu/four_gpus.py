@@ -34,7 +34,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.random_model import CHANGING, RANDOM_PARITY
+from benchmarks.gpu.random_model import CHANGING, RANDOM_ADAPTER, RANDOM_PARITY
 from benchmarks.gpu.training_steps import PEAK, operations_per_token
 from benchmarks.shapes import QWEN3_8B
 from gymtrain_trainer.sizing.shapes import shape_of
@@ -76,7 +76,8 @@ CASES = {
     for case in (
         Case(
             "tensor_parallel",
-            config={"max_steps": 15, "save_strategy": "steps", "save_steps": 6, "save_total_limit": 1},
+            # One checkpoint before the kills and one at the end, which is always written.
+            config={"max_steps": 15, "save_strategy": "steps", "save_steps": 8, "save_total_limit": 1},
             every=5,
             killed=True,
         ),
@@ -116,7 +117,7 @@ def _make_large(spec: dict[str, Any], case: Case) -> None:
     spec["weightSync"]["parityThreshold"] = RANDOM_PARITY
     spec["model"] = {"source": f"pvc://{_CLAIM}/model", "dtype": "bfloat16"}
     if case.transport == "LoRAFilesystem":
-        spec["model"]["lora"] = {"r": 16, "lora_alpha": 32, "target_modules": "all-linear"}
+        spec["model"]["lora"] = dict(RANDOM_ADAPTER)
     spec["data"].pop("validation")
     spec.pop("evaluation")
     args = ["--max-model-len=1024", "--gpu-memory-utilization=0.8", f"--tensor-parallel-size={case.server_gpus}"]
@@ -124,11 +125,10 @@ def _make_large(spec: dict[str, Any], case: Case) -> None:
     trainer = spec["trainer"]
     trainer["checkpoint"] = {"size": "300Gi", "retain": "Delete"}
     trainer.pop("records")
-    changing = {} if case.transport == "LoRAFilesystem" else CHANGING
     config = trainer["config"]
     config.pop("save_steps")
     config |= {"max_completion_length": _ANSWER, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 4}
-    config |= {"gradient_checkpointing": True, "learning_rate": 1e-5, "save_strategy": "no", **changing, **case.config}
+    config |= {"gradient_checkpointing": True, "learning_rate": 1e-5, "save_strategy": "no", **CHANGING, **case.config}
     for container in trainer["template"]["spec"]["containers"]:  # samples can't be checked without a copy of 8 B
         container["env"] = [one for one in container["env"] if one["name"] != "GYMTRAIN_CHECK_SAMPLES"]
 

@@ -11,9 +11,11 @@ from pathlib import Path
 
 from benchmarks.shapes import QWEN3_8B
 
-# Of runs with such a model: what the trainer's config gets, so that all weights change at each step, whatever is
-# learned from random answers; and spec.weightSync.parityThreshold.
+# Of runs with such a model, which learns nothing: what the trainer's config gets, so that all weights change at each
+# step; spec.model.lora, as an adapter that begins as zeros would stay so and be right anywhere; and
+# spec.weightSync.parityThreshold.
 CHANGING = {"weight_decay": 100.0}
+RANDOM_ADAPTER = {"r": 16, "lora_alpha": 32, "target_modules": "all-linear", "init_lora_weights": False}
 RANDOM_PARITY = "0.5"  # rounding alone makes 0.1 to 0.3, other weights 6 and more
 
 

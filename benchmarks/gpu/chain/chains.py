@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.gpu.chain.task import ANSWER_TOKENS, GENERATIONS, Slow, Tails, rows, slow_shares
-from benchmarks.gpu.random_model import CHANGING, RANDOM_PARITY
+from benchmarks.gpu.random_model import CHANGING, RANDOM_ADAPTER, RANDOM_PARITY
 from benchmarks.processes import ended_after
 from dev.gpu.vllm_server import NO_MULTICAST, START_SECONDS, free_port, serving, wait_until_up
 from gymtrain_api.spec import CorrectionMode
@@ -226,7 +226,8 @@ def _prepare(root: Path, chain: Chain, ports: Mapping[str, int]) -> RunConfig:
     arguments = [f"--gpu-memory-utilization={chain.memory}", "--enforce-eager", *chain.vllm_arguments()]
     model: dict[str, Any] = {"source": "pvc://models/model", "dtype": "bfloat16"}
     if chain.transport == "LoRAFilesystem":
-        model["lora"] = {"r": 16, "lora_alpha": 32, "target_modules": "all-linear"}
+        model["lora"] = dict(RANDOM_ADAPTER)
+        config["learning_rate"] = 1e-4
     spec = {
         "model": model,
         "gym": {"configPaths": ["sums.yaml"]},
