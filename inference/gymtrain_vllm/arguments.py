@@ -22,7 +22,6 @@ from gymtrain_vllm.vllm_internals import engine_knows_its_weights, server_knows
 PLUGIN = "gymtrain"  # name of our entry point
 _CPU_CACHE_GIB = "1"  # of the key-value cache, which vLLM fills with zeros at start
 
-_PARALLEL = re.compile(r"--(tensor|pipeline)[-_]parallel[-_]size|-[tp]p$|-[tp]p=")  # how many workers
 _SHORTEST = 3  # characters; below, a flag is a short option of its own
 
 
@@ -130,8 +129,11 @@ def build(
         arguments.append(f"--otlp-traces-endpoint={traces}")
     if not on_gpu:
         arguments.append("--enforce-eager")  # torch.compile takes minutes here, and a compiler in the image
-    if spec.inference.gpus > 1 or spec.inference.nodes > 1 or any(map(_PARALLEL.match, spec.inference.args)):
+    tensor, pipeline = parallel_sizes(spec.inference.args, spec.inference.nodes, spec.inference.gpus)
+    if tensor * pipeline > 1:
         arguments.append("--middleware=gymtrain_vllm.server_exit.EndsOutOfStep")
+    if vllm_backend(planned(spec)) == "nccl":
+        arguments.append("--middleware=gymtrain_vllm.server_exit.EndsAbandoned")
     return arguments + list(spec.inference.args)
 
 

@@ -6,6 +6,7 @@
 | 71 | the engine is gone and its API server stays | `watch`, in a thread of that server |
 | 72 | one of several workers refused a call | `EndsOutOfStep`, around that server's application |
 | 73 | a worker in another pod than the server has ended | the launcher of that pod (`serve.py`) |
+| 74 | the trainer went away in the middle of a transfer | `EndsAbandoned`, around that server's application |
 
 A server with several API server processes (--api-server-count) ends with 1 where one of them ended with 72: vLLM ends
 the others, and tells the number in its log.
@@ -21,8 +22,13 @@ at the first error, so that the answers behind it are taken for those of the nex
 it lacks has its label already. Nothing from outside brings the answers into step again, so the server ends. Its
 container is started again, and the trainer sends it the weights. vLLM puts the class around its application:
 `--middleware gymtrain_vllm.server_exit.EndsOutOfStep`.
+
+**The trainer went away.** NCCL has no deadline: a worker that waits in a broadcast of a trainer that was killed waits
+forever, with a /health that says 200, and no later trainer can use the server. Seen with 8 B, whose syncs take half of
+the time. The trainer's call ends with it, which the server notices.
 """
 
+import asyncio
 import os
 import threading
 import time
@@ -38,6 +44,7 @@ _TIMES = 5  # in a row: vLLM may end by itself meanwhile, and say more
 _PATIENCE_SECONDS = 10.0  # with an answer
 
 _REFUSAL_SECONDS = 0.2  # in which the caller of a worker that refused gets the error
+_ABANDONED_SECONDS = 10.0  # in which a call whose caller has gone may still end by itself
 
 type Message = MutableMapping[str, Any]
 type Receive = Callable[[], Awaitable[Message]]
@@ -62,6 +69,7 @@ class ExitCode(IntEnum):
     ENGINE_GONE = 71
     OUT_OF_STEP = 72
     WORKER_GONE = 73
+    ABANDONED = 74
 
 
 def exit_soon(code: ExitCode, seconds: float) -> None:
@@ -145,4 +153,49 @@ class EndsOutOfStep:
                     flush=True,
                 )
                 self._end()
+        return None
+
+
+class EndsAbandoned:
+    """ASGI middleware of a server whose weights arrive by NCCL."""
+
+    def __init__(
+        self, app: App, end: Callable[[], None] | None = None, patience_seconds: float = _ABANDONED_SECONDS
+    ) -> None:
+        """`end` ends the server, soon."""
+        self._app = app
+        self._end = end or (lambda: exit_soon(ExitCode.ABANDONED, 0.0))
+        self._patience_seconds = patience_seconds
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Answers as the server does."""
+        if scope["type"] != "http" or scope["path"] not in ASKS_WORKERS:
+            return await self._app(scope, receive, send)
+        gone: asyncio.Task[Message] | None = None  # what comes after the request is its caller's end
+
+        async def noticed() -> Message:
+            message = await receive()
+            await asyncio.sleep(self._patience_seconds)
+            print(
+                f"gymtrain: whoever asked for POST {scope['path']} is gone, and the workers still wait for it. NCCL "
+                "has no deadline for that: ending the server, so that Kubernetes restarts it",
+                flush=True,
+            )
+            self._end()
+            return message
+
+        async def heard() -> Message:
+            nonlocal gone
+            if gone is not None:
+                return await asyncio.shield(gone)
+            message = await receive()
+            if not message.get("more_body", False):
+                gone = asyncio.create_task(noticed())
+            return message
+
+        try:
+            await self._app(scope, heard, send)
+        finally:
+            if gone is not None:
+                gone.cancel()
         return None

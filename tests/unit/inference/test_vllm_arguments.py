@@ -63,9 +63,27 @@ def test_a_server_of_several_workers_ends_when_one_of_them_fails(several: list[s
     assert _GUARD in several
 
 
-@pytest.mark.parametrize("one", [arguments(), arguments(gpus=1), arguments("--max-model-len=2048")])
+@pytest.mark.parametrize(
+    "one",
+    [
+        arguments(),
+        arguments(gpus=1),
+        arguments("--max-model-len=2048"),
+        arguments("--tensor-parallel-size=1", gpus=1),
+        arguments("-tp", "1", "-pp=1", gpus=1),
+    ],
+)
 def test_a_server_of_one_worker_outlives_an_error(one: list[str]) -> None:
+    """The trainer provokes one on purpose, as it clears what an earlier one may have left (group.py, `_leave`)."""
     assert _GUARD not in one
+
+
+def test_a_server_ends_with_a_trainer_that_goes_in_the_middle_of_a_broadcast_and_of_no_other_transfer() -> None:
+    guard = "--middleware=gymtrain_vllm.server_exit.EndsAbandoned"
+    for transport, expected in (("NCCL", True), ("HTTPFull", False)):
+        run = smallest_run(inference={"gpus": 1}, weightSync={"transport": transport})
+        found = build(GymTrainingRunSpec.model_validate(run["spec"]), MODEL, 8000)
+        assert (guard in found) is expected, transport
 
 
 def on_nodes(nodes: int, gpus: int, *args: str, member: Member | None = None) -> list[str]:
