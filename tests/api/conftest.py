@@ -63,6 +63,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, kubectl_cache: None) -> It
 
 
 @pytest.fixture
+def bare(tmp_path_factory: pytest.TempPathFactory, kubectl_cache: None) -> Iterator[ApiServer]:
+    """An API server of the test's own with the real controllers, on which nothing of ours was ever installed."""
+    with ApiServer(tmp_path_factory.mktemp("bare")) as server:
+        server.start_controllers()
+        yield server
+
+
+@pytest.fixture
 def runs(cluster: ApiServer) -> Kubectl:
     """kubectl in a namespace of the test's own, of the cluster with controllers."""
     return _in_new_namespace(cluster)

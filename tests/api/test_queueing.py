@@ -114,6 +114,12 @@ def test_a_run_without_the_label_waits_in_the_queue_of_its_namespaces_defaults(
     assert workload["spec"]["queueName"] == "nightly"
     eventually(lambda: _state(runs, "by-default") == "Queued", "it waits", PATIENCE)
     assert runs.get("gtr", "by-default")["status"]["defaults"]["queueName"] == "nightly"
+    # As docs/queueing.md asks.
+    admitted = 'jsonpath={.status.conditions[?(@.type=="Admitted")].message}'
+    assert runs.run("get", "gtr", "by-default", "-o", admitted).startswith("waits in LocalQueue nightly")
+    titles, row = runs.run("get", "workloads").splitlines()
+    assert titles.split() == ["NAME", "QUEUE", "RESERVED", "IN", "ADMITTED", "FINISHED", "AGE"]
+    assert row.split()[:2] == ["gymtrainingrun-by-default", "nightly"]
     assert _running(runs, "by-default") == []
     runs.wait_condition("out", "Complete", PATIENCE)
     assert runs.list("workloads.kueue.x-k8s.io", f"{labels.RUN}=out") == []

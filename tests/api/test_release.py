@@ -13,7 +13,9 @@ import pytest
 import yaml
 
 from dev.release import chart, images
-from tests.support.apiserver import binary
+from tests.support.apiserver import ApiServer, binary
+from tests.support.kubectl import PATIENCE, Kubectl, eventually
+from tests.support.shown import of_page, shell_of
 
 DIGESTS = {name: f"sha256:{number:064x}" for number, name in enumerate(images.ALL)}
 
@@ -42,7 +44,7 @@ def test_a_packaged_chart_installs_without_a_value_and_by_digest_alone(archive: 
 
 
 class Registry(BaseHTTPRequestHandler):
-    """As much of the OCI distribution protocol as a push takes."""
+    """As much of the OCI distribution protocol as a push and a pull take."""
 
     blobs: dict[str, bytes] = {}  # noqa: RUF012
     manifests: dict[str, bytes] = {}  # noqa: RUF012
@@ -64,7 +66,8 @@ class Registry(BaseHTTPRequestHandler):
         self._look(with_content=False)
 
     def _look(self, *, with_content: bool) -> None:
-        content = self.manifests.get(self.path.rpartition("/")[2])
+        name = self.path.rpartition("/")[2]
+        content = self.manifests.get(name, self.blobs.get(name))
         if content is None:
             self._answer(200 if self.path == "/v2/" else 404)
             return
@@ -110,3 +113,16 @@ def test_a_pushed_chart_is_known_by_the_digest_that_the_registry_has(archive: Pa
     assert digest == f"sha256:{hashlib.sha256(manifest).hexdigest()}"
     layers = yaml.safe_load(manifest)["layers"]
     assert f"sha256:{hashlib.sha256(archive.read_bytes()).hexdigest()}" in [layer["digest"] for layer in layers]
+
+
+def test_a_pushed_chart_is_installed_as_the_page_says_with_pods_of_the_releases_image(
+    archive: Path, registry: str, bare: ApiServer, tmp_path: Path
+) -> None:
+    digest = chart.push(str(binary("helm")), archive, f"{registry}/team", plain_http=True)
+    shell = shell_of(bare.kubeconfig, tmp_path)
+    install, ask = of_page("docs/releases.md", "helm install gymtrain", "kubectl get pods").splitlines()
+    install = install.replace("registry.example.com", registry).replace("0.2.0", "7.8.9")
+    assert shell(f"{install} --plain-http 2>&1").splitlines()[1] == f"Digest: {digest}"
+    kubectl = Kubectl(str(bare.kubeconfig), "gymtrain-system", binary("kubectl"))
+    eventually(lambda: kubectl.list("pods"), "the Deployment makes its pod", PATIENCE)
+    assert shell(ask) == f"r.example.com/team/gymtrain/operator@{DIGESTS['operator']}\n"

@@ -13,6 +13,7 @@ from xdist.remote import Producer  # type: ignore[import-untyped]
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from tests.support.apiserver import binary
+from tests.support.command_line import Gymtrain
 from tests.support.helm import Helm
 from tests.support.kubectl import Kubectl
 
@@ -82,6 +83,12 @@ def kubectl(kubeconfig: str) -> Iterator[Kubectl]:
     """kubectl in a namespace of the test's own, under restricted Pod Security, deleted afterwards."""
     with fresh_namespace(kubeconfig) as own:
         yield own
+
+
+@pytest.fixture
+def gymtrain(kubeconfig: str, kubectl: Kubectl) -> Gymtrain:
+    """The command line in the test's namespace."""
+    return Gymtrain(kubeconfig, kubectl.namespace)
 
 
 @pytest.fixture(scope="session")

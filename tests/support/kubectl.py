@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -43,6 +44,27 @@ class Kubectl:
         if check and done.returncode != 0:
             raise KubectlError(f"kubectl {' '.join(args)}: {done.stderr.strip()}")
         return done.stdout
+
+    def lines_until(self, word: str, *args: str, timeout: float) -> list[str]:
+        """What a command prints that goes on for ever, such as `get -w`, up to the line with a word.
+
+        Raises:
+            KubectlError: the line didn't come in time, or the command ended before it.
+        """
+        lines: list[str] = []
+        with subprocess.Popen([*self._base, *args], stdout=subprocess.PIPE, text=True, env=os.environ) as process:
+            deadline = threading.Timer(timeout, process.terminate)
+            deadline.start()
+            try:
+                assert process.stdout
+                for line in process.stdout:
+                    lines.append(line.rstrip("\n"))
+                    if word in line:
+                        return lines
+            finally:
+                deadline.cancel()
+                process.terminate()
+        raise KubectlError(f"kubectl {' '.join(args)}: no line with {word!r} within {timeout:.0f} s: {lines}")
 
     def apply(self, *objects: dict[str, Any]) -> None:
         """`kubectl apply -f -`."""

@@ -1,11 +1,7 @@
 """The command line on a real run: checked, watched, read, suspended, and what it made fetched."""
 
 import json
-import subprocess
-import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import re
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -13,59 +9,42 @@ from urllib.request import urlopen
 import pytest
 import yaml
 
-from gymtrain_client import Client, Run
+from gymtrain_client import Client
+from tests.support.command_line import Gymtrain
 from tests.support.kubectl import Kubectl, eventually
 from tests.support.runs import tiny_run
+from tests.support.shown import Shell, of_page, shell_of
 
 MINUTES = 60
-STEPS = 300  # some ten a second: it has to train while five commands look at it
-
-type Gymtrain = Callable[..., subprocess.CompletedProcess[str]]
+QUICKSTART, TUTORIAL, RUNBOOKS = (f"docs/{name}.md" for name in ("quickstart", "tutorial", "runbooks"))
+STEPS = 320  # some ten a second: it has to train while six commands look at it
 
 
 @pytest.fixture
-def gymtrain(kubeconfig: str, kubectl: Kubectl) -> Gymtrain:
-    """Runs a command to its end, and asserts its exit code."""
+def checkout(tmp_path: Path) -> Path:
+    """The folder in which the pages' commands run."""
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    return folder
 
-    def run(*arguments: str, code: int = 0, seconds: float = 10 * MINUTES) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "gymtrain_cli.main", "-n", kubectl.namespace, "--kubeconfig", kubeconfig]
-        done = subprocess.run(
-            [*command, *arguments],
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            env={"PYTHONPATH": ":".join(sys.path), "PATH": "/usr/bin:/bin", "NO_PROXY": "*", "COLUMNS": "200"},
-            check=False,
-        )
-        assert done.returncode == code, done.stdout + done.stderr
-        return done
 
-    return run
+@pytest.fixture
+def shell(kubeconfig: str, kubectl: Kubectl, checkout: Path) -> Shell:
+    """bash with kubectl's plugin on the PATH, in which the test's namespace is the current one."""
+    run = shell_of(Path(kubeconfig), checkout, kubectl.namespace)
+    path = of_page(QUICKSTART, "export PATH=$PWD/.venv/bin:$PATH")
+    return lambda lines: run(f"{path}\n{lines}")
+
+
+def _of_small(page: str, *beginnings: str) -> str:
+    """Commands of a page, about the run `small`."""
+    return re.sub(r"\b(quickstart|workplace-assistant|RUN)\b", "small", of_page(page, *beginnings))
 
 
 def _written(folder: Path, run: dict[str, Any]) -> str:
     file = folder / f"{run['metadata']['name']}.yaml"
     file.write_text(yaml.safe_dump(run))
     return str(file)
-
-
-@contextmanager
-def served_report(run: Run) -> Iterator[str]:
-    """The address of the live report, while it is served."""
-    known, end, addresses = threading.Event(), threading.Event(), list[str]()
-
-    def ready(address: str) -> None:
-        addresses.append(address)
-        known.set()
-
-    serving = threading.Thread(target=run.serve_report, args=(0, ready, end), daemon=True)
-    serving.start()
-    assert known.wait(2 * MINUTES)
-    eventually(lambda: _answers(addresses[0]), "the first steps are indexed", MINUTES)
-    yield addresses[0]
-    end.set()
-    serving.join(MINUTES)
-    assert not serving.is_alive()
 
 
 def _answers(address: str) -> bool:
@@ -94,11 +73,18 @@ def test_a_run_is_checked_without_being_run(
 
 
 def test_a_run_is_followed_and_what_it_made_comes_home(
-    operator: Kubectl, kubectl: Kubectl, gymtrain: Gymtrain, kubeconfig: str, tmp_path: Path
+    operator: Kubectl,
+    kubectl: Kubectl,
+    gymtrain: Gymtrain,
+    shell: Shell,
+    checkout: Path,
+    kubeconfig: str,
+    tmp_path: Path,
 ) -> None:
     client = Client(namespace=kubectl.namespace, kubeconfig=kubeconfig)
     wanted = tiny_run("small", max_steps=STEPS, save_steps=10)
     wanted["spec"]["trainer"]["records"] = {"rollouts": "All", "samples": "Sampled"}
+    del wanted["spec"]["trainer"]["checkpoint"]["retain"]  # the volume is kept
     run = client.submit(wanted)
     eventually(lambda: (p := run.status.progress) is not None and p.step >= 10, "some steps are made", 8 * MINUTES)
 
@@ -120,8 +106,17 @@ def test_a_run_is_followed_and_what_it_made_comes_home(
     )
     assert one["step"] == two["step"] == 1
     assert one["conversation"]["output"]
-    with served_report(run) as address, urlopen(f"{address}/api/overview", timeout=60) as answer:
-        assert json.loads(answer.read())["run"] == "small"
+    with gymtrain.live_report("small") as address:
+        eventually(lambda: _answers(address), "the first steps are indexed", MINUTES)
+        with urlopen(f"{address}/api/overview", timeout=60) as answer:
+            assert json.loads(answer.read())["run"] == "small"
+
+    watch = of_page(QUICKSTART, "kubectl get gtr -w").split()[1:]
+    assert kubectl.lines_until("Training", *watch, timeout=MINUTES)[0].split()[:2] == ["NAME", "STATE"]
+    looks = _of_small(RUNBOOKS, "kubectl -n NAMESPACE get pods", "kubectl -n NAMESPACE logs")
+    pods, log = (shell(look) for look in looks.replace("NAMESPACE", kubectl.namespace).splitlines())
+    assert "small-inference" in pods
+    assert log
 
     assert gymtrain("suspend", "small").stdout == "small is suspended\n"
     eventually(lambda: run.status.state == "Suspended" and not kubectl.pods("small", role="trainer"), "it stops", 180)
@@ -135,6 +130,8 @@ def test_a_run_is_followed_and_what_it_made_comes_home(
 
     # Its last steps are near, and the rest of this test is about the end.
     assert gymtrain("resume", "small").stdout == "small is resumed\n"
+    watch = _of_small(TUTORIAL, "kubectl get gtr workplace-assistant -w").split()[1:]
+    assert kubectl.lines_until("small", *watch, timeout=MINUTES)[0].split()[:2] == ["NAME", "STATE"]
     watched = gymtrain("watch", "small", seconds=15 * MINUTES).stdout
     assert f"{STEPS} steps" in watched
     assert "mean reward of the first 5 steps" in gymtrain("curve", "small").stdout
@@ -157,3 +154,13 @@ def test_a_run_is_followed_and_what_it_made_comes_home(
     assert list((tmp_path / "cli" / "records").iterdir())
     gymtrain("fetch", "small", "model", "-o", str(tmp_path / "cli"))
     assert (tmp_path / "cli" / "model" / "config.json").exists()
+
+    shell(_of_small(QUICKSTART, "kubectl gymtrain curve", "kubectl gymtrain report"))
+    assert (checkout / "reward.png").read_bytes().startswith(b"\x89PNG")
+    assert "<title>small " in (checkout / "small.html").read_text()
+    for look, word in (("get pods", "Running"), ("logs", "{")):
+        line = of_page(RUNBOOKS, f"kubectl -n {operator.namespace} {look}").split()[1:]
+        # Other tests may just have killed it.
+        eventually(lambda line=line, word=word: word in operator.run(*line, check=False), look, 2 * MINUTES)  # type: ignore[misc]
+    shell(_of_small(TUTORIAL, "kubectl delete gtr", "kubectl delete pvc"))
+    eventually(lambda: not kubectl.list("persistentvolumeclaims"), "no volume is left", 2 * MINUTES)

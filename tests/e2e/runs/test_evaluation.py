@@ -1,8 +1,11 @@
 """A run that is evaluated while it trains, greedily, with its own real gateway and vLLM."""
 
+import csv
 import json
+from pathlib import Path
 from typing import Any
 
+from tests.support.command_line import Gymtrain
 from tests.support.kubectl import Kubectl, eventually
 from tests.support.runs import example
 
@@ -10,7 +13,7 @@ MINUTES = 60
 
 
 def test_a_run_is_evaluated_at_every_second_step_and_each_score_has_its_weights(
-    operator: Kubectl, kubectl: Kubectl
+    operator: Kubectl, kubectl: Kubectl, gymtrain: Gymtrain, tmp_path: Path
 ) -> None:
     run = example("evaluation.yaml", "evaluation")
     run["spec"]["trainer"]["config"]["save_total_limit"] = 2
@@ -33,6 +36,10 @@ def test_a_run_is_evaluated_at_every_second_step_and_each_score_has_its_weights(
     steps = [line for line in lines if line["event"] == "step"]
     assert [line["step"] for line in steps] == [1, 2, 3, 4]
     eventually(lambda: not kubectl.pods("evaluation", role="inference"), "the servers are gone", 60)
+    gymtrain("fetch", "evaluation", "evaluations.csv", "-o", str(tmp_path))
+    with (tmp_path / "evaluations.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["environment"] == "reasoning_gym_simple_agent"]
+    assert [(int(row["step"]), row["version"]) for row in rows] == [(line["step"], line["version"]) for line in scores]
 
     # Its checkpoints once more, by a run that trains nothing.
     kubectl.apply(example("evaluation-only.yaml", "evaluation-only"))

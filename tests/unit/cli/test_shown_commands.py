@@ -9,15 +9,7 @@ import pytest
 import typer
 
 from gymtrain_cli.main import app
-
-ROOT = Path(__file__).parents[3]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
-
-
-def blocks(text: str) -> list[str]:
-    """Blocks of code that have commands."""
-    found = re.findall(r"^ *```(\w*)[^\n]*\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
-    return [block for kind, block in found if kind in ("", "sh", "bash", "console", "shell")]
+from tests.support.shown import PAGES, ROOT, blocks
 
 
 def shown(text: str) -> list[str]:

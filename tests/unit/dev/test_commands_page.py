@@ -11,14 +11,10 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.unit.cli.test_shown_commands import PAGES, ROOT, blocks
+from tests.support.shown import PAGES, ROOT, commands
 
 PAGE = ROOT / "docs" / "commands.md"
 SHOWING = [page for page in PAGES if page != PAGE]
-FIRST_WORD = re.compile(
-    r"(kubectl|helm|make|gymtrain|python|pip|pipx|pytest|curl|vllm|docker|uv|export|hf|cosign|sha256sum|sed"
-    r"|dev/\S+|\$\(\S+|[A-Z_]+=\S+)(\s|$)"
-)
 PLACEHOLDER = re.compile(r"(?<![\w$])[A-Z][A-Z0-9_]+(?![\w=])")
 EVIDENCE = re.compile(r"`((?:tests|dev|docs/recorded|\.ci)/[^`:\s]+)(?:::([^`]+))?`")
 
@@ -32,17 +28,6 @@ class Row(NamedTuple):
         parts = [PLACEHOLDER.sub("\0", part) for part in self.command.split("...")]
         pattern = ".*".join(re.escape(part).replace(re.escape("\0"), r"\S+") for part in parts)
         return re.fullmatch(pattern, command) is not None
-
-
-def commands(text: str) -> list[str]:
-    """Command lines in blocks of code, each on one line, without prompts and comments."""
-    found: list[str] = []
-    for block in blocks(text):
-        for line in re.sub(r"\s*\\\n\s*", " ", block).splitlines():
-            bare = re.sub(r"\s+# .*", "", line.strip().removeprefix("$ "))
-            if FIRST_WORD.match(bare):
-                found.append(bare)
-    return found
 
 
 def rows() -> list[Row]:
