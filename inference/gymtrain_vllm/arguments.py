@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gymtrain_api.spec import GymTrainingRunSpec, Inference
-from gymtrain_api.transports import LORA_RANKS, adapters_held, lora_rank, planned, takes_adapters, vllm_backend
+from gymtrain_api.transports import (
+    LORA_RANKS,
+    NCCL_BACKEND,
+    adapters_held,
+    lora_rank,
+    planned,
+    takes_adapters,
+    vllm_backend,
+)
 from gymtrain_api.vllm_arguments import parallel_sizes
 from gymtrain_api.wiring import GROUP_RENDEZVOUS_PORT, SERVED_MODEL_NAME
 from gymtrain_vllm.errors import ArgumentsError
@@ -132,8 +140,6 @@ def build(
     tensor, pipeline = parallel_sizes(spec.inference.args, spec.inference.nodes, spec.inference.gpus)
     if tensor * pipeline > 1:
         arguments.append("--middleware=gymtrain_vllm.server_exit.EndsOutOfStep")
-    if vllm_backend(planned(spec)) == "nccl":
-        arguments.append("--middleware=gymtrain_vllm.server_exit.EndsAbandoned")
     return arguments + list(spec.inference.args)
 
 
@@ -191,6 +197,7 @@ def _weights(spec: GymTrainingRunSpec) -> list[str]:
         # Random weights: quicker than reading a checkpoint, and nothing but a complete sync can make the model
         # agree with the trainer's, which the parity check after the first sync asks for.
         "--load-format=dummy",
+        *(["--middleware=gymtrain_vllm.server_exit.EndsAbandoned"] if backend == NCCL_BACKEND else []),
     ]
 
 

@@ -8,8 +8,8 @@
 | 73 | a worker in another pod than the server has ended | the launcher of that pod (`serve.py`) |
 | 74 | the trainer went away in the middle of a transfer | `EndsAbandoned`, around that server's application |
 
-A server with several API server processes (--api-server-count) ends with 1 where one of them ended with 72: vLLM ends
-the others, and tells the number in its log.
+A server with several API server processes (--api-server-count) ends with 1 where one of them ended with 72 or 74: vLLM
+ends the others, and tells the number in its log.
 
 **The engine is gone.** vLLM's API server is another process than its engine. Once the engine has ended it is to end
 too, but may stay: it waits for requests that nobody answers any more, with a /health that says 503 or with no open
@@ -24,8 +24,8 @@ container is started again, and the trainer sends it the weights. vLLM puts the 
 `--middleware gymtrain_vllm.server_exit.EndsOutOfStep`.
 
 **The trainer went away.** NCCL has no deadline: a worker that waits in a broadcast of a trainer that was killed waits
-forever, with a /health that says 200, and no later trainer can use the server. Seen with 8 B, whose syncs take half of
-the time. The trainer's call ends with it, which the server notices.
+forever, and no later trainer can use the server. Seen with 8 B, whose syncs took most of the time. The trainer's call
+ends with it, which the server notices.
 """
 
 import asyncio
@@ -122,6 +122,10 @@ def ask(port: int, host: str = ready.THIS_POD) -> Health:
     return Health.FAILED if status >= 500 else Health.UNKNOWN
 
 
+def _asks_workers(scope: Message) -> bool:
+    return scope["type"] == "http" and scope["path"] in ASKS_WORKERS
+
+
 class EndsOutOfStep:
     """ASGI middleware."""
 
@@ -132,7 +136,7 @@ class EndsOutOfStep:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answers as the server does."""
-        if scope["type"] != "http" or scope["path"] not in ASKS_WORKERS:
+        if not _asks_workers(scope):
             return await self._app(scope, receive, send)
         refused = True  # where the server raises, something outside of it answers with 500
 
@@ -169,7 +173,7 @@ class EndsAbandoned:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answers as the server does."""
-        if scope["type"] != "http" or scope["path"] not in ASKS_WORKERS:
+        if not _asks_workers(scope):
             return await self._app(scope, receive, send)
         gone: asyncio.Task[Message] | None = None  # what comes after the request is its caller's end
 
