@@ -50,7 +50,7 @@ class Children:
     """Objects that the run owns, by kind and name. Objects of others never get here.
 
     Attributes:
-        leftovers: what an earlier run of the name made, which is gone; no volumes.
+        leftovers: what an earlier run of the name made, which is gone.
         strays: trainer pods of the run's name whose Job isn't there: somebody deleted it, or it was an earlier run's.
     """
 
@@ -215,10 +215,9 @@ def age_of(manifest: Object, now: float) -> float:
 
 def is_left(manifest: Object, run: str, uid: str) -> bool:
     """Whether an object is an earlier run's of the same name, and nobody else's. While a run of the name is there, the
-    garbage collector may never notice that the earlier one is gone. Volumes are left to it: they hold what was
-    trained."""
+    garbage collector may never notice that the earlier one is gone. A volume that outlives its run has no owner."""
     owners = manifest["metadata"].get("ownerReferences") or []
-    if len(owners) != 1 or manifest.get("kind") == "PersistentVolumeClaim":
+    if len(owners) != 1:
         return False
     (owner,) = owners
     of_the_name = (owner.get("kind"), owner.get("name"), owner.get("controller")) == (labels.KIND, run, True)

@@ -381,6 +381,17 @@ async def test_what_the_garbage_collector_left_of_an_earlier_run_of_the_name_is_
     assert [owner["uid"] for owner in owners] == ["run-uid"]
 
 
+async def test_a_volume_of_an_earlier_run_of_the_name_that_the_garbage_collector_left_is_deleted(bench: Bench) -> None:
+    """One that outlives its run has no owner, so this one was to go with it; its name is the next run's."""
+    bench.add_run(trainer={"checkpoint": {"size": "1Gi", "retain": "Delete"}})
+    bench.cluster.put(kinds.VOLUME_CLAIM, _of_an_earlier_run("PersistentVolumeClaim", "run-checkpoints"))
+    calls = await bench.reconcile()
+    assert "DELETE PersistentVolumeClaim/run-checkpoints" in calls
+    await bench.reconcile()
+    owners = bench.cluster.objects["PersistentVolumeClaim", "ns", "run-checkpoints"]["metadata"]["ownerReferences"]
+    assert [owner["uid"] for owner in owners] == ["run-uid"]
+
+
 @pytest.mark.parametrize("owner", [{"name": "other"}, {"kind": "Sandbox"}])
 async def test_what_another_owner_has_is_left_alone(bench: Bench, owner: dict[str, str]) -> None:
     bench.add_run()
