@@ -6,6 +6,7 @@ The agent samples from a copy of the weights that the transport was given, as vL
 import csv
 import errno
 import json
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -202,6 +203,12 @@ def test_what_goes_on_from_a_checkpoint_ends_as_what_was_never_stopped_to_the_la
     resumed = checkpoint_folder(made.run_folder, 4)
     assert bits(resumed) == bits(undisturbed)
     assert {weights, "optimizer.pt", "rng_state.pth", "scheduler.pt"} <= bits(resumed).keys()
+
+
+def test_no_time_goes_into_checksums_that_nothing_reads(process: Callable[..., Any]) -> None:
+    _, _, made = process(max_steps=1, save_steps=1, **IN_ORDER)
+    with zipfile.ZipFile(checkpoint_folder(made.run_folder, 1) / "optimizer.pt") as file:
+        assert {entry.CRC for entry in file.infolist()} == {0}
 
 
 def bits(checkpoint: Path) -> dict[str, Any]:
