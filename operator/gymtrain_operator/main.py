@@ -1,7 +1,6 @@
 """Starts the operator process."""
 
 import asyncio
-import signal
 import sys
 from collections.abc import Sequence
 
@@ -20,6 +19,7 @@ from gymtrain_operator.rate_limit import RateLimit
 from gymtrain_operator.reconciler import Reconciler
 from gymtrain_operator.selected_namespaces import SelectedNamespaces
 from gymtrain_operator.service import Service
+from gymtrain_operator.watching import stop_at_signals
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,9 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 async def _serve(options: Options, health: Health) -> None:
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    stop_at_signals(stop)
     heartbeats = asyncio.create_task(health.loop.send_heartbeats())
     cache = ChildCache()
     limit = RateLimit(options.kube_api_qps, options.kube_api_burst)

@@ -5,20 +5,25 @@ same: look at the run.
   looks like a quiet cluster;
 - a watch that is refused is asked for again without end: a namespace that was deleted with its Role must not end the
   process, which looks after the others;
+- kopf itself ends where an answer breaks off while it asks what the API server serves, and is started again;
 - what else the runs own is followed for the cache (`following`);
 - nothing is stored in objects, nothing is posted.
 """
 
 import asyncio
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Any
 
+import aiohttp
 import kopf
 
 from gymtrain_api import kueue, labels
 from gymtrain_operator.kinds import CHILD_SELECTOR
+from gymtrain_operator.log import logger
 from gymtrain_operator.reconcile.lifecycle import ENDS, ended_at
 from gymtrain_operator.run_queue import RunKey
 
@@ -50,6 +55,28 @@ ended."""
 async def watch(on_event: OnEvent, namespaces: Sequence[str], stop: asyncio.Event, *, with_kueue: bool = False) -> None:
     """Watches runs, in `namespaces` or in all where there are none, until `stop` or a signal; `with_kueue`: the runs'
     Workloads, too, if Kueue is installed when this begins."""
+    for pause in _EndlessBackoff():
+        try:
+            await _kopf(on_event, namespaces, stop, with_kueue=with_kueue)
+        except (aiohttp.ClientError, OSError) as error:
+            logger().warning("no watch", kind=labels.KIND, error=f"{type(error).__name__}: {error}", next_in=pause)
+        else:
+            return
+        stop_at_signals(stop)  # what kopf had registered went with it
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await stop.wait()
+        if stop.is_set():
+            return
+
+
+def stop_at_signals(stop: asyncio.Event) -> None:
+    """Sets `stop` at SIGTERM and SIGINT, until kopf takes over their handling."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+
+
+async def _kopf(on_event: OnEvent, namespaces: Sequence[str], stop: asyncio.Event, *, with_kueue: bool) -> None:
     await kopf.operator(
         registry=_registry(on_event, with_kueue=with_kueue),
         settings=settings(),

@@ -1,14 +1,17 @@
 """The running operator: what it looks at, and what keeps it alive."""
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from itertools import islice
+from pathlib import Path
 from unittest.mock import AsyncMock, Mock
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from gymtrain_api import labels
 from gymtrain_api.times import to_seconds
@@ -429,3 +432,36 @@ def test_watches_that_are_refused_are_tried_again_without_end() -> None:
         tries = list(islice(pauses, 1000))
         assert len(tries) == 1000
         assert max(tries) <= 60
+
+
+async def test_watches_begin_again_where_an_answer_breaks_off_while_they_begin(
+    api: ScriptedApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """kopf tries no such question a second time, and ends."""
+    access = {"clusters": [{"name": "c", "cluster": {"server": api.access.url}}], "current-context": "c"}
+    contexts = [{"name": "c", "context": {"cluster": "c", "user": "u"}}]
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(json.dumps(access | {"contexts": contexts, "users": [{"name": "u", "user": {"token": "t"}}]}))
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+    monkeypatch.setattr(watching, "_EndlessBackoff", lambda: iter([0.01] * 100))
+    stop, tries = asyncio.Event(), 0
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        nonlocal tries
+        if request.path != "/apis":
+            return web.json_response({"versions": []})
+        tries += 1
+        if tries > 1:
+            stop.set()
+            return web.json_response({"groups": []})
+        torn = web.StreamResponse(headers={"Content-Length": "1000"})
+        await torn.prepare(request)
+        await torn.write(b"{")
+        assert request.transport is not None
+        request.transport.abort()
+        return torn
+
+    api.handler = answer
+    async with asyncio.timeout(30):
+        await watching.watch(Mock(), [], stop)
+    assert tries == 2
