@@ -23,6 +23,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -31,6 +32,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +41,7 @@ from benchmarks.gpu.training_steps import PEAK, operations_per_token
 from benchmarks.shapes import QWEN3_8B
 from gymtrain_trainer.sizing.shapes import shape_of
 from tests.support.apiserver import binary
-from tests.support.faults import WhereTold, kill_at, step, trainer_events
+from tests.support.faults import WhereTold, events_in, kill_at, step, trainer_events
 from tests.support.gpu_runs import gpu_run
 from tests.support.kubectl import Kubectl, KubectlError, eventually
 
@@ -189,10 +191,13 @@ def mfu(found: Mapping[str, Any], length: int) -> float:
     return round(float(found["tokens_per_s_gpu"]) * operations / PEAK, 4)
 
 
-def checkpoint_seconds(steps: Sequence[Mapping[str, Any]], after: int, usual: float) -> float | None:
-    """What the first checkpoint took: by how much the step after it was longer than usual; None if there is none."""
-    later = next((float(line["seconds"]) for line in steps if line["step"] == after + 1), None)
-    return round(later - usual, 1) if later is not None else None
+def checkpoint_seconds(log: str, step: int) -> float | None:
+    """From a step's end until its checkpoint was written, by a trainer's log; None if it says nothing of one."""
+    ended = next((line["time"] for line in events_in(log, "step") if line["step"] == step), None)
+    written = re.search(rf"^(\S+ \S+),\d+ INFO checkpoint \S+-{step}$", log, re.MULTILINE)
+    if ended is None or written is None:
+        return None
+    return round(datetime.fromisoformat(written[1]).replace(tzinfo=UTC).timestamp() - ended, 1)
 
 
 def measure(kubectl: Kubectl, case: Case, run: dict[str, Any], out: Path) -> dict[str, Any]:
@@ -220,7 +225,8 @@ def measure(kubectl: Kubectl, case: Case, run: dict[str, Any], out: Path) -> dic
         lines = sorted(trainer_events(kubectl, name, "step"), key=lambda line: float(line["time"]))
         found |= figures(lines[: case.config["save_steps"]] if case.killed else lines, case.ranks, _PROMPT)
         if case.killed:
-            found["checkpoint_s"] = checkpoint_seconds(lines, case.config["save_steps"], found["step_s"])
+            first = kubectl.pods(name, role="trainer")[0]["metadata"]["name"]
+            found["checkpoint_s"] = checkpoint_seconds(kubectl.logs(first, "trainer"), case.config["save_steps"])
         if not case.small:
             found["mfu"] = mfu(found, _PROMPT + _ANSWER)
         evaluated = trainer_events(kubectl, name, "evaluation")

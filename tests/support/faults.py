@@ -124,9 +124,13 @@ def trainer_events(kubectl: Kubectl, run: str, kind: str) -> list[dict[str, Any]
     for pod in pods:
         if pod["status"].get("phase", "Pending") == "Pending":
             continue
-        log = kubectl.logs(pod["metadata"]["name"], "trainer")
-        lines += [json.loads(x) for x in log.splitlines() if x.startswith('{"event": "' + kind + '"')]
+        lines += events_in(kubectl.logs(pod["metadata"]["name"], "trainer"), kind)
     return lines
+
+
+def events_in(log: str, kind: str) -> list[dict[str, Any]]:
+    """JSON lines of one kind in the log of one trainer."""
+    return [json.loads(line) for line in log.splitlines() if line.startswith('{"event": "' + kind + '"')]
 
 
 def assert_no_wrong_sample(kubectl: Kubectl, run: str) -> None:

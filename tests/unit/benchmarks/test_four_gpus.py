@@ -54,7 +54,11 @@ def test_the_share_of_the_peak_is_that_of_the_parameters_and_attention() -> None
     assert four_gpus.mfu(found, length=320) == pytest.approx(1000 * 6 * 8.19e9 / 989e12, rel=0.01)
 
 
-def test_a_checkpoint_took_what_the_step_after_it_took_longer() -> None:
-    told = [{"step": number, "seconds": seconds} for number, seconds in ((5, 8.0), (6, 8.5), (7, 138.0), (7, 9.0))]
-    assert four_gpus.checkpoint_seconds(told, 6, usual=8.0) == 130.0
-    assert four_gpus.checkpoint_seconds(told, 7, usual=8.0) is None
+def test_a_checkpoint_took_from_the_end_of_its_step_until_it_is_told() -> None:
+    log = (
+        '{"event": "step", "step": 8, "time": 1795787349.632}\n'
+        "2026-11-27 13:51:03,585 INFO checkpoint /gymtrain/checkpoints/checkpoint-8\n"
+        '{"event": "step", "step": 9, "time": 1795787472.0}\n'
+    )
+    assert four_gpus.checkpoint_seconds(log, 8) == 113.4
+    assert four_gpus.checkpoint_seconds(log, 9) is None
