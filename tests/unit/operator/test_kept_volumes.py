@@ -127,7 +127,7 @@ def _claim(owners: list[dict[str, Any]], found: dict[str, str]) -> dict[str, Any
     return {"kind": "PersistentVolumeClaim", "metadata": meta, "spec": {}}
 
 
-OWNED_BY_ANOTHER = [{"kind": labels.KIND, "name": "run", "uid": "an-earlier-one", "controller": True}]
+OWNED_BY_ANOTHER = [{"kind": labels.KIND, "name": "another", "uid": "another-uid", "controller": True}]
 
 
 async def test_a_run_takes_over_the_volume_that_was_kept_of_an_earlier_one_of_its_name(bench: Bench) -> None:
@@ -150,7 +150,7 @@ async def test_a_run_owns_the_volume_that_was_kept_where_it_is_told_to_delete_it
 @pytest.mark.parametrize(
     ("owners", "found"),
     [(OWNED_BY_ANOTHER, labels.run_labels("run")), ([], {}), ([], labels.run_labels("another"))],
-    ids=["of an earlier run that is not gone yet", "without our labels", "of another run"],
+    ids=["with an owner of another name", "without our labels", "of another run"],
 )
 @pytest.mark.parametrize("retain", ["Keep", "Delete"])
 async def test_a_claim_of_somebody_else_is_not_taken(

@@ -35,6 +35,22 @@ def test_a_resumed_run_goes_on_with_the_same_attempt_and_without_preflight() -> 
     assert (suspended.status, suspended.reason) == ("False", Reason.RESUMED)
 
 
+def test_a_resumed_run_goes_on_with_the_attempt_that_only_its_record_knows() -> None:
+    """Nobody let the operator write the status while the attempt ran; the record is written before."""
+    world = World(backoffLimit=0).to_training(step=4)
+    world.status = world.status.model_copy(update={"attempt": None})
+    world.change(suspend=True)
+    world.reconcile(5)
+    world.status = world.status.model_copy(update={"attempt": None})
+    world.reconcile(5)
+    assert world.existing("Job") == []
+    world.seen.clear()
+    world.change(suspend=False)
+    world.reconcile(100)
+    assert world.existing("Job") == ["run-trainer-1"], "it didn't fail"
+    assert world.status.attempt == 1
+
+
 def test_a_run_made_suspended_waits() -> None:
     world = World(suspend=True)
     assert applied(world.reconcile()) == []
