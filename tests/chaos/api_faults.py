@@ -304,13 +304,13 @@ async def _namespace_deleted(world: ApiWorld, draw: random.Random) -> Hit:
     for story in lost:
         story.by_hand = True
     await world.rest.done("DELETE", f"/api/v1/namespaces/{namespace}", but=(404, 409))
-    for story in world.stories:  # some were applied meanwhile
-        story.by_hand = story.by_hand or story.life.namespace == namespace
     named = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
     for _ in range(600):
         status, _ = await world.rest.ask("POST", "/api/v1/namespaces", named)
         if status < 300:
             return Hit(f"{namespace} with {len(lost)} runs")
+        for story in world.stories:  # some were applied meanwhile, or just before and are heard of only now
+            story.by_hand = story.by_hand or story.life.namespace == namespace
         await asyncio.sleep(0.5)
     world.wrong.append(f"namespace {namespace} isn't gone after 5 minutes")
     return Hit(namespace)
