@@ -9,10 +9,11 @@ PYTHON = $(shell dev/python.sh)
 RUN = $(UV) run --python "$(PYTHON)" --locked --extra operator --extra cli --extra report --group dev --group site
 # NeMo Gym pins libraries that the rest can't live with, so its tests run in an environment of their own.
 RUN_GYM = UV_PROJECT_ENVIRONMENT=.venv-gym $(UV) run --python "$(PYTHON)" --locked --extra gym --extra gym-swe --group dev
-E2E = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m "e2e and not faults and not large and not gpu_images and not gpu and not upgrades"
+E2E = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m "e2e and not faults and not large and not gpu_images and not gpu and not upgrades and not queues"
 GPUS = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m gpu
 GPU_IMAGES = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m gpu_images
 LARGE = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m large
+QUEUES = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m queues
 UPGRADES = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m upgrades
 FAULTS = KUBECONFIG="$$(dev/run kubeconfig)" $(RUN) pytest -m faults
 PARTS_PATH = api:kube:tracing:operator:cli:trainer:report:gateway:broker:gym:inference:conformance
@@ -145,6 +146,11 @@ test-kueue: ## Runs in queues with Kueue's controller, built on first use (five 
 	dev/run binaries
 	dev/run binaries crds-kueue kueue
 	$(RUN) pytest tests/api/test_queueing.py -m api $(PYTEST_ARGS)
+
+.PHONY: test-queues
+test-queues: cluster-up images ## ... on the real cluster: a run gives way to a more urgent one, with a checkpoint, and goes on: ten minutes; not part of `make test`
+	dev/run binaries crds-kueue kueue
+	$(QUEUES) tests/e2e/queues $(PYTEST_ARGS)
 
 .PHONY: test-gang-scheduling
 test-gang-scheduling: ## Runs whose pods are placed together, with the scheduler of scheduler-plugins, built on first use; not part of `make test`

@@ -193,7 +193,7 @@ def mfu(found: Mapping[str, Any], length: int) -> float:
 
 def checkpoint_seconds(log: str, step: int) -> float | None:
     """From a step's end until its checkpoint was written, by a trainer's log; None if it says nothing of one."""
-    ended = next((line["time"] for line in events_in(log, "step") if line["step"] == step), None)
+    ended = next((float(line["time"]) for line in events_in(log, "step") if line["step"] == step), None)
     written = re.search(rf"^(\S+ \S+),\d+ INFO checkpoint \S+-{step}$", log, re.MULTILINE)
     if ended is None or written is None:
         return None

@@ -1,4 +1,4 @@
-"""Kueue on an API server of the tests: its kinds, and its real controller with its webhooks."""
+"""Kueue beside an API server: its kinds, and its real controller with its webhooks."""
 
 import json
 import os
@@ -7,8 +7,9 @@ from typing import Any
 
 import yaml
 
-from tests.support.apiserver import ApiServer, binary, document, free_port
+from tests.support.apiserver import binary, document, free_port
 from tests.support.go_controller import (
+    Server,
     admin_of,
     call_here,
     configuration,
@@ -27,12 +28,12 @@ _WITH_OWN_ETC = (
 _WEBHOOKS = {"workloads", "workloads/status", "clusterqueues", "resourceflavors", "cohorts", "jobs"}
 
 
-def install_kinds(server: ApiServer) -> None:
+def install_kinds(server: Server) -> None:
     """Makes the API server serve Kueue's kinds."""
     install_crds(server, "crds-kueue", "kueue.yaml", "Kueue")
 
 
-def start_controller(server: ApiServer, folder: Path) -> None:
+def start_controller(server: Server, folder: Path) -> None:
     """Starts it beside the API server, which calls its webhooks on this machine. `folder`: of its files."""
     make_certificate(folder, "kueue")
     webhooks, health = free_port(), free_port()
@@ -55,7 +56,17 @@ def start_controller(server: ApiServer, folder: Path) -> None:
         admin_of(server).apply(manifest | {"webhooks": wanted})
 
 
-def make_queues(server: ApiServer, cpus: str, **spec: Any) -> None:
+def remove(server: Server) -> None:
+    """Removes its webhooks and its kinds, with all objects of them, from a cluster that goes on without it."""
+    admin = admin_of(server)
+    for manifest in yaml.safe_load_all(document("kueue", "kueue-webhooks.yaml").read_text()):
+        if manifest:
+            admin.run("delete", manifest["kind"], manifest["metadata"]["name"], "--ignore-not-found")
+    crds = ("-f", str(document("crds-kueue", "kueue.yaml")), "--ignore-not-found")
+    admin.run("delete", *crds, "--timeout=60s", check=False)  # objects with a finalizer of the controller's stay
+
+
+def make_queues(server: Server, cpus: str, **spec: Any) -> None:
     """Makes a ClusterQueue `cluster` with one flavor, for all namespaces, and two priorities."""
     flavor = {"nodeLabels": {"pool": "h100"}, "tolerations": [{"key": "gpu", "operator": "Exists"}]}
     resources = [{"name": "cpu", "nominalQuota": cpus}, {"name": "memory", "nominalQuota": "1000Gi"}]
@@ -74,7 +85,7 @@ def make_queues(server: ApiServer, cpus: str, **spec: Any) -> None:
     )
 
 
-def make_placing_queue(server: ApiServer, node: str) -> None:
+def make_placing_queue(server: Server, node: str) -> None:
     """Makes a ClusterQueue `placed` whose pods Kueue places itself, node by node, on the one node that there is."""
     admin = admin_of(server)
     admin.run("label", "node", node, "pool=placed", f"kubernetes.io/hostname={node}", "--overwrite")

@@ -23,9 +23,11 @@ _BY_POLICY = "PodFailurePolicy"  # reason of a Job that its podFailurePolicy end
 
 
 def current_attempt(seen: Observation, before: GymTrainingRunStatus) -> int:
-    """Returns the newest attempt that is known: of the status, or of a Job that was made just before a restart. Where
-    neither tells, the one on record: its status couldn't be written. Where all of a status was lost, and the attempt with
-    it (`record.status_from_record`), the next."""
+    """Returns the newest attempt that is known: of the status, or of a Job that was made just before a restart.
+
+    Where neither tells, the one on record: the status couldn't be written. Where all of a status was lost, and so the
+    attempt ended (`record.status_from_record`), the next.
+    """
     made = [int(labels_of(job).get(labels.ATTEMPT, "0")) for job in seen.children.of("Job")]
     recorded = seen.run.record.attempt if seen.run.record is not None else None
     if not made and before.attempt is None and recorded is not None:
