@@ -49,32 +49,24 @@ def document(binaries: str, name: str) -> Path:
     return found[-1]
 
 
-class ApiServer:
-    """etcd and kube-apiserver in one folder; use as a context manager."""
+class Programs:
+    """Programs beside an API server of this machine, which end with it; use as a context manager.
 
-    def __init__(self, folder: Path, *, audit_policy: Mapping[str, Any] | None = None) -> None:
-        """`audit_policy` says what is written to `audit_log`; nothing is without it."""
+    Attributes:
+        kubeconfig: with all rights.
+    """
+
+    def __init__(self, folder: Path, kubeconfig: Path) -> None:
+        """`folder`: where they run, and of their logs."""
+        self.kubeconfig = kubeconfig
         self._folder = folder
-        self._audit_policy = audit_policy
-        self.audit_log = folder / "audit.log"
         self._processes: list[tuple[str, subprocess.Popen[bytes]]] = []  # by name, of which several may have one
-        self.port = free_port()
-        self.url = f"https://127.0.0.1:{self.port}"
-        self.token = _TOKEN
-        self.kubeconfig = folder / "kubeconfig"
-        self.certificate = folder / "certificates" / "apiserver.crt"
-        self.key = folder / "certificates" / "apiserver.key"
 
     def __enter__(self) -> Self:
-        try:
-            self._start()
-        except BaseException:
-            self.__exit__()
-            raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        for _name, process in reversed(self._processes):  # the API server first: it waits for nothing then
+        for _name, process in reversed(self._processes):  # an API server before its etcd: it waits for nothing then
             process.send_signal(signal.SIGCONT)
             process.terminate()
             try:
@@ -84,7 +76,7 @@ class ApiServer:
                 process.wait()
 
     def run(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-        """Starts one more program of the cluster (the controller manager, say), stopped with the rest."""
+        """Starts one more program (the controller manager, say), stopped with the rest."""
         process = self._launch(name, [binary(name), *arguments])
         self._processes.append((name, process))
         return process
@@ -115,6 +107,29 @@ class ApiServer:
                 cwd=self._folder,
                 preexec_fn=_die_with_parent,
             )
+
+
+class ApiServer(Programs):
+    """etcd and kube-apiserver in one folder; use as a context manager."""
+
+    def __init__(self, folder: Path, *, audit_policy: Mapping[str, Any] | None = None) -> None:
+        """`audit_policy` says what is written to `audit_log`; nothing is without it."""
+        super().__init__(folder, folder / "kubeconfig")
+        self._audit_policy = audit_policy
+        self.audit_log = folder / "audit.log"
+        self.port = free_port()
+        self.url = f"https://127.0.0.1:{self.port}"
+        self.token = _TOKEN
+        self.certificate = folder / "certificates" / "apiserver.crt"
+        self.key = folder / "certificates" / "apiserver.key"
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
 
     def _start(self) -> None:
         client, peer = f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}"

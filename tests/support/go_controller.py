@@ -3,63 +3,15 @@
 import subprocess
 import urllib.request
 from base64 import b64encode
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
-from tests.support.apiserver import ApiServerError, binary, document
+from tests.support.apiserver import ApiServerError, Programs, binary, document
 from tests.support.kubectl import PATIENCE, Kubectl, eventually
 
 _CERTIFICATE, _KEY = "tls.crt", "tls.key"
-_ENDS_WITHIN = 10.0
-
-
-class Server(Protocol):
-    """An API server on this machine, and programs that run beside it."""
-
-    @property
-    def kubeconfig(self) -> Path:
-        """With all rights."""
-        ...
-
-    def run(self, name: str, *arguments: str) -> object:
-        """Starts a program that ends with it."""
-        ...
-
-
-@dataclass(frozen=True)
-class RunningCluster:
-    """That of a cluster that was there before: see `beside`. `folder`: of the programs' logs."""
-
-    kubeconfig: Path
-    folder: Path
-    programs: list[subprocess.Popen[bytes]] = field(default_factory=list)
-
-    def run(self, name: str, *arguments: str) -> object:
-        """Starts a program."""
-        with (self.folder / f"{name}.log").open("ab") as log:
-            self.programs.append(subprocess.Popen([binary(name), *arguments], stdout=log, stderr=subprocess.STDOUT))
-        return self.programs[-1]
-
-
-@contextmanager
-def beside(kubeconfig: str, folder: Path) -> Iterator[RunningCluster]:
-    """Programs beside a cluster, which end with the block."""
-    cluster = RunningCluster(Path(kubeconfig), folder)
-    try:
-        yield cluster
-    finally:
-        for program in cluster.programs:
-            program.terminate()
-        for program in cluster.programs:
-            try:
-                program.wait(_ENDS_WITHIN)
-            except subprocess.TimeoutExpired:
-                program.kill()
 
 
 def need(program: str, project: str) -> None:
@@ -70,12 +22,12 @@ def need(program: str, project: str) -> None:
         pytest.skip(f"{project}'s controller is tried where it was built ({error} {program})")
 
 
-def admin_of(server: Server) -> Kubectl:
+def admin_of(server: Programs) -> Kubectl:
     """kubectl with all rights."""
     return Kubectl(str(server.kubeconfig), "default", binary("kubectl"))
 
 
-def install_crds(server: Server, folder: str, file: str, project: str) -> None:
+def install_crds(server: Programs, folder: str, file: str, project: str) -> None:
     """Makes the API server serve a project's kinds."""
     admin, crds = admin_of(server), str(document(folder, file))
     admin.run("apply", "--server-side", "-f", crds)

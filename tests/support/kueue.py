@@ -7,9 +7,8 @@ from typing import Any
 
 import yaml
 
-from tests.support.apiserver import binary, document, free_port
+from tests.support.apiserver import Programs, binary, document, free_port
 from tests.support.go_controller import (
-    Server,
     admin_of,
     call_here,
     configuration,
@@ -28,12 +27,12 @@ _WITH_OWN_ETC = (
 _WEBHOOKS = {"workloads", "workloads/status", "clusterqueues", "resourceflavors", "cohorts", "jobs"}
 
 
-def install_kinds(server: Server) -> None:
+def install_kinds(server: Programs) -> None:
     """Makes the API server serve Kueue's kinds."""
     install_crds(server, "crds-kueue", "kueue.yaml", "Kueue")
 
 
-def start_controller(server: Server, folder: Path) -> None:
+def start_controller(server: Programs, folder: Path) -> None:
     """Starts it beside the API server, which calls its webhooks on this machine. `folder`: of its files."""
     make_certificate(folder, "kueue")
     webhooks, health = free_port(), free_port()
@@ -56,7 +55,7 @@ def start_controller(server: Server, folder: Path) -> None:
         admin_of(server).apply(manifest | {"webhooks": wanted})
 
 
-def remove(server: Server) -> None:
+def remove(server: Programs) -> None:
     """Removes its webhooks and its kinds, with all objects of them, from a cluster that goes on without it."""
     admin = admin_of(server)
     for manifest in yaml.safe_load_all(document("kueue", "kueue-webhooks.yaml").read_text()):
@@ -66,9 +65,9 @@ def remove(server: Server) -> None:
     admin.run("delete", *crds, "--timeout=60s", check=False)  # objects with a finalizer of the controller's stay
 
 
-def make_queues(server: Server, cpus: str, **spec: Any) -> None:
+def make_queues(server: Programs, cpus: str, **spec: Any) -> None:
     """Makes a ClusterQueue `cluster` with one flavor, for all namespaces, and two priorities."""
-    flavor = {"nodeLabels": {"pool": "h100"}, "tolerations": [{"key": "gpu", "operator": "Exists"}]}
+    flavor = {"nodeLabels": {"pool": FLAVOR}, "tolerations": [{"key": "gpu", "operator": "Exists"}]}
     resources = [{"name": "cpu", "nominalQuota": cpus}, {"name": "memory", "nominalQuota": "1000Gi"}]
     group = {"coveredResources": ["cpu", "memory"], "flavors": [{"name": FLAVOR, "resources": resources}]}
     queue = {
@@ -85,7 +84,7 @@ def make_queues(server: Server, cpus: str, **spec: Any) -> None:
     )
 
 
-def make_placing_queue(server: Server, node: str) -> None:
+def make_placing_queue(server: Programs, node: str) -> None:
     """Makes a ClusterQueue `placed` whose pods Kueue places itself, node by node, on the one node that there is."""
     admin = admin_of(server)
     admin.run("label", "node", node, "pool=placed", f"kubernetes.io/hostname={node}", "--overwrite")

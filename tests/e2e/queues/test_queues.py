@@ -14,8 +14,9 @@ from kubernetes.utils.quantity import parse_quantity
 
 from gymtrain_api import kueue as names
 from gymtrain_api import labels
+from tests.support.apiserver import Programs
 from tests.support.faults import MINUTES, step, trainer_events, wait_for_steps
-from tests.support.go_controller import Server, admin_of, beside, need
+from tests.support.go_controller import admin_of, need
 from tests.support.helm import Helm
 from tests.support.kubectl import Kubectl, eventually
 from tests.support.kueue import FLAVOR, install_kinds, local_queue, make_queues, remove, start_controller
@@ -27,10 +28,10 @@ _QUEUE = "team"
 
 
 @pytest.fixture
-def kueue(kubeconfig: str, tmp_path: Path) -> Iterator[Server]:
+def kueue(kubeconfig: str, tmp_path: Path) -> Iterator[Programs]:
     """Kueue beside the cluster, whose node is of its flavor."""
     need("kueue", "Kueue")
-    with beside(kubeconfig, tmp_path) as cluster:
+    with Programs(tmp_path, Path(kubeconfig).absolute()) as cluster:
         try:
             install_kinds(cluster)
             start_controller(cluster, tmp_path)
@@ -68,7 +69,7 @@ def _roles(kubectl: Kubectl, run: str) -> set[str]:
 
 
 def test_a_run_gives_way_to_a_more_urgent_one_with_a_checkpoint_and_goes_on_from_it(
-    main_release: Helm, kueue: Server, kubectl: Kubectl
+    main_release: Helm, kueue: Programs, kubectl: Kubectl
 ) -> None:
     main_release.upgrade("gymtrain", "kueue.enabled=true")
     make_queues(kueue, "0")
