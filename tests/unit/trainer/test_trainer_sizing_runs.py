@@ -268,8 +268,27 @@ def test_a_page_without_a_place_for_a_table_is_refused() -> None:
 
 
 def test_a_measured_row_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = page.Measured("Qwen3-8B", 1, 8, rank=0, tokens=8192, gib=41.0, where="H100, 2027-01-01")
+    row = page.Measured("Qwen3-8B", 1, 8, rank=0, tokens=8192, sharded=True, gib=41.0, where="H100, 2027-01-01")
     monkeypatch.setattr(page, "MEASURED", (row,))
     lines = page.page((ROOT / page.NAME).read_text()).splitlines()
     marked = [line for line in lines if "| measured: 41 (H100, 2027-01-01) |" in line]
     assert [line.split("|")[1:4] for line in marked] == [[" 8 ", " all ", " 8,192 "]]
+
+
+def test_a_measured_row_of_other_lengths_stands_beside_what_is_computed_for_its_settings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    row = page.Measured("Qwen3-8B", 1, 2, rank=16, tokens=2560, sharded=True, gib=25.0, where="H100, 2027-01-01")
+    text = (ROOT / page.NAME).read_text()
+
+    def of_adapters() -> list[list[str]]:
+        lines = page.page(text).partition("### Qwen3-8B")[2].splitlines()
+        return [line.split("|")[3:6] for line in lines if line.startswith("| 2 | adapter |")][:3]
+
+    monkeypatch.setattr(page, "MEASURED", ())
+    short, long, _ = of_adapters()
+    monkeypatch.setattr(page, "MEASURED", (row,))
+    measured, *others = of_adapters()
+    assert others == [short, long]
+    assert measured[:2] == [" 2,560 ", " fsdp "]
+    assert int(measured[2]) < int(short[2]) / 1.5, "shares, as in what was measured"

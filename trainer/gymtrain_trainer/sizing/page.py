@@ -27,6 +27,7 @@ class Measured:
     """A row of the table of training, as it was measured: the most that one training GPU had in use.
 
     Attributes:
+        sharded: by FSDP2.
         gib: by nvidia-smi, so with what CUDA and the allocator hold.
         where: the GPU, and the date.
     """
@@ -35,22 +36,26 @@ class Measured:
     nodes: int
     gpus: int
     rank: int  # of the adapter; 0: all weights
-    tokens: int
+    tokens: int  # of a micro-batch
+    sharded: bool
     gib: float
     where: str
 
 
 _H200 = "H200, 2026-11-24"  # docs/recorded/gpu/training.md
 _H100 = "H100, 2026-11-25"
+_RUNS = "H100, 2026-11-27"  # docs/recorded/gpu/four.md
 
 # The only place for measured rows.
 MEASURED: tuple[Measured, ...] = (
-    Measured("Qwen3-0.6B", 1, 1, 0, 8192, 12.4, _H200),
-    Measured("Qwen3-1.7B", 1, 1, 0, 8192, 32.9, _H200),
-    Measured("Qwen3-4B", 1, 1, 0, 8192, 76.7, _H200),
-    Measured("Qwen3-4B", 1, 1, _RANK, 8192, 22.4, _H200),
-    Measured("Qwen3-4B", 1, 2, 0, 8192, 39.5, _H100),
-    Measured("Qwen3-4B", 1, 2, 0, 32768, 50.8, _H100),
+    Measured("Qwen3-0.6B", 1, 1, 0, 8192, False, 12.4, _H200),
+    Measured("Qwen3-1.7B", 1, 1, 0, 8192, False, 32.9, _H200),
+    Measured("Qwen3-4B", 1, 1, 0, 8192, False, 76.7, _H200),
+    Measured("Qwen3-4B", 1, 1, _RANK, 8192, False, 22.4, _H200),
+    Measured("Qwen3-4B", 1, 2, 0, 8192, True, 39.5, _H100),
+    Measured("Qwen3-4B", 1, 2, 0, 32768, True, 50.8, _H100),
+    Measured("Qwen3-8B", 1, 2, 0, 2560, True, 77.0, _RUNS),
+    Measured("Qwen3-8B", 1, 2, _RANK, 2560, True, 25.3, _RUNS),
 )
 
 
@@ -88,14 +93,18 @@ def _training_table(shape: ModelShape) -> Iterator[str]:
 def _training_rows(shape: ModelShape) -> Iterator[str]:
     for nodes, gpus in _LAYOUTS:
         for adapter in (None, Adapter(_RANK)):
-            for tokens in _LENGTHS:
-                yield _training_row(Training(shape, nodes, gpus, length=tokens, tokens=tokens, adapter=adapter))
+            rank = adapter.rank if adapter is not None else 0
+            layout = (shape.name, nodes, gpus, rank)
+            known = {row.tokens: row for row in MEASURED if (row.shape, row.nodes, row.gpus, row.rank) == layout}
+            for tokens in sorted({*_LENGTHS, *known}):
+                asked = Training(shape, nodes, gpus, length=tokens, tokens=tokens, adapter=adapter)
+                yield _training_row(asked, known.get(tokens))
 
 
-def _training_row(asked: Training) -> str:
-    found = on_the_same_gpus(asked)
+def _training_row(asked: Training, measured: Measured | None) -> str:
+    # Beside a measured figure stands the one for what was measured, even where less would do.
+    found = on_the_same_gpus(replace(asked, sharded=measured.sharded) if measured is not None else asked)
     used = found.training if found is not None else replace(asked, sharded=asked.processes > 1)
-    measured = _measured(asked)
     cells = (
         f"{asked.nodes} × {asked.gpus}" if asked.nodes > 1 else str(asked.gpus),
         "all" if asked.adapter is None else "adapter",
@@ -107,12 +116,6 @@ def _training_row(asked: Training) -> str:
         f"measured: {measured.gib:.0f} ({measured.where})" if measured is not None else "computed",
     )
     return f"| {' | '.join(cells)} |"
-
-
-def _measured(asked: Training) -> Measured | None:
-    rank = asked.adapter.rank if asked.adapter is not None else 0
-    key = (asked.shape.name, asked.nodes, asked.gpus, rank, asked.tokens)
-    return next((row for row in MEASURED if (row.shape, row.nodes, row.gpus, row.rank, row.tokens) == key), None)
 
 
 def _serving() -> str:
