@@ -14,14 +14,14 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.gpu.chain.task import ANSWER_TOKENS, GENERATIONS, Slow, Tails, rows, slow_shares
 from benchmarks.gpu.random_model import CHANGING, RANDOM_ADAPTER, RANDOM_PARITY
-from benchmarks.processes import ended_after
+from benchmarks.processes import busiest_threads, ended_after
 from dev.gpu.vllm_server import NO_MULTICAST, START_SECONDS, free_port, serving, wait_until_up
 from gymtrain_api.spec import CorrectionMode
 from gymtrain_api.transports import TransportName
@@ -35,6 +35,10 @@ TRL_STALENESS = 4  # TRL's own default
 
 _WARM_UP = 10  # steps left out of means
 _HOST = "127.0.0.1"
+_STEP = '{"event": "step"'  # how a line of it begins
+_LOOK_SECONDS = 2.0
+_END_LOOKS = 2  # left out: the trainer writes its model and ends
+_LEAST_SHARE = 0.05
 _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
@@ -161,10 +165,10 @@ def _trl(chain: Chain, work: Path, root: Path, end: float) -> dict[str, Any]:
         settings += [chain.in_flight, chain.queue, chain.staleness]
         command = ["benchmarks.gpu.chain.plain", *map(str, settings)]
         with _process(command, log, {"CUDA_VISIBLE_DEVICES": "1", "OUT": str(root)}) as trainer:
-            _wait(trainer, end, log)
+            busy = _wait(trainer, end, log)
     lines = log.read_text(errors="replace").splitlines()
     found: dict[str, Any] = json.loads(next(line for line in reversed(lines) if line.startswith('{"side"')))
-    return found
+    return {**found, "busy": busy}
 
 
 def _ours(chain: Chain, work: Path, root: Path, end: float) -> dict[str, Any]:
@@ -190,8 +194,8 @@ def _ours(chain: Chain, work: Path, root: Path, end: float) -> dict[str, Any]:
         environment = shared | {"CUDA_VISIBLE_DEVICES": chain.trainer_gpus}
         trainer = stack.enter_context(_process(["benchmarks.gpu.chain.trainer"], log, environment))
         wait_until_up(vllm, f"{_HOST}:{ports['inference']}", work / "vllm.log", _start_seconds(end))
-        _wait(trainer, end, log)
-    return _measured(root, run, log, Tails(chain.slow))
+        busy = _wait(trainer, end, log)
+    return {**_measured(root, run, log, Tails(chain.slow)), "busy": busy}
 
 
 def _start_seconds(end: float) -> float:
@@ -282,7 +286,7 @@ def _sharding(model: Path) -> dict[str, Any]:
 
 def _measured(root: Path, run: RunConfig, log: Path, tails: Tails) -> dict[str, Any]:
     lines = log.read_text(errors="replace").splitlines()
-    steps = [json.loads(line) for line in lines if line.startswith('{"event": "step"')]
+    steps = [json.loads(line) for line in lines if line.startswith(_STEP)]
     steady = steps[_WARM_UP:]
     if not steady:
         raise RuntimeError("\n".join(lines[-30:]))
@@ -328,12 +332,29 @@ def _process(module: list[str], log: Path, environment: Mapping[str, str]) -> It
         yield process
 
 
-def _wait(process: subprocess.Popen[bytes], end: float, log: Path) -> None:
-    """Raises RuntimeError with the end of the log where it doesn't end well before `end`, by the monotonic clock."""
-    verdict = "did not end in time"
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        code = process.wait(max(0.0, end - time.monotonic()))
-        if code == 0:
-            return
-        verdict = f"ended with {code}"
-    raise RuntimeError("\n".join([*log.read_text(errors="replace").splitlines()[-25:], f"{log.name}: {verdict}"]))
+def _wait(process: subprocess.Popen[bytes], end: float, log: Path) -> dict[str, float]:
+    """How busy the chain's processes were from the end of the warm-up on: the share of that time in which the busiest
+    thread of each ran, where that is a twentieth and more.
+
+    Raises:
+        RuntimeError: it doesn't end well before `end`, by the monotonic clock; with the end of the log.
+    """
+    looks: list[tuple[float, dict[str, float]]] = []
+    while (code := process.poll()) is None and (left := end - time.monotonic()) > 0:
+        if looks or log.read_bytes().count(_STEP.encode()) >= _WARM_UP:
+            looks.append((time.monotonic(), busiest_threads(os.getpid())))
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(min(_LOOK_SECONDS, left))
+    if code != 0:
+        verdict = "did not end in time" if code is None else f"ended with {code}"
+        raise RuntimeError("\n".join([*log.read_text(errors="replace").splitlines()[-25:], f"{log.name}: {verdict}"]))
+    return busy_shares(looks[:-_END_LOOKS])
+
+
+def busy_shares(looks: Sequence[tuple[float, Mapping[str, float]]]) -> dict[str, float]:
+    """By process, from the first look to the last: each has the time, in seconds, and CPU seconds by process."""
+    if len(looks) < 2:
+        return {}
+    (began, first), (ended, last) = looks[0], looks[-1]
+    shares = {name: (cpu - first[name]) / (ended - began) for name, cpu in last.items() if name in first}
+    return {name: round(share, 2) for name, share in shares.items() if share >= _LEAST_SHARE}

@@ -1,12 +1,18 @@
-"""What benchmarks.gpu.chain makes of the steps that its chains print, and how it draws them."""
+"""What benchmarks.gpu.chain makes of the steps that its chains print, how it draws them, and how busy its processes
+were."""
 
+import os
 import statistics
+import subprocess
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
+from benchmarks import processes
 from benchmarks.gpu.chain import plot, records
+from benchmarks.gpu.chain.chains import busy_shares
 from benchmarks.gpu.chain.records import Curve, Step
 
 
@@ -134,3 +140,20 @@ def test_the_same_curves_make_the_same_file(tmp_path: Path) -> None:
     for name in ("one", "two"):
         plot.draw(plot.figures(curves)["sides"], tmp_path / name)
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+def test_processes_are_as_busy_as_their_busiest_thread() -> None:
+    first = {"1 gateway": 2.0, "2 agent": 1.0}
+    last = {"1 gateway": 11.0, "2 agent": 1.1, "3 later": 5.0}
+    assert busy_shares([(100.0, first), (103.0, {}), (110.0, last)]) == {"1 gateway": 0.9}
+    assert busy_shares([(100.0, first)]) == {}
+
+
+def test_processes_are_named_by_what_python_runs() -> None:
+    command = [sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1"]
+    with processes.ended_after(subprocess.Popen(command, stdout=subprocess.PIPE)) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline().startswith(b"Serving")
+        found = processes.busiest_threads(os.getpid())
+        whole = processes.usage(running.pid).cpu
+    assert 0 < found[f"{running.pid} http.server"] <= whole
