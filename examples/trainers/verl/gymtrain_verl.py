@@ -5,7 +5,7 @@
     rollout.name                       Sender     the weights after a step go to the run's vLLM pods
                                        NoServers  verl starts no server of its own
 
-All of them ask the desk.
+All of them ask train.py (rpc.py).
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from desk import office
+from rpc import service
 from safetensors.torch import save_file
 from torch.utils.data import Dataset
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
@@ -38,13 +38,13 @@ class Rows(Dataset[dict[str, Any]]):
     """The rows of data.train. What verl takes along is a row's number; the row itself stays with the trainer."""
 
     def __init__(self, **_: Any) -> None:
-        self._rows = office().rows()
+        self._rows = service().rows()
 
     def __len__(self) -> int:
         return self._rows
 
     def __getitem__(self, number: int) -> dict[str, Any]:
-        return {"index": number, "raw_prompt": office().messages(number)}
+        return {"index": number, "raw_prompt": service().messages(number)}
 
 
 @register(NAME)
@@ -53,7 +53,7 @@ class RowLoop(AgentLoopBase):  # type: ignore[misc]
 
     async def run(self, sampling_params: dict[str, Any], **fields: Any) -> AgentLoopOutput:
         """A rollout of one row. Raises RolloutFailedError."""
-        done = await asyncio.get_running_loop().run_in_executor(_threads(), office().roll_out, int(fields["index"]))
+        done = await asyncio.get_running_loop().run_in_executor(_threads(), service().roll_out, int(fields["index"]))
         if done is None:
             raise RolloutFailedError(f"row {fields['index']}")
         sampled_by = fields["global_steps"] - 1  # with maxStaleness 0: the weights after the step before
@@ -85,7 +85,7 @@ class Sender(base.BaseRollout):  # type: ignore[misc]
             raise ValueError("only whole weights are sent: set actor_rollout_ref.model.lora.merge to true")
         step = int(options["global_steps"])
         first = torch.distributed.get_rank() == 0
-        folder = Path(office().new_folder(step)) if first else Path()
+        folder = Path(service().new_folder(step)) if first else Path()
         where: dict[str, str] = {}
         tied = {"lm_head.weight"} if self.model_config.hf_config.tie_word_embeddings else set()  # the embedding again
         dtype = PrecisionType.to_dtype(self.config.dtype)
@@ -95,7 +95,7 @@ class Sender(base.BaseRollout):  # type: ignore[misc]
             where |= dict.fromkeys(tensors, name)
         if first:
             (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": where}))
-            await asyncio.to_thread(office().send, step)
+            await asyncio.to_thread(service().send, step)
 
     async def resume(self, tags: list[str]) -> None:
         """Nothing: the run's vLLM pods share no memory with the actor."""

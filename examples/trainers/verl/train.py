@@ -1,7 +1,7 @@
 """verl as it is, as the trainer of a run: `python -m verl.trainer.main_ppo` with verl.yaml, as a process of this one.
 
     main_ppo ─► Ray ─► actor       after a step: the weights, as files ─┐
-                   └─► agent loop  a row's number ──────────────────────┴─► desk.py ─► here ─► agents, vLLM
+                   └─► agent loop  a row's number ──────────────────────┴─► rpc.py ─► here ─► agents, vLLM
 
 The contract is spoken here alone; gymtrain_verl.py has the classes that verl finds by its configuration. Settings of
 spec.trainer.config are verl's own, in their places (actor_rollout_ref, algorithm, ...), over those in verl.yaml.
@@ -26,18 +26,18 @@ from typing import Any
 import hydra
 import torch
 from contract import Pod, RefusedError, Rollout, Rollouts, Weights, end_with, open_port, tasks
-from desk import open_desk
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
+from rpc import serve
 
 _HERE = Path(__file__).resolve().parent
 _SET_HERE = ("actor_rollout_ref.rollout.temperature", "trainer.n_gpus_per_node", "trainer.nnodes", "trainer.device")
 _END_SECONDS = 10.0  # for which Ray may end its processes
 
 
-class Clerk:
-    """The desk's office (desk.Office): runs rollouts and sends weights for verl's processes."""
+class TrainerService:
+    """What verl's processes ask (rpc.Service): runs rollouts and sends weights for verl's processes."""
 
     def __init__(self, pod: Pod, weights: Weights, most_tokens: int) -> None:
         self._pod = pod
@@ -99,11 +99,11 @@ def train(pod: Pod, weights: Weights) -> None:
     arguments, config = settings(pod)
     pod.report(phase="waiting_for_servers")
     pod.wait_for_agents()
-    clerk = Clerk(pod, weights, config.data.max_response_length)
-    epochs = clerk.rows() // config.data.train_batch_size * config.trainer.total_epochs
+    service = TrainerService(pod, weights, config.data.max_response_length)
+    epochs = service.rows() // config.data.train_batch_size * config.trainer.total_epochs
     pod.report(max_steps=config.trainer.total_training_steps or epochs)
     variables = {
-        **open_desk(clerk),
+        **serve(service),
         "PYTHONPATH": os.pathsep.join(filter(None, (str(_HERE), os.environ.get("PYTHONPATH")))),
         "RAY_USAGE_STATS_ENABLED": "0",
     }
@@ -111,7 +111,7 @@ def train(pod: Pod, weights: Weights) -> None:
         engine = {"VERL_ENGINE_DEVICE": "cuda"}  # the name by which verl knows FSDP
         variables |= {"VERL_USE_EXTERNAL_MODULES": "on_cpu", "VERL_PLATFORM": "cpu", **engine}
     run(pod, [sys.executable, "-m", "verl.trainer.main_ppo", f"--config-path={_HERE}", *arguments], variables)
-    clerk.save(pod.checkpoints / "model")
+    service.save(pod.checkpoints / "model")
 
 
 def settings(pod: Pod) -> tuple[list[str], DictConfig]:

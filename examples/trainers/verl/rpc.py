@@ -9,11 +9,11 @@ from typing import Protocol, cast
 
 from contract import Rollout
 
-_ADDRESS = "GYMTRAIN_DESK"
-_KEY = "GYMTRAIN_DESK_KEY"  # who has it may run code in the trainer's process
+_ADDRESS = "GYMTRAIN_RPC_ADDRESS"
+_KEY = "GYMTRAIN_RPC_KEY"  # who has it may run code in the trainer's process
 
 
-class Office(Protocol):
+class Service(Protocol):
     """What they may ask."""
 
     def rows(self) -> int:
@@ -40,12 +40,12 @@ class _Client(BaseManager):
     pass
 
 
-_Client.register("office")
+_Client.register("service")
 
 
-def open_desk(office: Office) -> dict[str, str]:
-    """Serves an office in threads of its own; returns the variables by which other processes find it."""
-    _Server.register("office", callable=lambda: office)
+def serve(service: Service) -> dict[str, str]:
+    """Serves it in threads of its own; returns the variables by which other processes find it."""
+    _Server.register("service", callable=lambda: service)
     key = secrets.token_hex()
     server = _Server(("127.0.0.1", 0), key.encode()).get_server()
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -54,9 +54,9 @@ def open_desk(office: Office) -> dict[str, str]:
 
 
 @functools.cache
-def office() -> Office:
-    """The trainer's office, from another process. Each thread has a connection of its own."""
+def service() -> Service:
+    """The trainer's service, from another process. Each thread has a connection of its own."""
     host, _, port = os.environ[_ADDRESS].partition(":")
     client = _Client((host, int(port)), os.environ[_KEY].encode())
     client.connect()
-    return cast(Office, client.office())  # type: ignore[attr-defined]
+    return cast(Service, client.service())  # type: ignore[attr-defined]
