@@ -26,7 +26,7 @@ FOR_GPUS = {
 """Images that are built again, as NAME-gpu for all GPUs and as NAME-sm90 for H100 and H200 alone, with these build
 arguments: 8 GB, so by name only."""
 
-BY_NAME_ONLY = {"debian", "gym-environments", "trainer-verl"}
+BY_NAME_ONLY = {"debian", "gym-environments", "trainer-axolotl", "trainer-verl"}
 """Images that nothing in the development cluster uses: the base of a release, and gigabytes that some runs need."""
 
 # Read as text: `dev/run` has nothing but Python itself.

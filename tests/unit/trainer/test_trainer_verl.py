@@ -8,7 +8,6 @@ are the conformance test's. verl isn't in the lock, and wants a Python before 3.
 import json
 import os
 import shutil
-import struct
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from gymtrain_conformance.checks import Verdict, outcomes
 from gymtrain_conformance.main import table
 from gymtrain_conformance.record import Ended
 from gymtrain_conformance.trial import Trial, run_trial
+from tests.support.safetensors import Tensors, tensors
 from tests.support.specs import smallest_run
 
 ROOT = Path(__file__).parents[3]
@@ -34,16 +34,6 @@ pytestmark = [
     pytest.mark.timeout(3 * SECONDS),
     pytest.mark.skipif(PYTHON is None, reason="GYMTRAIN_VERL_PYTHON names no Python that has verl"),
 ]
-
-type Tensors = dict[str, bytes]
-
-
-def tensors(data: bytes) -> Tensors:
-    """Those of a safetensors file."""
-    start = 8 + struct.unpack("<Q", data[:8])[0]
-    header: dict[str, Any] = json.loads(data[8:start])
-    places = {name: entry["data_offsets"] for name, entry in header.items() if name != "__metadata__"}
-    return {name: data[start + first : start + last] for name, (first, last) in places.items()}
 
 
 @pytest.fixture(scope="module")
