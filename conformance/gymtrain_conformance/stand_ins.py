@@ -48,8 +48,11 @@ class Server:
         class Handler(http.server.BaseHTTPRequestHandler):
             def _answer(self) -> None:
                 length = int(self.headers.get("Content-Length") or 0)
+                data = self.rfile.read(length)
+                if len(data) < length:  # the trainer went away, and has asked for nothing yet
+                    return
                 try:
-                    body = json.loads(self.rfile.read(length) or b"{}")
+                    body = json.loads(data or b"{}")
                 except ValueError:
                     body = None
                 status: int = 400
@@ -73,7 +76,10 @@ class Server:
             def log_message(self, *_: object) -> None:
                 """Nothing: the record has what matters."""
 
-        self._server = http.server.ThreadingHTTPServer(bound.getsockname(), Handler, bind_and_activate=False)
+        class Listening(http.server.ThreadingHTTPServer):
+            request_queue_size = 1024  # a step's rollouts come at once, and a full queue resets connections
+
+        self._server = Listening(bound.getsockname(), Handler, bind_and_activate=False)
         self._server.socket.close()
         self._server.socket = bound
         self._server.server_activate()
