@@ -1,7 +1,12 @@
 """Axolotl as the trainer of a run (examples/trainers/axolotl), on the CPU: its schema, model loader and trainer are
-real, agents and vLLM are the conformance test's. Axolotl isn't in the lock:
+real, agents and vLLM are the conformance test's. Axolotl isn't in the lock. Installed from a folder outside the
+repository, as its pyproject.toml would put another torch in:
 
-    uv venv --python 3.12 VENV && uv pip install --python VENV/bin/python -r examples/trainers/axolotl/requirements.txt
+    uv venv --python 3.12 VENV
+    uv pip install --python VENV/bin/python -r REPOSITORY/examples/trainers/axolotl/requirements.txt
+
+and then, in the repository:
+
     GYMTRAIN_AXOLOTL_PYTHON=VENV/bin/python pytest tests/unit/trainer/test_trainer_axolotl.py
 """
 
@@ -48,7 +53,8 @@ def test_axolotl_keeps_every_line_and_sends_what_it_trained(tmp_path: Path, monk
         "max_steps": STEPS,
         "micro_batch_size": ROLLOUTS,
         "save_steps": 1,
-        "trl": {"num_generations": 4, "max_completion_length": 8},
+        # One group: of two, each could have equal rewards, by the order of threads, and the step would change nothing.
+        "trl": {"num_generations": ROLLOUTS, "max_completion_length": 8},
     }
     trainer = {"image": "axolotl:1", "command": ["train.py"], "config": config, "checkpoint": {"size": "1Gi"}}
     rollout = {"maxStaleness": 0, "maxAttempts": 1}
