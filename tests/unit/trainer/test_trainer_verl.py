@@ -1,7 +1,12 @@
 """verl as the trainer of a run (examples/trainers/verl), on the CPU: main_ppo, Ray and FSDP2 are real, agents and vLLM
-are the conformance test's. verl isn't in the lock, and wants a Python before 3.13:
+are the conformance test's. verl isn't in the lock, and wants a Python before 3.13. Installed from a folder outside the
+repository, as its pyproject.toml would put another torch in:
 
-    uv venv --python 3.12 VENV && uv pip install --python VENV/bin/python -r examples/trainers/verl/requirements.txt
+    uv venv --python 3.12 VENV
+    uv pip install --python VENV/bin/python -r REPOSITORY/examples/trainers/verl/requirements.txt
+
+and then, in the repository:
+
     GYMTRAIN_VERL_PYTHON=VENV/bin/python pytest tests/unit/trainer/test_trainer_verl.py
 """
 
