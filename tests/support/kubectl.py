@@ -107,16 +107,17 @@ class Kubectl:
         return {condition["type"]: condition for condition in status.get("conditions", [])}
 
     def wait_condition(self, run: str, kind: str, timeout: float) -> None:
-        """Waits for the condition, or for the run's failure; the run's whole status is in the error."""
+        """Waits for the condition, or for the run's end; the run's whole status is in the error."""
 
-        def over() -> bool:
+        def over() -> dict[str, dict[str, Any]] | None:
             conditions = self._conditions(run)
-            return any(conditions.get(one, {}).get("status") == "True" for one in (kind, "Failed"))
+            ended = any(conditions.get(one, {}).get("status") == "True" for one in (kind, "Complete", "Failed"))
+            return conditions if ended else None
 
         try:
-            eventually(over, f"run {run} is {kind}", timeout)
-            if self.condition(run, kind).get("status") != "True":
-                raise KubectlError(f"run {run} failed before it was {kind}")
+            conditions = eventually(over, f"run {run} is {kind}", timeout)
+            if conditions is None or conditions.get(kind, {}).get("status") != "True":
+                raise KubectlError(f"run {run} ended before it was {kind}")
         except AssertionError as error:
             status = self.get("gymtrainingrun", run).get("status", {})
             raise KubectlError(f"{error}\nstatus: {json.dumps(status, indent=1)}\n{self.describe_pods(run)}") from error
