@@ -290,7 +290,8 @@ class StepCallbacks(Protocol):
     """What a framework's trainer calls at its steps: on rank 0, from the main thread."""
 
     def on_begin(self, steps: Steps) -> None:
-        """Training begins, maybe from a checkpoint; before the first weight sync."""
+        """Training begins, maybe from a checkpoint, which was read; before the first weight sync. Waits for the run's
+        servers, and raises TrainerError where they don't come up."""
         ...
 
     def on_step_begin(self) -> None:
@@ -342,8 +343,8 @@ class RankZeroParts:
 
     Attributes:
         settle_transport: chooses the transport, for a framework whose ranks sync an adapter another way than all
-            weights; to be called before `WeightTransfer.init_weight_transfer`. Asks the vLLM servers, and raises
-            TrainerError or WeightsError where none fits.
+            weights; to be called before `WeightTransfer.init_weight_transfer`. Waits for the vLLM servers and asks
+            them, and raises TrainerError or WeightsError where none fits.
     """
 
     rollouts: Rollouts

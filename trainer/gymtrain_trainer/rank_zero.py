@@ -24,7 +24,7 @@ from gymtrain_trainer.rollouts.build import evaluation_settings, make_worker, re
 from gymtrain_trainer.rollouts.worker import RolloutWorker
 from gymtrain_trainer.stopping import StopSignal
 from gymtrain_trainer.weight_sync_setup import fill_prompts, make_weight_sync, parity_check
-from gymtrain_trainer.weights import SyncNumbers, WeightStore, WeightSync
+from gymtrain_trainer.weights import SyncNumbers, Transport, WeightStore, WeightSync
 from gymtrain_trainer.weights.transports.transport import NamedTensors
 
 
@@ -66,6 +66,7 @@ class RankZero:
     checker: SampleChecker | None
     prompts: list[list[int]]  # of the parity check; filled once there is a tokenizer
     servers: Future[None]
+    stop: StopSignal
     recorder: Recorder
     evaluations: Evaluations | None = None
 
@@ -76,6 +77,22 @@ class RankZero:
         """The trainer is made."""
         self.model.attach(trainer)
         fill_prompts(self.prompts, self.tasks, trainer.tokenizer)
+
+    def wait_for_servers(self) -> None:
+        """Until all of them are up: as late as can be, since reading a large checkpoint takes as long as they do.
+
+        Raises:
+            ServersError: one wasn't in time.
+            InterruptedBySignal: SIGTERM.
+        """
+        with self.stop.waiting():
+            self.servers.result()
+
+    def settle_transport(self) -> Transport:
+        """The weight transport, chosen once the servers are up; raises what `wait_for_servers` and `WeightSync.settle`
+        do."""
+        self.wait_for_servers()
+        return self.weight_sync.settle()
 
     def end(self) -> None:
         """Ends the parts after training, successful or not."""
@@ -165,6 +182,7 @@ def make_rank_zero(
         checker=checker,
         prompts=parity.prompts,
         servers=servers,
+        stop=stop,
         recorder=recorder,
         evaluations=_evaluations(context, board, settings, worker, weight_sync, recorder, stop, validation),
     )

@@ -43,7 +43,13 @@ class StepReport:
         self._failing_reporters: dict[str, str] = {}
 
     def on_begin(self, steps: Steps) -> None:
-        """Before the first weight sync."""
+        """Before the first weight sync, which needs the servers.
+
+        Raises:
+            ServersError: one wasn't up in time.
+            InterruptedBySignal: SIGTERM, while they were awaited.
+        """
+        self._rank_zero.wait_for_servers()
         self._first_step = steps.done
         self._rank_zero.recorder.begin(steps.done)
         self._step_ended = time.monotonic()

@@ -1,8 +1,8 @@
 """One training process, from start to end. Rank 0 also serves HTTP, waits for the servers and collects rollouts.
 
 ```
-HTTP server ──► servers awaited (thread) ───────────────────────────┐
-            └─► rank 0's parts ─► framework and model (main thread) ┴─► transport, first sync, steps ─► final model
+HTTP server ──► servers awaited (thread) ─────────────────────────────────────┐
+            └─► rank 0's parts ─► framework, model, checkpoint (main thread) ─┴─► transport, syncs, steps ─► final model
 ```
 A framework's libraries take seconds to import, and do so after the HTTP server is up: the operator sees the trainer at
 once.
@@ -83,15 +83,13 @@ def _train(
         rank_zero = make_rank_zero(context, board, store, stop, servers, settings, place, step)
         saves = Saves(context, board, settings.seed, settings.checkpoint_kind)
         parts = RankZeroParts(
-            rank_zero.worker, rank_zero.weight_sync, rank_zero.weight_sync.settle, StepReport(rank_zero, saves)
+            rank_zero.worker, rank_zero.weight_sync, rank_zero.settle_transport, StepReport(rank_zero, saves)
         )
     began = time.monotonic()
     trainer = framework.make_trainer(TrainerParts(context, settings, stop, parts))
     log.info("model loaded in %.1f s", time.monotonic() - began)
     if rank_zero:
         rank_zero.attach(trainer)
-        with stop.waiting():
-            rank_zero.servers.result()
     # Millions of objects of libraries and the model, which no later collection has to look at: each look takes long.
     gc.collect()
     gc.freeze()

@@ -62,8 +62,7 @@ class PlainTrainer:
     def run(self, checkpoint: Path | None) -> None:
         """Trains to the end."""
         if checkpoint is not None:
-            state = json.loads((checkpoint / "plain.json").read_text())
-            self.step, self._weight = state["step"], state["weight"]
+            self.read_checkpoint(checkpoint)
         total = self._parts.settings.max_steps
         assert total is not None
         self._zero.callbacks.on_begin(Steps(self.step, total))
@@ -77,6 +76,15 @@ class PlainTrainer:
         finally:
             self._zero.rollouts.stop()
             self._zero.transfer.destroy()
+
+    def read_checkpoint(self, folder: Path) -> None:
+        """The number and the step."""
+        state = json.loads((folder / "plain.json").read_text())
+        self.step, self._weight = state["step"], state["weight"]
+
+    def settle(self) -> object:
+        """As frameworks do whose ranks agree on something before they train."""
+        return self._zero.settle_transport()
 
     def _step(self, total: int) -> None:
         callbacks = self._zero.callbacks

@@ -5,7 +5,9 @@ import csv
 import errno
 import itertools
 import json
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,12 +17,13 @@ from gymtrain_api.spec.training import FrameworkName
 from gymtrain_trainer import framework
 from gymtrain_trainer.checkpoints.folder import last_checkpoint
 from gymtrain_trainer.context import Context
-from gymtrain_trainer.errors import InterruptedBySignal
+from gymtrain_trainer.errors import InterruptedBySignal, ServersError
 from gymtrain_trainer.framework import DEFAULT, FRAMEWORKS, StepMeasures, load_framework
 from gymtrain_trainer.preflight.main import preflight
 from gymtrain_trainer.progress import ProgressBoard
 from gymtrain_trainer.step_report import StepReport
 from gymtrain_trainer.stopping import StopSignal
+from gymtrain_trainer.weights import WeightSync
 from tests.unit.trainer.plain_framework import Number, Plain, PlainTrainer
 from tests.unit.trainer.trainer_agent import AgentThread
 from tests.unit.trainer.trainer_vllm import make_context, run_process
@@ -58,14 +61,17 @@ def process(
     """Runs one training process to its end."""
 
     def run(
-        stop: StopSignal | None = None, records: dict[str, Any] | None = None, **config: Any
+        stop: StopSignal | None = None,
+        records: dict[str, Any] | None = None,
+        servers: Future[None] | None = None,
+        **config: Any,
     ) -> tuple[Pods, ProgressBoard, Context, PlainTrainer]:
         pods = Pods()
         trainer = {"config": {"steps": 3} | config, "records": records or {}}
         spec = {"trainer": trainer, "rollout": {"maxConcurrent": 2}}
         (tmp_path / "empty").mkdir(exist_ok=True)  # the model's folder: it needs none
         made = make_context(tmp_path, tmp_path / "empty", served.agent.url, spec)
-        board = run_process(made, pods, stop or StopSignal(), monkeypatch.setattr)
+        board = run_process(made, pods, stop or StopSignal(), monkeypatch.setattr, servers)
         assert board is not None
         assert Plain.trainer is not None
         return pods, board, made, Plain.trainer
@@ -106,6 +112,43 @@ def test_it_goes_on_from_its_checkpoint(process: Callable[..., Any]) -> None:
     found = last_checkpoint(made.run_folder, made.owner)
     assert found is not None
     assert found.state.position == first_untrained(trainer, begin)
+
+
+def test_its_checkpoint_is_read_while_the_servers_come_up(
+    process: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process(steps=2)
+    servers: Future[None] = Future()
+    read = PlainTrainer.read_checkpoint
+
+    def slowly(self: PlainTrainer, folder: Path) -> None:
+        read(self, folder)
+        servers.set_result(None)
+
+    monkeypatch.setattr(PlainTrainer, "read_checkpoint", slowly)
+    late = threading.Timer(20, servers.set_exception, [ServersError("nothing was read")])
+    late.start()
+    try:
+        pods, board, *_ = process(steps=3, servers=servers)
+    finally:
+        late.cancel()
+    assert board.snapshot().step == 3
+    assert pods.weights == [8.0, 12.0]
+
+
+def test_training_does_not_begin_where_the_servers_do_not_come_up(
+    process: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers: Future[None] = Future()
+    servers.set_exception(ServersError("vLLM not ready after 900 s"))
+    settled: list[object] = []
+    monkeypatch.setattr(WeightSync, "settle", lambda self: settled.append(self))
+    with pytest.raises(ServersError, match="vLLM not ready"):
+        process(servers=servers)
+    assert Plain.trainer is not None
+    with pytest.raises(ServersError, match="vLLM not ready"):  # where ranks agree on an adapter's way before
+        Plain.trainer.settle()
+    assert settled == [], "the transport is chosen by what the servers say"
 
 
 def test_its_samples_are_recorded_with_what_it_made_of_them(process: Callable[..., Any]) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,8 @@ pytest.importorskip("trackio")
 pytest.importorskip("mlflow")
 
 from gymtrain_api.wiring import TrainerProgress
+from gymtrain_trainer.stopping import StopSignal
+from gymtrain_trainer.trl.reporters import Reporters
 from tests.unit.trainer.test_trainer_ranks import run_ranks
 from tests.unit.trainer.trainer_vllm import make_context
 
@@ -199,3 +202,20 @@ def test_a_tracker_that_hangs_holds_no_run_up(train: Train, tracker: str) -> Non
     assert progress.step == 4
     assert failures(progress), "its reports are missing, and that is said"
     assert (folder / "model" / "config.json").exists()
+
+
+def test_a_tracker_that_was_never_started_is_not_ended(tmp_path: Path) -> None:
+    """As where the run's servers don't come up: a tracker's own end may begin a run, or wait for its server."""
+    called: list[str] = []
+    tracker = SimpleNamespace(
+        on_train_begin=lambda *_, **__: called.append("begin"), on_train_end=lambda *_, **__: called.append("end")
+    )
+    callbacks: Any = SimpleNamespace(on_reporter=lambda name, failing: called.append(f"{name}: {failing}"))
+    reporters = Reporters([("another", tracker)], callbacks, StopSignal(), {}, tmp_path)
+    nothing: Any = SimpleNamespace(global_step=0)
+    reporters.end(nothing, nothing, nothing, failed=True)
+    assert called == []
+    reporters.on_train_begin(nothing, nothing, nothing)
+    reporters.end(nothing, nothing, nothing, failed=True)
+    assert called[0] == "begin"
+    assert "end" in called

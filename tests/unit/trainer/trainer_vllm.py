@@ -189,15 +189,28 @@ def make_context(folder: Path, model: Path, agent_url: str, spec: dict[str, Any]
 
 
 def run_process(
-    made: Context, vllm: Pods | None, stop: StopSignal, patch: Callable[[Any, str, Any], object] = setattr
+    made: Context,
+    vllm: Pods | None,
+    stop: StopSignal,
+    patch: Callable[[Any, str, Any], object] = setattr,
+    servers: Future[None] | None = None,
 ) -> ProgressBoard | None:
-    """One training process to its end; `vllm` on rank 0 only. `patch`: puts the stand-ins in."""
+    """One training process to its end; `vllm` on rank 0 only.
+
+    Args:
+        made: its context.
+        vllm: what stands for the servers.
+        stop: ends it.
+        patch: puts the stand-ins in.
+        servers: done once they are up; without, they are.
+    """
     if vllm is None:
         train.train(made, None, None, stop)
         return None
-    ready: Future[None] = Future()
-    ready.set_result(None)
-    patch(train, "start_waiting", lambda context, board: ready)
+    if servers is None:
+        servers = Future()
+        servers.set_result(None)
+    patch(train, "start_waiting", lambda context, board: servers)
     chosen = ChosenTransport(Sending(vllm), "a test", vllm.dtype if isinstance(vllm, VLLM) else None)
     patch(
         weight_sync_setup,

@@ -187,7 +187,7 @@ class Reporters(TrainerCallback):  # type: ignore[misc]  # transformers is not i
         self._stop = stop
         self._folder = folder
         self._failing: dict[str, str] = {}
-        self._ended = False
+        self._begun = self._ended = False
         self._parts = {
             name: (_TRACKERS.get(name, Tracker)(callback, facts), GuardedCalls(name, self._teller(name)))
             for name, callback in taken
@@ -197,6 +197,7 @@ class Reporters(TrainerCallback):  # type: ignore[misc]  # transformers is not i
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Starts them."""
+        self._begun = True
         now, model = copy.copy(state), kwargs.get("model")
         for tracker, calls in self._parts.values():
 
@@ -237,8 +238,9 @@ class Reporters(TrainerCallback):  # type: ignore[misc]  # transformers is not i
         self.end(args, state, control, failed=False)
 
     def end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, *, failed: bool) -> None:
-        """Ends them, and waits some time for what they haven't sent. Only the first call counts."""
-        if self._ended:
+        """Ends them, and waits some time for what they haven't sent. Only the first call counts, of those that were
+        started."""
+        if self._ended or not self._begun:
             return
         self._ended, now = True, copy.copy(state)
         seconds = STOPPED_SECONDS if self._stop.requested or failed else END_SECONDS
