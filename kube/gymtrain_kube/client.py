@@ -20,7 +20,7 @@ import aiohttp
 from aiohttp.abc import AbstractStreamWriter
 
 from gymtrain_kube.access import Access
-from gymtrain_kube.errors import ConflictError, NotFoundError, UnreachableError, error_of
+from gymtrain_kube.errors import ConflictError, NotFoundError, UnreachableError, UnreadLogError, error_of
 from gymtrain_kube.objects import Object
 
 type OnCall = Callable[[str, int | None, float], None]
@@ -43,6 +43,8 @@ _MERGE_PATCH = "application/merge-patch+json"
 _APPLY_PATCH = "application/apply-patch+yaml"
 # Metadata alone, with which the API server answers for every kind, custom resources among them.
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+# What the kubelet says, with status 200, where its runtime is away or knows no such container (1.34).
+_NO_LOG = "unable to retrieve container logs for "
 
 
 class RestClient:
@@ -160,11 +162,17 @@ class RestClient:
 
         The kubelet counts lines as the runtime stores them, in parts of 16 KiB, so that many bytes a line are all
         there is; where a runtime has longer ones, the log ends within the last lines.
+
+        Raises:
+            UnreadLogError: the node can't read it now.
         """
         most = lines * LOG_LINE_BYTES
         params = {"container": container, "tailLines": str(lines), "limitBytes": str(most)}
         params |= {"previous": "true"} if previous else {}
-        return (await self._call("GET", f"{pod}/log", params=params, most=most)).decode(errors="replace")
+        log = (await self._call("GET", f"{pod}/log", params=params, most=most)).decode(errors="replace")
+        if log.startswith(_NO_LOG) and "\n" not in log:
+            raise UnreadLogError(f"{pod}, container {container}: {log}")
+        return log
 
     async def create(self, path: str, manifest: Object) -> Object:
         """Creates an object in the collection at `path`.

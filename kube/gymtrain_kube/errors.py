@@ -63,6 +63,10 @@ class RejectedError(KubeError):
         self.over_quota = not final and _OVER_QUOTA in message
 
 
+class UnreadLogError(KubeError):
+    """The node has no log of a container that it knows: its runtime doesn't answer just now, or has removed it."""
+
+
 class UnreachableError(KubeError):
     """The API server gave no usable answer.
 

@@ -18,7 +18,7 @@ from gymtrain_api.record import read_record
 from gymtrain_api.runs import InvalidRunError, parse_spec, parse_status
 from gymtrain_api.transports import ServerOffer
 from gymtrain_api.wiring import GymPreflight, InferencePreflight, TrainerPreflight, TrainerProgress
-from gymtrain_kube.errors import KubeError, NotFoundError, RejectedError
+from gymtrain_kube.errors import KubeError, NotFoundError, RejectedError, UnreadLogError
 from gymtrain_operator import kinds
 from gymtrain_operator.child_cache import ChildCache
 from gymtrain_operator.errors import OversizedAnswerError, ProbeError
@@ -49,7 +49,7 @@ from gymtrain_operator.reconcile.observation import (
     name_of,
     uid_of,
 )
-from gymtrain_operator.reconcile.pod_diagnosis import LogRef, has_started, is_over, tail, wanted_tails
+from gymtrain_operator.reconcile.pod_diagnosis import LogRef, has_started, is_over, tail, terminated, wanted_tails
 from gymtrain_operator.reconcile.preflight import named_objects, printed_verdict, stored_verdict
 from gymtrain_operator.reconcile.sandbox_backend import INSTALL, MISSING
 
@@ -225,11 +225,12 @@ class Observer:
         pod = seen.children.get("Pod", names.preflight(run.name, preflight_hash(new_context(seen, self._defaults))))
         if pod is None or not is_over(pod):
             return None
-        output = PreflightOutput(
-            await self._verdict(run.namespace, name_of(pod), GYM_CONTAINER, GymPreflight),
-            await self._verdict(run.namespace, name_of(pod), TRAINER_CONTAINER, TrainerPreflight),
-            await self._verdict(run.namespace, name_of(pod), PREFLIGHT_INFERENCE, InferencePreflight),
-        )
+        unread = {one.container for one in terminated(pod) if one.exit_code == 0}
+        gym = await self._verdict(pod, GYM_CONTAINER, GymPreflight, unread)
+        trainer = await self._verdict(pod, TRAINER_CONTAINER, TrainerPreflight, unread)
+        inference = await self._verdict(pod, PREFLIGHT_INFERENCE, InferencePreflight, unread)
+        checks = (GYM_CONTAINER, TRAINER_CONTAINER, PREFLIGHT_INFERENCE)
+        output = PreflightOutput(gym, trainer, inference, tuple(one for one in checks if one in unread))
         # A pod that was deleted meanwhile has no logs either, and that says nothing of the run.
         whole = None not in (output.gym, output.trainer, output.inference)
         return output if whole or await self._is_there(pod) else None
@@ -241,16 +242,20 @@ class Observer:
             return False
         return uid_of(found) == uid_of(pod) and not is_deleting(found)
 
-    async def _verdict[V: BaseModel](self, namespace: str, pod: str, container: str, kind: type[V]) -> V | None:
-        """Reads what a container printed; None if it never ran. The log is not kept."""
+    async def _verdict[V: BaseModel](self, pod: Object, container: str, kind: type[V], unread: set[str]) -> V | None:
+        """Reads what a container printed, and takes it from `unread`; None if it has no log, or one without a verdict.
+        The log is not kept."""
         try:
             async with self._logs_at_once:
-                log = await self._cluster.logs(namespace, pod, container, lines=_VERDICT_LINES)
+                log = await self._cluster.logs(
+                    pod["metadata"]["namespace"], name_of(pod), container, lines=_VERDICT_LINES
+                )
+                unread.discard(container)
                 return printed_verdict(log, kind)
-        except NotFoundError:
+        except (NotFoundError, UnreadLogError):
             return None
         except RejectedError as error:
-            # 400: the container never started, so it has no log.
+            # 400: the container never started, so it has no log; or the kubelet doesn't know the pod yet.
             if error.final:
                 return None
             raise

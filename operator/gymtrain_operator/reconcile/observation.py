@@ -92,11 +92,16 @@ class Verdict:
 
 @dataclass(frozen=True)
 class PreflightOutput:
-    """What the containers of a finished preflight pod printed; None for one that printed no verdict."""
+    """What the containers of a finished preflight pod printed; None for one that printed no verdict.
+
+    Attributes:
+        unread: containers that ended well, and whose log the node doesn't give.
+    """
 
     gym: GymPreflight | None
     trainer: TrainerPreflight | None
     inference: InferencePreflight | None
+    unread: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,7 @@ MISSING_GRACE_SECONDS = 60
 """How long an object that the spec names may come after the run: `kubectl apply` of a folder has an order."""
 
 _POLL_SECONDS = 5.0
+_LOG_SECONDS = 60.0  # in which a node gives the log of what has ended: a kubelet or a runtime restarts meanwhile
 _IMAGES = {
     manifests.GYM_CONTAINER: "spec.gym.image",
     manifests.TRAINER_CONTAINER: "spec.trainer.image",
@@ -109,7 +110,7 @@ def _for_pod(
             return _running(
                 "the cluster ended the preflight pod; starting another", Changes(delete=(Deletion.of(pod),))
             )
-        return _finished(seen, run, pod, wanted)
+        return _finished(seen, run, before, pod, wanted)
 
     waits_for = problem(pod) or (seen.missing[0] if seen.missing else "")
     deadline = run.spec.startup_deadline_seconds
@@ -162,10 +163,14 @@ def _missing(seen: Observation, before: GymTrainingRunStatus) -> PreflightStep:
     return PreflightStep(Changes(conditions=conditions, requeue_after=_POLL_SECONDS))
 
 
-def _finished(seen: Observation, run: RunContext, pod: Object, wanted: str) -> PreflightStep:
+def _finished(
+    seen: Observation, run: RunContext, before: GymTrainingRunStatus, pod: Object, wanted: str
+) -> PreflightStep:
     output = seen.preflight_output
     if output is None:
         return _running("reading the verdict")
+    if output.unread:
+        return _unread(seen, run, before, pod, output.unread[0])
     findings: list[Finding] = []
     broken: list[str] = []
     for container, document in (
@@ -184,6 +189,22 @@ def _finished(seen: Observation, run: RunContext, pod: Object, wanted: str) -> P
     assert output.gym is not None
     assert output.trainer is not None
     return _passed(run, Verdict(wanted, output.gym, output.trainer))
+
+
+def _unread(
+    seen: Observation, run: RunContext, before: GymTrainingRunStatus, pod: Object, container: str
+) -> PreflightStep:
+    """Waits for the log of a container that ended well; where it is lost, another pod prints its verdict."""
+    text = f"the node doesn't give the log of container {container} of pod {name_of(pod)}"
+    ended = max(to_seconds(one.finished_at) or seen.now for one in terminated(pod))
+    if seen.now - ended <= _LOG_SECONDS:
+        return _running(f"reading the verdict: {text}")
+    old, deadline = before.condition(ConditionType.PREFLIGHT_PASSED), run.spec.startup_deadline_seconds
+    since = to_seconds(old.last_transition_time) if old and old.status == "Unknown" else None
+    if since is not None and seen.now - since > deadline:
+        message = f"for {deadline} s (startupDeadlineSeconds) no verdict could be read: {text}"
+        return _failed(Reason.PREFLIGHT_ERROR, f"{message}. kubectl logs {name_of(pod)} -c {container} says why")
+    return _running(f"{text}; starting another", Changes(delete=(Deletion.of(pod),)))
 
 
 def _no_verdict(seen: Observation, pod: Object, container: str) -> str:

@@ -11,7 +11,7 @@ from aiohttp import web
 from gymtrain_kube import client as client_module
 from gymtrain_kube.access import Access
 from gymtrain_kube.client import RestClient
-from gymtrain_kube.errors import ExpiredError, KubeError, UnreachableError
+from gymtrain_kube.errors import ExpiredError, KubeError, UnreachableError, UnreadLogError
 from gymtrain_kube.objects import Object
 from tests.support.scripted_api import MIB, Endless, ScriptedApi
 
@@ -93,6 +93,15 @@ async def test_a_log_of_the_instance_before_the_restart(api: ScriptedApi, client
     api.answer("one\ntwo\n")
     assert await client.logs("/pods/pod", "gym", lines=2, previous=True) == "one\ntwo\n"
     assert api.request.query["previous"] == "true"
+
+
+async def test_a_log_that_the_runtime_does_not_give_is_not_that_sentence(api: ScriptedApi, client: RestClient) -> None:
+    """By then the kubelet has begun its answer, with status 200."""
+    api.answer("unable to retrieve container logs for containerd://0f3c")
+    with pytest.raises(UnreadLogError, match=r"/pods/pod, container gym: unable to retrieve .*containerd://0f3c"):
+        await client.logs("/pods/pod", "gym", lines=2)
+    api.answer("unable to retrieve container logs for fun\n")
+    assert await client.logs("/pods/pod", "gym", lines=2), "what a container printed ends with its line"
 
 
 async def test_a_redirect_is_an_error(api: ScriptedApi, client: RestClient) -> None:

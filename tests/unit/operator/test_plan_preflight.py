@@ -4,7 +4,9 @@ import pytest
 
 from gymtrain_api import labels, names
 from gymtrain_api.conditions import ConditionType, Reason
+from gymtrain_api.times import to_text
 from gymtrain_api.wiring import Finding, GymPreflight, InferencePreflight, TrainerPreflight
+from gymtrain_operator.reconcile.observation import PreflightOutput
 from tests.support.world import GYM_VERDICT, INFERENCE_VERDICT, TRAINER_VERDICT, World, applied, deleted
 
 
@@ -114,6 +116,45 @@ def test_a_failed_preflight_keeps_its_pod_for_the_log() -> None:
     world.preflight_ends(gym=None)
     world.settle(3)
     assert len(world.existing("Pod")) == 1
+
+
+def _unread(world: World) -> None:
+    """Its containers ended well just now, and the node doesn't give the log of one."""
+    world.preflight_ends()
+    ended = {"terminated": {"exitCode": 0, "finishedAt": to_text(world.now)}}
+    world.preflight_pod["status"]["containerStatuses"] = [{"name": "gym", "state": ended}]
+    world.seen["preflight_output"] = PreflightOutput(None, TRAINER_VERDICT, INFERENCE_VERDICT, unread=("gym",))
+
+
+def test_a_preflight_whose_log_is_lost_runs_again() -> None:
+    world = World()
+    world.reconcile()
+    name = world.preflight_pod["metadata"]["name"]
+    _unread(world)
+    assert deleted(world.reconcile(30)) == []
+    message = world.condition(ConditionType.PREFLIGHT_PASSED).message
+    assert message == f"reading the verdict: the node doesn't give the log of container gym of pod {name}"
+    assert deleted(world.reconcile(40)) == [f"Pod/{name}"]
+    del world.seen["preflight_output"]
+    world.reconcile(5)
+    world.preflight_ends()
+    world.reconcile(5)
+    assert world.condition(ConditionType.PREFLIGHT_PASSED).status == "True"
+
+
+def test_preflights_whose_logs_are_all_lost_end_the_run_at_its_deadline() -> None:
+    world = World(startupDeadlineSeconds=600)
+    world.reconcile()
+    for _ in range(8):
+        _unread(world)
+        if not deleted(world.reconcile(100)):
+            break
+        del world.seen["preflight_output"]
+        world.reconcile(1)
+    failed = world.condition(ConditionType.FAILED)
+    assert (failed.status, failed.reason) == ("True", Reason.PREFLIGHT_ERROR)
+    assert "for 600 s (startupDeadlineSeconds) no verdict could be read" in failed.message
+    assert "container gym of pod" in failed.message
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,14 @@ from prometheus_client import REGISTRY
 from gymtrain_api import agent_sandbox, labels, names
 from gymtrain_api.times import to_text
 from gymtrain_api.wiring import PREFLIGHT_MARK, TrainerProgress
-from gymtrain_kube.errors import ConflictError, KubeError, NotFoundError, RejectedError, UnreachableError
+from gymtrain_kube.errors import (
+    ConflictError,
+    KubeError,
+    NotFoundError,
+    RejectedError,
+    UnreachableError,
+    UnreadLogError,
+)
 from gymtrain_operator import kinds
 from gymtrain_operator import observe as observing
 from gymtrain_operator.kinds import Kind, Object
@@ -62,6 +69,9 @@ class Bench:
     async def pass_preflight(self) -> None:
         await self.reconcile()
         self.only_pod()["status"] = {"phase": "Succeeded"}
+        await self.read_verdicts()
+
+    async def read_verdicts(self) -> None:
         verdicts = {"gym": GYM_VERDICT, "trainer": TRAINER_VERDICT, "inference": INFERENCE_VERDICT}
         for container, verdict in verdicts.items():
             self.cluster.logs_text[container] = PREFLIGHT_MARK + verdict.model_dump_json()
@@ -593,6 +603,37 @@ async def test_a_preflight_pod_that_is_deleted_while_its_logs_are_read_is_made_a
     assert bench.run["status"]["state"] == "Preflight"
     bench.reconciler.event(KEY)
     assert [call for call in await bench.reconcile() if call.startswith("CREATE Pod")] != []
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        UnreadLogError("unable to retrieve container logs for containerd://0f3c"),
+        NotFoundError("pods run-preflight not found"),  # of a kubelet that has just started
+        RejectedError("container gym is not available", final=True),
+    ],
+)
+async def test_a_verdict_that_the_node_does_not_give_yet_is_asked_for_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, refused: KubeError
+) -> None:
+    """As while containerd or the kubelet restarts: its containers ended well, so they have one."""
+    bench.add_run()
+    await bench.reconcile()
+    ended = {"terminated": {"exitCode": 0, "finishedAt": to_text(bench.now)}}
+    statuses = [{"name": name, "state": ended} for name in ("gym", "trainer", "inference")]
+    bench.only_pod()["status"] = {"phase": "Succeeded", "containerStatuses": statuses}
+    logs = bench.cluster.logs
+
+    async def away(*_: Any, **__: Any) -> str:
+        raise refused
+
+    monkeypatch.setattr(bench.cluster, "logs", away)
+    bench.reconciler.event(KEY)
+    await bench.reconcile()
+    assert bench.run["status"]["state"] == "Preflight"
+    monkeypatch.setattr(bench.cluster, "logs", logs)
+    await bench.read_verdicts()
+    assert ("Job", "ns", "run-trainer-1") in bench.cluster.objects
 
 
 @pytest.mark.parametrize("kind", ["ConfigMap", "NetworkPolicy", "Service", "Deployment", "Job"])
