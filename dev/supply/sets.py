@@ -65,6 +65,7 @@ _KUEUE = "kueue"
 _KEDA = "keda"
 _KUBERAY = "kuberay"
 _SCHEDULER_PLUGINS = "scheduler-plugins"
+_VOLCANO = "volcano"
 NVIDIA = "nvidia"
 SETS = (
     # First, so that images can be built while the rest is compiled.
@@ -189,6 +190,26 @@ SETS = (
     BinarySet(
         _SCHEDULER_PLUGINS,
         {"scheduler-plugins": "sigs.k8s.io/scheduler-plugins/cmd/scheduler"},
+        lazy=True,
+    ),
+    BinarySet(
+        "crds-volcano",
+        {},
+        module=_VOLCANO,
+        documents={
+            "volcano.yaml": [f"volcano.sh/volcano//config/crd/{part}/bases/*.yaml" for part in ("volcano", "jobflow")]
+        },
+        lazy=True,
+    ),
+    BinarySet(
+        _VOLCANO,
+        {
+            "vc-scheduler": "volcano.sh/volcano/cmd/scheduler",
+            "vc-controller-manager": "volcano.sh/volcano/cmd/controller-manager",
+        },
+        documents={
+            "volcano-scheduler.conf": ["volcano.sh/volcano//installer/helm/chart/volcano/config/volcano-scheduler.conf"]
+        },
         lazy=True,
     ),
     BinarySet(
