@@ -1,23 +1,28 @@
-"""Runs whose pods are placed together or not at all, by the real scheduler of scheduler-plugins where it is built."""
+"""Runs whose pods are placed together or not at all, by the real scheduler of scheduler-plugins and by Volcano, each
+where it is built."""
 
 import json
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from tests.api.conftest import OPERATOR_NAMESPACE
-from tests.support.apiserver import ApiServer
+from tests.api.conftest import OPERATOR_NAMESPACE, kubeconfig_of_chart
+from tests.support.apiserver import ApiServer, document
 from tests.support.chart import CHART
 from tests.support.fakenode import NODE
 from tests.support.go_controller import admin_of, install_crds, need
 from tests.support.install import token_of_chart
 from tests.support.kubectl import PATIENCE, Kubectl, eventually
 from tests.support.operator import OperatorProcess
+from tests.support.shown import ROOT
 from tests.support.specs import played_run
 
 _SCHEDULER = "gangs"
-_GPUS = 3
+_VOLCANO_GPUS = 5  # of the run that the page shows
 _CONFIG: dict[str, Any] = {
     "apiVersion": "kubescheduler.config.k8s.io/v1",
     "kind": "KubeSchedulerConfiguration",
@@ -36,64 +41,134 @@ _CONFIG: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def operator(cluster: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
-    """With the rights that the chart gives it for this, beside the scheduler and a node with three GPUs."""
+def namespace(cluster: ApiServer) -> str:
+    """Of the operator."""
+    admin_of(cluster).run("create", "namespace", OPERATOR_NAMESPACE, check=False)
+    return OPERATOR_NAMESPACE
+
+
+@pytest.fixture
+def coscheduling(cluster: ApiServer, namespace: str, tmp_path: Path) -> Iterator[None]:
+    """The scheduler of scheduler-plugins, and the operator that makes groups for it, with the rights for that."""
     need("scheduler-plugins", "scheduler-plugins")
     install_crds(cluster, "crds-scheduler-plugins", "pod-groups.yaml", "scheduler-plugins")
-    folder = tmp_path_factory.mktemp("gangs")
     access = {"clientConnection": {"kubeconfig": str(cluster.kubeconfig)}}
-    (folder / "config.yaml").write_text(json.dumps(_CONFIG | access))
-    cluster.run("scheduler-plugins", f"--config={folder / 'config.yaml'}", "--secure-port=0")
-    amounts = {"cpu": "64", "memory": "256Gi", "ephemeral-storage": "1Ti", "pods": "500", "nvidia.com/gpu": str(_GPUS)}
+    (tmp_path / "config.yaml").write_text(json.dumps(_CONFIG | access))
+    cluster.run("scheduler-plugins", f"--config={tmp_path / 'config.yaml'}", "--secure-port=0")
+    token = token_of_chart(cluster, CHART, f"gangScheduling.schedulerName={_SCHEDULER}")
+    kubeconfig = cluster.kubeconfig_for("gangs", token)
+    with OperatorProcess(kubeconfig, tmp_path / "log", f"--gang-scheduler={_SCHEDULER}"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def volcano(cluster: ApiServer) -> None:
+    """As its chart configures it, without its webhooks. Without its controllers no queue is ever open."""
+    need("vc-scheduler", "Volcano", "volcano")
+    install_crds(cluster, "crds-volcano", "volcano.yaml", "Volcano")
+    access = (f"--kubeconfig={cluster.kubeconfig}", "--leader-elect=false")
+    cluster.run("vc-controller-manager", *access)
+    cluster.run("vc-scheduler", *access, f"--scheduler-conf={document('volcano', 'volcano-scheduler.conf')}")
+
+
+@pytest.fixture
+def operator(cluster: ApiServer, volcano: None, namespace: str, tmp_path: Path) -> Iterator[None]:
+    """As it is by default, beside Volcano."""
+    with OperatorProcess(kubeconfig_of_chart(cluster), tmp_path / "log"):
+        yield
+
+
+def _give_gpus(cluster: ApiServer, number: int) -> None:
+    """Makes the node ready, with so many GPUs."""
+    gpus = {"nvidia.com/gpu": str(number)}
+    amounts = {"cpu": "64", "memory": "256Gi", "ephemeral-storage": "1Ti", "pods": "500"} | gpus
     ready = {"type": "Ready", "status": "True", "reason": "Played", "message": ""}
     status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
     admin = admin_of(cluster)
     admin.run("patch", "node", NODE, "--subresource=status", "--type=merge", "-p", json.dumps({"status": status}))
     admin.run("taint", "nodes", NODE, "node.kubernetes.io/not-ready-", check=False)
-    admin.run("create", "namespace", OPERATOR_NAMESPACE, check=False)
-    token = token_of_chart(cluster, CHART, f"gangScheduling.schedulerName={_SCHEDULER}")
-    kubeconfig = cluster.kubeconfig_for("gangs", token)
-    with OperatorProcess(kubeconfig, folder / "log", f"--gang-scheduler={_SCHEDULER}") as process:
-        yield process
+
+
+def _members(runs: Kubectl, name: str) -> list[dict[str, Any]]:
+    """Pods with a GPU."""
+    return [*runs.pods(name, role="inference"), *runs.pods(name, role="trainer")]
+
+
+def _placed(runs: Kubectl, name: str) -> int:
+    """How many of them have a node."""
+    return sum(bool(pod["spec"].get("nodeName")) for pod in _members(runs, name))
+
+
+def _waits_as_a_whole(runs: Kubectl, name: str, pods: int, word: str) -> None:
+    """The scheduler has looked at all pods of the group, and placed none; the run's conditions have its words."""
+    eventually(lambda: len(_members(runs, name)) == pods, f"{name} has pods", PATIENCE)
+
+    def told() -> bool:
+        found = [c for pod in _members(runs, name) for c in pod["status"].get("conditions", [])]
+        scheduled = [one["status"] for one in found if one["type"] == "PodScheduled"]
+        return scheduled == ["False"] * pods
+
+    eventually(told, f"the scheduler says why {name} waits", PATIENCE)
+    assert _placed(runs, name) == 0
+
+    def passed_on() -> bool:
+        """The operator sees the scheduler's words after this test does."""
+        conditions = runs.get("gymtrainingrun", name)["status"]["conditions"]
+        return any(word in one["message"].lower() for one in conditions)
+
+    eventually(passed_on, f"{name} says why it waits", PATIENCE)
+
+
+def test_a_run_that_would_get_half_of_its_gpus_gets_none_until_there_are_all(
+    cluster: ApiServer, runs: Kubectl, coscheduling: None
+) -> None:
+    _give_gpus(cluster, 3)
+    runs.apply(_two_gpus("long-first"))
+    eventually(lambda: _placed(runs, "long-first") == 2, "the first run has its GPUs", PATIENCE)
+
+    runs.apply(_two_gpus("second"))
+    _waits_as_a_whole(runs, "second", 2, "group")
+
+    runs.run("delete", "gtr", "long-first", timeout=120)
+    eventually(lambda: _placed(runs, "second") == 2, "the second run has its GPUs", PATIENCE)
+    runs.wait_condition("second", "Complete", PATIENCE)
 
 
 def _two_gpus(name: str) -> dict[str, Any]:
     return played_run(name, inference={"gpus": 1}, trainer={"gpus": 1})
 
 
-def _placed(runs: Kubectl, name: str) -> list[str]:
-    """Roles of the pods with a GPU that have a node."""
-    pods = [*runs.pods(name, role="trainer"), *runs.pods(name, role="inference")]
-    return sorted(pod["metadata"]["labels"]["gymtrain.dev/role"] for pod in pods if pod["spec"].get("nodeName"))
+def test_volcano_places_all_pods_of_the_pages_run_or_none(cluster: ApiServer, runs: Kubectl, operator: None) -> None:
+    _give_gpus(cluster, _VOLCANO_GPUS + 2)
+    runs.apply(*_of_page("long-sums"))
+    eventually(lambda: _placed(runs, "long-sums") == _VOLCANO_GPUS, "the first run has its GPUs", PATIENCE)
+
+    runs.apply(*_of_page("sums"))
+    _waits_as_a_whole(runs, "sums", _VOLCANO_GPUS, "minavailable")
+
+    runs.run("delete", "gtr", "long-sums", timeout=120)
+    eventually(lambda: _placed(runs, "sums") == _VOLCANO_GPUS, "the second run has its GPUs", PATIENCE)
+    runs.wait_condition("sums", "Complete", PATIENCE)
 
 
-def test_a_run_that_would_get_half_of_its_gpus_gets_none_until_there_are_all(
-    runs: Kubectl, operator: OperatorProcess
+def test_volcano_places_no_pod_of_a_run_with_fewer_than_its_group_asks_for(
+    cluster: ApiServer, runs: Kubectl, operator: None
 ) -> None:
-    runs.apply(_two_gpus("long-first"))
-    both = ["inference", "trainer"]
-    eventually(lambda: _placed(runs, "long-first") == both, "the first run has its GPUs", PATIENCE)
+    _give_gpus(cluster, _VOLCANO_GPUS + 2)
+    group, run = _of_page("sums")
+    run["spec"]["inference"]["replicas"] -= 1
+    runs.apply(group, run)
+    fewer = _VOLCANO_GPUS - 1
+    _waits_as_a_whole(runs, "sums", fewer, "minavailable")
 
-    runs.apply(_two_gpus("second"))
-    there = ("trainer", "inference")
-    eventually(lambda: all(runs.pods("second", role=one) for one in there), "the second run has pods", PATIENCE)
+    group["spec"]["minMember"] -= 1
+    runs.apply(group)
+    eventually(lambda: _placed(runs, "sums") == fewer, "the run has its GPUs", PATIENCE)
+    runs.wait_condition("sums", "Complete", PATIENCE)
 
-    def told() -> bool:
-        """Both wait, and the scheduler has looked at them."""
-        pods = [pod for one in there for pod in runs.pods("second", role=one)]
-        found = [c for pod in pods for c in pod["status"].get("conditions", []) if c["type"] == "PodScheduled"]
-        return len(found) == len(pods) and all(one["status"] == "False" for one in found)
 
-    eventually(told, "the scheduler says why the second run waits", PATIENCE)
-    assert _placed(runs, "second") == []
-
-    def passed_on() -> bool:
-        """The operator sees the scheduler's words after this test does."""
-        conditions = runs.get("gymtrainingrun", "second")["status"]["conditions"]
-        return any("run-gang" in one["message"] or "group" in one["message"].lower() for one in conditions)
-
-    eventually(passed_on, "the run says why it waits", PATIENCE)
-
-    runs.run("delete", "gtr", "long-first", timeout=120)
-    eventually(lambda: _placed(runs, "second") == both, "the second run has its GPUs", PATIENCE)
-    runs.wait_condition("second", "Complete", PATIENCE)
+def _of_page(name: str) -> list[dict[str, Any]]:
+    """Group and run as the page shows them for Volcano, under another name."""
+    shown = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "queueing.md").read_text(), re.DOTALL)
+    (block,) = [one for one in shown if "scheduling.volcano.sh" in one]
+    return list(yaml.safe_load_all(re.sub(r"\bsums\b", name, block)))

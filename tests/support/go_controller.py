@@ -14,12 +14,13 @@ from tests.support.kubectl import PATIENCE, Kubectl, eventually
 _CERTIFICATE, _KEY = "tls.crt", "tls.key"
 
 
-def need(program: str, project: str) -> None:
-    """Skips the test where the controller was not built, which takes minutes: `dev/run binaries PROGRAM`."""
+def need(program: str, project: str, binaries: str = "") -> None:
+    """Skips the test where the controller was not built, which takes minutes: `dev/run binaries BINARIES`, by default
+    the program's name."""
     try:
         binary(program)
     except ApiServerError as error:
-        pytest.skip(f"{project}'s controller is tried where it was built ({error} {program})")
+        pytest.skip(f"{project}'s controller is tried where it was built ({error} {binaries or program})")
 
 
 def admin_of(server: Programs) -> Kubectl:
