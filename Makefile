@@ -154,7 +154,7 @@ test-queues: cluster-up images ## ... on the real cluster: a run gives way to a 
 	$(QUEUES) tests/e2e/queues $(PYTEST_ARGS)
 
 .PHONY: test-gang-scheduling
-test-gang-scheduling: ## Runs whose pods are placed together, with the scheduler of scheduler-plugins, and with Volcano, built on first use (ten minutes); not part of `make test`
+test-gang-scheduling: ## Runs whose pods are placed together, with the scheduler of scheduler-plugins, and with Volcano, built on first use (ten to twenty minutes); not part of `make test`
 	dev/run binaries
 	dev/run binaries crds-scheduler-plugins scheduler-plugins crds-volcano volcano
 	$(RUN) pytest tests/api/test_gang_scheduling.py -m api $(PYTEST_ARGS)

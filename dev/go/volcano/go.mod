@@ -139,5 +139,5 @@ replace (
 	k8s.io/sample-controller => k8s.io/sample-controller v0.34.4
 )
 
-// Volcano replaces its own API by a folder of its repository; this is the release of it that there is as a module.
+// Volcano replaces its own API by a folder of its repository; 1.14.0 is the nearest release of it as a module.
 replace volcano.sh/apis => volcano.sh/apis v1.14.0
