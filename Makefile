@@ -94,7 +94,7 @@ release: ## Make a release, dist/VERSION: images, chart, command line, each by d
 		--base-url "$${KREW_URL:?the https:// folder that the files will be downloaded from}" --registry "$${REGISTRY:-}" $(RELEASE_ARGS)
 
 .PHONY: test-unit
-test-unit: ## Unit tests: no cluster, seven minutes
+test-unit: ## Unit tests: no cluster, five minutes
 	@# Much of it waits: four processes take two thirds of the time of one on two cores.
 	$(RUN) pytest tests/unit -m "not gym and not torch" --numprocesses 4 --dist worksteal $(PYTEST_ARGS)
 	dev/run go-test
@@ -117,7 +117,7 @@ test-api: ## Tests against a real kube-apiserver and etcd
 	dev/run binaries
 	dev/run binaries crds-lws crds-kueue
 	@# Each process has an API server of its own; what they do is mostly waiting.
-	$(RUN) pytest tests/api -m api --numprocesses 2 --dist loadfile $(PYTEST_ARGS)
+	$(RUN) pytest tests/api -m api --numprocesses 3 --dist loadfile $(PYTEST_ARGS)
 
 .PHONY: test-processes
 test-processes: # All tests that need no cluster but real processes, one after the other

@@ -23,6 +23,8 @@ OPERATOR_NAMESPACE = "gymtrain-system"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         item.add_marker(pytest.mark.e2e)
+    # The longest first: one that begins last keeps a worker busy while the other has nothing left to do.
+    items.sort(key=lambda item: item.path.name != "test_trainer_image.py")
 
 
 @pytest.hookimpl(optionalhook=True)
