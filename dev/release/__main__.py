@@ -2,6 +2,7 @@
 
 python -m dev.release --version 0.2.0 --repository https://example.com/gymtrain --base-url https://downloads.example.com/v0.2.0
                       [--registry HOST/PATH] [--out dist/0.2.0] [--part PART ...] [--image NAME ...]
+                      [--base FOLDER]
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from pathlib import Path
 
 from dev import krew
 from dev.lock import exclusive
-from dev.release import agreement, chart, images, index, sbom
+from dev.release import agreement, base, chart, images, index, sbom
 from dev.report import DevError, say, step
 from dev.settings import REPOSITORY, Settings
 from dev.shell import run
 from dev.supply import binaries
 
-_MATERIALS = ("uv.lock", "images/python-build/uv.txt", "dev/build-requirements.txt", "images/debian/Dockerfile")
+_PINNED_BASE = "images/debian/Dockerfile"
+_MATERIALS = ("uv.lock", "images/python-build/uv.txt", "dev/build-requirements.txt", _PINNED_BASE)
 _IMAGES = "images.json"
 _PUSHED = "chart.json"
 _STARTED = "started.json"
@@ -38,11 +40,13 @@ class Job:
         arguments: of the command line.
         commit: of git.
         work: what one part tells the next, in files; no part of the release.
+        base: what stands in place of images/debian.
     """
 
     arguments: argparse.Namespace
     commit: str
     work: Path
+    base: base.Base | None = None
 
     @property
     def out(self) -> Path:
@@ -72,8 +76,10 @@ def _images(job: Job) -> None:
         job.out,
         job.work,
         job.arguments.sbom_generator,
+        job.base,
     )
-    made = images.build(builder, images.wanted(job.arguments.image or images.ALL))
+    chosen = images.wanted(job.arguments.image or images.ALL, without_base=job.base is not None)
+    made = images.build(builder, chosen)
     job.tell(_IMAGES, {**job.said(_IMAGES), **made})
 
 
@@ -106,9 +112,11 @@ def _index(job: Job) -> None:
         job.said(_IMAGES),
         job.said(_PUSHED).get("digest", ""),
         index.digests(job.out),
+        job.said(_STARTED).get("base", ""),
     )
+    materials = [name for name in _MATERIALS if not (release.base and name == _PINNED_BASE)]
     tools = {"python": platform.python_version(), "uv": run([_uv(), "--version"]).stdout.split()[1]}
-    provenance = index.statement(release, index.of_files(REPOSITORY, _MATERIALS), tools, started, _now())
+    provenance = index.statement(release, index.of_files(REPOSITORY, materials), tools, started, _now())
     index.write(job.out, release, provenance)
     lacking = [name for name in images.ALL if name not in release.images]
     say(f"{job.out / index.SUMS}: {len(release.files)} files, {len(release.images)} images; nothing is signed")
@@ -155,6 +163,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, help="folder of the release (dist/VERSION)")
     parser.add_argument("--part", action="append", choices=PARTS, help="this part alone; may be given again")
     parser.add_argument("--image", action="append", help="this image and what it stands upon; may be given again (all)")
+    parser.add_argument("--base", type=Path, help="OCI layout of a Debian, in place of images/debian: no registry")
     parser.add_argument("--buildkit", default="", help="address of a buildkitd (the development cluster's)")
     parser.add_argument(
         "--sbom-generator", default="", help="image of BuildKit's scanner, NAME@sha256:…, for SBOMs in images"
@@ -177,9 +186,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.sbom_generator and "@sha256:" not in arguments.sbom_generator:
         parser.error(f"--sbom-generator: {arguments.sbom_generator!r} names no digest (NAME@sha256:…)")
     arguments.out = (arguments.out or REPOSITORY / "dist" / arguments.version).absolute()
+    if arguments.base and arguments.base.resolve().is_relative_to(arguments.out.resolve()):
+        parser.error(f"--base: {arguments.base} is in the release's own folder, which is emptied")
     try:
         agreement.check_versions(arguments.version, agreement.versions())
-        job = Job(arguments, agreement.commit(), arguments.out.with_name(f"{arguments.out.name}.work"))
+        given = base.read(arguments.base.absolute()) if arguments.base else None
+        job = Job(arguments, agreement.commit(), arguments.out.with_name(f"{arguments.out.name}.work"), given)
         _begin(job)
         for name in arguments.part or PARTS:
             function, what = PARTS[name]
@@ -192,22 +204,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _begin(job: Job) -> None:
-    """Keeps what parts made before of the same commit for the same registry, and else starts anew: parts of two commits
-    are no release.
+    """Keeps what parts made before of the same commit for the same registry upon the same base, and else starts anew:
+    parts of two commits are no release. Parts without images take the base that is not named as the one before.
 
     Raises:
         DevError: something else is in the folder.
     """
     begun = job.said(_STARTED)
     what = {"commit": job.commit, "registry": job.arguments.registry}
-    if job.arguments.part and what.items() <= begun.items():
+    upon = {"base": job.base.digest if job.base else ""}
+    same = what | upon if job.base or "images" in (job.arguments.part or PARTS) else what
+    if job.arguments.part and same.items() <= begun.items():
         return
     if not begun and job.out.exists() and any(job.out.iterdir()):
         raise DevError(f"{job.out} has files that no release put there", fix="name an empty folder: --out")
     for folder in (job.out, job.work):
         shutil.rmtree(folder, ignore_errors=True)
     job.out.mkdir(parents=True)
-    job.tell(_STARTED, {**what, "at": _now()})
+    job.tell(_STARTED, {**what, **upon, "at": _now()})
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from dev.images.dockerfiles import Image, discover, select
 from dev.images.secrets import build_secrets
+from dev.release.base import Base, check_platform
 from dev.report import DevError, say, step
 from dev.settings import NAME, REPOSITORY
 from dev.shell import run_logged
@@ -34,6 +35,7 @@ class Builder:
         out: the release's folder.
         work: where logs and what BuildKit tells go; no part of the release.
         sbom_generator: image, by digest, of BuildKit's scanner; empty: no attestation of packages.
+        base: what stands in place of the image `debian`.
     """
 
     buildctl: Sequence[str]
@@ -42,6 +44,7 @@ class Builder:
     out: Path
     work: Path
     sbom_generator: str = ""
+    base: Base | None = None
 
     def layout(self, name: str) -> Path:
         """Folder of an image's OCI layout."""
@@ -77,16 +80,20 @@ class Builder:
             f"--metadata-file={metadata}",
             *attests,
             *(f"--opt=build-arg:{key}={value}" for key, value in sorted(arguments.items())),
-            *(part for need in sorted(needs) for part in self._context(need, made[need])),
+            *(part for need in sorted(needs) for part in self._context(need, made)),
             self._output(image.name),
         ]
 
-    def _context(self, need: str, digest: str) -> list[str]:
+    def _context(self, need: str, made: Mapping[str, str]) -> list[str]:
         """What stands for an image that a Dockerfile names gymtrain/NEED:dev."""
         key = f"--opt=context:{NAME}/{need}:dev"
-        if self.registry:
-            return [f"{key}=docker-image://{self.name(need)}@{digest}"]
-        return [f"{key}=oci-layout://{need}@{digest}", f"--oci-layout={need}={self.layout(need)}"]
+        if self.base and need == BASE:
+            digest, folder = self.base.digest, self.base.folder
+        elif self.registry:
+            return [f"{key}=docker-image://{self.name(need)}@{made[need]}"]
+        else:
+            digest, folder = made[need], self.layout(need)
+        return [f"{key}=oci-layout://{need}@{digest}", f"--oci-layout={need}={folder}"]
 
     def _output(self, name: str) -> str:
         if self.registry:
@@ -97,11 +104,12 @@ class Builder:
         return f"--output=type=oci,tar=false,dest={self.layout(name)},name={NAME}/{name}:{self.version}"
 
 
-def wanted(names: Sequence[str]) -> list[Image]:
-    """The named images with all that they stand upon, in building order."""
-    return sorted(
+def wanted(names: Sequence[str], *, without_base: bool = False) -> list[Image]:
+    """The named images with all that they stand upon, in building order; without the first, which another replaces."""
+    chosen = sorted(
         select(discover(), [BASE, *names]), key=lambda image: image.name != BASE
     )  # others in the order they had
+    return chosen[1:] if without_base else chosen
 
 
 def build(builder: Builder, images: Sequence[Image]) -> dict[str, str]:
@@ -111,8 +119,10 @@ def build(builder: Builder, images: Sequence[Image]) -> dict[str, str]:
         Digest of each by name: of the index that holds the image and what is attested of it.
 
     Raises:
-        DevError: a build failed, or told no digest.
+        DevError: a build failed, or told no digest; the base is of another platform.
     """
+    if builder.base:
+        check_platform(builder.base, builder.buildctl)
     made: dict[str, str] = {}
     builder.work.mkdir(parents=True, exist_ok=True)
     if not builder.registry:

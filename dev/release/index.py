@@ -27,6 +27,7 @@ class Release:
         images: digest by name.
         chart: digest of the pushed chart; empty where it is a file.
         files: SHA-256 by path inside the release's folder.
+        base: digest of the image that stands in place of images/debian; empty where that does.
     """
 
     version: str
@@ -36,6 +37,7 @@ class Release:
     images: Mapping[str, str] = field(default_factory=dict[str, str])
     chart: str = ""
     files: Mapping[str, str] = field(default_factory=dict[str, str])
+    base: str = ""
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -79,6 +81,12 @@ def statement(
         digest = {"sha256": release.chart.removeprefix("sha256:")}
         subjects.append({"name": f"{release.registry}/charts/gymtrain", "digest": digest})
     source = {"uri": f"git+{release.repository}", "digest": {"gitCommit": release.commit}}
+    parameters = {"version": release.version, "registry": release.registry}
+    bases: list[dict[str, Any]] = []
+    if release.base:
+        parameters["base"] = release.base
+        digest = {"sha256": release.base.removeprefix("sha256:")}
+        bases.append({"name": "base image, in place of images/debian", "digest": digest})
     inputs = [{"name": path, "digest": {"sha256": digest}} for path, digest in sorted(materials.items())]
     return {
         "_type": "https://in-toto.io/Statement/v1",
@@ -87,8 +95,8 @@ def statement(
         "predicate": {
             "buildDefinition": {
                 "buildType": f"{release.repository}#make-release/v1",
-                "externalParameters": {"version": release.version, "registry": release.registry},
-                "resolvedDependencies": [source, *inputs],
+                "externalParameters": parameters,
+                "resolvedDependencies": [source, *bases, *inputs],
             },
             "runDetails": {
                 "builder": {"id": f"{release.repository}#make-release", "version": dict(tools)},

@@ -3,6 +3,8 @@
 import hashlib
 import json
 import subprocess
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import yaml
 
 from dev.images.dockerfiles import discover
 from dev.release import __main__ as command
-from dev.release import agreement, chart, images, index, sbom
+from dev.release import agreement, base, chart, images, index, sbom
 from dev.report import DevError
 from dev.settings import REPOSITORY
 
@@ -132,14 +134,49 @@ def test_parts_for_another_registry_are_made_again(tmp_path: Path) -> None:
     assert not (out / "made").exists()
 
 
+@pytest.mark.usefixtures("agreed")
+def test_images_upon_another_base_are_made_again_and_other_parts_keep_them(tmp_path: Path) -> None:
+    out = tmp_path / "0.2.0"
+    index_alone = ["--version", "0.2.0", *BASE, "--out", str(out), "--part", "index"]
+    one, another = layout(tmp_path / "one"), layout(tmp_path / "another", command="sh")
+    assert command.main([*index_alone, "--base", str(one)]) == 0
+    (out / "made").write_text("x")
+    assert command.main([*index_alone, "--base", str(one)]) == 0
+    assert command.main(index_alone) == 0
+    assert (out / "made").exists()
+    assert command.main([*index_alone, "--base", str(another)]) == 0
+    assert not (out / "made").exists()
+
+
+@pytest.mark.usefixtures("agreed")
+def test_images_upon_debian_are_not_added_to_those_upon_a_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "PARTS", {"images": (lambda job: None, "nothing")})
+    out = tmp_path / "0.2.0"
+    part = ["--version", "0.2.0", *BASE, "--out", str(out), "--part", "images"]
+    assert command.main([*part, "--base", str(layout(tmp_path / "one"))]) == 0
+    (out / "made").write_text("x")
+    assert command.main(part) == 0
+    assert not (out / "made").exists()
+
+
+@pytest.mark.usefixtures("agreed")
+def test_a_base_in_the_folder_that_is_emptied_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "0.2.0"
+    folder = layout(out / "images" / "debian")
+    with pytest.raises(SystemExit):
+        command.main(["--version", "0.2.0", *BASE, "--out", str(out), "--base", str(folder)])
+    assert "is in the release's own folder" in capsys.readouterr().err
+    assert base.read(folder)
+
+
 # ── images ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def builder(out: Path, **more: str) -> images.Builder:
+def builder(out: Path, **more: object) -> images.Builder:
     return images.Builder(["buildctl"], "0.2.0", **{"registry": "r.example.com/team", "out": out, "work": out, **more})  # type: ignore[arg-type]
 
 
-def command_of(name: str, out: Path, **more: str) -> list[str]:
+def command_of(name: str, out: Path, **more: object) -> list[str]:
     (image,) = (image for image in images.wanted([name]) if image.name == name)
     return builder(out, **more).command(image, {**DIGESTS, "runtime": "sha256:a", "runtime-gpu": "sha256:b"}, out / "m")
 
@@ -190,6 +227,10 @@ def test_a_build_without_a_digest_is_refused() -> None:
 
 
 _BUILDCTL = """#!/bin/sh
+case $* in "debug workers"*)
+    echo '[{"platforms": [{"architecture": "amd64", "os": "linux"}, {"architecture": "386", "os": "linux"}]}]'
+    exit ;;
+esac
 for word in "$@"; do
     case $word in
     --metadata-file=*) file=${word#*=} ;;
@@ -202,12 +243,12 @@ printf '{"containerimage.digest": "sha256:%s"}' "$(basename "$file" .json)" > "$
 """
 
 
-def fake_builder(tmp_path: Path, version: str = "0.2.0") -> images.Builder:
+def fake_builder(tmp_path: Path, version: str = "0.2.0", given: base.Base | None = None) -> images.Builder:
     """One whose BuildKit notes what it is to write, and tells names for digests."""
     program = tmp_path / "buildctl"
     program.write_text(_BUILDCTL)
     program.chmod(0o755)
-    return images.Builder([str(program)], version, "", tmp_path / "out", tmp_path / "work")
+    return images.Builder([str(program)], version, "", tmp_path / "out", tmp_path / "work", base=given)
 
 
 def test_images_are_built_in_order_and_known_by_what_buildkit_tells(tmp_path: Path) -> None:
@@ -222,6 +263,116 @@ def test_a_build_that_breaks_ends_the_release_with_its_log(tmp_path: Path) -> No
     with pytest.raises(DevError, match="building debian: exit status 3") as caught:
         images.build(fake_builder(tmp_path, "BROKEN"), images.wanted(["gateway"]))
     assert caught.value.log == tmp_path / "work" / "debian.log"
+
+
+# ── a base of one's own ──────────────────────────────────────────────────────────────────────────
+
+
+def blob(folder: Path, content: bytes) -> str:
+    """Writes it where a layout has it."""
+    digest = hashlib.sha256(content).hexdigest()
+    path = folder / "blobs" / "sha256" / digest
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return f"sha256:{digest}"
+
+
+def manifest(folder: Path, *, architecture: str = "amd64", command: str = "bash") -> dict[str, Any]:
+    """The entry of an image of one layer."""
+    config = {"architecture": architecture, "os": "linux", "config": {"Cmd": [command]}}
+    told = {"config": {"digest": blob(folder, json.dumps(config).encode())}, "layers": [{"digest": blob(folder, b"x")}]}
+    return {"digest": blob(folder, json.dumps(told).encode())}
+
+
+def listing(folder: Path, entries: list[dict[str, Any]]) -> Path:
+    (folder / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
+    (folder / "index.json").write_text(json.dumps({"manifests": entries}))
+    return folder
+
+
+def layout(folder: Path, **more: str) -> Path:
+    """A folder with one image."""
+    return listing(folder, [manifest(folder, **more)])
+
+
+def attested(folder: Path) -> Path:
+    """A folder as BuildKit writes it: an index of the image and of what is attested of it."""
+    statement_of = {"digest": "sha256:0", "annotations": {"vnd.docker.reference.type": "attestation-manifest"}}
+    both = {"manifests": [manifest(folder), statement_of]}
+    return listing(folder, [{"digest": blob(folder, json.dumps(both).encode())}])
+
+
+@pytest.mark.parametrize("made_by", [layout, attested])
+def test_a_base_is_known_by_the_digest_that_its_layout_names(made_by: Callable[[Path], Path], tmp_path: Path) -> None:
+    found = base.read(made_by(tmp_path))
+    named = json.loads((tmp_path / "index.json").read_text())["manifests"][0]["digest"]
+    assert found == base.Base(tmp_path, named, "linux/amd64")
+
+
+def test_a_folder_that_is_no_oci_layout_is_refused(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "lacking"):
+        with pytest.raises(DevError, match="is no OCI layout"):
+            base.read(folder)
+
+
+def test_a_layout_of_several_images_or_platforms_is_refused_with_their_number(tmp_path: Path) -> None:
+    several = [manifest(tmp_path), manifest(tmp_path, architecture="arm64")]
+    listing(tmp_path, several)
+    with pytest.raises(DevError, match="has 2 images"):
+        base.read(tmp_path)
+    listing(tmp_path, [{"digest": blob(tmp_path, json.dumps({"manifests": several}).encode())}])
+    with pytest.raises(DevError, match="has 2 images"):
+        base.read(tmp_path)
+    listing(tmp_path, [])
+    with pytest.raises(DevError, match="has 0 images"):
+        base.read(tmp_path)
+
+
+def test_a_layout_that_lacks_a_layer_is_refused(tmp_path: Path) -> None:
+    layout(tmp_path)
+    layer = hashlib.sha256(b"x").hexdigest()
+    (tmp_path / "blobs" / "sha256" / layer).unlink()
+    with pytest.raises(DevError, match=f"lacks sha256:{layer}"):
+        base.read(tmp_path)
+
+
+def test_a_layout_whose_manifest_is_not_what_its_digest_says_is_refused(tmp_path: Path) -> None:
+    layout(tmp_path)
+    named = json.loads((tmp_path / "index.json").read_text())["manifests"][0]["digest"]
+    (tmp_path / "blobs" / "sha256" / named.removeprefix("sha256:")).write_text("{}")
+    with pytest.raises(DevError, match=f"is not {named}"):
+        base.read(tmp_path)
+
+
+def test_a_layout_whose_files_are_no_json_is_refused(tmp_path: Path) -> None:
+    layout(tmp_path)
+    (tmp_path / "index.json").write_text("<html>")
+    with pytest.raises(DevError, match="is no OCI layout"):
+        base.read(tmp_path)
+
+
+def test_images_stand_on_the_base_that_is_named_and_debian_is_not_built(tmp_path: Path) -> None:
+    given = base.read(layout(tmp_path / "base"))
+    made = images.build(fake_builder(tmp_path, given=given), images.wanted(["gateway"], without_base=True))
+    assert list(made) == ["python-build", "gateway"]
+    log = (tmp_path / "work" / "gateway.log").read_text()
+    assert "--opt=build-arg:BASE_IMAGE=gymtrain/debian:dev" in log
+    assert f"--opt=context:gymtrain/debian:dev=oci-layout://debian@{given.digest}" in log
+    assert f"--oci-layout=debian={tmp_path}/base" in log
+
+
+def test_pushed_images_stand_on_the_base_in_its_folder(tmp_path: Path) -> None:
+    given = base.read(layout(tmp_path))
+    told = command_of("operator", tmp_path, base=given)
+    assert f"--opt=context:gymtrain/debian:dev=oci-layout://debian@{given.digest}" in told
+    assert any(part.startswith("--opt=context:gymtrain/python-build:dev=docker-image://") for part in told)
+
+
+def test_a_base_of_another_architecture_than_buildkits_is_refused(tmp_path: Path) -> None:
+    given = base.read(layout(tmp_path / "base", architecture="arm64"))
+    with pytest.raises(DevError, match=r"is for linux/arm64, .* builds for linux/amd64"):
+        images.build(fake_builder(tmp_path, given=given), images.wanted(["gateway"], without_base=True))
+    assert not (tmp_path / "work" / "outputs").exists()
 
 
 # ── chart ────────────────────────────────────────────────────────────────────────────────────────
@@ -359,3 +510,33 @@ def test_the_provenance_names_the_commit_and_what_is_locked(made: Path) -> None:
 
 def test_what_is_called_locked_is_there() -> None:
     assert len(index.of_files(REPOSITORY, command._MATERIALS)) == len(command._MATERIALS)
+
+
+def test_a_release_upon_another_base_says_so_wherever_it_says_what_it_was_made_from(made: Path) -> None:
+    upon = replace(release(made), base="sha256:" + "4" * 64)
+    told = index.statement(upon, {}, {}, "", "")
+    definition = told["predicate"]["buildDefinition"]
+    assert definition["externalParameters"]["base"] == "sha256:" + "4" * 64
+    assert definition["resolvedDependencies"][1:] == [
+        {"name": "base image, in place of images/debian", "digest": {"sha256": "4" * 64}}
+    ]
+    index.write(made, upon, told)
+    assert json.loads((made / index.RELEASE).read_text())["base"] == "sha256:" + "4" * 64
+    assert "base" not in statement(made)["predicate"]["buildDefinition"]["externalParameters"]
+
+
+@pytest.mark.usefixtures("agreed")
+def test_the_index_names_the_base_that_the_images_were_built_upon_and_not_the_pinned_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "_uv", lambda: "echo")
+    monkeypatch.setattr(command, "PARTS", {"index": (command._index, "the index")})
+    out, folder = tmp_path / "0.2.0", layout(tmp_path / "base")
+    part = ["--version", "0.2.0", *BASE, "--out", str(out), "--part", "index"]
+    assert command.main(part) == 0
+    assert "images/debian/Dockerfile" in (out / index.PROVENANCE).read_text()
+    assert command.main([*part, "--base", str(folder)]) == 0
+    assert command.main(part) == 0
+    assert json.loads((out / index.RELEASE).read_text())["base"] == base.read(folder).digest
+    assert base.read(folder).digest.removeprefix("sha256:") in (out / index.PROVENANCE).read_text()
+    assert "images/debian/Dockerfile" not in (out / index.PROVENANCE).read_text()
