@@ -239,6 +239,10 @@ for word in "$@"; do
 done
 echo "$output" >> $(dirname "$file")/outputs
 case $output in *BROKEN*) exit 3 ;; esac
+folder=${output#*dest=}
+folder=${folder%%,*}/blobs/sha256
+mkdir -p "$folder"
+printf layer > "$folder/1"
 printf '{"containerimage.digest": "sha256:%s"}' "$(basename "$file" .json)" > "$file"
 """
 
@@ -257,6 +261,24 @@ def test_images_are_built_in_order_and_known_by_what_buildkit_tells(tmp_path: Pa
     outputs = (tmp_path / "work" / "outputs").read_text().splitlines()
     assert [line.partition("/images/")[2].partition(",")[0] for line in outputs] == list(made)
     assert "oci-layout://python-build@sha256:python-build" in (tmp_path / "work" / "gateway.log").read_text()
+
+
+def test_what_several_layouts_have_is_on_the_disk_once(tmp_path: Path) -> None:
+    for name in ("runtime", "inference", "trainer"):
+        layout(tmp_path / name, command=name)
+    first, *others = (tmp_path / name for name in ("runtime", "inference", "trainer"))
+    for folder in others:
+        images.share(folder, tmp_path)
+    layer = Path("blobs", "sha256", hashlib.sha256(b"x").hexdigest())
+    assert all((folder / layer).samefile(first / layer) for folder in others)
+    assert len({base.read(tmp_path / name).digest for name in ("runtime", "inference", "trainer")}) == 3
+
+
+def test_images_that_are_built_share_what_they_have_in_common(tmp_path: Path) -> None:
+    images.build(fake_builder(tmp_path), images.wanted(["gateway"]))
+    first, second = (tmp_path / "out" / "images" / name / "blobs/sha256/1" for name in ("debian", "gateway"))
+    assert first.read_text() == "layer"
+    assert second.samefile(first)
 
 
 def test_a_build_that_breaks_ends_the_release_with_its_log(tmp_path: Path) -> None:
@@ -311,7 +333,7 @@ def test_a_base_is_known_by_the_digest_that_its_layout_names(made_by: Callable[[
 
 def test_a_folder_that_is_no_oci_layout_is_refused(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "lacking"):
-        with pytest.raises(DevError, match="is no OCI layout"):
+        with pytest.raises(DevError, match="is no OCI layout: there is no file oci-layout"):
             base.read(folder)
 
 
