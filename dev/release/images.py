@@ -98,10 +98,11 @@ class Builder:
     def _output(self, name: str) -> str:
         if self.registry:
             # Not into the store of the cluster whose BuildKit this may be.
-            return (
-                f"--output=type=image,name={self.name(name)}:{self.version},push=true,store=false,oci-mediatypes=true"
-            )
-        return f"--output=type=oci,tar=false,dest={self.layout(name)},name={NAME}/{name}:{self.version}"
+            where = f"type=image,name={self.name(name)}:{self.version},push=true,store=false,oci-mediatypes=true"
+        else:
+            where = f"type=oci,tar=false,dest={self.layout(name)},name={NAME}/{name}:{self.version}"
+        # Else a step that the cluster built before comes as it has it: not compressed, 3 GB for 1.
+        return f"--output={where},compression=gzip,force-compression=true"
 
 
 def wanted(names: Sequence[str], *, without_base: bool = False) -> list[Image]:

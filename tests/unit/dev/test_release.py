@@ -207,6 +207,14 @@ def test_without_a_registry_images_are_folders_and_stand_on_folders(tmp_path: Pa
     assert not any("push=true" in part for part in told)
 
 
+@pytest.mark.parametrize("registry", ["", "r.example.com/team"])
+def test_layers_are_compressed_also_where_the_cluster_built_the_same_step_without(
+    registry: str, tmp_path: Path
+) -> None:
+    (output,) = (part for part in command_of("operator", tmp_path, registry=registry) if part.startswith("--output="))
+    assert output.endswith(",compression=gzip,force-compression=true")
+
+
 def test_an_image_for_gpus_stands_on_the_runtime_for_gpus(tmp_path: Path) -> None:
     told = command_of("trainer-gpu", tmp_path)
     assert "--opt=build-arg:RUNTIME_IMAGE=gymtrain/runtime-gpu:dev" in told
