@@ -79,8 +79,7 @@ def _images(job: Job) -> None:
         job.base,
     )
     chosen = images.wanted(job.arguments.image or images.ALL, without_base=job.base is not None)
-    made = images.build(builder, chosen)
-    job.tell(_IMAGES, {**job.said(_IMAGES), **made})
+    images.build(builder, chosen, job.said(_IMAGES), lambda made: job.tell(_IMAGES, made))
 
 
 def _chart(job: Job) -> None:
@@ -205,7 +204,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _begin(job: Job) -> None:
     """Keeps what parts made before of the same commit for the same registry upon the same base, and else starts anew:
-    parts of two commits are no release. Parts without images take the base that is not named as the one before.
+    parts of two commits are no release. Parts other than images take base and scanner as they were.
 
     Raises:
         DevError: something else is in the folder.
@@ -213,7 +212,10 @@ def _begin(job: Job) -> None:
     begun = job.said(_STARTED)
     what = {"commit": job.commit, "registry": job.arguments.registry}
     upon = {"base": job.base.digest if job.base else ""}
-    same = what | upon if job.base or "images" in (job.arguments.part or PARTS) else what
+    scanned = {"scanner": job.arguments.sbom_generator}
+    same = what | (upon if job.base else {})
+    if "images" in (job.arguments.part or PARTS):
+        same = what | upon | scanned
     if job.arguments.part and same.items() <= begun.items():
         return
     if not begun and job.out.exists() and any(job.out.iterdir()):
@@ -221,7 +223,7 @@ def _begin(job: Job) -> None:
     for folder in (job.out, job.work):
         shutil.rmtree(folder, ignore_errors=True)
     job.out.mkdir(parents=True)
-    job.tell(_STARTED, {**what, **upon, "at": _now()})
+    job.tell(_STARTED, {**what, **upon, **scanned, "at": _now()})
 
 
 if __name__ == "__main__":

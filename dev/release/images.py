@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,8 +113,19 @@ def wanted(names: Sequence[str], *, without_base: bool = False) -> list[Image]:
     return chosen[1:] if without_base else chosen
 
 
-def build(builder: Builder, images: Sequence[Image]) -> dict[str, str]:
+def build(
+    builder: Builder,
+    images: Sequence[Image],
+    before: Mapping[str, str] | None = None,
+    tell: Callable[[Mapping[str, str]], None] = lambda made: None,
+) -> dict[str, str]:
     """Builds them, one after the other.
+
+    Args:
+        builder: how.
+        images: which, in building order.
+        before: what was built before, of the same commit upon the same base: not built again.
+        tell: is told of all that are built, after each.
 
     Returns:
         Digest of each by name: of the index that holds the image and what is attested of it.
@@ -124,13 +135,16 @@ def build(builder: Builder, images: Sequence[Image]) -> dict[str, str]:
     """
     if builder.base:
         check_platform(builder.base, builder.buildctl)
-    made: dict[str, str] = {}
+    made = dict(before or {})
     builder.work.mkdir(parents=True, exist_ok=True)
     if not builder.registry:
         (builder.out / "images").mkdir(parents=True, exist_ok=True)
     with build_secrets() as secrets:
         hidden = [f"--secret=id={name},src={path}" for name, path in secrets.items()]
         for image in images:
+            if image.name in made and (builder.registry or (builder.layout(image.name) / "index.json").is_file()):
+                say(f"{image.name}: {made[image.name]}, built before")
+                continue
             metadata = builder.work / f"{image.name}.json"
             # A layout that a broken build left would stay in the new one.
             shutil.rmtree(builder.layout(image.name), ignore_errors=True)
@@ -141,6 +155,7 @@ def build(builder: Builder, images: Sequence[Image]) -> dict[str, str]:
             if not builder.registry:
                 share(builder.layout(image.name), builder.out / "images")
             made[image.name] = digest_of(metadata.read_text(), image.name)
+            tell(made)
             say(f"{image.name}: {made[image.name]}")
     return made
 

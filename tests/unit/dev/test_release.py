@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -246,11 +247,12 @@ for word in "$@"; do
     esac
 done
 echo "$output" >> $(dirname "$file")/outputs
-case $output in *BROKEN*) exit 3 ;; esac
+case $output in *BROKEN* | */images/$(cat "$(dirname "$0")/broken" 2>/dev/null),*) exit 3 ;; esac
 folder=${output#*dest=}
 folder=${folder%%,*}/blobs/sha256
 mkdir -p "$folder"
 printf layer > "$folder/1"
+touch "$folder/../../index.json"
 printf '{"containerimage.digest": "sha256:%s"}' "$(basename "$file" .json)" > "$file"
 """
 
@@ -287,6 +289,39 @@ def test_images_that_are_built_share_what_they_have_in_common(tmp_path: Path) ->
     first, second = (tmp_path / "out" / "images" / name / "blobs/sha256/1" for name in ("debian", "gateway"))
     assert first.read_text() == "layer"
     assert second.samefile(first)
+
+
+def test_images_that_were_built_before_are_not_built_again_if_they_are_still_there(tmp_path: Path) -> None:
+    told: list[list[str]] = []
+    chosen = images.wanted(["gateway"])
+    made = images.build(fake_builder(tmp_path), chosen[:2], tell=lambda made: told.append(list(made)))
+    assert told == [["debian"], ["debian", "python-build"]]
+    again = images.build(fake_builder(tmp_path), chosen, made)
+    outputs = tmp_path / "work" / "outputs"
+    assert (list(again), len(outputs.read_text().splitlines())) == (["debian", "python-build", "gateway"], 3)
+    shutil.rmtree(tmp_path / "out" / "images" / "debian")
+    images.build(fake_builder(tmp_path), chosen, again)
+    assert "/images/debian," in outputs.read_text().splitlines()[-1]
+
+
+@pytest.mark.usefixtures("agreed")
+def test_a_release_that_broke_goes_on_with_the_image_that_broke_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_builder(tmp_path)
+    monkeypatch.setattr(command, "PARTS", {"images": (command._images, "the images")})
+    monkeypatch.setattr(command, "_program", lambda *_: tmp_path / "buildctl")
+    part = ["--version", "0.2.0", *BASE, "--out", str(tmp_path / "out"), "--image", "gateway", "--part", "images"]
+    broken = tmp_path / "broken"
+    broken.write_text("gateway")
+    assert command.main(part) == 1
+    broken.unlink()
+    assert command.main(part) == 0
+    outputs = (tmp_path / "out.work" / "outputs").read_text().splitlines()
+    built = [line.partition("/images/")[2].partition(",")[0] for line in outputs]
+    assert built == ["debian", "python-build", "gateway", "gateway"]
+    assert command.main([*part, "--sbom-generator", "scanner@sha256:1"]) == 0
+    assert len((tmp_path / "out.work" / "outputs").read_text().splitlines()) == 3
 
 
 def test_a_build_that_breaks_ends_the_release_with_its_log(tmp_path: Path) -> None:
