@@ -21,7 +21,7 @@ from benchmarks.gpu.chain.chains import TRL_STALENESS, Chain, Side, keep_logs, r
 from benchmarks.gpu.chain.task import ANSWER_TOKENS, Slow
 
 # Options that TRL's side doesn't have.
-_OURS = ("tensor_parallel", "ranks", "transport", "answer_tokens", "micro_batches", "memory")
+_OURS = ("replicas", "tensor_parallel", "ranks", "transport", "answer_tokens", "micro_batches", "memory")
 
 
 def main() -> int:
@@ -48,7 +48,8 @@ def main() -> int:
         "--seconds", type=float, default=210.0, help="the most that one run takes, vLLM's start included"
     )
     several = parser.add_argument_group("for a large model over several GPUs, of ours alone")
-    several.add_argument("--tensor-parallel", type=int, default=1, help="GPUs of vLLM, the first ones")
+    several.add_argument("--replicas", type=int, default=1, help="servers of vLLM, on the first GPUs")
+    several.add_argument("--tensor-parallel", type=int, default=1, help="GPUs of each")
     several.add_argument("--ranks", type=int, default=1, help="GPUs that train, the next ones; sharded if several")
     several.add_argument("--transport", choices=("NCCL", "HTTPFull", "LoRAFilesystem"), default="NCCL")
     several.add_argument("--answer-tokens", type=int, default=ANSWER_TOKENS)

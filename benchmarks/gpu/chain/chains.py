@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from benchmarks.gpu.chain import namespace
 from benchmarks.gpu.chain.task import ANSWER_TOKENS, GENERATIONS, Slow, Tails, rows, slow_shares
 from benchmarks.gpu.random_model import CHANGING, RANDOM_ADAPTER, RANDOM_PARITY
 from benchmarks.processes import busiest_threads, ended_after
@@ -35,6 +36,7 @@ TRL_STALENESS = 4  # TRL's own default
 
 _WARM_UP = 10  # steps left out of means
 _HOST = "127.0.0.1"
+_SERVERS = "vllm"  # what several of them are called together, as by a headless Service
 _STEP = '{"event": "step"'  # how a line of it begins
 _LOOK_SECONDS = 2.0
 _END_LOOKS = 2  # left out: the trainer writes its model and ends
@@ -71,7 +73,8 @@ class Chain:
         api_servers: processes of vLLM that answer calls.
         seconds: from the chain's start to the end of its training, at most.
         one_gpu: training is on the first GPU too. NCCL refuses that, so the weights go by HTTPFull. Ours alone.
-        tensor_parallel: GPUs of vLLM. Ours alone, as what follows.
+        replicas: servers of vLLM. Ours alone, as what follows. Several need root (namespace.add_name).
+        tensor_parallel: GPUs of each.
         ranks: GPUs that train. More than one shard the model (FSDP2).
         transport: of the weights.
         answer_tokens: of a rollout, at most.
@@ -93,6 +96,7 @@ class Chain:
     api_servers: int = 1
     seconds: float = 210.0
     one_gpu: bool = False
+    replicas: int = 1
     tensor_parallel: int = 1
     ranks: int = 1
     transport: TransportName = "NCCL"
@@ -105,14 +109,15 @@ class Chain:
         return f"{self.side}-{self.slow}-{self.staleness}-{self.correction}-{self.transport}-{self.seed}"
 
     @property
-    def vllm_gpus(self) -> str:
-        """CUDA_VISIBLE_DEVICES of vLLM."""
-        return ",".join(map(str, range(self.tensor_parallel)))
+    def vllm_gpus(self) -> list[str]:
+        """CUDA_VISIBLE_DEVICES of each vLLM."""
+        firsts = range(0, self.replicas * self.tensor_parallel, self.tensor_parallel)
+        return [",".join(map(str, range(first, first + self.tensor_parallel))) for first in firsts]
 
     @property
     def trainer_gpus(self) -> str:
         """CUDA_VISIBLE_DEVICES of the trainer."""
-        first = 0 if self.one_gpu else self.tensor_parallel
+        first = 0 if self.one_gpu else self.replicas * self.tensor_parallel
         return ",".join(map(str, range(first, first + self.ranks)))
 
     def vllm_arguments(self) -> list[str]:
@@ -184,16 +189,26 @@ def _ours(chain: Chain, work: Path, root: Path, end: float) -> dict[str, Any]:
         "GYMTRAIN_TERMINATION_LOG": str(work / "termination.log"),
     }
     agent = ["benchmarks.gpu.chain.agent", f"http://{_HOST}:{ports['gateway']}", str(ports["agent"]), chain.slow]
+    addresses = [f"127.0.0.{number}" for number in range(1, chain.replicas + 1)]  # all of them loopback
+    if chain.replicas > 1:
+        namespace.add_name(_SERVERS, addresses, root / "hosts")
     with contextlib.ExitStack() as stack:
-        serve = _process(["gymtrain_vllm.serve"], work / "vllm.log", shared | {"CUDA_VISIBLE_DEVICES": chain.vllm_gpus})
-        vllm = stack.enter_context(serve)
+        servers: dict[str, tuple[subprocess.Popen[bytes], Path]] = {}
+        for address, gpus in zip(addresses, chain.vllm_gpus, strict=True):
+            own, log = root / f"vllm-{address}", work / f"vllm-{address}.log"
+            (own / "scratch").mkdir(parents=True)
+            (own / "model").symlink_to(chain.model.resolve())
+            environment = shared | {"GYMTRAIN_ROOT": str(own), "CUDA_VISIBLE_DEVICES": gpus}
+            serve = _process(["benchmarks.gpu.chain.server", address], log, environment)
+            servers[address] = (stack.enter_context(serve), log)
         for name, command in (("gateway", ["gymtrain_gateway"]), ("agent", agent)):
             stack.enter_context(_process(command, work / f"{name}.log", shared | {"CUDA_VISIBLE_DEVICES": ""}))
         # Beside vLLM, which it waits for: each takes half a minute to import what it needs.
         log = work / TRAINER_LOG
         environment = shared | {"CUDA_VISIBLE_DEVICES": chain.trainer_gpus}
         trainer = stack.enter_context(_process(["benchmarks.gpu.chain.trainer"], log, environment))
-        wait_until_up(vllm, f"{_HOST}:{ports['inference']}", work / "vllm.log", _start_seconds(end))
+        for address, (server, said) in servers.items():
+            wait_until_up(server, f"{address}:{ports['inference']}", said, _start_seconds(end))
         busy = _wait(trainer, end, log)
     return {**_measured(root, run, log, Tails(chain.slow)), "busy": busy}
 
@@ -236,7 +251,7 @@ def _prepare(root: Path, chain: Chain, ports: Mapping[str, int]) -> RunConfig:
         "model": model,
         "gym": {"configPaths": ["sums.yaml"]},
         "data": {"train": [{"source": "gym://sums"}]},
-        "inference": {"gpus": chain.tensor_parallel, "args": arguments},
+        "inference": {"replicas": chain.replicas, "gpus": chain.tensor_parallel, "args": arguments},
         "trainer": {
             "gpus": chain.ranks,
             "processesPerNode": chain.ranks,
@@ -260,7 +275,7 @@ def _prepare(root: Path, chain: Chain, ports: Mapping[str, int]) -> RunConfig:
             "uid": "u1",
             "spec": spec,
             "inference_url": f"http://{_HOST}:{ports['inference']}",
-            "inference_pods_host": _HOST,
+            "inference_pods_host": _SERVERS if chain.replicas > 1 else _HOST,
             "gateway_url": f"http://{_HOST}:{ports['gateway']}",
             "gateway_pods_host": _HOST,
             "trainer_host": _HOST,

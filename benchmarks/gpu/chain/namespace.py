@@ -1,4 +1,5 @@
 """A network for one thread and all that it starts, with loopback alone: chains beside each other use the same ports.
+And names of hosts.
 
     python3 -m benchmarks.gpu.chain.namespace
 
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 # For libraries that look for an address of this machine beyond loopback.
@@ -25,6 +27,7 @@ VARIABLES = {"VLLM_HOST_IP": "127.0.0.1", "NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCK
 _SIOCGIFFLAGS, _SIOCSIFFLAGS = 0x8913, 0x8914
 _IFF_UP = 1
 _FLAGS = "16sh22x"  # struct ifreq with a name and flags
+_HOSTS = "/etc/hosts"
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - of the new mount namespace
 _LOOKS = 200
 _LOOK_SECONDS = 0.1
@@ -43,6 +46,23 @@ def enter() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         _, flags = struct.unpack(_FLAGS, fcntl.ioctl(any_socket, _SIOCGIFFLAGS, struct.pack(_FLAGS, b"lo", 0)))
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack(_FLAGS, b"lo", flags | _IFF_UP))
+
+
+def add_name(name: str, addresses: Iterable[str], file: Path) -> None:
+    """Lets the calling thread, and what it starts from now on, find these addresses by that name.
+
+    Args:
+        name: of a host that nobody else needs to know.
+        addresses: all that it has.
+        file: is written; stands in for /etc/hosts.
+
+    Raises:
+        OSError, subprocess.CalledProcessError: this machine doesn't allow it: it takes root.
+    """
+    file.write_text(Path(_HOSTS).read_text() + "".join(f"{address} {name}\n" for address in addresses))
+    os.unshare(os.CLONE_NEWNS)
+    subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+    subprocess.run(["mount", "--bind", str(file), _HOSTS], check=True)
 
 
 def end_processes() -> list[int]:

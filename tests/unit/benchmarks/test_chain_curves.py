@@ -110,6 +110,16 @@ def test_a_chain_of_ours_is_a_run_with_its_settings(tmp_path: Path, monkeypatch:
     assert {"--gpu-memory-utilization=0.08", f"--kv-cache-memory-bytes={2**30}"} <= set(command)
 
 
+def test_servers_and_ranks_have_gpus_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chains, "rows", lambda: [{"prompt": [{"role": "user", "content": "1 + 1"}], "entry": {}}])
+    (tmp_path / "config.json").write_text('{"architectures": ["Qwen3ForCausalLM"]}')
+    one = Chain("ours", tmp_path, replicas=2, tensor_parallel=2, ranks=2)
+    assert one.vllm_gpus == ["0,1", "2,3"]
+    assert one.trainer_gpus == "4,5"
+    spec = chains._prepare(tmp_path, one, PORTS).spec
+    assert (spec.inference.replicas, spec.inference.gpus, spec.trainer.gpus) == (2, 2, 2)
+
+
 def test_logs_of_all_chains_are_in_one_file(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
@@ -179,6 +189,22 @@ def test_nothing_of_a_chain_is_left_when_it_has_failed(tmp_path: Path) -> None:
 
     curves.record([chain(1)], tmp_path / "work", tmp_path, stagger=0, run=run)
     assert left[0].wait(10) == -9
+
+
+@own_networks
+def test_a_name_has_several_addresses_for_what_is_started_after(tmp_path: Path) -> None:
+    addresses, found = ["127.0.0.1", "127.0.0.2"], list[str]()
+    script = "import socket; print(sorted({one[4][0] for one in socket.getaddrinfo('servers', 80)}))"
+
+    def look() -> None:
+        namespace.add_name("servers", addresses, tmp_path / "hosts")
+        found.append(subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout.strip())
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert found == [str(addresses)]
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True).returncode != 0, "not for others"
 
 
 @own_networks
