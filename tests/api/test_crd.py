@@ -1,7 +1,6 @@
 """The CRD as the API server sees it: structural, with defaults, pruning and a status of its own."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -9,10 +8,10 @@ import yaml
 
 from benchmarks.learning.runs import ENVIRONMENTS, Kind, Variant, objects
 from tests.support.kubectl import Kubectl, KubectlError
+from tests.support.shown import yaml_blocks
 from tests.support.specs import smallest_run
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
-TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial.md"
 LEARNING = [Variant(name, kind, 1) for name in ENVIRONMENTS for kind in Kind]
 TRAINERS = sorted((Path(__file__).parents[2] / "examples" / "trainers").glob("*/run.yaml"))
 
@@ -35,7 +34,7 @@ def test_the_learning_benchmarks_runs_are_accepted(kubectl: Kubectl, variant: Va
 
 
 def test_the_tutorials_run_is_accepted(kubectl: Kubectl, tmp_path: Path) -> None:
-    (block,) = re.findall(r"```yaml\n(.*?)```", TUTORIAL.read_text(), re.DOTALL)
+    (block,) = yaml_blocks("docs/tutorial.md")
     (tmp_path / "run.yaml").write_text(block)
     kubectl.run("apply", "--dry-run=server", "--validate=strict", "-f", str(tmp_path / "run.yaml"))
 

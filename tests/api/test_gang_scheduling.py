@@ -18,7 +18,7 @@ from tests.support.go_controller import admin_of, install_crds, need
 from tests.support.install import token_of_chart
 from tests.support.kubectl import PATIENCE, Kubectl, eventually
 from tests.support.operator import OperatorProcess
-from tests.support.shown import ROOT
+from tests.support.shown import yaml_blocks
 from tests.support.specs import played_run
 
 _SCHEDULER = "gangs"
@@ -169,6 +169,5 @@ def test_volcano_places_no_pod_of_a_run_with_fewer_than_its_group_asks_for(
 
 def _of_page(name: str) -> list[dict[str, Any]]:
     """Group and run as the page shows them for Volcano, under another name."""
-    shown = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "queueing.md").read_text(), re.DOTALL)
-    (block,) = [one for one in shown if "scheduling.volcano.sh" in one]
+    (block,) = [one for one in yaml_blocks("docs/queueing.md") if "scheduling.volcano.sh" in one]
     return list(yaml.safe_load_all(re.sub(r"\bsums\b", name, block)))

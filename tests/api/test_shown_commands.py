@@ -4,7 +4,6 @@ The pods of runs are played. Others, such as the operator's and Jaeger's, wait f
 """
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from tests.support.apiserver import ApiServer, binary
 from tests.support.fakenode import NODE
 from tests.support.kubectl import PATIENCE, Kubectl, eventually
 from tests.support.operator import OperatorProcess
-from tests.support.shown import ROOT, Shell, of_page, shell_of
+from tests.support.shown import Shell, of_page, shell_of, yaml_blocks
 from tests.support.specs import played_run
 
 QUICKSTART, TUTORIAL, RUNBOOKS, UPGRADES = (
@@ -75,7 +74,7 @@ def test_the_quickstart_finds_the_programs_and_the_cluster(shell: Shell, runs: K
 def test_the_tutorials_run_is_watched_and_its_claim_stays_until_it_is_deleted(
     shell: Shell, runs: Kubectl, operator: OperatorProcess, tmp_path: Path
 ) -> None:
-    (run,) = re.findall(r"```yaml\n(.*?)```", (ROOT / TUTORIAL).read_text(), re.DOTALL)
+    (run,) = yaml_blocks(TUTORIAL)
     (tmp_path / "run.yaml").write_text(run)
     shell(of_page(TUTORIAL, "kubectl apply -f run.yaml"))
     watch = of_page(TUTORIAL, "kubectl get gtr workplace-assistant -w")

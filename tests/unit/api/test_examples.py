@@ -1,6 +1,5 @@
 """Every example, and every run that a page shows, fits the types; the api ring applies them to a real API server."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from gymtrain_api.defaults import parse as parse_defaults
 from gymtrain_api.merge import merge
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_cli.init import Wanted, manifest
+from tests.support.shown import yaml_blocks
 
 README = Path(__file__).parents[3] / "README.md"
 DOCS = README.parent / "docs"
@@ -45,7 +45,7 @@ def test_a_batch_holds_whole_groups(path: Path) -> None:
 
 
 def _readmes_run() -> dict[str, Any]:
-    (block,) = re.findall(r"```yaml\n(.*?)```", README.read_text(), re.DOTALL)
+    (block,) = yaml_blocks(README)
     run: dict[str, Any] = yaml.safe_load(block)
     return run
 
@@ -60,7 +60,7 @@ def test_the_readmes_run_keeps_its_model_and_sees_tool_calls() -> None:
 
 def _blocks(path: Path) -> list[Any]:
     """What the YAML blocks of a page hold, but for values of the chart."""
-    blocks = re.findall(r"^```yaml\n(?!# values\.yaml)(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE)
+    blocks = [block for block in yaml_blocks(path) if not block.startswith("# values.yaml")]
     return [document for block in blocks for document in yaml.safe_load_all(block) if document]
 
 

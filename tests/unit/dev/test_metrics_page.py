@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily
 
 from dev import metrics
 from dev.settings import REPOSITORY
+from tests.support.shown import yaml_blocks
 
 TEXT = "# Page\n\n<!-- begin a: made by `make generate` -->\nold\n<!-- end a -->\n\nMore.\n"
 
@@ -63,7 +64,7 @@ def test_a_page_without_a_place_for_a_table_is_refused() -> None:
 
 
 def test_its_values_are_values_of_the_chart() -> None:
-    blocks = re.findall(r"```yaml\n(.*?)```", metrics.PAGE.read_text(), re.DOTALL)
+    blocks = yaml_blocks(metrics.PAGE)
     assert blocks
     schema = json.loads((REPOSITORY / "charts/gymtrain/values.schema.json").read_text())
     for block in blocks:

@@ -1,6 +1,5 @@
 """Examples with GPUs fit the GPUs that they name, and TRL takes their settings."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_trainer.sizing.command import fits
 from gymtrain_trainer.sizing.runs import read_run, sizing_of
 from gymtrain_trainer.sizing.training import gpu
+from tests.support.shown import yaml_blocks
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = {path.stem: read_run(path) for path in sorted((ROOT / "examples").glob("*.yaml"))}
@@ -34,7 +34,7 @@ def test_the_four_nodes_hold_their_model() -> None:
 
 
 def test_the_readmes_run_fits_the_gpu_that_it_names() -> None:
-    (block,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (block,) = yaml_blocks("README.md")
     assert "H200" in block
     assert fits(sizing_of(GymTrainingRunSpec.model_validate(yaml.safe_load(block)["spec"]), None, 139))
 
