@@ -23,11 +23,11 @@ from gymtrain_trainer.monitoring.evaluation_scores import ALL, EvaluationRow
 from gymtrain_trainer.progress import InFlight, ProgressBoard
 from gymtrain_trainer.serve import HttpServer, make_app
 from tests.support.apiserver import free_port
+from tests.support.reconciler_bench import KEY, Bench
 from tests.support.scripted_api import ScriptedApi
 from tests.support.world import World
 from tests.unit.broker.conftest import Bench as Broker
 from tests.unit.gateway.conftest import Bench as Gateway
-from tests.unit.operator.test_reconciler import KEY, Bench
 
 NAMESPACE, RUN = "team", "sums"
 _PAUSE_SECONDS = 0.2

@@ -1,16 +1,14 @@
 """The volume that is made for a run's checkpoints: whose it is, and for how long."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
-import aiohttp
 import pytest
 
 from gymtrain_api import labels
 from gymtrain_api.conditions import ConditionType
 from gymtrain_operator import kinds
+from tests.support.reconciler_bench import Bench
 from tests.support.world import UID, World, applied
-from tests.unit.operator.test_reconciler import Bench
 
 CLAIM = "run-checkpoints"
 
@@ -114,12 +112,6 @@ def test_the_end_of_a_runs_time_to_live_spares_a_kept_volume() -> None:
 
 
 # ── a run of the same name again ─────────────────────────────────────────────────────────────────────────
-
-
-@pytest.fixture
-async def bench() -> AsyncIterator[Bench]:
-    async with aiohttp.ClientSession() as session:
-        yield Bench(session)
 
 
 def _claim(owners: list[dict[str, Any]], found: dict[str, str]) -> dict[str, Any]:

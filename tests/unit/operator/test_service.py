@@ -124,12 +124,6 @@ def _ended(name: str) -> Object:
     return {"kind": labels.KIND, "metadata": meta, "spec": spec(), "status": status}
 
 
-@pytest.fixture
-async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as opened:
-        yield opened
-
-
 def _service(cluster: FakeKubeClient, session: aiohttp.ClientSession) -> tuple[Service, Reconciler]:
     observer = Observer(cluster, session, DEFAULTS)
     reconciler = Reconciler(cluster, observer, DEFAULTS, lambda: 1_800_000_000.0)
