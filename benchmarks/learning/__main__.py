@@ -70,6 +70,7 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--kinds", nargs="+", type=Kind, choices=list(Kind), default=list(Kind))
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--gpus", action="store_true", help="vLLM on one GPU, the trainer on another")
+    parser.add_argument("--steps", type=int, help="of the optimizer; 20 unless it is said")
     parser.add_argument("--csv", type=Path, default=_CSV)
     parser.add_argument("--records", type=Path, default=Path("out/learning"))
     parser.add_argument("--timeout", type=float, default=1800, help="seconds of a run")
@@ -100,7 +101,7 @@ def _record(variants: Sequence[Variant], options: argparse.Namespace, kubectl: K
 
 
 def _run(variant: Variant, options: argparse.Namespace, kubectl: Kubectl, client: Client) -> list[Score]:
-    *rows, run = objects(variant, on_gpus=options.gpus)
+    *rows, run = objects(variant, on_gpus=options.gpus, steps=options.steps)
     kubectl.run("delete", "gtr", variant.name, "--ignore-not-found", "--timeout=120s", timeout=150)
     for one in rows:
         # Not applied: kubectl would note all of it once more, and too much for an annotation.

@@ -50,12 +50,15 @@ class Variant:
         return f"{self.environment}-{self.kind}-{self.seed}"
 
 
-def objects(variant: Variant, *, on_gpus: bool = False) -> list[Object]:
-    """What to apply: ConfigMaps with the rows, and the run. On GPUs, vLLM has one and the trainer another."""
+def objects(variant: Variant, *, on_gpus: bool = False, steps: int | None = None) -> list[Object]:
+    """What to apply: ConfigMaps with the rows, and the run. On GPUs, vLLM has one and the trainer another. `steps`: of
+    the optimizer, for those of its file."""
     run: Object = yaml.safe_load(published((FOLDER / f"{variant.environment}.yaml").read_text()))
     run["metadata"] = {"name": variant.name}
     spec = run["spec"]
     spec["trainer"]["config"]["seed"] = variant.seed
+    if steps is not None:
+        spec["trainer"]["config"]["max_steps"] = steps
     match variant.kind:
         case Kind.RATE_ZERO:
             spec["trainer"]["config"]["learning_rate"] = 0.0

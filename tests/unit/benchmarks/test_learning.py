@@ -49,6 +49,12 @@ def test_on_gpus_it_is_the_same_run_with_one_for_each_part(variant: Variant) -> 
     assert [*rows_of_it, run] == objects(variant)
 
 
+@pytest.mark.parametrize("variant", EVERY, ids=lambda variant: variant.name)
+def test_it_has_the_steps_that_are_asked_for(variant: Variant) -> None:
+    found = [GymTrainingRunSpec.model_validate(objects(variant, steps=steps)[-1]["spec"]) for steps in (None, 40)]
+    assert [one.trainer.config["max_steps"] for one in found] == [20, 40]
+
+
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
 def test_a_control_differs_from_the_training_in_the_rate_alone(environment: str) -> None:
     trained, control = (spec(Variant(environment, kind, 1)) for kind in (Kind.TRAINED, Kind.RATE_ZERO))
