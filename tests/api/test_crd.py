@@ -8,7 +8,7 @@ import yaml
 
 from benchmarks.learning.runs import ENVIRONMENTS, Kind, Variant, objects
 from tests.support.kubectl import Kubectl, KubectlError
-from tests.support.shown import yaml_blocks
+from tests.support.pages import yaml_blocks
 from tests.support.specs import smallest_run
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))

@@ -18,7 +18,7 @@ from tests.support.go_controller import admin_of, install_crds, need
 from tests.support.install import token_of_chart
 from tests.support.kubectl import PATIENCE, Kubectl, eventually
 from tests.support.operator import OperatorProcess
-from tests.support.shown import yaml_blocks
+from tests.support.pages import yaml_blocks
 from tests.support.specs import played_run
 
 _SCHEDULER = "gangs"

@@ -14,7 +14,8 @@ from tests.support.apiserver import ApiServer, binary
 from tests.support.fakenode import NODE
 from tests.support.kubectl import PATIENCE, Kubectl, eventually
 from tests.support.operator import OperatorProcess
-from tests.support.shown import Shell, of_page, shell_of, yaml_blocks
+from tests.support.pages import yaml_blocks
+from tests.support.shown import Shell, of_page, shell_of
 from tests.support.specs import played_run
 
 QUICKSTART, TUTORIAL, RUNBOOKS, UPGRADES = (

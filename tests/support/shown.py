@@ -1,4 +1,4 @@
-"""What the documentation shows: YAML, and commands, which are run in bash as they stand in its pages."""
+"""The commands that the documentation shows: found in its pages, and run in bash as they stand there."""
 
 import os
 import re
@@ -50,11 +50,6 @@ def of_page(page: str, *beginnings: str) -> str:
         assert line, f"{page} shows no command that begins with {one}"
         lines.append(line)
     return "\n".join(lines)
-
-
-def yaml_blocks(page: str | Path) -> list[str]:
-    """The blocks of YAML of a page, by its path in the repository, but for those with a title, which name a file."""
-    return re.findall(r"^```yaml\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
 
 
 def in_bash(lines: str, folder: Path, environment: Mapping[str, str], seconds: float = 600) -> str:

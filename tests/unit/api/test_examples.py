@@ -11,7 +11,7 @@ from gymtrain_api.defaults import parse as parse_defaults
 from gymtrain_api.merge import merge
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_cli.init import Wanted, manifest
-from tests.support.shown import yaml_blocks
+from tests.support.pages import yaml_blocks
 
 README = Path(__file__).parents[3] / "README.md"
 DOCS = README.parent / "docs"

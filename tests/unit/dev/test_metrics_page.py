@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily
 
 from dev import metrics
 from dev.settings import REPOSITORY
-from tests.support.shown import yaml_blocks
+from tests.support.pages import yaml_blocks
 
 TEXT = "# Page\n\n<!-- begin a: made by `make generate` -->\nold\n<!-- end a -->\n\nMore.\n"
 

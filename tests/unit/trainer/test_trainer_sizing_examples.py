@@ -9,7 +9,7 @@ from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_trainer.sizing.command import fits
 from gymtrain_trainer.sizing.runs import read_run, sizing_of
 from gymtrain_trainer.sizing.training import gpu
-from tests.support.shown import yaml_blocks
+from tests.support.pages import yaml_blocks
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = {path.stem: read_run(path) for path in sorted((ROOT / "examples").glob("*.yaml"))}
