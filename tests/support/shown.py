@@ -11,8 +11,8 @@ import yaml
 
 from tests.support.apiserver import binary
 from tests.support.kubectl import PATIENCE
+from tests.support.pages import ROOT
 
-ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
 
 type Shell = Callable[[str], str]

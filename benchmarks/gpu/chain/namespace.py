@@ -40,8 +40,8 @@ def enter() -> None:
     Raises:
         OSError: this machine doesn't allow it.
     """
-    os.unshare(os.CLONE_NEWNET | os.CLONE_NEWNS)
-    subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+    os.unshare(os.CLONE_NEWNET)
+    _keep_mounts()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8g", "tmpfs", _SHARED_MEMORY], check=True)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         _, flags = struct.unpack(_FLAGS, fcntl.ioctl(any_socket, _SIOCGIFFLAGS, struct.pack(_FLAGS, b"lo", 0)))
@@ -60,9 +60,14 @@ def add_name(name: str, addresses: Iterable[str], file: Path) -> None:
         OSError, subprocess.CalledProcessError: this machine doesn't allow it: it takes root.
     """
     file.write_text(Path(_HOSTS).read_text() + "".join(f"{address} {name}\n" for address in addresses))
+    _keep_mounts()
+    subprocess.run(["mount", "--bind", str(file), _HOSTS], check=True)
+
+
+def _keep_mounts() -> None:
+    """What the calling thread mounts from now on is seen by what it starts alone."""
     os.unshare(os.CLONE_NEWNS)
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
-    subprocess.run(["mount", "--bind", str(file), _HOSTS], check=True)
 
 
 def end_processes() -> list[int]:

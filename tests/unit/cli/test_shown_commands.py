@@ -9,7 +9,8 @@ import pytest
 import typer
 
 from gymtrain_cli.main import app
-from tests.support.shown import PAGES, ROOT, blocks
+from tests.support.pages import ROOT
+from tests.support.shown import PAGES, blocks
 
 
 def shown(text: str) -> list[str]:

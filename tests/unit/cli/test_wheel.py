@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.shown import ROOT, in_bash, of_page
+from tests.support.pages import ROOT
+from tests.support.shown import in_bash, of_page
 from tests.unit.report.report_folders import made
 
 PIPX = "pipx==1.18.4"

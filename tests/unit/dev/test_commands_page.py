@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support.shown import PAGES, ROOT, commands
+from tests.support.pages import ROOT
+from tests.support.shown import PAGES, commands
 
 PAGE = ROOT / "docs" / "commands.md"
 SHOWING = [page for page in PAGES if page != PAGE]
