@@ -153,6 +153,8 @@ def make_rank_zero(
     )
     weight_sync.numbers.on_arrival = worker.weights_arrived
     worker.prepare()  # the model takes longer to load
+    # Its servers go away as this pod does: rollouts that fail then would be counted, and their rows be done with.
+    stop.then(worker.stop)
 
     @contextmanager
     def while_waiting() -> Iterator[None]:

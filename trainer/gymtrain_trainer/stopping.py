@@ -3,11 +3,15 @@
 While a step is computed, the signal only raises a flag: the step ends, a checkpoint is written, training stops.
 Where the trainer merely waits (for rollouts, for a weight sync, for servers), waiting on would eat the grace period:
 there the signal raises at once.
+
+What has to end before that step does hears of it in another thread: Python runs a signal's handler in the main thread
+alone, and not before the operation there has returned, which takes seconds for the backward pass of a large model.
 """
 
 import signal
+import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -20,11 +24,29 @@ class StopSignal:
     def __init__(self) -> None:
         self.requested = False
         self._waits = 0  # depth of waiting(); only the main thread counts
+        self._acts: list[Callable[[], None]] = []
 
     def install(self) -> None:
-        """Takes over SIGTERM and SIGINT; main thread only."""
+        """Takes over SIGTERM and SIGINT, and Python's file descriptor for signals; main thread only, once a process."""
+        heard, told = socket.socketpair()
+        told.setblocking(False)
+        self._told = told  # open as long as signals come
+        threading.Thread(target=self._hear, args=(heard,), name="stop", daemon=True).start()
+        signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGTERM, self._handle)
         signal.signal(signal.SIGINT, self._handle)
+
+    def then(self, act: Callable[[], None]) -> None:
+        """Has `act` called once the signal comes, whatever the main thread does then; in a thread of its own."""
+        self._acts.append(act)
+        if self.requested:
+            act()
+
+    def request(self) -> None:
+        """What the signal does outside the main thread."""
+        self.requested = True
+        for act in self._acts:
+            act()
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -47,6 +69,11 @@ class StopSignal:
         """Raises InterruptedBySignal where the signal came."""
         if self.requested:
             raise InterruptedBySignal("SIGTERM: the pod is asked to stop")
+
+    def _hear(self, heard: socket.socket) -> None:
+        while not {signal.SIGTERM, signal.SIGINT} & set(heard.recv(64)):
+            pass  # another signal that Python handles
+        self.request()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.requested = True

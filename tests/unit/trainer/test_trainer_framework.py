@@ -1,17 +1,20 @@
 """The seam to training frameworks: one that nobody knows of trains a run, and TRL's libraries stay in its package."""
 
 import ast
+import asyncio
 import csv
 import errno
 import itertools
 import json
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from aiohttp import web
 
 from gymtrain_api.spec.training import FrameworkName
 from gymtrain_trainer import framework
@@ -21,11 +24,13 @@ from gymtrain_trainer.errors import InterruptedBySignal, ServersError
 from gymtrain_trainer.framework import DEFAULT, FRAMEWORKS, StepMeasures, load_framework
 from gymtrain_trainer.preflight.main import preflight
 from gymtrain_trainer.progress import ProgressBoard
+from gymtrain_trainer.rollouts.group import Lost
+from gymtrain_trainer.rollouts.report import RolloutReport
 from gymtrain_trainer.step_report import StepReport
 from gymtrain_trainer.stopping import StopSignal
 from gymtrain_trainer.weights import WeightSync
 from tests.unit.trainer.plain_framework import Number, Plain, PlainTrainer
-from tests.unit.trainer.trainer_agent import AgentThread
+from tests.unit.trainer.trainer_agent import AgentThread, good_answer
 from tests.unit.trainer.trainer_vllm import make_context, run_process
 
 PACKAGE = Path(__file__).parents[3] / "trainer" / "gymtrain_trainer"
@@ -64,11 +69,12 @@ def process(
         stop: StopSignal | None = None,
         records: dict[str, Any] | None = None,
         servers: Future[None] | None = None,
+        rollout: dict[str, Any] | None = None,
         **config: Any,
     ) -> tuple[Pods, ProgressBoard, Context, PlainTrainer]:
         pods = Pods()
         trainer = {"config": {"steps": 3} | config, "records": records or {}}
-        spec = {"trainer": trainer, "rollout": {"maxConcurrent": 2}}
+        spec = {"trainer": trainer, "rollout": {"maxConcurrent": 2} | (rollout or {})}
         (tmp_path / "empty").mkdir(exist_ok=True)  # the model's folder: it needs none
         made = make_context(tmp_path, tmp_path / "empty", served.agent.url, spec)
         board = run_process(made, pods, stop or StopSignal(), monkeypatch.setattr, servers)
@@ -198,6 +204,40 @@ def test_a_signal_ends_it_with_the_checkpoint_of_its_step(
     assert found is not None
     assert found.state.step == 2
     assert not (tmp_path / "checkpoints" / "model").exists()
+
+
+def test_rollouts_that_a_signal_ends_are_not_lost_and_their_rows_are_drawn_by_the_next_attempt(
+    process: Callable[..., Any], served: AgentThread, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stop, reported = StopSignal(), StepReport.on_measures
+    signalled, refused = threading.Event(), threading.Event()
+    lost: list[Lost] = []
+
+    async def until_the_signal(row: dict[str, Any], number: int) -> Any:
+        if number > 8:  # what two steps train on
+            await asyncio.to_thread(signalled.wait, 20)
+            refused.set()
+            return web.Response(status=503)  # the server goes away as the trainer does
+        return good_answer(row)
+
+    def on_measures(self: StepReport, steps: Any, measures: StepMeasures) -> None:
+        reported(self, steps, measures)
+        if steps.done == 2:
+            stop.request()
+            signalled.set()
+            refused.wait(5)
+            time.sleep(0.5)  # a checkpoint of a large model takes longer
+
+    served.agent.behaviour = until_the_signal
+    monkeypatch.setattr(StepReport, "on_measures", on_measures)
+    monkeypatch.setattr(RolloutReport, "rollout_lost", lambda self, agent, one: lost.append(one))
+    with pytest.raises(InterruptedBySignal):
+        process(stop=stop, steps=9, rollout={"maxAttempts": 1})
+    found = last_checkpoint(tmp_path / "checkpoints")
+    assert found is not None
+    assert Plain.trainer is not None
+    assert (found.state.step, found.state.position) == (2, first_untrained(Plain.trainer, 0))
+    assert lost == []
 
 
 def test_preflight_asks_the_framework(plain: None, tmp_path: Path) -> None:
