@@ -8,7 +8,8 @@ import asyncio
 import time
 from collections.abc import Callable
 
-DEFAULT_QPS, DEFAULT_BURST = 100.0, 200
+# A run takes some 50 requests until it trains; API Priority and Fairness is what guards the API server.
+DEFAULT_QPS, DEFAULT_BURST = 300.0, 600
 
 _LONGEST_REST = 30.0  # seconds of a Retry-After that all requests wait; a run of which one failed waits all of it
 

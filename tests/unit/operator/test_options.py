@@ -134,7 +134,7 @@ def test_defaults_that_do_not_fit_end_the_operator_at_once(
 
 def test_requests_to_the_api_server_are_limited_as_kubernetes_own_flags_have_it() -> None:
     options = parse([], {})
-    assert (options.kube_api_qps, options.kube_api_burst) == (100, 200)
+    assert (options.kube_api_qps, options.kube_api_burst) == (300, 600)
     options = parse(["--kube-api-qps=7.5"], {"GYMTRAIN_KUBE_API_QPS": "9", "GYMTRAIN_KUBE_API_BURST": "20"})
     assert (options.kube_api_qps, options.kube_api_burst) == (7.5, 20)
 
