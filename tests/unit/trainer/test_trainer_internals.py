@@ -13,7 +13,7 @@ from gymtrain_trainer.framework import FRAMEWORKS
 from tests.support.upstream_privates import own_names, uses
 
 ROOT = Path(__file__).parents[3]
-PACKAGE = ROOT / "trainer" / "gymtrain_trainer"
+PACKAGE = Path(internals.__file__).parent  # in the trainer's image it isn't below the tests
 TABLES: dict[str, tuple[internals.Internal, ...]] = {
     str(path.relative_to(PACKAGE)): importlib.import_module(
         ".".join(("gymtrain_trainer", *path.relative_to(PACKAGE).with_suffix("").parts))

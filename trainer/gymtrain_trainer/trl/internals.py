@@ -28,7 +28,6 @@ INTERNALS = (
         "TRL 1.16",
         "replaced: it gathers each tensor of a sharded model by itself, in float32",
         "an argument of the constructor that makes the stream of weights",
-        on_instance=True,
     ),
     Internal(
         f"{_TRAINER}:get_peak_flops_per_device",
