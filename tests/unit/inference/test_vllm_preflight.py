@@ -1,6 +1,8 @@
 """Preflight of vLLM's arguments: what is refused without vLLM, and when vLLM is asked."""
 
 import json
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -174,9 +176,10 @@ def test_notes_of_another_vllm_count_for_nothing(tmp_path: Path, monkeypatch: py
     package.mkdir()
     (package / "__init__.py").touch()
     (package / "_version.py").write_text("one")
+    monkeypatch.delitem(sys.modules, "vllm", raising=False)  # it would be found before any file
     monkeypatch.syspath_prepend(str(tmp_path))
     found = vllm_internals.parser_digest()
-    assert found is not None
+    assert found is not None, (find_spec("vllm"), sys.modules.get("vllm"), sys.path[:2])
     options.write(Options(found, {}, frozenset(), frozenset()), tmp_path / "notes.json")
     assert options.load(tmp_path / "notes.json") is not None
     (package / "_version.py").write_text("two")
