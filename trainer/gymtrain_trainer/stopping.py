@@ -25,6 +25,7 @@ class StopSignal:
         self.requested = False
         self._waits = 0  # depth of waiting(); only the main thread counts
         self._acts: list[Callable[[], None]] = []
+        self._taking = threading.Lock()  # of acts: each is called once, whoever is first
 
     def install(self) -> None:
         """Takes over SIGTERM and SIGINT, and Python's file descriptor for signals; main thread only, once a process."""
@@ -37,16 +38,17 @@ class StopSignal:
         signal.signal(signal.SIGINT, self._handle)
 
     def then(self, act: Callable[[], None]) -> None:
-        """Has `act` called once the signal comes, whatever the main thread does then; in a thread of its own."""
-        self._acts.append(act)
+        """Has `act` called once the signal comes, whatever the main thread does then; in a thread of its own, or at
+        once where it came before."""
+        with self._taking:
+            self._acts.append(act)
         if self.requested:
-            act()
+            self._act()
 
     def request(self) -> None:
         """What the signal does outside the main thread."""
         self.requested = True
-        for act in self._acts:
-            act()
+        self._act()
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -69,6 +71,12 @@ class StopSignal:
         """Raises InterruptedBySignal where the signal came."""
         if self.requested:
             raise InterruptedBySignal("SIGTERM: the pod is asked to stop")
+
+    def _act(self) -> None:
+        with self._taking:
+            acts, self._acts = self._acts, []
+        for act in acts:
+            act()
 
     def _hear(self, heard: socket.socket) -> None:
         while not {signal.SIGTERM, signal.SIGINT} & set(heard.recv(64)):
