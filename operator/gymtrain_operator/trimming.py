@@ -28,6 +28,7 @@ _METADATA: dict[str, _Shape] = dict.fromkeys(
         "annotations",
         "creationTimestamp",
         "deletionTimestamp",
+        "deletionGracePeriodSeconds",
         "ownerReferences",
     )
 )

@@ -200,6 +200,20 @@ class World:
             "status": status,
         }
 
+    def add_trainer_pod(self) -> str:
+        """A rank's pod of the current attempt, which runs; returns its name."""
+        attempt = self.status.attempt or 1
+        name = f"{names.trainer_job(self.name, attempt)}-0-x"
+        self.add_pod(name, labels.Role.TRAINER, {"phase": "Running"}, **{labels.ATTEMPT: str(attempt)})
+        return name
+
+    def told_to_stop(self, pod: str, grace: int = 120) -> None:
+        """The pod is deleted, and its containers have the signal, and `grace` seconds."""
+        self.objects["Pod"][pod]["metadata"] |= {
+            "deletionTimestamp": to_text(self.now + grace),
+            "deletionGracePeriodSeconds": grace,
+        }
+
     @property
     def preflight_pod(self) -> Object:
         return next(p for n, p in self.objects["Pod"].items() if "-preflight-" in n)

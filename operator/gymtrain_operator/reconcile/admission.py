@@ -246,7 +246,7 @@ def _stopped(seen: Observation, run: RunContext, changes: Changes, reason: Reaso
     """Waits without pods: those that are there go, the trainer with a checkpoint as in a suspended run."""
     if not has_pods(seen):
         return _waiting(run, changes, reason, text)
-    stopping = replace(stop_all(seen), requeue_after=_POLL_SECONDS)
+    stopping = stop_all(seen).and_then(Changes(requeue_after=_POLL_SECONDS))
     return _waiting(run, changes.and_then(stopping), reason, f"{text}; its pods stop")
 
 

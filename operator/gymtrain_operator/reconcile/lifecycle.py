@@ -18,6 +18,9 @@ from gymtrain_operator.reconcile.observation import Observation, is_deleting, is
 from gymtrain_operator.reconcile.pod_diagnosis import is_over
 
 _SANDBOX_POLL_SECONDS = 2.0
+_TRAINER_POLL_SECONDS = 1.0
+_SIGNAL_SECONDS = 10.0
+"""From a pod's deletion until its containers certainly have SIGTERM: less than a second on a node that isn't busy."""
 ENDS = (ConditionType.COMPLETE, ConditionType.FAILED)
 
 
@@ -92,9 +95,24 @@ def not_suspended(before: GymTrainingRunStatus) -> StatedCondition:
 
 
 def stop_all(seen: Observation) -> Changes:
-    """Suspends a run: everything that has pods goes. Volumes, Services and ConfigMaps stay."""
-    objects = _servers(seen) + seen.children.of("Job")
-    return _deletions(objects + seen.children.pods(labels.Role.PREFLIGHT)).and_then(delete_sandboxes(seen))
+    """Suspends a run: everything that has pods goes. Volumes, Services and ConfigMaps stay.
+
+    The trainer goes first. It ends its rollouts once it is told to stop; a rollout that loses its server before counts
+    as lost, and its row as done.
+    """
+    changes = _deletions(seen.children.of("Job") + seen.children.pods(labels.Role.PREFLIGHT))
+    if not all(_knows_its_end(pod, seen.now) for pod in seen.children.pods(labels.Role.TRAINER)):
+        return replace(changes, requeue_after=_TRAINER_POLL_SECONDS)
+    return changes.and_then(_deletions(_servers(seen))).and_then(delete_sandboxes(seen))
+
+
+def _knows_its_end(pod: Object, now: float) -> bool:
+    """Whether a pod is over or was told to stop: its node's kubelet has had the time to send it the signal."""
+    meta = pod["metadata"]
+    killed = to_seconds(meta.get("deletionTimestamp"))  # the deletion's time, and the grace period upon it
+    if is_over(pod) or killed is None:
+        return is_over(pod)
+    return now >= killed - float(meta.get("deletionGracePeriodSeconds") or 0) + _SIGNAL_SECONDS
 
 
 def _servers(seen: Observation) -> list[Object]:

@@ -378,10 +378,15 @@ def test_the_workload_of_an_earlier_life_is_made_anew() -> None:
 
 def test_an_evicted_run_stops_as_a_suspended_one() -> None:
     world = training()
-    world.add_pod("run-trainer-1-0-x", labels.Role.TRAINER, {"phase": "Running"}, **{labels.ATTEMPT: "1"})
+    trainer = world.add_trainer_pod()
     evict(world)
     done = world.reconcile(5)
-    assert {"Job/run-trainer-1", "Deployment/run-inference", "Deployment/run-gateway"} <= set(deleted(done))
+    assert "Job/run-trainer-1" in deleted(done)
+    assert not [one for one in deleted(done) if one.startswith("Deployment/")]
+    assert done.requeue_after == 1
+    world.told_to_stop(trainer)
+    done = world.reconcile(10)
+    assert {"Deployment/run-inference", "Deployment/run-gateway"} <= set(deleted(done))
     assert all(one.foreground for one in done.delete if one.kind in MAKERS)
     assert world.condition(ADMITTED).reason == Reason.EVICTED
     assert "Preempted: for a Workload of higher priority" in world.condition(ADMITTED).message
@@ -390,12 +395,14 @@ def test_an_evicted_run_stops_as_a_suspended_one() -> None:
 
 def test_quota_is_given_back_when_the_last_pod_is_gone() -> None:
     world = training()
-    world.add_pod("run-trainer-1-0-x", labels.Role.TRAINER, {"phase": "Running"}, **{labels.ATTEMPT: "1"})
+    trainer = world.add_trainer_pod()
     evict(world)
     world.reconcile(5)
     world.reconcile(5)
     assert conditions(world)["QuotaReserved"] == "True"
-    del world.objects["Pod"]["run-trainer-1-0-x"]
+    del world.objects["Pod"][trainer]
+    world.reconcile(5)
+    assert conditions(world)["QuotaReserved"] == "True", "the servers go after the trainer"
     world.reconcile(5)
     assert conditions(world) == {
         "Evicted": "True",
@@ -471,12 +478,12 @@ def test_a_workload_that_somebody_deletes_stops_the_run_and_is_made_anew() -> No
 
 def test_a_suspended_run_leaves_the_queue_once_its_pods_are_gone() -> None:
     world = training()
-    world.add_pod("run-trainer-1-0-x", labels.Role.TRAINER, {"phase": "Running"}, **{labels.ATTEMPT: "1"})
+    trainer = world.add_trainer_pod()
     world.change(suspend=True)
     world.reconcile(5)
     world.reconcile(5)
     assert world.existing("Workload") != []
-    del world.objects["Pod"]["run-trainer-1-0-x"]
+    del world.objects["Pod"][trainer]
     world.settle(5)
     assert world.existing("Workload") == []
     assert world.condition(ADMITTED).reason == Reason.SUSPENDED

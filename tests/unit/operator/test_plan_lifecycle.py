@@ -21,6 +21,36 @@ def test_suspension_stops_all_pods_and_keeps_the_rest() -> None:
     assert world.condition(ConditionType.PREFLIGHT_PASSED).status == "True"
 
 
+def test_suspension_leaves_the_servers_until_the_trainer_is_told() -> None:
+    """Rollouts that lost their servers before the trainer had the signal counted as lost, and their rows as done."""
+    world = World(sandboxes={}).to_training(step=4)
+    trainer = world.add_trainer_pod()
+    world.add_pod("run-box", labels.Role.SANDBOX, {"phase": "Running"})
+    servers = world.existing("Deployment")
+    world.change(suspend=True)
+    done = world.reconcile(5)
+    assert "Job/run-trainer-1" in deleted(done)
+    assert done.requeue_after == 1
+    world.told_to_stop(trainer)
+    world.reconcile(9)
+    assert world.existing("Deployment") == servers
+    assert "run-box" in world.existing("Pod")
+    world.reconcile(1)
+    assert world.existing("Deployment") == []
+    assert world.existing("Pod") == [trainer], "it writes its checkpoint"
+
+
+def test_suspension_takes_the_servers_of_a_trainer_that_has_ended_at_once() -> None:
+    world = World().to_training(step=4)
+    trainer = world.add_trainer_pod()
+    world.change(suspend=True)
+    world.reconcile(5)
+    world.told_to_stop(trainer)
+    world.objects["Pod"][trainer]["status"] = {"phase": "Succeeded"}
+    world.reconcile(1)
+    assert world.existing("Deployment") == []
+
+
 def test_a_resumed_run_goes_on_with_the_same_attempt_and_without_preflight() -> None:
     world = World().to_training(step=4)
     world.change(suspend=True)
