@@ -22,6 +22,7 @@ pytest.importorskip("trl")
 
 from gymtrain_api.wiring import ExitCode  # noqa: E402
 from gymtrain_trainer.checkpoints.folder import last_checkpoint  # noqa: E402
+from tests.unit.trainer import trainer_fork  # noqa: E402
 from tests.unit.trainer.trainer_vllm import make_context  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
@@ -39,8 +40,17 @@ WAYS = [
 ]
 
 
-def run_ranks(module: str, *arguments: str, environment: dict[str, str] | None = None, processes: int = 2) -> list[int]:
-    """Runs processes of a module beside this one, with torchrun's environment, to their end; the exit codes."""
+def run_ranks(
+    module: str,
+    *arguments: str,
+    environment: dict[str, str] | None = None,
+    processes: int = 2,
+    fork: bool = not GPUS,
+) -> list[int]:
+    """Runs processes of a module beside this one, with torchrun's environment, to their end; the exit codes.
+
+    `fork`: they have the libraries imported, without the environment.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -53,11 +63,11 @@ def run_ranks(module: str, *arguments: str, environment: dict[str, str] | None =
         "PYTHONPATH": os.pathsep.join(sys.path),  # pytest's own, by pyproject.toml
     }
     shared |= environment or {}
-    command = [sys.executable, "-m", f"tests.unit.trainer.{module}", *arguments]
-    ranks = [
-        subprocess.Popen(command, cwd=ROOT, env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
-        for rank in range(processes)
-    ]
+    own = [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
+    module = f"tests.unit.trainer.{module}"
+    if fork:
+        return trainer_fork.run(module, arguments, own, SECONDS)
+    ranks = [subprocess.Popen([sys.executable, "-m", module, *arguments], cwd=ROOT, env=one) for one in own]
     try:
         return [rank.wait(SECONDS) for rank in ranks]
     finally:

@@ -38,14 +38,16 @@ type Train = Callable[..., tuple[Path, TrainerProgress]]
 
 @pytest.fixture
 def train(tmp_path: Path, tiny_model: Path) -> Train:
-    """Trains to the end with these trackers, in a process of its own: they keep settings while theirs lives."""
+    """Trains to the end with these trackers, in a process of its own: they keep settings while theirs lives, and
+    read some as they are imported.
+    """
 
     def run(*report_to: str, environment: dict[str, str] | None = None, **config: Any) -> tuple[Path, TrainerProgress]:
         made = make_context(tmp_path, tiny_model, "http://127.0.0.1:9", {}, report_to=list(report_to), **config)
         named = made.run.model_copy(update={"uid": UID})
         (tmp_path / "run.json").write_text(named.model_dump_json(by_alias=True))
         variables = {"WANDB_MODE": "offline", "HOME": str(tmp_path)} | (environment or {})
-        assert run_ranks("trainer_rank", str(tmp_path), environment=variables, processes=1) == [0]
+        assert run_ranks("trainer_rank", str(tmp_path), environment=variables, processes=1, fork=False) == [0]
         progress = TrainerProgress.model_validate_json((tmp_path / "progress.json").read_text())
         return made.run_folder, progress
 
