@@ -19,7 +19,11 @@ func TestNoWaitGoesByTheWallClock(t *testing.T) {
 		"Round": true, "Truncate": true, "UTC": true, "Local": true, "AddDate": true,
 		"Unix": true, "UnixMilli": true, "UnixMicro": true, "UnixNano": true,
 	}
-	allowed := map[string]bool{"internal/server/server.go UTC": true, "internal/files/at.go UnixNano": true}
+	allowed := map[string]bool{
+		"internal/server/server.go UTC":   true,
+		"internal/files/at.go UnixNano":   true,
+		"internal/disk/watch.go Truncate": true, // files
+	}
 	seen := 0
 	err := filepath.WalkDir(".", func(path string, item fs.DirEntry, err error) error {
 		if err != nil || item.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {

@@ -18,10 +18,15 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"gymtrain.dev/sandboxd/internal/disk"
 )
 
 // The tests run this test program as the daemon: it then serves instead of testing.
 const serveInstead = "GYMTRAIN_SANDBOX_TEST_SERVES"
+
+// A folder whose `message` and `mountinfo` stand in for the container's.
+const placesInstead = "GYMTRAIN_SANDBOX_TEST_PLACES"
 
 const token = "a token for tests"
 
@@ -29,9 +34,14 @@ func TestMain(m *testing.M) {
 	if os.Getenv(serveInstead) == "" {
 		os.Exit(m.Run())
 	}
-	if err := serve(); err != nil {
+	// Never this machine's own: what a daemon watches it also empties.
+	places := disk.Places{}
+	if folder := os.Getenv(placesInstead); folder != "" {
+		places = disk.Places{Mounts: folder + "/mountinfo", Message: folder + "/message"}
+	}
+	if err := serve(places); err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+		os.Exit(exitCode(err))
 	}
 }
 

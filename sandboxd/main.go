@@ -3,8 +3,11 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
+
+	"gymtrain.dev/sandboxd/internal/disk"
 )
 
 // version is set by the linker.
@@ -20,7 +23,7 @@ func main() {
 	var err error
 	switch {
 	case len(arguments) == 1 && arguments[0] == "serve":
-		err = serve()
+		err = serve(disk.InAContainer)
 	case len(arguments) == 2 && arguments[0] == "install":
 		err = install(arguments[1])
 	case len(arguments) == 1 && arguments[0] == "version":
@@ -31,6 +34,15 @@ func main() {
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "gymtrain-sandboxd:", err)
-		os.Exit(1)
+		os.Exit(exitCode(err))
 	}
+}
+
+// exitCode tells the broker why the daemon ended.
+func exitCode(err error) int {
+	var full *disk.Full
+	if errors.As(err, &full) {
+		return full.Code
+	}
+	return 1
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"gymtrain.dev/sandboxd/internal/config"
+	"gymtrain.dev/sandboxd/internal/disk"
 	"gymtrain.dev/sandboxd/internal/execs"
 	"gymtrain.dev/sandboxd/internal/files"
 	"gymtrain.dev/sandboxd/internal/host"
@@ -22,8 +23,9 @@ import (
 // farewell is how long running calls get to end their answers.
 const farewell = time.Second
 
-// serve runs until a reset, or, where it isn't the first process, until it is told to end.
-func serve() error {
+// serve runs until a reset, until the sandbox takes too much of the node's disk, or, where it isn't the first process,
+// until it is told to end.
+func serve(places disk.Places) error {
 	settings, err := config.FromEnvironment(os.LookupEnv)
 	if err != nil {
 		return err
@@ -55,19 +57,28 @@ func serve() error {
 		IdleTimeout:       5 * time.Minute,
 		MaxHeaderBytes:    16 << 10,
 	}
+	watch := disk.New(places, int64(settings.Disk))
 	failed := make(chan error, 1)
 	go func() { failed <- daemon.Serve(listener) }()
 	log.Printf("gymtrain-sandboxd %s listens on %s", version, listener.Addr())
+	var full *disk.Full
 	select {
 	case err := <-failed:
 		return err
+	case full = <-watch.Start():
+		log.Printf("ending the sandbox: %v", full)
 	case <-told:
 		log.Print("told to end")
 	case <-reset:
 		log.Print("reset: killing everything")
 	}
 	runner.End()
-	return end(daemon, table, settings)
+	left := end(daemon, table, settings)
+	watch.Free(full)
+	if full != nil {
+		return full
+	}
+	return left
 }
 
 // end leaves nothing running and nothing behind. An error says that something may be left: the pod serves nobody then.

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -19,6 +20,7 @@ const (
 	wipeName    = prefix + "WIPE"
 	wipeIPCName = prefix + "WIPE_IPC"
 	outputName  = prefix + "MAX_OUTPUT"
+	diskName    = prefix + "DISK"
 	defaultPort = 8787
 	// DefaultOutput is how many bytes of a stream a command's caller gets.
 	DefaultOutput = 16 << 20
@@ -35,6 +37,8 @@ type Settings struct {
 	WipeIPC bool
 	// MaxOutput limits what is kept of one stream of one command.
 	MaxOutput int
+	// Disk limits what the volumes of the image take, in bytes; 0 is no limit.
+	Disk int
 }
 
 // FromEnvironment reads and checks all settings.
@@ -53,6 +57,9 @@ func FromEnvironment(lookup func(string) (string, bool)) (Settings, error) {
 		return settings, err
 	}
 	if settings.MaxOutput, err = number(lookup, outputName, DefaultOutput, 0, 1<<30); err != nil {
+		return settings, err
+	}
+	if settings.Disk, err = number(lookup, diskName, 0, 0, math.MaxInt); err != nil {
 		return settings, err
 	}
 	wipeIPC, err := number(lookup, wipeIPCName, 0, 0, 1)

@@ -25,6 +25,7 @@ func TestSettingsAreReadAndChecked(t *testing.T) {
 		"wiping everything":   {map[string]string{tokenName: digest, wipeName: "/x/.."}, wipeName, nil, 0},
 		"wiping by relation":  {map[string]string{tokenName: digest, wipeName: "tmp"}, wipeName, nil, 0},
 		"wiping IPC or not":   {map[string]string{tokenName: digest, wipeIPCName: "yes"}, wipeIPCName, nil, 0},
+		"disk not in bytes":   {map[string]string{tokenName: digest, diskName: "20Gi"}, diskName, nil, 0},
 		"output not a number": {map[string]string{tokenName: digest, outputName: "16MiB"}, outputName, nil, 0},
 	}
 	for name, one := range cases {
