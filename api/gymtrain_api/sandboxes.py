@@ -9,7 +9,7 @@ Names are camelCase on the wire. Fields that only another release knows are igno
 
 import hashlib
 import hmac
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -31,6 +31,7 @@ TOKEN_FILE = "token.sha256"  # noqa: S105  the name of a file
 ENV_DAEMON_PORT = "GYMTRAIN_SANDBOX_PORT"
 ENV_DAEMON_WIPE = "GYMTRAIN_SANDBOX_WIPE"  # folders that outlive the container, colon-separated; /v1/reset empties them
 ENV_DAEMON_WIPE_IPC = "GYMTRAIN_SANDBOX_WIPE_IPC"  # 1: /v1/reset also empties the IPC namespace
+ENV_DAEMON_DISK = "GYMTRAIN_SANDBOX_DISK"  # bytes that the volumes of the image may take
 
 # Sent with each call: the start of the daemon that it is meant for. A reused pod keeps its address and token.
 DAEMON_INSTANCE_HEADER = "Gymtrain-Sandbox-Instance"
@@ -66,8 +67,16 @@ class Reason(StrEnum):
     REJECTED = "Rejected"  # the API server refuses the pod
     UNSCHEDULABLE = "Unschedulable"  # while it starts: no node has room
     RESTARTED = "Restarted"  # its container ended and was restarted: its contents are lost
+    UNCOUNTED_DISK = "UncountedDisk"  # it filled disk of its node that the kubelet doesn't count
     EXITED = "Exited"  # its container ended
     POD_DELETED = "PodDeleted"  # someone, or the cluster, deleted the pod
+
+
+class DaemonExit(IntEnum):
+    """How the daemon ends where its sandbox fills disk of the node that the kubelet doesn't count."""
+
+    FILES_FULL = 80  # /dev/termination-log, or another file that is mounted from the node
+    VOLUMES_FULL = 81  # the volumes that the image declares
 
 
 class Document(BaseModel):

@@ -39,7 +39,7 @@ class Metrics:
         self.ended = Counter(
             "gymtrain_broker_ended_total",
             "Sandboxes and requests that ended, by reason: Closed, Expired, Idle, Abandoned, Deadline, Rejected, "
-            "Unschedulable, Restarted, Exited, PodDeleted, or the kubelet's own, such as OOMKilled.",
+            "Unschedulable, Restarted, UncountedDisk, Exited, PodDeleted, or the kubelet's own, such as OOMKilled.",
             ["reason"],
             registry=registry,
         )

@@ -173,23 +173,23 @@ class FakeCluster:
 
         self.update(name, change)
 
-    def restart_container(self, name: str, reason: str = "Completed", exit_code: int = 0) -> None:
+    def restart_container(self, name: str, reason: str = "Completed", exit_code: int = 0, message: str = "") -> None:
         """The container ends, and the kubelet starts it anew."""
 
         def change(pod: Object) -> None:
             status = _status_of(pod)
-            ended = {"exitCode": exit_code, "reason": reason, "finishedAt": now()}
+            ended = {"exitCode": exit_code, "reason": reason, "message": message, "finishedAt": now()}
             status |= {"restartCount": status["restartCount"] + 1, "lastState": {"terminated": ended}}
             status["state"] = {"running": {"startedAt": now()}}
             pod["status"]["containerStatuses"] = [status]
 
         self.update(name, change)
 
-    def end_container(self, name: str, reason: str, exit_code: int) -> None:
+    def end_container(self, name: str, reason: str, exit_code: int, message: str = "") -> None:
         """The container ends, and with restartPolicy Never the pod."""
 
         def change(pod: Object) -> None:
-            ended = {"exitCode": exit_code, "reason": reason, "finishedAt": now()}
+            ended = {"exitCode": exit_code, "reason": reason, "message": message, "finishedAt": now()}
             pod["status"]["containerStatuses"] = [_status_of(pod) | {"state": {"terminated": ended}}]
             pod["status"]["phase"] = "Failed"
 

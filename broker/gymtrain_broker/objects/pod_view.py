@@ -6,7 +6,7 @@ from pydantic import ValidationError
 
 from gymtrain_api import labels
 from gymtrain_api.pods import condition, container_statuses, phase, stuck_container, unschedulable
-from gymtrain_api.sandboxes import DAEMON, DAEMON_DIR, Reason, SandboxRequest
+from gymtrain_api.sandboxes import DAEMON, DAEMON_DIR, DaemonExit, Reason, SandboxRequest
 from gymtrain_api.times import to_seconds
 from gymtrain_broker.objects import leases
 from gymtrain_broker.objects.leases import Lease
@@ -45,6 +45,19 @@ _FIXES = {
     "spec.sandboxes.resources.limits.memory",
     "Evicted": "a node ran short, or the sandbox used more disk than its limit: request more (resources.diskGiB), or "
     "raise spec.sandboxes.resources.limits",
+}
+
+# What the daemon's exit codes say where its message is missing, and what to do.
+_UNCOUNTED = {
+    DaemonExit.FILES_FULL: (
+        "a file that is mounted from the node, such as /dev/termination-log, took too much of its disk",
+        "let the task's commands write elsewhere: nothing limits these files but the daemon",
+    ),
+    DaemonExit.VOLUMES_FULL: (
+        "the volumes of its image took too much of the node's disk",
+        "request more (resources.diskGiB), raise spec.sandboxes.resources.limits, or let the task's commands write "
+        "outside of what its image declares as VOLUME",
+    ),
 }
 
 
@@ -202,6 +215,10 @@ def _exited(end: Object) -> Trouble:
     reason = str(end.get("reason") or "")
     if reason in ("OOMKilled", "Evicted"):
         return Trouble(reason, f"the sandbox is gone: {_FIXES[reason]}", final=True)
+    if (code := end.get("exitCode")) in _UNCOUNTED:
+        said, fix = _UNCOUNTED[code]
+        message = f"the sandbox filled disk that the kubelet doesn't count: {_printable(end) or said}; {fix}"
+        return Trouble(Reason.UNCOUNTED_DISK, message, final=True)
     # A container that ran has written its message itself.
     if reason in _NEVER_RAN and _PROGRAM in str(end.get("message") or ""):
         message = _sentence("the daemon can't be started", end)
@@ -245,10 +262,14 @@ def _disruption(pod: Object) -> str:
 
 
 def _sentence(what: str, end: Object) -> str:
-    """In one line: a sandbox writes its last message itself, and it ends up in the log."""
-    more = " ".join("".join(c if c.isprintable() else " " for c in str(end.get("message") or "")).split())
+    more = _printable(end)
     text = f"{what} (exit code {end.get('exitCode')}, {end.get('reason') or 'no reason given'})"
-    return f"{text}: {more[-500:]}" if more else text
+    return f"{text}: {more}" if more else text
+
+
+def _printable(end: Object) -> str:
+    """A container's last message in one line: a sandbox writes it itself, and it ends up in the log."""
+    return " ".join("".join(c if c.isprintable() else " " for c in str(end.get("message") or "")).split())[-500:]
 
 
 def _failed_init_container(pod: Object) -> Object | None:

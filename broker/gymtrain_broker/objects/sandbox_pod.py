@@ -9,6 +9,7 @@ from gymtrain_api.merge import merge
 from gymtrain_api.sandboxes import (
     DAEMON,
     DAEMON_DIR,
+    ENV_DAEMON_DISK,
     ENV_DAEMON_PORT,
     ENV_DAEMON_TOKEN_FILE,
     ENV_DAEMON_TOKEN_SHA256,
@@ -104,8 +105,9 @@ def for_daemon(settings: Settings, pod_spec: Object, token: Object) -> Object:
         token,
         {"name": ENV_DAEMON_PORT, "value": str(settings.daemon_port)},
         *_wipe_variables(spec, task),
+        *_disk_variable(task),
     ]
-    taken = {ENV_DAEMON_TOKEN_SHA256, ENV_DAEMON_TOKEN_FILE, *(one["name"] for one in own_env)}
+    taken = {ENV_DAEMON_TOKEN_SHA256, ENV_DAEMON_TOKEN_FILE, ENV_DAEMON_DISK, *(one["name"] for one in own_env)}
     task["env"] = [one for one in task.get("env") or [] if one.get("name") not in taken] + own_env
     return spec
 
@@ -220,6 +222,7 @@ def _kept(spec: Object, *, reuse: bool) -> Object:
     task = next(one for one in containers if one["name"] == CONTAINER)
     task["command"] = [f"{DAEMON_DIR}/{DAEMON}", "serve"]
     task.pop("args", None)
+    task.pop("terminationMessagePath", None)  # the daemon watches the usual one, which commands can fill
     reuse = reuse and _all_wiped(spec, task)
     kept = {"automountServiceAccountToken": False, "restartPolicy": "Always" if reuse else "Never"}
     return spec | kept | {"containers": containers}
@@ -231,6 +234,15 @@ def _wipe_variables(spec: Object, task: Object) -> list[Object]:
         {"name": ENV_DAEMON_WIPE, "value": ":".join(_wiped_folders(spec, task))},
         {"name": ENV_DAEMON_WIPE_IPC, "value": "0" if spec.get("hostIPC") else "1"},
     ]
+
+
+def _disk_variable(task: Object) -> list[Object]:
+    """The variable that limits what the daemon counts; none without a limit: the kubelet would say the node's size."""
+    limits = (task.get("resources") or {}).get("limits") or {}
+    if not quantities.number(limits.get("ephemeral-storage", 0)):
+        return []
+    source = {"containerName": CONTAINER, "resource": "limits.ephemeral-storage"}
+    return [{"name": ENV_DAEMON_DISK, "valueFrom": {"resourceFieldRef": source}}]
 
 
 def _all_wiped(spec: Object, task: Object) -> bool:

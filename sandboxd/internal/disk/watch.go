@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// FilesFull and VolumesFull are the daemon's exit codes, which the broker reads.
+	// FilesFull and VolumesFull are the daemon's exit codes, which the broker reads (gymtrain_api.sandboxes, DaemonExit).
 	FilesFull   = 80
 	VolumesFull = 81
 

@@ -46,11 +46,17 @@ def test_the_tasks_container_knows_neither_the_runs_token_nor_its_own() -> None:
     assert TOKEN not in str(template)
     task, installer = _env(pod["containers"], "sandbox"), _env(pod["initContainers"], "sandboxd")
     assert task["GYMTRAIN_SANDBOX_TOKEN_FILE"]["value"] == "/gymtrain/token.sha256"
-    assert "valueFrom" not in str(task)
+    assert "secretKeyRef" not in str(task)
     assert installer["GYMTRAIN_SANDBOX_KEY"]["valueFrom"]["secretKeyRef"] == {"name": "run-broker-abc", "key": "token"}
     assert installer["GYMTRAIN_SANDBOX_IDENTITY"]["valueFrom"]["fieldRef"] == {"fieldPath": "metadata.uid"}
     mounts = next(one for one in pod["containers"] if one["name"] == "sandbox")["volumeMounts"]
     assert [(one["mountPath"], one["readOnly"]) for one in mounts] == [("/gymtrain", True)]
+
+
+def test_the_daemon_knows_the_limit_of_disk() -> None:
+    task = _env(_template()["spec"]["podTemplate"]["spec"]["containers"], "sandbox")
+    source = {"containerName": "sandbox", "resource": "limits.ephemeral-storage"}
+    assert task["GYMTRAIN_SANDBOX_DISK"]["valueFrom"] == {"resourceFieldRef": source}
 
 
 def test_a_template_of_other_settings_has_another_name() -> None:

@@ -57,6 +57,43 @@ async def test_an_eviction_whose_end_the_kubelet_did_not_see_is_still_one(start:
     assert "too much ephemeral-storage" in after["message"]
 
 
+@pytest.mark.parametrize(
+    ("code", "said", "told", "fix"),
+    [
+        (80, "/dev/termination-log took 3 MiB", "/dev/termination-log took 3 MiB", "write elsewhere"),
+        (80, "", "a file that is mounted from the node", "write elsewhere"),
+        (
+            81,
+            "the volumes of its image (/data) took more than 1 GiB",
+            "(/data) took more than 1 GiB",
+            "resources.diskGiB",
+        ),
+        (81, "two\nlines\x1b", "count: two lines;", "spec.sandboxes.resources.limits"),
+    ],
+    ids=["a file", "a file, no message", "volumes", "control characters"],
+)
+async def test_disk_that_the_kubelet_does_not_count(
+    start: Start, cluster: FakeCluster, code: int, said: str, told: str, fix: str
+) -> None:
+    after = await _failed(await start(), cluster, lambda pod: cluster.end_container(pod, "Error", code, said))
+    assert after["reason"] == "UncountedDisk"
+    assert told in after["message"]
+    assert fix in after["message"]
+
+
+@pytest.mark.backend("Pod")
+async def test_a_reusable_one_that_filled_the_disk_says_so_and_is_not_used_again(
+    start: Start, cluster: FakeCluster
+) -> None:
+    bench = await start(warmPools=[{"image": "task:1", "reuse": "Restart"}])
+    await bench.until(bench.free_ready)
+    _, found = await bench.ask()
+    cluster.restart_container(found["podName"], "Error", 81, "the volumes took more than 1 GiB")
+    after = await bench.until_state(found["id"], SandboxState.FAILED)
+    assert (after["reason"], "took more than 1 GiB" in after["message"]) == ("UncountedDisk", True)
+    await bench.until(lambda: found["podName"] not in cluster.pods)
+
+
 async def test_a_daemon_that_ends_ends_the_sandbox(start: Start, cluster: FakeCluster) -> None:
     after = await _failed(await start(), cluster, lambda pod: cluster.end_container(pod, "Error", 2))
     assert after["reason"] == "Exited"

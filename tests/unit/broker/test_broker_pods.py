@@ -59,6 +59,11 @@ def _container(pod: dict[str, Any]) -> dict[str, Any]:
     return next(one for one in pod["spec"]["containers"] if one["name"] == "sandbox")
 
 
+def _values(pod: dict[str, Any]) -> dict[str, Any]:
+    """The variables of its container that have a value of their own."""
+    return {one["name"]: one["value"] for one in _container(pod)["env"] if "value" in one}
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_a_pod_is_as_recorded(case: str) -> None:
     text = yaml.safe_dump(_pod(**CASES[case]), sort_keys=True, width=120)
@@ -99,6 +104,7 @@ def test_a_template_changes_all_but_what_the_broker_relies_on() -> None:
                     "name": "sandbox",
                     "command": ["sh"],
                     "args": ["-c"],
+                    "terminationMessagePath": "/tmp/message",
                     "env": [{"name": "GYMTRAIN_SANDBOX_TOKEN_SHA256", "value": "0"}, {"name": "B", "value": "c"}],
                 }
             ],
@@ -110,8 +116,8 @@ def test_a_template_changes_all_but_what_the_broker_relies_on() -> None:
     assert pod["spec"]["restartPolicy"] == "Never"
     assert pod["spec"]["tolerations"] == [{"key": "x"}]
     assert _container(pod)["command"] == ["/gymtrain/gymtrain-sandboxd", "serve"]
-    assert "args" not in _container(pod)
-    env = {one["name"]: one["value"] for one in _container(pod)["env"]}
+    assert not {"args", "terminationMessagePath"} & set(_container(pod))
+    env = _values(pod)
     assert env["B"] == "c"
     assert env["GYMTRAIN_SANDBOX_TOKEN_SHA256"] == token_digest(sandbox_token(TOKEN, "run-sb-abc"))
 
@@ -131,15 +137,37 @@ def test_a_reset_empties_what_outlives_the_container() -> None:
             ],
         }
     }
-    env = {one["name"]: one["value"] for one in _container(_pod(template=template))["env"]}
+    env = _values(_pod(template=template))
     assert env["GYMTRAIN_SANDBOX_WIPE"] == "/work:/dev/shm:/dev/mqueue"
     assert env["GYMTRAIN_SANDBOX_WIPE_IPC"] == "1"
 
 
 def test_the_nodes_ipc_namespace_is_never_emptied() -> None:
-    env = {one["name"]: one["value"] for one in _container(_pod(template={"spec": {"hostIPC": True}}))["env"]}
+    env = _values(_pod(template={"spec": {"hostIPC": True}}))
     assert env["GYMTRAIN_SANDBOX_WIPE"] == ""
     assert env["GYMTRAIN_SANDBOX_WIPE_IPC"] == "0"
+
+
+def _disk(pod: dict[str, Any]) -> list[dict[str, Any]]:
+    return [one for one in _container(pod)["env"] if one["name"] == "GYMTRAIN_SANDBOX_DISK"]
+
+
+def test_the_daemon_knows_the_limit_of_disk() -> None:
+    source = {"resourceFieldRef": {"containerName": "sandbox", "resource": "limits.ephemeral-storage"}}
+    template = {"spec": {"containers": [{"name": "sandbox", "env": [{"name": "GYMTRAIN_SANDBOX_DISK", "value": "1"}]}]}}
+    for pod in (_pod(), _pod(template=template)):
+        assert _disk(pod) == [{"name": "GYMTRAIN_SANDBOX_DISK", "valueFrom": source}]
+
+
+@pytest.mark.parametrize("limit", [None, "0"])
+def test_without_a_limit_the_daemon_is_told_none(limit: str | None) -> None:
+    """The kubelet would give it the node's size."""
+    container = {
+        "name": "sandbox",
+        "resources": {"limits": {"ephemeral-storage": limit}},
+        "env": [{"name": "GYMTRAIN_SANDBOX_DISK", "value": "1"}],
+    }
+    assert _disk(_pod(template={"spec": {"containers": [container]}})) == []
 
 
 def test_a_pod_made_ahead_lives_long_enough_for_a_late_lease() -> None:
