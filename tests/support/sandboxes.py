@@ -9,6 +9,7 @@ from tests.support.runs import NOWHERE, swe_run
 
 AGENT = "mini_swe_agent_2"  # the server that uses them
 IMAGE = image("swe-marshmallow-4-2-2")  # of one task
+IMAGE_WITH_VOLUMES = image("task-volumes")  # /data, and one that only root may list
 
 # Runs in the agent's pod. Arguments: a verb and its arguments as JSON. The last line printed is the answer.
 CLIENT = """

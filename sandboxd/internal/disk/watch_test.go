@@ -23,7 +23,7 @@ func watched(t *testing.T, limit int64) (watch *Watch, message, folder string) {
 
 func TestAMessageOfAMebibyteIsLeftAlone(t *testing.T) {
 	watch, message, _ := watched(t, 0)
-	for bytes, ends := range map[int]bool{4096: false, mebibyte: false, mebibyte + 4096: true} {
+	for bytes, ends := range map[int]bool{4096: false, mebibyte - 65536: false, mebibyte + 65536: true} {
 		write(t, message, bytes)
 		if full := watch.lookAtFiles(); (full != nil) != ends || ends && full.Code != FilesFull {
 			t.Errorf("%d bytes: %v", bytes, full)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support import node
 from tests.support.kubectl import Kubectl, eventually
-from tests.support.sandboxes import IMAGE, Sandboxes, running
+from tests.support.sandboxes import IMAGE, IMAGE_WITH_VOLUMES, Sandboxes, running
 
 pytestmark = pytest.mark.faults
 
@@ -201,6 +201,45 @@ def test_a_message_that_a_command_leaves_for_the_kubelet_forges_no_line(
     (broker,) = run.pods("boxes", role="broker")
     lines = run.run("logs", broker["metadata"]["name"]).splitlines()
     assert not [line for line in lines if line.startswith(FORGED)]
+
+
+def test_a_termination_message_of_gigabytes_ends_the_sandbox_and_says_why(
+    boxes: Sandboxes, victim: dict[str, Any]
+) -> None:
+    """It is a file of the node's, which the kubelet doesn't count."""
+    boxes.run(victim, "head -c 900K /dev/zero > /dev/termination-log; sleep 5")
+    assert boxes.run(victim, "echo here")["out"] == "here\n", boxes.get(victim)
+    done = boxes.run(victim, "head -c 2G /dev/zero > /dev/termination-log; sleep 100", seconds=110)
+    assert done["t"] == "lost", done
+    said = _failed(boxes, victim)
+    assert (said["state"], said["reason"]) == ("Failed", "UncountedDisk")
+    assert "/dev/termination-log took" in said["message"]
+    assert "write elsewhere" in said["message"]
+
+
+@pytest.mark.parametrize(
+    "fill",
+    [
+        "head -c 900M /dev/zero > /data/full",
+        "mkdir -p /data/a/b && head -c 900M /dev/zero > /data/a/b/full && chmod 0 /data/a/b /data/a",
+    ],
+    ids=["in sight", "in a folder that nobody may list"],
+)
+def test_a_volume_of_the_image_that_fills_ends_the_sandbox_and_says_why(
+    boxes: Sandboxes, other: dict[str, Any], fill: str
+) -> None:
+    """It is a folder of the node's, which the kubelet doesn't count."""
+    victim = running(boxes.create(IMAGE_WITH_VOLUMES, task="volume", resources={"diskGiB": 0.2}))
+    half = boxes.run(victim, "head -c 100M /dev/zero > /data/half; sleep 5; rm /data/half; echo here")
+    assert half["out"] == "here\n", (half, boxes.get(victim))
+    done = boxes.run(victim, f"{fill}; sleep 100", seconds=110)
+    assert done["t"] == "lost", done
+    said = _failed(boxes, victim)
+    assert (said["state"], said["reason"]) == ("Failed", "UncountedDisk")
+    assert "(/data) took more than" in said["message"]
+    assert "resources.diskGiB" in said["message"]
+    assert boxes.run(other, "echo works")["out"] == "works\n"
+    boxes.close(victim)
 
 
 def test_a_hundred_thousand_empty_files_harm_no_other_sandbox(boxes: Sandboxes, victim: dict[str, Any]) -> None:
