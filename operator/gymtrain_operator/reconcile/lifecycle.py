@@ -108,11 +108,12 @@ def stop_all(seen: Observation) -> Changes:
 
 def _knows_its_end(pod: Object, now: float) -> bool:
     """Whether a pod is over or was told to stop: its node's kubelet has had the time to send it the signal."""
+    if is_over(pod):
+        return True
     meta = pod["metadata"]
-    killed = to_seconds(meta.get("deletionTimestamp"))  # the deletion's time, and the grace period upon it
-    if is_over(pod) or killed is None:
-        return is_over(pod)
-    return now >= killed - float(meta.get("deletionGracePeriodSeconds") or 0) + _SIGNAL_SECONDS
+    killed = to_seconds(meta.get("deletionTimestamp"))  # the time of the deletion, and the grace period upon it
+    grace = float(meta.get("deletionGracePeriodSeconds") or 0)
+    return killed is not None and now >= killed - grace + _SIGNAL_SECONDS
 
 
 def _servers(seen: Observation) -> list[Object]:
