@@ -23,10 +23,13 @@ func watched(t *testing.T, limit int64) (watch *Watch, message, folder string) {
 
 func TestAMessageOfAMebibyteIsLeftAlone(t *testing.T) {
 	watch, message, _ := watched(t, 0)
-	for bytes, ends := range map[int]bool{4096: false, mebibyte - 65536: false, mebibyte + 65536: true} {
-		write(t, message, bytes)
-		if full := watch.lookAtFiles(); (full != nil) != ends || ends && full.Code != FilesFull {
-			t.Errorf("%d bytes: %v", bytes, full)
+	for _, one := range []struct {
+		bytes int
+		ends  bool
+	}{{4096, false}, {mebibyte - 65536, false}, {mebibyte + 65536, true}} {
+		write(t, message, one.bytes)
+		if full := watch.lookAtFiles(); (full != nil) != one.ends || one.ends && full.Code != FilesFull {
+			t.Errorf("%d bytes: %v", one.bytes, full)
 		}
 	}
 	// A file whose name is another's by now is still the same one.
