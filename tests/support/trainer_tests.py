@@ -30,7 +30,10 @@ def run_to_its_end(
     def phase() -> str:
         return str(kubectl.get("pod", name)["status"]["phase"])
 
-    eventually(lambda: phase() in ("Succeeded", "Failed"), f"pod {name} ends", seconds)
+    try:
+        eventually(lambda: phase() in ("Succeeded", "Failed"), f"pod {name} ends", seconds)
+    except AssertionError as late:
+        raise AssertionError(f"{late}\n{kubectl.logs(name, _CONTAINER)}") from None
     log = kubectl.logs(name, _CONTAINER)
     assert phase() == "Succeeded", log
     return log

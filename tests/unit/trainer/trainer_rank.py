@@ -7,7 +7,7 @@ ended it, with the exit code of the trainer's own errors, and with 1 otherwise.
 | variable | what happens |
 |---|---|
 | TERM_AT_SYNC | SIGTERM to rank 0 at the beginning of the weight sync after so many |
-| TERM_AFTER_GROUPS | SIGTERM to rank 0 once the steps are done that so many groups make; no other is answered |
+| TERM_AFTER_GROUPS | SIGTERM to rank 0 once so many groups made steps, two groups each; no other is answered |
 | TERM_AT_EVALUATION | SIGTERM to rank 0 in the evaluation of the weights of so many syncs, which takes long then |
 | VLLM_LOSES | tensors with this in their names stay random in what stands for vLLM |
 | MODEL_OF_OTHERS | the model's folder for ranks other than 0 |
@@ -55,11 +55,10 @@ def _terminated_at_evaluation(syncs: int, vllm: VLLM) -> Behaviour:
     return answer
 
 
-def _terminate_when_idle(vllm: VLLM) -> None:
-    syncs = -1
-    while len(vllm.labels) < 2 or len(vllm.labels) != syncs:
-        syncs = len(vllm.labels)
-        time.sleep(3)
+def _terminate_after(syncs: int, vllm: VLLM) -> None:
+    while len(vllm.labels) < syncs:
+        time.sleep(0.1)
+    time.sleep(3)  # from the last sync until rollouts are awaited
     os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -85,7 +84,8 @@ def main() -> int:
             vllm.on_pause = lambda syncs: os.kill(os.getpid(), signal.SIGTERM) if syncs == at else None
         if most := int(os.environ.get("TERM_AFTER_GROUPS", 0)):
             served.agent.behaviour = _answer_at_most(most, vllm)
-            threading.Thread(target=_terminate_when_idle, args=(vllm,), daemon=True).start()
+            syncs = 1 + most // 2  # one before the first step
+            threading.Thread(target=_terminate_after, args=(syncs, vllm), daemon=True).start()
         if syncs := int(os.environ.get("TERM_AT_EVALUATION", 0)):
             served.agent.behaviour = _terminated_at_evaluation(syncs, vllm)
     try:
