@@ -62,7 +62,7 @@ def test_the_multi_environment_example_trains_on_both_environments(operator: Kub
     for closed in ("inference-pods:8000/health", "inference:8000/health", "trainer:8080/healthz"):
         assert "Error" in _status(kubectl, agent, f"http://multi-environment-{closed}"), f"{closed} is open"
 
-    kubectl.wait_condition("multi-environment", "Complete", 5 * MINUTES)
+    kubectl.wait_condition("multi-environment", "Complete", 12 * MINUTES)
 
 
 def test_two_nodes_train_one_model_in_mode_verify_without_agents(operator: Kubectl, kubectl: Kubectl) -> None:

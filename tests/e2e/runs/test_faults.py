@@ -1,11 +1,15 @@
 """Servers die while a run trains; the run goes on and learns from no wrong sample."""
 
+import pytest
+
 from tests.support.faults import step, trainer_events
 from tests.support.kubectl import Kubectl, eventually
 from tests.support.runs import tiny_run
 
 MINUTES = 60
 LONG = 300  # steps, some ten a second: an operator that another test kills has a successor within the minute
+
+pytestmark = pytest.mark.timeout(30 * MINUTES)  # some three a test; a slow machine that does other work took 15
 
 
 def test_a_killed_gym_server_and_a_killed_vllm_pod_cost_time_but_no_wrong_sample(
