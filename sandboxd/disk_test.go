@@ -102,13 +102,6 @@ func TestAResetEmptiesTheVolumesOfTheImage(t *testing.T) {
 // withVolume starts a daemon as the first process of a container whose image has one volume.
 func withVolume(t *testing.T, settings ...string) (d *daemon, folder, volume string) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("a mount needs root")
-	}
-	unshare, err := exec.LookPath("unshare")
-	if err != nil {
-		t.Skip("a mount namespace needs the program unshare")
-	}
 	folder = places(t)
 	id := strings.Repeat("0a", 32)
 	source := filepath.Join(folder, "io.containerd.grpc.v1.cri", "containers", id, "volumes", id)
@@ -119,13 +112,10 @@ func withVolume(t *testing.T, settings ...string) (d *daemon, folder, volume str
 		}
 	}
 	// Only this line: the machine may be a container with such volumes, and they would be emptied.
-	script := `mount --bind "$1" "$2" && grep -F "$3" /proc/self/mountinfo > "$4" && exec "$0"`
-	arguments := []string{"--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c", script}
-	mounted := []string{os.Args[0], source, volume, filepath.Base(folder) + `/a\040volume`, filepath.Join(folder, "mountinfo")}
-	if exec.Command(unshare, append(arguments[:4:4], "sh", "-c", `mount --bind / /mnt`)...).Run() != nil {
-		t.Skip("no mounts here")
-	}
+	inside := `mount --bind "$SOURCE" "$VOLUME" && grep -F "$LINE" /proc/self/mountinfo > "$LIST" && exec "$@"`
+	d = asFirstIn(t, `exec "$1" --mount sh -c "$INSIDE" sh "$@"`, append(settings, placesInstead+"="+folder,
+		"INSIDE="+inside, "SOURCE="+source, "VOLUME="+volume, "LINE="+filepath.Base(folder)+`/a\040volume`,
+		"LIST="+filepath.Join(folder, "mountinfo"))...)
 	// The shell's way to write it.
-	quoted := strings.ReplaceAll(volume, " ", `\ `)
-	return start(t, exec.Command(unshare, append(arguments, mounted...)...), append(settings, placesInstead+"="+folder)), folder, quoted
+	return d, folder, strings.ReplaceAll(volume, " ", `\ `)
 }

@@ -49,6 +49,7 @@ class _Forks:
         )
         os.close(asked)
         os.close(told)
+        atexit.register(self.end)
 
     def run(self, request: Mapping[str, Any], seconds: float) -> list[int]:
         """Raises TimeoutError, and EOFError where the process that is forked has ended."""
@@ -62,7 +63,8 @@ class _Forks:
         return codes
 
     def end(self) -> None:
-        """Ends it, and all that it forked."""
+        """Ends it, and all that it forked; once: another process may have its number then."""
+        atexit.unregister(self.end)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -70,9 +72,7 @@ class _Forks:
 
 @functools.cache
 def _forks() -> _Forks:
-    made = _Forks()
-    atexit.register(made.end)
-    return made
+    return _Forks()
 
 
 def run(module: str, arguments: Sequence[str], environments: Sequence[Mapping[str, str]], seconds: float) -> list[int]:
