@@ -19,7 +19,7 @@ def test_it_times_out_like_any_queue() -> None:
 def test_a_wait_ends_when_a_group_comes() -> None:
     buffer = GroupBuffer(lambda: 1)
     threading.Timer(0.05, buffer.put, [group(3)]).start()
-    assert buffer.get(timeout=20).id == 3
+    assert buffer.get(timeout=60).id == 3
 
 
 def test_the_groups_of_a_step_are_those_taken_since_the_step_before() -> None:

@@ -68,7 +68,7 @@ async def test_a_number_that_is_not_known_yet_is_left_out(client: TestClient[Any
 def test_it_serves_from_a_thread_of_its_own(board: ProgressBoard, unused_tcp_port: int) -> None:
     server = HttpServer(lambda: make_app(board), unused_tcp_port)
     server.start()
-    with urllib.request.urlopen(f"http://127.0.0.1:{unused_tcp_port}/progress", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{unused_tcp_port}/progress", timeout=60) as answer:
         assert json.load(answer)["phase"] == "starting"
     server.stop()
 
@@ -86,7 +86,7 @@ def test_connections_are_shared_out_among_its_threads(unused_tcp_port: int) -> N
     server.start()
     answers = []
     for _ in range(6):
-        with urllib.request.urlopen(f"http://127.0.0.1:{unused_tcp_port}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{unused_tcp_port}", timeout=60) as answer:
             answers.append(answer.read())
     server.stop()
     assert sorted(Counter(answers).values()) == [2, 2, 2]
@@ -177,7 +177,7 @@ def test_the_port_is_open_on_a_host_without_ipv6(
 
 def _answers(host: str, port: int) -> bool:
     try:
-        with urllib.request.urlopen(f"http://{host}:{port}/progress", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://{host}:{port}/progress", timeout=60) as answer:
             return bool(answer.status == 200)
     except OSError:
         return False

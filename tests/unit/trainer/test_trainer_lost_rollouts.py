@@ -103,7 +103,7 @@ class Scene:
         return self.heard.lost
 
     async def run(self) -> Group:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await self.runner.run(TASK)
 
     async def samples(self) -> SampleGroup:

@@ -65,7 +65,7 @@ def serving(folder: Path) -> Iterator[str]:
             if process.poll() is not None or time.monotonic() > deadline:
                 pytest.fail(f"vLLM did not start: {log.read_text()[-4000:]}")
             try:
-                urllib.request.urlopen(f"{url}/health", timeout=5)
+                urllib.request.urlopen(f"{url}/health", timeout=60)
                 break
             except OSError:
                 time.sleep(0.5)

@@ -126,7 +126,7 @@ def take(worker: RolloutWorker, count: int) -> list[SampleGroup]:
     """Groups, as a trainer takes them, which syncs the weights after each step."""
     groups = []
     for number in range(1, count + 1):
-        groups.append(worker.buffer.get(timeout=20))
+        groups.append(worker.buffer.get(timeout=60))
         if number % (worker._settings.bounds.groups_per_step or 1) == 0:
             worker.use()
             worker.update_model_version(worker._version + 1)
@@ -373,7 +373,7 @@ def test_on_policy_each_group_is_sampled_by_the_weights_that_train_on_it(
     worker = make_worker(max_staleness=0)
     worker.start()
     for version in range(1, 8):
-        groups = [worker.buffer.get(timeout=20) for _ in range(2)]
+        groups = [worker.buffer.get(timeout=60) for _ in range(2)]
         used = worker.use()
         assert {one.staleness for one in used} == {(0,) * GENERATIONS}
         assert {group.version for group in groups} == {version}
@@ -524,7 +524,7 @@ def test_a_row_whose_calls_nobody_knows_is_drawn_again_up_to_a_limit_and_the_ala
     assert worker.dropped[DropReason.NO_LEDGER_ENTRY] >= 6
     lost.clear()
     while board.snapshot().alarms:
-        worker.buffer.get(timeout=20)
+        worker.buffer.get(timeout=60)
 
 
 def test_rollouts_that_end_make_room_for_another_group_before_their_own_ends(

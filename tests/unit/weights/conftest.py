@@ -69,7 +69,7 @@ async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
         attempt=1,
         pods_host=NAME,
         weights_url=f"http://127.0.0.1:{trainer_port}/weights",
-        timeout_seconds=3.0,
+        timeout_seconds=30.0,
         pods_port=free_port(),
         repair_seconds=0.05,
     )

@@ -42,7 +42,7 @@ async def send(transport: WeightSync, folder: Path) -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - the watcher has no event to wait for
             await asyncio.sleep(0.01)
 

@@ -34,11 +34,11 @@ def weights() -> Any:
 
 
 async def on_main_thread[T](work: Callable[[], T]) -> T:
-    return await asyncio.wait_for(asyncio.to_thread(work), 20)
+    return await asyncio.wait_for(asyncio.to_thread(work), 90)
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - the watcher has no event to wait for
             await asyncio.sleep(0.01)
 
@@ -277,7 +277,8 @@ async def test_a_sync_whose_parity_is_checked_is_waited_for(cluster: Any) -> Non
     await on_main_thread(transfer.destroy)
 
 
-async def test_the_end_does_not_wait_for_a_pod_that_loads(cluster: Any) -> None:
+async def test_the_end_does_not_wait_for_a_pod_that_loads(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gymtrain_trainer.weights.sync._LAST_SECONDS", 1.0)
     pod = await cluster.start_pod("127.0.0.1")
     transfer = over(cluster, max_staleness=1)
     await on_main_thread(transfer.init_weight_transfer)

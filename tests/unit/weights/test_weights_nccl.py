@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -77,11 +78,11 @@ async def start(cluster: Any, *numbers: int, workers: int = 1, release: str = "0
 
 
 async def on_main_thread[T](work: Callable[[], T]) -> T:
-    return await asyncio.wait_for(asyncio.to_thread(work), 20)
+    return await asyncio.wait_for(asyncio.to_thread(work), 90)
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - the watcher has no event to wait for
             await asyncio.sleep(0.01)
 
@@ -263,7 +264,7 @@ async def test_another_model_than_announced_is_refused(cluster: Any, model: Mode
 
 
 async def test_without_pods_the_deadline_counts(cluster: Any, model: Model) -> None:
-    transport = WeightSync.over(cluster.settings, NCCL(model.parameters))
+    transport = WeightSync.over(replace(cluster.settings, timeout_seconds=1.0), NCCL(model.parameters))
     with pytest.raises(NoServersError):
         await on_main_thread(transport.init_weight_transfer)
     await on_main_thread(transport.destroy)
@@ -277,7 +278,7 @@ class Gate:
         whole = library.broadcast
 
         def broadcast(communicator: FakeCommunicator, tensor: Any) -> None:
-            assert self.opened.wait(10)
+            assert self.opened.wait(60)
             whole(communicator, tensor)
 
         monkeypatch.setattr(library, "broadcast", broadcast)

@@ -102,7 +102,7 @@ async def test_until_all_is_written_the_manifest_says_how_much_is_expected(tmp_p
     store = WeightStore(tmp_path / "staged")
     draft = store.begin(1, "demo:0:1", 99)
     add(draft)
-    async with client_of(store) as client, asyncio.timeout(5):
+    async with client_of(store) as client, asyncio.timeout(60):
         early = await client.get("/weights/1/manifest")
         assert WeightHead.model_validate_json(await early.content.readline()).bytes == 99
         draft.manifest.end()
@@ -113,7 +113,7 @@ async def test_until_all_is_written_the_manifest_says_how_much_is_expected(tmp_p
 async def test_a_manifest_is_read_while_it_grows(tmp_path: Path) -> None:
     store = WeightStore(tmp_path / "staged")
     draft = store.begin(1, "demo:0:1")
-    async with client_of(store) as client, asyncio.timeout(5):
+    async with client_of(store) as client, asyncio.timeout(60):
         answer = await client.get("/weights/1/manifest")
         WeightHead.model_validate_json(await answer.content.readline())
         for name in ("a.safetensors", "b.safetensors"):
@@ -130,7 +130,7 @@ async def test_while_nothing_comes_the_reader_learns_that_the_trainer_is_alive(
     monkeypatch.setattr("gymtrain_trainer.weights.store.weight_store._ALIVE_SECONDS", 0.01)
     store = WeightStore(tmp_path / "staged")
     store.begin(1, "demo:0:1")
-    async with client_of(store) as client, asyncio.timeout(5):
+    async with client_of(store) as client, asyncio.timeout(60):
         answer = await client.get("/weights/1/manifest")
         await answer.content.readline()
         assert await answer.content.readline() == b"\n"
@@ -140,7 +140,7 @@ async def test_while_nothing_comes_the_reader_learns_that_the_trainer_is_alive(
 async def test_a_version_that_is_withdrawn_ends_without_its_last_line(tmp_path: Path) -> None:
     store = WeightStore(tmp_path / "staged")
     add(store.begin(1, "demo:0:1"))
-    async with client_of(store) as client, asyncio.timeout(5):
+    async with client_of(store) as client, asyncio.timeout(60):
         answer = await client.get("/weights/1/manifest")
         await answer.content.readline()
         await asyncio.to_thread(store.drop, 1)
