@@ -10,18 +10,16 @@ from dataclasses import replace
 import pytest
 from aiohttp import web
 
-from gymtrain_api.ledger import LEDGER_PATH, token_digest
+from gymtrain_api.ledger import token_digest
 from gymtrain_api.sampling import marked
-from gymtrain_api.wiring import GATEWAY_PORT
 from gymtrain_trainer.errors import DropReason, GroupDroppedError
 from gymtrain_trainer.rollouts.evaluate import EvaluationRules
 from gymtrain_trainer.rollouts.group import GroupRules
 from gymtrain_trainer.rollouts.source import RolloutLimits, Sampling
 from tests.unit.trainer.test_trainer_rollout_process import Scene, scene, settings, until
 from tests.unit.trainer.trainer_agent import good_answer, inner_server_died
-from tests.unit.trainer.trainer_gateway import Gateway, entry
+from tests.unit.trainer.trainer_gateway import GATEWAYS, Gateway, at_its_place, entry
 
-GATEWAYS = "127.0.0.87"  # an address of its own: the trainer asks all gateways at one port
 DIGEST = token_digest([1, 2, 3], [7, 8])  # of good_answer's turn
 GREEDY = 0.0
 
@@ -35,22 +33,14 @@ def _path(monkeypatch: pytest.MonkeyPatch) -> None:
 async def evaluating() -> AsyncIterator[tuple[Scene, Gateway]]:
     """A run at temperature 1, evaluated greedily; the servers hold its second version."""
     gateway = Gateway()
-    app = web.Application()
-    app.add_routes([web.post(LEDGER_PATH, gateway.answer)])
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, GATEWAYS, GATEWAY_PORT).start()
     made = replace(
         settings(GATEWAYS),
         rules=GroupRules(2, 1, temperature=1.0),
         evaluation=EvaluationRules(RolloutLimits(1, 600.0, 1), Sampling(marked(GREEDY), 8), GREEDY),
     )
-    try:
-        async with scene(made=made) as found:
-            found.sync("run:1:2")
-            yield found, gateway
-    finally:
-        await runner.cleanup()
+    async with at_its_place(gateway), scene(made=made) as found:
+        found.sync("run:1:2")
+        yield found, gateway
 
 
 async def test_a_rollout_of_the_evaluations_weights_and_temperature_counts() -> None:

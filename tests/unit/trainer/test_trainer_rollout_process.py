@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from gymtrain_api.ledger import LEDGER_PATH, LedgerEntry, token_digest
-from gymtrain_api.wiring import GATEWAY_PORT
+from gymtrain_api.ledger import LedgerEntry, token_digest
 from gymtrain_trainer.data.rows import Task
 from gymtrain_trainer.errors import DropReason, GroupDroppedError, WorkerDiedError
 from gymtrain_trainer.rollouts.group import GroupRules
@@ -29,10 +28,9 @@ from gymtrain_trainer.rollouts.source import RolloutLimits, Sampling
 from gymtrain_trainer.weights import SyncNumbers
 from tests.unit.trainer.trainer_agent import Agent, good_answer, inner_server_died
 from tests.unit.trainer.trainer_data import question
-from tests.unit.trainer.trainer_gateway import Gateway, entry
+from tests.unit.trainer.trainer_gateway import GATEWAYS, Gateway, at_its_place, entry
 from tests.unit.trainer.trainer_groups import Heard, Servers
 
-GATEWAYS = "127.0.0.86"  # an address of its own: the trainer asks all gateways at one port
 DIGEST = token_digest([1, 2, 3], [7, 8])  # of good_answer's turn
 
 
@@ -111,21 +109,13 @@ async def test_a_group_comes_back_with_its_samples_and_what_people_are_told() ->
 
 async def test_labels_of_the_ledger_become_the_trainers_versions() -> None:
     gateway = Gateway({DIGEST: entry("run:1:9")})
-    app = web.Application()
-    app.add_routes([web.post(LEDGER_PATH, gateway.answer)])
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, GATEWAYS, GATEWAY_PORT).start()
-    try:
-        async with scene(made=settings(GATEWAYS)) as made:
-            made.sync("run:1:9")
-            assert {one.version for one in (await made.process.run(made.task())).rollouts} == {2}
-            gateway.entries[DIGEST] = LedgerEntry(versions=["run:0:9"])
-            with pytest.raises(GroupDroppedError) as dropped:
-                await made.process.run(made.task())
-        assert dropped.value.reason is DropReason.FOREIGN_WEIGHTS
-    finally:
-        await runner.cleanup()
+    async with at_its_place(gateway), scene(made=settings(GATEWAYS)) as made:
+        made.sync("run:1:9")
+        assert {one.version for one in (await made.process.run(made.task())).rollouts} == {2}
+        gateway.entries[DIGEST] = LedgerEntry(versions=["run:0:9"])
+        with pytest.raises(GroupDroppedError) as dropped:
+            await made.process.run(made.task())
+    assert dropped.value.reason is DropReason.FOREIGN_WEIGHTS
 
 
 async def test_without_a_gateway_the_versions_since_the_groups_start_count() -> None:

@@ -1,11 +1,17 @@
 """Gateway pods for tests: their ledgers alone."""
 
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 from aiohttp import web
 
 from gymtrain_api.ledger import LEDGER_PATH, LedgerAnswer, LedgerEntry, LedgerQuestion
+from gymtrain_api.wiring import GATEWAY_PORT
+
+_PID = os.getpid()
+GATEWAYS = f"127.{1 + (_PID >> 16) % 126}.{_PID >> 8 & 255}.{_PID & 255}"
+"""An address that other processes of the same tests don't use: the trainer asks all gateways at one port."""
 
 
 class Gateway:
@@ -30,22 +36,31 @@ class Gateway:
 @asynccontextmanager
 async def serving(*gateways: Gateway) -> AsyncIterator[list[str]]:
     """The pods as DNS knows them; tests may change the list."""
-    runners = []
-    pods = []
-    for gateway in gateways:
-        app = web.Application()
-        app.add_routes([web.post(LEDGER_PATH, gateway.answer)])
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        gateway.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        runners.append(runner)
-        pods.append(gateway.url)
-    try:
+    async with AsyncExitStack() as stack:
+        pods = []
+        for gateway in gateways:
+            await stack.enter_async_context(_listening(gateway, "127.0.0.1", 0))
+            pods.append(gateway.url)
         yield pods
+
+
+def at_its_place(gateway: Gateway) -> AbstractAsyncContextManager[None]:
+    """Serves it where a trainer looks for gateways whose host is GATEWAYS."""
+    return _listening(gateway, GATEWAYS, GATEWAY_PORT)
+
+
+@asynccontextmanager
+async def _listening(gateway: Gateway, host: str, port: int) -> AsyncIterator[None]:
+    app = web.Application()
+    app.add_routes([web.post(LEDGER_PATH, gateway.answer)])
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, host, port).start()
+    gateway.url = f"http://{host}:{runner.addresses[0][1]}"
+    try:
+        yield
     finally:
-        for runner in runners:
-            await runner.cleanup()
+        await runner.cleanup()
 
 
 def entry(*versions: str, history: str = "first", finish: str | None = "stop", **more: object) -> LedgerEntry:
