@@ -21,6 +21,14 @@ def tiny_run(name: str, **trainer_config: Any) -> dict[str, Any]:
     return run
 
 
+def unhurried_run(name: str, **trainer_config: Any) -> dict[str, Any]:
+    """One that trains while a test looks at it: its rollouts come one after the other, so that a step takes a while and
+    not the CPUs."""
+    run = tiny_run(name, **trainer_config)
+    run["spec"]["rollout"]["maxConcurrent"] = 1
+    return run
+
+
 def swe_run(name: str) -> dict[str, Any]:
     """examples/swe/swe.yaml under another name."""
     return example("swe/swe.yaml", name)

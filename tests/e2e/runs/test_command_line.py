@@ -12,12 +12,12 @@ import yaml
 from gymtrain_client import Client
 from tests.support.command_line import Gymtrain
 from tests.support.kubectl import Kubectl, eventually
-from tests.support.runs import tiny_run
+from tests.support.runs import tiny_run, unhurried_run
 from tests.support.shown import Shell, of_page, shell_of
 
 MINUTES = 60
 QUICKSTART, TUTORIAL, RUNBOOKS = (f"docs/{name}.md" for name in ("quickstart", "tutorial", "runbooks"))
-STEPS = 320  # some ten a second: it has to train while six commands look at it
+STEPS = 120  # it has to train while six commands look at it
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_a_run_is_followed_and_what_it_made_comes_home(
     tmp_path: Path,
 ) -> None:
     client = Client(namespace=kubectl.namespace, kubeconfig=kubeconfig)
-    wanted = tiny_run("small", max_steps=STEPS, save_steps=10)
+    wanted = unhurried_run("small", max_steps=STEPS, save_steps=10)
     wanted["spec"]["trainer"]["records"] = {"rollouts": "All", "samples": "Sampled"}
     del wanted["spec"]["trainer"]["checkpoint"]["retain"]  # the volume is kept
     run = client.submit(wanted)

@@ -47,7 +47,8 @@ def _agents_of_samples(kubectl: Kubectl, run: str) -> set[str]:
 def test_the_multi_environment_example_trains_on_both_environments(operator: Kubectl, kubectl: Kubectl) -> None:
     run = example("multi-environment.yaml", "multi-environment")
     run["spec"]["model"] = tiny_run("x")["spec"]["model"]  # the example's own takes minutes to load and to train
-    run["spec"]["trainer"]["config"]["max_steps"] = 100  # so that it trains while its pods are looked at
+    run["spec"]["trainer"]["config"]["max_steps"] = 40  # so that it trains while its pods are looked at
+    run["spec"]["rollout"]["maxConcurrent"] = 2
     kubectl.apply(run)
     both = {"reasoning_gym_simple_agent", "mcqa_simple_agent"}
     eventually(lambda: _agents_of_samples(kubectl, "multi-environment") == both, "samples of both agents", 8 * MINUTES)

@@ -4,10 +4,10 @@ import pytest
 
 from tests.support.faults import step, trainer_events
 from tests.support.kubectl import Kubectl, eventually
-from tests.support.runs import tiny_run
+from tests.support.runs import tiny_run, unhurried_run
 
 MINUTES = 60
-LONG = 300  # steps, some ten a second: an operator that another test kills has a successor within the minute
+LONG = 100  # steps: an operator that another test kills has a successor within the minute
 
 pytestmark = pytest.mark.timeout(30 * MINUTES)  # some three a test; a slow machine that does other work took 15
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(30 * MINUTES)  # some three a test; a slow mach
 def test_a_killed_gym_server_and_a_killed_vllm_pod_cost_time_but_no_wrong_sample(
     operator: Kubectl, kubectl: Kubectl
 ) -> None:
-    run = tiny_run("faults", max_steps=LONG)
+    run = unhurried_run("faults", max_steps=LONG)
     kubectl.apply(run)
     eventually(lambda: step(kubectl, "faults") >= 2, "two steps are done", 8 * MINUTES)
 
@@ -45,8 +45,8 @@ def test_a_killed_gym_server_and_a_killed_vllm_pod_cost_time_but_no_wrong_sample
 def test_a_run_can_be_suspended_and_resumed_and_goes_on_from_its_checkpoint(
     operator: Kubectl, kubectl: Kubectl
 ) -> None:
-    kubectl.apply(tiny_run("pausing", max_steps=LONG, save_steps=2))
-    eventually(lambda: step(kubectl, "pausing") >= 4, "four steps are done", 8 * MINUTES)
+    kubectl.apply(unhurried_run("pausing", max_steps=LONG, save_steps=10))
+    eventually(lambda: step(kubectl, "pausing") >= 12, "twelve steps are done", 8 * MINUTES)
     kubectl.run("patch", "gtr", "pausing", "--type=merge", "-p", '{"spec":{"suspend":true}}')
     kubectl.wait_condition("pausing", "Suspended", 2 * MINUTES)
     eventually(lambda: not kubectl.pods("pausing"), "a suspended run holds no pod", 90)
@@ -54,7 +54,7 @@ def test_a_run_can_be_suspended_and_resumed_and_goes_on_from_its_checkpoint(
     kubectl.run("patch", "gtr", "pausing", "--type=merge", "-p", '{"spec":{"suspend":false}}')
     kubectl.wait_condition("pausing", "Complete", 8 * MINUTES)
     first = trainer_events(kubectl, "pausing", "step")[0]["step"]
-    assert first > 2, "the first step after resuming follows a checkpoint, not the start"
+    assert first > 10, "the first step after resuming follows a checkpoint, not the start"
 
 
 def test_the_checkpoints_of_a_deleted_run_stay_and_the_next_of_its_name_goes_on_from_them(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.kubectl import Kubectl, eventually, names
-from tests.support.runs import tiny_run
+from tests.support.runs import unhurried_run
 
 MINUTES = 60
 OWNED = "pods,deployments,replicasets,jobs,services,configmaps,persistentvolumeclaims,networkpolicies"
@@ -33,7 +33,7 @@ def _restarts(kubectl: Kubectl, run: str) -> list[tuple[str, int]]:
 @pytest.fixture
 def completed(operator: Kubectl, kubectl: Kubectl) -> dict[str, Any]:
     """A run that completed although the operator was killed while it was in each of its stages."""
-    kubectl.apply(tiny_run("main", max_steps=300))  # for longer than a killed operator takes to look again
+    kubectl.apply(unhurried_run("main", max_steps=100))  # for longer than a killed operator takes to look again
     eventually(lambda: kubectl.pods("main", role="preflight"), "the preflight pod exists", 60)
     _kill_operator(operator)
     eventually(lambda: kubectl.pods("main", role="inference"), "the vLLM pod exists", 3 * MINUTES)
