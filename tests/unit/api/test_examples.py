@@ -15,7 +15,6 @@ from tests.support.pages import yaml_blocks
 
 README = Path(__file__).parents[3] / "README.md"
 DOCS = README.parent / "docs"
-PAGES = [path for path in sorted(DOCS.glob("*.md")) if "```yaml" in path.read_text()]
 EXAMPLES = sorted((README.parent / "examples").glob("*.yaml"))
 
 
@@ -73,12 +72,19 @@ def _spec(document: dict[str, Any]) -> dict[str, Any]:
     return merge(_readmes_run()["spec"], part)
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
-def test_what_a_page_shows_of_runs_fits_the_types(path: Path) -> None:
+def _runs(path: Path) -> list[dict[str, Any]]:
+    """The runs of a page, and the parts of runs."""
     shown = [document for document in _blocks(path) if document.get("kind", labels.KIND) == labels.KIND]
-    for document in shown:
-        if "defaults" not in document:  # the chart's value
-            GymTrainingRunSpec.model_validate(_spec(document))
+    return [document for document in shown if "defaults" not in document]  # which are the chart's value
+
+
+SHOWN = {path.stem: shown for path in sorted(DOCS.glob("*.md")) if (shown := _runs(path))}
+
+
+@pytest.mark.parametrize("page", SHOWN)
+def test_what_a_page_shows_of_runs_fits_the_types(page: str) -> None:
+    for document in SHOWN[page]:
+        GymTrainingRunSpec.model_validate(_spec(document))
 
 
 def test_what_the_page_of_defaults_shows_fits_the_types() -> None:
