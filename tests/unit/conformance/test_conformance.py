@@ -17,7 +17,7 @@ from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.trainer_contract import LINES, OPTIONAL
 from gymtrain_conformance.checks import Outcome, Verdict, conforms, outcomes
 from gymtrain_conformance.main import main, read_spec, table
-from gymtrain_conformance.record import Lost, Record, Rollout, Started, Update
+from gymtrain_conformance.record import Ended, Look, Lost, Record, Rollout, Started, Update
 from gymtrain_conformance.trainer import expanded
 from gymtrain_conformance.trial import Trial, TrialError, run_trial
 
@@ -182,6 +182,32 @@ def test_a_pod_that_had_no_weights_to_lose_says_nothing_of_repairs(trials: Trial
         record.add(event)
     found = outcomes(replace(trials.of(None), record=record))
     assert _outcome(found, "repairs-pods").verdict == Verdict.NOT_TRIED
+
+
+@pytest.mark.parametrize(
+    ("own", "why"), [(False, []), (True, ["attempt 2: vLLM was paused, or an update open, for 20 s"])]
+)
+def test_a_pause_that_a_stopped_attempt_left_is_not_the_next_ones_until_its_first_sync(
+    own: bool, why: list[str]
+) -> None:
+    """A large model, or a slow machine, loads for longer than an update may be open."""
+    record = Record()
+    record.add(Started(1, at=0))
+    record.add(_look(paused=True, at=5))
+    record.add(Ended(1, at=6))
+    record.add(Started(2, at=6))
+    record.add(_look(paused=not own, at=7))
+    record.add(_look(paused=True, at=20))
+    record.add(_look(paused=True, at=40))
+    record.add(Update("conformance:2:1", "conformance:2:1", at=40))
+    record.add(_look(paused=False, at=41))
+    trial = Trial(_spec(), record, Ended(1), {}, {}, "")
+    found = next(one for one in outcomes(trial) if one.line == "lets-vllm-go-on")
+    assert [found.why] * (found.verdict == Verdict.BROKEN) == why
+
+
+def _look(*, paused: bool, at: float) -> Look:
+    return Look(None, None, {}, paused, False, "", at=at)
 
 
 def test_a_trainer_that_sends_no_weights_is_not_asked_for_any() -> None:
