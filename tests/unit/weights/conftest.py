@@ -61,6 +61,7 @@ class Cluster:
 async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
     """No pods yet."""
     monkeypatch.setattr("gymtrain_trainer.weights.pods.fleet._AGAIN_SECONDS", 0.02)
+    monkeypatch.setattr("gymtrain_trainer.weights.pods.client._ASK_SECONDS", 60.0)  # pods are of this busy process
     addresses: list[str] = []
     name_addresses(monkeypatch, NAME, addresses)
     trainer_port = free_port()
@@ -69,7 +70,7 @@ async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
         attempt=1,
         pods_host=NAME,
         weights_url=f"http://127.0.0.1:{trainer_port}/weights",
-        timeout_seconds=30.0,
+        timeout_seconds=60.0,
         pods_port=free_port(),
         repair_seconds=0.05,
     )
