@@ -95,15 +95,26 @@ def not_suspended(before: GymTrainingRunStatus) -> StatedCondition:
 
 
 def stop_all(seen: Observation) -> Changes:
-    """Suspends a run: everything that has pods goes. Volumes, Services and ConfigMaps stay.
+    """Suspends a run: everything that has pods goes. Volumes, Services and ConfigMaps stay."""
+    return _trainer_first(seen, seen.children.of("Job") + seen.children.pods(labels.Role.PREFLIGHT))
 
-    The trainer goes first. It ends its rollouts once it is told to stop; a rollout that loses its server before counts
-    as lost, and its row as done.
+
+def _trainer_first(seen: Observation, first: list[Object]) -> Changes:
+    """Deletes `first`, the trainer's Jobs among them; servers and sandboxes once its pods know.
+
+    A trainer ends its rollouts when it is told to stop; a rollout that loses its server before counts as lost, and its
+    row as done.
     """
-    changes = _deletions(seen.children.of("Job") + seen.children.pods(labels.Role.PREFLIGHT))
-    if not all(_knows_its_end(pod, seen.now) for pod in seen.children.pods(labels.Role.TRAINER)):
+    changes = _deletions(first)
+    over = {_attempt(job) for job in seen.children.of("Job") if is_finished(job)}
+    trainers = [pod for pod in seen.children.pods(labels.Role.TRAINER) if _attempt(pod) not in over]
+    if not all(_knows_its_end(pod, seen.now) for pod in trainers):
         return replace(changes, requeue_after=_TRAINER_POLL_SECONDS)
     return changes.and_then(_deletions(_servers(seen))).and_then(delete_sandboxes(seen))
+
+
+def _attempt(item: Object) -> str:
+    return str(item["metadata"].get("labels", {}).get(labels.ATTEMPT, ""))
 
 
 def _knows_its_end(pod: Object, now: float) -> bool:
@@ -130,10 +141,10 @@ def delete_sandboxes(seen: Observation) -> Changes:
 
 
 def tear_down(seen: Observation) -> Changes:
-    """Ends a run: servers go, and a trainer that still runs. What ended stays, for its log."""
+    """Ends a run: servers go, and before them a trainer that still runs. What ended stays, for its log."""
     jobs = [job for job in seen.children.of("Job") if not is_finished(job)]
     preflight = [p for p in seen.children.pods(labels.Role.PREFLIGHT) if not is_over(p)]
-    return _deletions(_servers(seen) + jobs + preflight).and_then(delete_sandboxes(seen))
+    return _trainer_first(seen, jobs + preflight)
 
 
 def seconds_to_live(seen: Observation, before: GymTrainingRunStatus) -> float | None:

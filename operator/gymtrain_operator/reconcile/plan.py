@@ -246,12 +246,14 @@ def _plan(seen: Observation, before: GymTrainingRunStatus, facts: Facts, changes
 
 def _ended(seen: Observation, before: GymTrainingRunStatus, facts: Facts, failure: Failure | None) -> Plan:
     status = build(before, replace(facts, end=failure or True), seen.run.generation, seen.now)
+    changes = lifecycle.tear_down(seen)
+    again = 1.0 if seen.run.spec and _looks_again(seen.run.spec, facts.defaults) else None
     return Plan(
         status,
-        delete=lifecycle.tear_down(seen).delete,
+        delete=changes.delete,
         updates=admission.finished(seen, failed=failure.message if failure else "").updates,
         events=events_between(seen.run.status, status),
-        requeue_after=1.0 if seen.run.spec and _looks_again(seen.run.spec, facts.defaults) else None,
+        requeue_after=sooner(changes.requeue_after, again),
     )
 
 

@@ -51,6 +51,30 @@ def test_suspension_takes_the_servers_of_a_trainer_that_has_ended_at_once() -> N
     assert world.existing("Deployment") == []
 
 
+def test_a_run_over_its_deadline_leaves_the_servers_until_the_trainer_is_told() -> None:
+    world = World(activeDeadlineSeconds=600).to_training(step=4)
+    trainer = world.add_trainer_pod()
+    servers = world.existing("Deployment")
+    done = world.reconcile(700)
+    assert world.condition(ConditionType.FAILED).reason == Reason.DEADLINE_EXCEEDED
+    assert "Job/run-trainer-1" in deleted(done)
+    assert done.requeue_after == 1
+    world.told_to_stop(trainer)
+    assert world.reconcile(9).requeue_after == 1
+    assert world.existing("Deployment") == servers
+    assert world.reconcile(1).requeue_after is None
+    assert world.existing("Deployment") == []
+
+
+def test_an_ended_run_waits_for_no_pod_of_a_job_that_has_ended() -> None:
+    """Its node may be gone, and the pod's phase stay as it was."""
+    world = World().to_training(step=9)
+    world.add_trainer_pod()
+    world.trainer_ends(0)
+    world.settle(5)
+    assert world.existing("Deployment") == []
+
+
 def test_a_resumed_run_goes_on_with_the_same_attempt_and_without_preflight() -> None:
     world = World().to_training(step=4)
     world.change(suspend=True)
