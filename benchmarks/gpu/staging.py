@@ -18,7 +18,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,17 +26,10 @@ from unittest.mock import patch
 
 import torch
 
-from benchmarks.shapes import LLAMA_06B, QWEN3_4B, QWEN3_14B, SMOLLM2_135M
 from dev.gpu import small_model
 from gymtrain_trainer.weights.store import safetensors_files, staging
 from gymtrain_trainer.weights.store.weight_store import WeightStore
 
-_SHAPES = {
-    "0.1": ("llama", SMOLLM2_135M),
-    "0.6": ("llama", LLAMA_06B),
-    "4": ("qwen3", QWEN3_4B),
-    "14": ("qwen3", QWEN3_14B),
-}
 _MIB = 1 << 20
 _FIRST = 2  # versions that make the files: later ones write into those that are there
 _LABEL = "demo:1:1"
@@ -70,12 +63,6 @@ class _NoHash:
     def hexdigest(self) -> str:
         """Of nothing."""
         return "0" * 64
-
-
-@contextmanager
-def _unhashed() -> Iterator[None]:
-    with patch.object(safetensors_files, "blake3", _NoHash):
-        yield
 
 
 def versions(model: Any, number: int, write: Callable[[int, Iterator[staging.NamedTensor]], None]) -> list[float]:
@@ -115,13 +102,15 @@ def to_files(store: WeightStore, setting: Setting) -> Callable[[int, Iterator[st
 def main() -> int:
     """Measures each case."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", choices=_SHAPES, default="4", help="of the model, in billions of parameters")
+    parser.add_argument(
+        "--size", choices=small_model.SHAPES, default="4", help="of the model, in billions of parameters"
+    )
     parser.add_argument("--versions", type=int, default=4)
-    parser.add_argument("--folder", default="/dev/shm", help="where to stage (%(default)s)")  # noqa: S108
+    parser.add_argument("--folder", default="/dev/shm", help="where to stage (%(default)s)")  # noqa: S108 - memory
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(dir=options.folder))
     try:
-        kind, shape = _SHAPES[options.size]
+        kind, shape = small_model.SHAPES[options.size]
         model = small_model.make_model(folder / "model", shape, kind, weights=False)
         size = sum(parameter.nbytes for parameter in model.parameters())
         for setting in (AS_IS, *OTHERS):
@@ -137,11 +126,9 @@ def _measured(case: str, setting: Setting, model: Any, number: int, folder: Path
         seconds = versions(model, number, to_host(setting))
     else:
         store = WeightStore(folder / "staged")
+        unhashed = patch.object(safetensors_files, "blake3", _NoHash) if case == "files" else nullcontext()
         try:
-            if case == "files":
-                with _unhashed():
-                    seconds = versions(model, number, to_files(store, setting))
-            else:
+            with unhashed:
                 seconds = versions(model, number, to_files(store, setting))
         finally:
             store.clear()

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
+from itertools import dropwhile, pairwise
 
 from gymtrain_api.sampling import temperature_of
 from gymtrain_api.trainer_contract import LINES, OPTIONAL
@@ -132,21 +132,20 @@ def _lets_vllm_go_on(trial: Trial) -> Finding:
         return
     for number, events in trial.record.attempts():
         since: float | None = None
-        own = (
-            number == 1
-        )  # what a stopped attempt left open, the next one ends with its first sync, once it has a model
-        for event in events:
-            own = own or isinstance(event, Update) or (isinstance(event, Look) and not _stuck(event))
-            if not (own and isinstance(event, Look)):
-                continue
-            since = (since if since is not None else event.at) if _stuck(event) else None
-            if since is not None and event.at - since > _PAUSED_SECONDS:
-                yield f"attempt {number}: vLLM was paused, or an update open, for {event.at - since:.0f} s"
+        # What a stopped attempt left open, the next one ends with its first sync.
+        for look in _of(list(dropwhile(_is_left_over, events)), Look):
+            since = (since if since is not None else look.at) if _stuck(look) else None
+            if since is not None and look.at - since > _PAUSED_SECONDS:
+                yield f"attempt {number}: vLLM was paused, or an update open, for {look.at - since:.0f} s"
                 break
         ended = _of(events, Ended)
         last = _of(events, Look)[-1:]
         if ended and not ended[0].killed and ended[0].code == 0 and last and _stuck(last[0]):
             yield f"attempt {number}: vLLM was left paused, or with an open update, at the end"
+
+
+def _is_left_over(event: Event) -> bool:
+    return not isinstance(event, Update) and not (isinstance(event, Look) and not _stuck(event))
 
 
 def _stuck(look: Look) -> bool:

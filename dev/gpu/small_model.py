@@ -7,8 +7,16 @@ from typing import Any
 
 import torch
 
-from benchmarks.shapes import SMOLLM2_135M
+from benchmarks.shapes import LLAMA_06B, QWEN3_4B, QWEN3_14B, QWEN3_30B_A3B, SMOLLM2_135M
 
+SHAPES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "0.1": ("llama", SMOLLM2_135M),
+    "0.6": ("llama", LLAMA_06B),
+    "4": ("qwen3", QWEN3_4B),
+    "14": ("qwen3", QWEN3_14B),
+    "30": ("qwen3_moe", QWEN3_30B_A3B),
+}
+"""Kind and configuration by billions of parameters."""
 ATTENTION = ("q_proj", "v_proj")
 ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 

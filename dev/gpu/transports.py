@@ -51,7 +51,6 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 
 import torch
 
-from benchmarks.shapes import LLAMA_06B, QWEN3_4B, QWEN3_14B, QWEN3_30B_A3B, SMOLLM2_135M
 from dev.gpu import small_model, subjects
 from dev.gpu.older_versions import allow_older_python
 from dev.gpu.vllm_server import NO_MULTICAST, end_on_sigterm, free_port, serving
@@ -62,13 +61,6 @@ _SEVERAL = ("--tensor-parallel-size=2", "--middleware=gymtrain_vllm.server_exit.
 _PODS_HOST = "pods"
 _FIRST_ERRORS = 20  # lines of a server's log
 _END_SECONDS = 30.0  # for the servers to be ended
-_SHAPES = {  # billions of parameters
-    "0.1": ("llama", SMOLLM2_135M),
-    "0.6": ("llama", LLAMA_06B),
-    "4": ("qwen3", QWEN3_4B),
-    "14": ("qwen3", QWEN3_14B),
-    "30": ("qwen3_moe", QWEN3_30B_A3B),  # on an H100, --memory 0.9 leaves too little for four NCCL groups
-}
 
 
 @dataclass
@@ -174,9 +166,12 @@ def main() -> int:
     }
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", choices=cases, default=["nccl", "httpfull", "lora"])
-    parser.add_argument("--size", choices=_SHAPES, default="0.1", help="of the model, in billions of parameters")
+    parser.add_argument(
+        "--size", choices=small_model.SHAPES, default="0.1", help="of the model, in billions of parameters"
+    )
     parser.add_argument("--syncs", type=int, default=20)
     parser.add_argument("--one-gpu", action="store_true", help="this process uses vLLM's GPU: httpfull, lora, pods")
+    # Of an H100, 0.9 leaves too little for four NCCL groups at 30 B.
     parser.add_argument("--memory", type=float, default=0.4, help="share of the GPU's memory for vLLM")
     parser.add_argument("--all-linear", action="store_true", help="lora: all linear layers, not only q_proj and v_proj")
     parser.add_argument("--message-mib", type=int, nargs="+", help="nccl: sizes of messages to compare")
@@ -198,7 +193,7 @@ def main() -> int:
         stop.daemon = True
         stop.start()
         began = time.monotonic()
-        kind, shape = _SHAPES[options.size]
+        kind, shape = small_model.SHAPES[options.size]
         bench.model = small_model.make_model(bench.folder, shape, kind, weights=False)
         print(f"model made in {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
         for bench.case in options.only:

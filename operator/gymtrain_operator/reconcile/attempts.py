@@ -11,7 +11,7 @@ from gymtrain_api.wiring import TrainerProgress
 from gymtrain_operator.kinds import Object
 from gymtrain_operator.manifests.trainer import CONTAINER
 from gymtrain_operator.reconcile.capacity import has_trained, lost_servers
-from gymtrain_operator.reconcile.observation import Observation, labels_of, name_of
+from gymtrain_operator.reconcile.observation import Observation, attempt_of, labels_of, name_of
 from gymtrain_operator.reconcile.pod_diagnosis import terminated, was_disrupted
 from gymtrain_operator.reconcile.progress import parse_report
 
@@ -28,7 +28,7 @@ def current_attempt(seen: Observation, before: GymTrainingRunStatus) -> int:
     Where neither tells, the one on record: the status couldn't be written. Where all of a status was lost, and so the
     attempt ended (`record.status_from_record`), the next.
     """
-    made = [int(labels_of(job).get(labels.ATTEMPT, "0")) for job in seen.children.of("Job")]
+    made = [attempt_of(job) for job in seen.children.of("Job")]
     recorded = seen.run.record.attempt if seen.run.record is not None else None
     if not made and before.attempt is None and recorded is not None:
         return recorded + 1 if recorded in before.disrupted_attempts else recorded

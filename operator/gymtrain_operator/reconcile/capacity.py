@@ -11,7 +11,7 @@ from gymtrain_api.pods import condition, phase, unschedulable
 from gymtrain_api.status import GymTrainingRunStatus
 from gymtrain_api.times import to_seconds
 from gymtrain_operator.kinds import Object
-from gymtrain_operator.reconcile.observation import Observation, age_of, is_finished, labels_of, name_of
+from gymtrain_operator.reconcile.observation import Observation, age_of, attempt_of, is_finished, name_of
 from gymtrain_operator.reconcile.pod_diagnosis import node_of
 
 RESTART_SECONDS = 300.0
@@ -52,7 +52,7 @@ def ended_for_want_of_room(seen: Observation, before: GymTrainingRunStatus, job:
     """Whether the last that is known of an attempt before its Job failed is that it waited for room."""
     old = before.condition(ConditionType.PROGRESSING)
     waited = old is not None and old.reason == Reason.WAITING_FOR_CAPACITY
-    return waited and before.attempt == int(labels_of(job).get(labels.ATTEMPT, "0"))
+    return waited and before.attempt == attempt_of(job)
 
 
 def lost_servers(seen: Observation, job: Object) -> bool:

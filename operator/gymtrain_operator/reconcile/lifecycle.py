@@ -14,7 +14,7 @@ from gymtrain_operator.kinds import Object
 from gymtrain_operator.manifests.context import RunContext
 from gymtrain_operator.reconcile.changes import Changes, Deletion, Failure
 from gymtrain_operator.reconcile.conditions import StatedCondition, false_condition
-from gymtrain_operator.reconcile.observation import Observation, is_deleting, is_finished
+from gymtrain_operator.reconcile.observation import Observation, attempt_of, is_deleting, is_finished
 from gymtrain_operator.reconcile.pod_diagnosis import is_over
 
 _SANDBOX_POLL_SECONDS = 2.0
@@ -106,15 +106,11 @@ def _trainer_first(seen: Observation, first: list[Object]) -> Changes:
     row as done.
     """
     changes = _deletions(first)
-    over = {_attempt(job) for job in seen.children.of("Job") if is_finished(job)}
-    trainers = [pod for pod in seen.children.pods(labels.Role.TRAINER) if _attempt(pod) not in over]
+    over = {attempt_of(job) for job in seen.children.of("Job") if is_finished(job)}
+    trainers = [pod for pod in seen.children.pods(labels.Role.TRAINER) if attempt_of(pod) not in over]
     if not all(_knows_its_end(pod, seen.now) for pod in trainers):
         return replace(changes, requeue_after=_TRAINER_POLL_SECONDS)
     return changes.and_then(_deletions(_servers(seen))).and_then(delete_sandboxes(seen))
-
-
-def _attempt(item: Object) -> str:
-    return str(item["metadata"].get("labels", {}).get(labels.ATTEMPT, ""))
 
 
 def _knows_its_end(pod: Object, now: float) -> bool:

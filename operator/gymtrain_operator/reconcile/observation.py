@@ -208,6 +208,11 @@ def labels_of(manifest: Object) -> dict[str, str]:
     return dict(manifest["metadata"].get("labels") or {})
 
 
+def attempt_of(manifest: Object) -> int:
+    """Returns the attempt of a Job or pod of the trainer; 0 without the label."""
+    return int(labels_of(manifest).get(labels.ATTEMPT, "0"))
+
+
 def is_deleting(manifest: Object) -> bool:
     """Whether the object is being deleted."""
     return bool(manifest["metadata"].get("deletionTimestamp"))

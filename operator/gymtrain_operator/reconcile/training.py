@@ -35,9 +35,9 @@ from gymtrain_operator.reconcile.conditions import StatedCondition, false_condit
 from gymtrain_operator.reconcile.observation import (
     Observation,
     age_of,
+    attempt_of,
     has_condition,
     is_deleting,
-    labels_of,
     name_of,
 )
 from gymtrain_operator.reconcile.pod_diagnosis import first_overdue, first_problem, is_over, terminated
@@ -115,7 +115,7 @@ def _woken(seen: Observation, done: TrainingStep, job: Object) -> TrainingStep:
 def _start(seen: Observation, run: RunContext, servers: ServersStep, attempt: int, message: str) -> TrainingStep:
     if left := [pod for pod in seen.children.strays if not is_over(pod)]:
         return _waiting_for_strays(seen, servers, attempt, left)
-    outdated = [j for j in seen.children.of("Job") if int(labels_of(j).get(labels.ATTEMPT, "0")) < attempt - KEPT_JOBS]
+    outdated = [j for j in seen.children.of("Job") if attempt_of(j) < attempt - KEPT_JOBS]
     changes = Changes(
         apply=(trainer_job(run, attempt),),
         delete=tuple(Deletion.of(job) for job in outdated if not is_deleting(job)),

@@ -21,7 +21,15 @@ from gymtrain_operator.manifests.context import KeptNames, RunContext
 from gymtrain_operator.manifests.network import around_scraped
 from gymtrain_operator.manifests.preflight import preflight_hash
 from gymtrain_operator.reconcile.changes import Changes, Deletion
-from gymtrain_operator.reconcile.observation import Children, Observation, Verdict, is_deleting, labels_of, name_of
+from gymtrain_operator.reconcile.observation import (
+    Children,
+    Observation,
+    Verdict,
+    attempt_of,
+    is_deleting,
+    labels_of,
+    name_of,
+)
 
 
 def recorded_images(
@@ -55,7 +63,7 @@ def _in_use(seen: Observation, run: RunContext, verdict: Verdict) -> Images:
         "broker": (names.broker(run.name), broker.CONTAINER),
     }
     live = {part: seen.children.get("Deployment", name) for part, (name, _) in deployments.items()}
-    jobs = sorted(seen.children.of("Job"), key=lambda job: int(labels_of(job).get(labels.ATTEMPT, "0")))
+    jobs = sorted(seen.children.of("Job"), key=attempt_of)
     return Images(
         gym=next(_gym_images(seen, run, verdict), None),
         # No run of such a release has a command of its own.

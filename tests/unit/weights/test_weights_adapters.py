@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gymtrain_trainer.weights import LoRAFilesystem, SyncEvent, WeightSync, WeightSyncError
+from tests.unit.weights.weights_waits import until
 
 
 @pytest.fixture
@@ -39,12 +40,6 @@ async def send(transport: WeightSync, folder: Path) -> None:
     assert isinstance(adapters, LoRAFilesystem)
     adapters.use_saved(folder)
     await asyncio.to_thread(transport.send_weights, iter(()))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 - the watcher has no event to wait for
-            await asyncio.sleep(0.01)
 
 
 async def test_every_pod_loads_the_adapter_under_the_versions_label(cluster: Any, transport: Any, save: Any) -> None:

@@ -19,6 +19,7 @@ from gymtrain_trainer.weights import (  # noqa: E402
     WeightSync,
     WeightSyncError,
 )
+from tests.unit.weights.weights_waits import on_main_thread, until  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -31,16 +32,6 @@ def over(
 
 def weights() -> Any:
     return iter([("a.weight", torch.ones(2, 2))])
-
-
-async def on_main_thread[T](work: Callable[[], T]) -> T:
-    return await asyncio.wait_for(asyncio.to_thread(work), 90)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 - the watcher has no event to wait for
-            await asyncio.sleep(0.01)
 
 
 async def test_a_sync_brings_all_pods_to_the_next_version(cluster: Any) -> None:

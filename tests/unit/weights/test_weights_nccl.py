@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gymtrain_trainer.weights import NCCL, NoServersError, WeightSync, WeightSyncError  # noqa: E402
+from tests.unit.weights.weights_waits import on_main_thread, until  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -75,16 +76,6 @@ async def start(cluster: Any, *numbers: int, workers: int = 1, release: str = "0
     for pod in pods:
         pod.backend, pod.workers, pod.release = "nccl", workers, release
     return pods
-
-
-async def on_main_thread[T](work: Callable[[], T]) -> T:
-    return await asyncio.wait_for(asyncio.to_thread(work), 90)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 - the watcher has no event to wait for
-            await asyncio.sleep(0.01)
 
 
 def sync(transport: WeightSync, model: Model) -> None:

@@ -17,6 +17,7 @@ from gymtrain_api.manifest import WeightPart  # noqa: E402
 from gymtrain_trainer.weights import HTTPFull, WeightStore, WeightSync, WeightSyncError  # noqa: E402
 from gymtrain_trainer.weights.store.staging import stage  # noqa: E402
 from gymtrain_vllm.download import Download  # noqa: E402
+from tests.unit.weights.weights_waits import on_main_thread, until  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -67,7 +68,7 @@ class Run:
         """Bytes that the pods fetched after tensors with one of the words in their names had changed."""
         self.model.change(*words)
         self.fetched = 0
-        await asyncio.wait_for(asyncio.to_thread(self.transfer.send_weights, self.model.stream()), 90)
+        await on_main_thread(lambda: self.transfer.send_weights(self.model.stream()))
         return self.fetched
 
     async def end(self) -> None:
@@ -171,9 +172,7 @@ async def test_a_pod_that_is_new_or_was_restarted_fetches_everything(run: Run) -
     run.fetched = 0
     added = await run.cluster.start_pod("127.0.0.2")
     loaded = loading(added)
-    async with asyncio.timeout(60):
-        while added.version != "demo:1:5":  # noqa: ASYNC110 - the watcher has no event to wait for
-            await asyncio.sleep(0.01)
+    await until(lambda: added.version == "demo:1:5")
     assert run.fetched >= len(NAMES) * SIZE
     assert_loaded(loaded, run.model)
 
