@@ -1,38 +1,68 @@
-"""Where HTTPFull's staging spends its time: a model's weights from a GPU to files in memory, with no pod that fetches.
+"""Where HTTPFull's time goes before a pod loads: a model's weights from a GPU, or from this machine's memory, to files
+in memory, and from there by HTTP to a process that fetches as vLLM's plugin does. Needs no vLLM.
 
-    PYTHONPATH=api:tracing:trainer:. python3 -m benchmarks.gpu.staging [--size 4] [--versions 4]
+    PYTHONPATH=api:tracing:trainer:inference:. python3 -m benchmarks.gpu.staging [--size 4] [--versions 4]
 
 Cases, each with several numbers of writing threads and sizes of files and parts:
 
-  host    the weights come to the machine's memory, and go nowhere
-  files   ... and are written to files, not hashed
-  hashed  ... and hashed: what the product does
+  host     the weights come to the machine's memory, and go nowhere
+  files    ... and are written to files, not hashed
+  hashed   ... and hashed: what the trainer does
+  fetched  ... while the other process fetches them: what decides in a sync
 
 All weights change between versions. Prints a line of JSON a case: seconds of each version after the two that make the
-files, and GB/s of the fastest.
+files, and GB/s of the fastest; of `fetched` also the CPU seconds of the fetching process for the last version.
 """
 
 import argparse
 import json
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch
+from aiohttp import web
 
 from dev.gpu import small_model
+from dev.gpu.older_versions import allow_older_python
+from dev.gpu.vllm_server import free_port
+from gymtrain_api.manifest import MANIFEST_FILE, PullUpdate
+from gymtrain_trainer.serve import HttpServer, sending_threads
+from gymtrain_trainer.weights import WeightStore, weight_routes
 from gymtrain_trainer.weights.store import safetensors_files, staging
-from gymtrain_trainer.weights.store.weight_store import WeightStore
 
 _MIB = 1 << 20
 _FIRST = 2  # versions that make the files: later ones write into those that are there
-_LABEL = "demo:1:1"
+_SECONDS = 120.0  # of a fetch
+_FETCHES = """
+import json, sys, time
+from gymtrain_api.manifest import PullUpdate
+from gymtrain_vllm.fetch import BackgroundFetch
+
+background = BackgroundFetch()
+background.reuses = True
+try:
+    for line in sys.stdin:
+        update, cpu = PullUpdate.model_validate_json(line), time.process_time()
+        background.begin(update)
+        background.done_with(background.files(update))
+        print(time.process_time() - cpu, flush=True)
+finally:
+    background.close()
+"""
+
+
+def _label(version: int) -> str:
+    return f"demo:1:{version}"
 
 
 @dataclass(frozen=True)
@@ -43,14 +73,18 @@ class Setting:
     shard: int
     part: int
 
+    @property
+    def ahead(self) -> int:
+        """Parts that wait for each writer, of the same bytes as the product's."""
+        return max(1, staging._AHEAD * staging.PART_BYTES // (self.part * _MIB))
 
+
+CASES = ("host", "files", "hashed", "fetched")
 AS_IS = Setting(staging._MOST_WRITERS, staging.SHARD_BYTES // _MIB, staging.PART_BYTES // _MIB)
 OTHERS = (
-    Setting(4, AS_IS.shard, AS_IS.part),
-    Setting(16, AS_IS.shard, AS_IS.part),
-    Setting(AS_IS.writers, 128, AS_IS.part),
-    Setting(AS_IS.writers, AS_IS.shard, 2),
-    Setting(16, 128, AS_IS.part),
+    Setting(AS_IS.writers, 32, 8),  # until 2026-11-28
+    Setting(AS_IS.writers, 64, 64),
+    Setting(12, AS_IS.shard, AS_IS.part),
 )
 
 
@@ -89,14 +123,61 @@ def to_host(setting: Setting) -> Callable[[int, Iterator[staging.NamedTensor]], 
 
 
 def to_files(store: WeightStore, setting: Setting) -> Callable[[int, Iterator[staging.NamedTensor]], None]:
-    """As the product does."""
+    """As the trainer does."""
 
     def write(version: int, tensors: Iterator[staging.NamedTensor]) -> None:
-        with patch.object(staging, "_MOST_WRITERS", setting.writers):
-            draft = store.begin(version, _LABEL)
+        with patch.multiple(staging, _MOST_WRITERS=setting.writers, _AHEAD=setting.ahead):
+            draft = store.begin(version, _label(version))
             staging.stage(draft, tensors, "bfloat16", setting.shard * _MIB, setting.part * _MIB)
 
     return write
+
+
+class Pod:
+    """A process that fetches as vLLM's plugin does, from this one's HTTP server."""
+
+    def __init__(self, store: WeightStore) -> None:
+        self._port = free_port()
+        self.cpu_seconds = 0.0  # of the last fetch
+
+        def app() -> web.Application:
+            made = web.Application()
+            made.add_routes(weight_routes(store))
+            return made
+
+        HttpServer(app, self._port, sending_threads()).start()
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _FETCHES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def fetching(
+        self, write: Callable[[int, Iterator[staging.NamedTensor]], None]
+    ) -> Callable[[int, Iterator[staging.NamedTensor]], None]:
+        """`write`, while the pod fetches; returns when it has everything."""
+
+        def both(version: int, tensors: Iterator[staging.NamedTensor]) -> None:
+            with ThreadPoolExecutor(1) as pool:
+                fetched = pool.submit(self._fetch, version)
+                write(version, tensors)
+                self.cpu_seconds = fetched.result(_SECONDS)
+
+        return both
+
+    def _fetch(self, version: int) -> float:
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        url = f"http://127.0.0.1:{self._port}/weights/{version}/{MANIFEST_FILE}"
+        update = PullUpdate(manifest_url=url, version=_label(version), timeout_seconds=_SECONDS)
+        stdin.write(update.model_dump_json() + "\n")
+        stdin.flush()
+        return float(stdout.readline())
+
+    def close(self) -> None:
+        """Ends the process."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._process.wait(_SECONDS)
 
 
 def main() -> int:
@@ -108,13 +189,14 @@ def main() -> int:
     parser.add_argument("--versions", type=int, default=4)
     parser.add_argument("--folder", default="/dev/shm", help="where to stage (%(default)s)")  # noqa: S108 - memory
     options = parser.parse_args()
+    allow_older_python()
     folder = Path(tempfile.mkdtemp(dir=options.folder))
     try:
         kind, shape = small_model.SHAPES[options.size]
         model = small_model.make_model(folder / "model", shape, kind, weights=False)
         size = sum(parameter.nbytes for parameter in model.parameters())
         for setting in (AS_IS, *OTHERS):
-            for case in ("host", "files", "hashed"):
+            for case in CASES:
                 print(json.dumps(_measured(case, setting, model, options.versions, folder, size)), flush=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -122,18 +204,25 @@ def main() -> int:
 
 
 def _measured(case: str, setting: Setting, model: Any, number: int, folder: Path, size: int) -> dict[str, Any]:
-    if case == "host":
-        seconds = versions(model, number, to_host(setting))
-    else:
-        store = WeightStore(folder / "staged")
-        unhashed = patch.object(safetensors_files, "blake3", _NoHash) if case == "files" else nullcontext()
-        try:
-            with unhashed:
+    found: dict[str, Any] = {"case": case, "writers": setting.writers, "file_mib": setting.shard}
+    found |= {"part_mib": setting.part, "bytes": size}
+    store = WeightStore(folder / "staged")
+    try:
+        match case:
+            case "host":
+                seconds = versions(model, number, to_host(setting))
+            case "files":
+                with patch.object(safetensors_files, "blake3", _NoHash):
+                    seconds = versions(model, number, to_files(store, setting))
+            case "hashed":
                 seconds = versions(model, number, to_files(store, setting))
-        finally:
-            store.clear()
-    found = {"case": case, "writers": setting.writers, "file_mib": setting.shard, "part_mib": setting.part}
-    return found | {"bytes": size, "seconds": seconds, "gb_per_s": round(size / min(seconds) / 1e9, 2)}
+            case _:
+                with closing(Pod(store)) as pod:
+                    seconds = versions(model, number, pod.fetching(to_files(store, setting)))
+                    found["pod_cpu_seconds"] = round(pod.cpu_seconds, 2)
+    finally:
+        store.clear()
+    return found | {"seconds": seconds, "gb_per_s": round(size / min(seconds) / 1e9, 2)}
 
 
 if __name__ == "__main__":

@@ -31,9 +31,11 @@ if TYPE_CHECKING:  # torch takes seconds to import, and only the trainer's proce
     import torch
 
 SHARD_BYTES = 32 << 20  # size from which a file is closed
-PART_BYTES = 8 << 20  # the unit of writing, hashing and fetching in parallel
+# The unit of writing, hashing and fetching in parallel. Each costs milliseconds of Python, in which the process' other
+# threads wait: with a quarter of this size, the trainer took 1.7 times the CPU time (docs/recorded/gpu/sync.md).
+PART_BYTES = 32 << 20
 _MOST_WRITERS = 8
-_AHEAD = 4  # parts that wait for each writer: bounds the memory
+_AHEAD = 1  # parts that wait for each writer: bounds the memory
 
 type NamedTensor = tuple[str, torch.Tensor]
 
