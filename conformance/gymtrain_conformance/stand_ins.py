@@ -122,11 +122,14 @@ class Vllm:
         version = WeightVersion.parse(self.label)
         return version is not None and version.is_of(self._run, attempt) and not self.paused
 
-    def lose(self) -> None:
-        """It restarts."""
+    def lose(self, attempt: int) -> bool:
+        """It restarts, if it has weights of this attempt and serves them; whether it did."""
         with self._lock:
+            if not self.holds_weights_of(attempt):
+                return False
             self.label, self.paused, self._update = DEFAULT, False, None
-        self._record.add(Lost())
+            self._record.add(Lost())
+            return True
 
     def ask(self, method: str, path: str, body: dict[str, Any]) -> Answer:
         """One request."""
@@ -153,7 +156,8 @@ class Vllm:
                 count = int(body.get("max_tokens") or 1)
                 return 200, {"choices": [{"token_ids": [7] * count, "logprobs": {"token_logprobs": [-1.0] * count}}]}
             case "POST", "/pause" | "/resume":
-                self.paused = path == "/pause"
+                with self._lock:
+                    self.paused = path == "/pause"
                 return 200, {}
             case "POST", "/reset_prefix_cache" | "/init_weight_transfer_engine":
                 return 200, {}
@@ -219,8 +223,8 @@ class Vllm:
                 return 500, {"error": "finish_weight_update called without a matching start_weight_update"}
             if label := body.get("weight_version"):
                 self.label = str(label)
-        if update.asked or label:
-            self._record.add(Update(self.label, update.asked))
+            if update.asked or label:  # within the lock: the weights may be lost right after it
+                self._record.add(Update(self.label, update.asked))
         return 200, {}
 
 

@@ -131,10 +131,10 @@ class _Play:
             def loses() -> bool:
                 """A rollout is open, which is answered once the pod has weights again, and there are some to lose: a
                 request of the attempt before may be read late."""
-                return len(self.record.of(Rollout)) > started and self.vllm.holds_weights_of(2)
+                return len(self.record.of(Rollout)) > started and self.vllm.lose(2)
 
-            if self.agents.syncs and process.until(loses, self.seconds):
-                self.vllm.lose()
+            if self.agents.syncs:
+                process.until(loses, self.seconds)
             process.until(lambda: process.ended, max(0.0, deadline - time.monotonic()))
             process.wait(self.record, 0.0, self.place.termination_log)
             time.sleep(_LOOK_AGAIN_SECONDS)

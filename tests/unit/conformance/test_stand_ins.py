@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from gymtrain_conformance.stand_ins import Server
+from gymtrain_conformance.record import Lost, Record, Update
+from gymtrain_conformance.stand_ins import Server, Vllm
 
 AT_ONCE = 64
 
@@ -57,3 +58,45 @@ def test_all_rollouts_of_a_step_may_come_at_once(bound: tuple[str, int], asked: 
     for thread in threads:
         thread.join(60)
     assert asked == ["/run"] * AT_ONCE
+
+
+class _LosesNext:
+    """A pod's lock, after which the pod loses its weights once."""
+
+    def __init__(self, vllm: Vllm) -> None:
+        self._vllm = vllm
+        self._lock = threading.Lock()
+        self._left = 1
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+        if self._left:
+            self._left = 0
+            assert self._vllm.lose(2)
+
+
+def test_an_update_ends_with_its_own_label_though_the_pod_restarts_at_once() -> None:
+    record = Record()
+    vllm = Vllm(record, "conformance")
+    vllm.ask("POST", "/start_weight_update", {})
+    vllm._lock = _LosesNext(vllm)  # type: ignore[assignment]
+    vllm.ask("POST", "/finish_weight_update", {"weight_version": "conformance:2:1"})
+    update, lost = record.all()
+    assert isinstance(update, Update)
+    assert update.label == "conformance:2:1"
+    assert isinstance(lost, Lost)
+
+
+def test_a_pod_that_serves_no_weights_of_the_attempt_has_none_to_lose() -> None:
+    vllm = Vllm(Record(), "conformance")
+    assert not vllm.lose(1)
+    vllm.ask("POST", "/update_weight_version", {"new_version": "conformance:1:3"})
+    vllm.ask("POST", "/pause", {})
+    assert not vllm.lose(1)
+    vllm.ask("POST", "/resume", {})
+    assert not vllm.lose(2)
+    assert vllm.lose(1)
+    assert vllm.label == "default"
