@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # torch takes seconds to import, and only the trainer's proce
     import torch
 
 SHARD_BYTES = 32 << 20  # size from which a file is closed
-# The unit of writing, hashing and fetching in parallel. Each costs milliseconds of Python, in which the process' other
+# The unit of writing, hashing and fetching in parallel. Each costs milliseconds of Python, in which the process's other
 # threads wait: with a quarter of this size, the trainer took 1.7 times the CPU time (docs/recorded/gpu/sync.md).
 PART_BYTES = 32 << 20
 _MOST_WRITERS = 8
