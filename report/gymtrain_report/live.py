@@ -36,18 +36,20 @@ class Live:
         self._database = database
         self._index: Index | None = None
         self._folder: RunFolder | None = None
+        self._looking = threading.Lock()
 
     def look(self) -> None:
-        """Takes what was written since the last time.
+        """Takes what was written since the last time. From any thread.
 
         Raises:
             ReportError: there is nothing to show yet.
         """
-        if self._folder is None:
-            self._folder = RunFolder(self._path, self._run)
-        if self._index is None:
-            self._index = Index(self._folder, self._database)
-        self._index.update()
+        with self._looking:
+            if self._folder is None:
+                self._folder = RunFolder(self._path, self._run)
+            if self._index is None:
+                self._index = Index(self._folder, self._database)
+            self._index.update()
 
     def answer(self, target: str) -> tuple[HTTPStatus, str, str]:
         """Status, content type and body for a request of `target`."""

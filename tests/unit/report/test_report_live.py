@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -185,6 +186,21 @@ def test_before_the_first_step_it_says_so(get: Get) -> None:
 def test_there_is_nothing_else(get: Get, tmp_path: Path, path: str) -> None:
     made(tmp_path / "run")
     assert get(path)[0] == 404
+
+
+def test_two_may_look_at_once(tmp_path: Path) -> None:
+    made(tmp_path / "run")
+    for number in range(10):
+        live = Live(tmp_path / "run", tmp_path / f"{number}.sqlite")
+        together = threading.Barrier(4)
+
+        def look(live: Live = live, together: threading.Barrier = together) -> None:
+            together.wait(20)
+            live.look()
+
+        with ThreadPoolExecutor(4) as threads:
+            for looked in [threads.submit(look) for _ in range(4)]:
+                looked.result(20)
 
 
 def test_infinity_is_null(get: Get, tmp_path: Path) -> None:
