@@ -30,14 +30,12 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from aiohttp import web
 
 from dev.gpu import small_model
 from dev.gpu.older_versions import allow_older_python
-from dev.gpu.vllm_server import free_port
+from dev.gpu.subjects import serve_weights
 from gymtrain_api.manifest import MANIFEST_FILE, PullUpdate
-from gymtrain_trainer.serve import HttpServer, sending_threads
-from gymtrain_trainer.weights import WeightStore, weight_routes
+from gymtrain_trainer.weights import WeightStore
 from gymtrain_trainer.weights.store import safetensors_files, staging
 
 _MIB = 1 << 20
@@ -59,6 +57,8 @@ try:
 finally:
     background.close()
 """
+
+type Write = Callable[[int, Iterator[staging.NamedTensor]], None]  # of a version's tensors
 
 
 def _label(version: int) -> str:
@@ -99,7 +99,7 @@ class _NoHash:
         return "0" * 64
 
 
-def versions(model: Any, number: int, write: Callable[[int, Iterator[staging.NamedTensor]], None]) -> list[float]:
+def versions(model: Any, number: int, write: Write) -> list[float]:
     """Seconds of each version but the first two."""
     seconds = []
     for version in range(1, _FIRST + number + 1):
@@ -112,7 +112,7 @@ def versions(model: Any, number: int, write: Callable[[int, Iterator[staging.Nam
     return seconds[_FIRST:]
 
 
-def to_host(setting: Setting) -> Callable[[int, Iterator[staging.NamedTensor]], None]:
+def to_host(setting: Setting) -> Write:
     """Writes nothing."""
 
     def write(_: int, tensors: Iterator[staging.NamedTensor]) -> None:
@@ -122,7 +122,7 @@ def to_host(setting: Setting) -> Callable[[int, Iterator[staging.NamedTensor]], 
     return write
 
 
-def to_files(store: WeightStore, setting: Setting) -> Callable[[int, Iterator[staging.NamedTensor]], None]:
+def to_files(store: WeightStore, setting: Setting) -> Write:
     """As the trainer does."""
 
     def write(version: int, tensors: Iterator[staging.NamedTensor]) -> None:
@@ -137,22 +137,13 @@ class Pod:
     """A process that fetches as vLLM's plugin does, from this one's HTTP server."""
 
     def __init__(self, store: WeightStore) -> None:
-        self._port = free_port()
+        self._port = serve_weights(store)
         self.cpu_seconds = 0.0  # of the last fetch
-
-        def app() -> web.Application:
-            made = web.Application()
-            made.add_routes(weight_routes(store))
-            return made
-
-        HttpServer(app, self._port, sending_threads()).start()
         self._process = subprocess.Popen(
             [sys.executable, "-c", _FETCHES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def fetching(
-        self, write: Callable[[int, Iterator[staging.NamedTensor]], None]
-    ) -> Callable[[int, Iterator[staging.NamedTensor]], None]:
+    def fetching(self, write: Write) -> Write:
         """`write`, while the pod fetches; returns when it has everything."""
 
         def both(version: int, tensors: Iterator[staging.NamedTensor]) -> None:

@@ -7,12 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from dev.gpu import small_model
 from dev.gpu.vllm_server import free_port
+
+if TYPE_CHECKING:
+    from gymtrain_trainer.weights import WeightStore
 
 _PROMPTS = [[5, 6, 7, 8], list(range(100, 160)), list(range(3000, 3200))]
 _LOADED = re.compile(r"weights bench:1:\d+: waited ([\d.]+) s for the last files, loaded in ([\d.]+) s")
@@ -72,25 +75,32 @@ def nccl(name: str = "nccl", host: str = "127.0.0.1", message_bytes: int | None 
     return kind
 
 
+def serve_weights(store: "WeightStore") -> int:
+    """The port of an HTTP server of this process, as the trainer's, until the process ends."""
+    from aiohttp import web
+
+    from gymtrain_trainer.serve import HttpServer, sending_threads
+    from gymtrain_trainer.weights import weight_routes
+
+    def app() -> web.Application:
+        made = web.Application()
+        made.add_routes(weight_routes(store))
+        return made
+
+    port = free_port()
+    HttpServer(app, port, sending_threads()).start()
+    return port
+
+
 def http(work: Path, name: str = "httpfull", host: str = "127.0.0.1") -> Kind:
     """HTTPFull, with the trainer's HTTP server in this process, as in the trainer's."""
 
     @contextmanager
     def kind(port: int, model: Any) -> Iterator[Subject]:
-        from aiohttp import web
+        from gymtrain_trainer.weights import HTTPFull, WeightStore, WeightSync
 
-        from gymtrain_trainer.serve import HttpServer, sending_threads
-        from gymtrain_trainer.weights import HTTPFull, WeightStore, WeightSync, weight_routes
-
-        store, own_port = WeightStore(work), free_port()
-
-        def app() -> web.Application:
-            made = web.Application()
-            made.add_routes(weight_routes(store))
-            return made
-
-        HttpServer(app, own_port, sending_threads()).start()
-        transfer = WeightSync.over(_settings(port, own_port, host), HTTPFull(store, dtype="bfloat16"))
+        store = WeightStore(work)
+        transfer = WeightSync.over(_settings(port, serve_weights(store), host), HTTPFull(store, dtype="bfloat16"))
 
         def sync() -> dict[str, float]:
             phases = _protocol(transfer, model)()

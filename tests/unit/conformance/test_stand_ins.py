@@ -66,23 +66,23 @@ class _LosesNext:
     def __init__(self, vllm: Vllm) -> None:
         self._vllm = vllm
         self._lock = threading.Lock()
-        self._left = 1
+        self._loses = True
 
     def __enter__(self) -> None:
         self._lock.acquire()
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()
-        if self._left:
-            self._left = 0
+        if self._loses:
+            self._loses = False
             assert self._vllm.lose(2)
 
 
-def test_an_update_ends_with_its_own_label_though_the_pod_restarts_at_once() -> None:
+def test_an_update_ends_with_its_own_label_though_the_pod_restarts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     record = Record()
     vllm = Vllm(record, "conformance")
     vllm.ask("POST", "/start_weight_update", {})
-    vllm._lock = _LosesNext(vllm)  # type: ignore[assignment]
+    monkeypatch.setattr(vllm, "_lock", _LosesNext(vllm))
     vllm.ask("POST", "/finish_weight_update", {"weight_version": "conformance:2:1"})
     update, lost = record.all()
     assert isinstance(update, Update)
