@@ -18,8 +18,14 @@ _NAME = "gymtrain-spare"
 class SpareFiles:
     """The files of one place. Several processes may share it: a rename decides who gets a file."""
 
-    def __init__(self, place: Path) -> None:
-        """`place`: folder in which the versions' folders are. Files that come later are seen by another object."""
+    def __init__(self, place: Path, *, fixed: bool = False) -> None:
+        """Files that come later are seen by another object.
+
+        Args:
+            place: folder in which the versions' folders are.
+            fixed: files keep their size. A GPU that reads a file by itself goes on to read what was cut off.
+        """
+        self._fixed = fixed
         self._folder = place / _NAME
         self._known: dict[int, list[Path]] | None = None  # by size
 
@@ -40,7 +46,7 @@ class SpareFiles:
 
     def take(self, target: Path, size: int) -> bool:
         """Whether there was one to become `target`: of the same size if possible, else of any, so that no more memory
-        is taken. Its bytes are anything.
+        is taken. Its bytes are anything. Where sizes are fixed, one of another size is given back instead.
 
         Raises:
             OSError: it can't get that size.
@@ -52,6 +58,9 @@ class SpareFiles:
             if not known[found]:
                 del known[found]
             try:
+                if found != size and self._fixed:
+                    file.unlink()
+                    return False
                 file.rename(target)
             except FileNotFoundError:  # another worker was first
                 continue

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,10 +43,14 @@ _FIRST = 2  # versions that make the files: later ones write into those that are
 _SECONDS = 120.0  # of a fetch
 _FETCHES = """
 import json, sys, time
+import torch
 from gymtrain_api.manifest import PullUpdate
 from gymtrain_vllm.fetch import BackgroundFetch
+from gymtrain_vllm.pinned_files import PinnedFiles, Registration, registration
 
-background = BackgroundFetch()
+nothing = Registration(lambda memory: None, lambda memory: None)
+on_gpu = torch.cuda.is_available()
+background = BackgroundFetch(held=PinnedFiles(registration(torch.device("cuda")) if on_gpu else nothing))
 background.reuses = True
 try:
     for line in sys.stdin:
@@ -83,7 +87,7 @@ CASES = ("host", "files", "hashed", "fetched")
 AS_IS = Setting(staging._MOST_WRITERS, staging.SHARD_BYTES // _MIB, staging.PART_BYTES // _MIB)
 OTHERS = (
     Setting(AS_IS.writers, 32, 8),  # until 2026-11-28
-    Setting(AS_IS.writers, 64, 64),
+    Setting(AS_IS.writers, 32, 32),  # until 2026-11-29
     Setting(12, AS_IS.shard, AS_IS.part),
 )
 
@@ -148,9 +152,14 @@ class Pod:
 
         def both(version: int, tensors: Iterator[staging.NamedTensor]) -> None:
             with ThreadPoolExecutor(1) as pool:
-                fetched = pool.submit(self._fetch, version)
-                write(version, tensors)
-                self.cpu_seconds = fetched.result(_SECONDS)
+                fetches: list[Future[float]] = []
+
+                def begun() -> Iterator[staging.NamedTensor]:  # once the version is there to be asked for
+                    fetches.append(pool.submit(self._fetch, version))
+                    yield from tensors
+
+                write(version, begun())
+                self.cpu_seconds = fetches[0].result(_SECONDS)
 
         return both
 

@@ -277,6 +277,7 @@ def _tensor_parallel(bench: _Bench) -> None:
 def _lora(bench: _Bench) -> None:
     """vLLM reads the base model from its folder."""
     bench.model.save_pretrained(bench.folder)
+    torch.cuda.empty_cache()  # experts are saved one by one, from copies
     arguments = ("--enable-lora", "--max-loras=4", "--max-lora-rank=16")
     with serving(
         *(bench.folder, bench.log(), *arguments), memory=bench.memory, VLLM_ALLOW_RUNTIME_LORA_UPDATING="1"

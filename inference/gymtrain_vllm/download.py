@@ -62,8 +62,13 @@ class Download:
             if line.parts != count:
                 raise FetchError(f"{self._url}: {count} parts came, its end says {line.parts}")
 
-    def part(self, part: WeightPart, file: int) -> None:
+    def part(self, part: WeightPart, file: int, memory: memoryview | None = None) -> None:
         """Writes one part to its place in an open file.
+
+        Args:
+            part: of the manifest.
+            file: open for writing.
+            memory: all of the file, where it is this process's memory too: one copy of the bytes less.
 
         Raises:
             FetchError: not before the deadline, or damaged at every try.
@@ -73,7 +78,7 @@ class Download:
             if attempt:
                 time.sleep(attempt - 1)  # a connection that the trainer closed is opened again at once
             try:
-                self._part(part, file)
+                self._part(part, file, memory)
             except FetchError:
                 if attempt == _TRIES - 1 or self._stop.is_set() or time.monotonic() + attempt >= self._deadline:
                     raise
@@ -87,7 +92,7 @@ class Download:
             connection.request("POST", urlsplit(url).path, headers={"Content-Length": "0"})
             connection.getresponse()
 
-    def _part(self, part: WeightPart, file: int) -> None:
+    def _part(self, part: WeightPart, file: int, memory: memoryview | None) -> None:
         url, own = urljoin(self._url, part.name), self._own
         if not hasattr(own, "connection"):
             own.connection, own.memory = self._connect(), memoryview(bytearray(_CHUNK))
@@ -96,12 +101,14 @@ class Download:
             response = self._ask(own.connection, url, asked, 206)
             received, digest = 0, blake3()
             while received < part.bytes:
-                window = own.memory[: min(_CHUNK, part.bytes - received)]
+                size, place = min(_CHUNK, part.bytes - received), part.offset + received
+                window = own.memory[:size] if memory is None else memory[place : place + size]
                 count = self._step(url, partial(response.readinto, window))
                 if not count:
                     break
                 digest.update(window[:count])
-                _write(file, window[:count], part.offset + received)
+                if memory is None:
+                    _write(file, window[:count], place)
                 received += count
             surplus = self._step(url, partial(response.readinto, own.memory[:1]))
             if received + surplus != part.bytes:

@@ -24,6 +24,7 @@ from gymtrain_api.manifest import PullUpdate
 from gymtrain_vllm import ready
 from gymtrain_vllm.errors import FetchError, LoadError
 from gymtrain_vllm.fetch import BackgroundFetch, discard
+from gymtrain_vllm.pinned_files import PinnedFiles, registration
 from gymtrain_vllm.server_exit import ExitCode, exit_soon
 from gymtrain_vllm.tensors import read_tensors
 from gymtrain_vllm.vllm_internals import layerwise_reload, pack_for_cpu
@@ -62,7 +63,10 @@ class PullEngine(WeightTransferEngine[PullInitInfo, PullUpdateInfo]):  # type: i
     def __init__(self, *arguments: Any, **more: Any) -> None:
         """vLLM makes one in each worker process."""
         super().__init__(*arguments, **more)
-        self._background_fetch = BackgroundFetch()
+        self._pinned = PinnedFiles(registration(self.device))
+        self._background_fetch = BackgroundFetch(held=self._pinned)
+        # On a CPU tensors are views of the files, and what vLLM keeps of them must not change.
+        self._background_fetch.reuses = self.device.type != "cpu"
 
     def init_transfer_engine(self, init_info: PullInitInfo) -> None:
         """Nothing to set up."""
@@ -83,8 +87,6 @@ class PullEngine(WeightTransferEngine[PullInitInfo, PullUpdateInfo]):  # type: i
         except ValidationError as error:
             raise FetchError(f"bad update_info: {error}") from error
         self._free()
-        # On a CPU tensors are views of the files, and what vLLM keeps of them must not change.
-        self._background_fetch.reuses = self.device.type != "cpu"
         if update.step == "fetch":
             self._background_fetch.begin(update)
             return
@@ -135,7 +137,7 @@ class PullEngine(WeightTransferEngine[PullInitInfo, PullUpdateInfo]):  # type: i
         expected = {name for name, _ in self.model.named_parameters()}
         with torch.no_grad():
             with layerwise_reload(self.model, self.model_config):
-                loaded = self.model.load_weights(read_tensors(files, self.device))
+                loaded = self.model.load_weights(read_tensors(files, self.device, self._pinned))
             if self.device.type == "cpu":
                 pack_for_cpu(self.model)
         # The same test that vLLM makes after its own loading, with the same exception for quantized models.

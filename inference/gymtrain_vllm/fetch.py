@@ -18,9 +18,10 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
+from typing import Protocol
 
 from gymtrain_api.manifest import PullUpdate, WeightHead, WeightPart
 from gymtrain_api.spare_files import SpareFiles
@@ -36,13 +37,40 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - each fetch has a folder of its
 _TELL_SECONDS = 5.0
 
 
-def fetch(update: PullUpdate, base: Path | None = None, stop: threading.Event | None = None) -> list[Path]:
+class HeldFiles(Protocol):
+    """Files that are this process's memory too, from one version to the next (`pinned_files`)."""
+
+    def hold(self, files: Sequence[Path]) -> None:
+        """These, of a version that is fetched, and no others any more."""
+
+    def memory(self, file: Path) -> memoryview | None:
+        """That of a file, if it is held."""
+
+
+class NoFilesHeld:
+    """Files that are files alone."""
+
+    def hold(self, files: Sequence[Path]) -> None:
+        """Nothing to do."""
+
+    def memory(self, file: Path) -> memoryview | None:
+        """No file's."""
+        return None
+
+
+_NO_FILES_HELD = NoFilesHeld()
+
+
+def fetch(
+    update: PullUpdate, base: Path | None = None, stop: threading.Event | None = None, held: HeldFiles = _NO_FILES_HELD
+) -> list[Path]:
     """The verified safetensors files of `update.version`, in the order of loading.
 
     Args:
         update: what to fetch, from where, and how long that may take. The trainer may still be writing it.
         base: folder to work in; memory if it has room, else the temporary folder.
         stop: ends it early, with an error.
+        held: files that may be written as memory.
 
     Raises:
         FetchError: anything is missing, late, damaged, or of another version.
@@ -58,7 +86,7 @@ def fetch(update: PullUpdate, base: Path | None = None, stop: threading.Event | 
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder / _LOCK, deadline, stop):
             kept = file_cache.KeptFiles(update.version, base, spare=head.bytes)
-            return _fetch_parts(download, lines, folder, kept, SpareFiles(folder.parent))
+            return _fetch_parts(download, lines, folder, kept, SpareFiles(folder.parent, fixed=True), held)
     except OSError as error:
         raise FetchError(f"cannot write weights to {folder}: {error}") from error
 
@@ -111,16 +139,18 @@ def _roomy_folder(size: int) -> Path:
 class _File:
     """A file of which parts come."""
 
-    def __init__(self, path: Path, size: int, spare: SpareFiles) -> None:
+    def __init__(self, path: Path, size: int, spare: SpareFiles, held: HeldFiles) -> None:
         self._path = path
         self._unverified = path.with_name(f".{path.name}")
         self._lock = threading.Lock()
         self._missing = size
         self._offsets: set[int] = set()
         self.size = size
+        self._unverified.unlink(missing_ok=True)  # no file changes its size: it may be pinned
         if not spare.take(self._unverified, size):
             with self._unverified.open("wb") as file:
                 file.truncate(size)
+        self._memory = held.memory(self._unverified)
 
     @property
     def complete(self) -> bool:
@@ -128,7 +158,7 @@ class _File:
 
     def fetch(self, download: Download, part: WeightPart) -> None:
         with self._unverified.open("r+b", buffering=0) as file:
-            download.part(part, file.fileno())
+            download.part(part, file.fileno(), self._memory)
         with self._lock:
             if part.offset not in self._offsets:
                 self._offsets.add(part.offset)
@@ -143,6 +173,7 @@ def _fetch_parts(
     folder: Path,
     store: file_cache.KeptFiles,
     spare: SpareFiles,
+    held: HeldFiles,
 ) -> list[Path]:
     names: set[str] = set()
     files: dict[str, _File] = {}  # that were not complete before
@@ -160,7 +191,7 @@ def _fetch_parts(
                 if part.name not in files:
                     if (folder / part.name).exists():
                         continue
-                    files[part.name] = _File(folder / part.name, part.size, spare)
+                    files[part.name] = _File(folder / part.name, part.size, spare, held)
                 futures.append(pool.submit(files[part.name].fetch, download, part))
             for future in as_completed(futures):
                 future.result()
@@ -195,10 +226,15 @@ def _locked(path: Path, deadline: float, stop: threading.Event) -> Iterator[None
 class BackgroundFetch:
     """At most one fetch that was begun and not asked for yet, in a thread of its own."""
 
-    def __init__(self, base: Path | None = None) -> None:
-        """`base`: folder to work in, as for `fetch`."""
+    def __init__(self, base: Path | None = None, held: HeldFiles = _NO_FILES_HELD) -> None:
+        """
+        Args:
+            base: folder to work in, as for `fetch`.
+            held: gets the files of each version that is fetched, before anybody hears of them, and none when they go.
+        """
         self.reuses = False  # the memory of versions that were loaded: nothing may look at them any more
         self._base = base
+        self._held = held
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="weights-ahead")
         self._begun: PullUpdate | None = None
         self._stop = threading.Event()
@@ -234,31 +270,36 @@ class BackgroundFetch:
         """A version is loaded, by all workers of the pod: frees its space, or leaves it for the next one."""
         self._loaded = files
         if not self.reuses:
-            discard(files)
+            self._discard(files)
 
     def give_up(self) -> None:
         """Ends a fetch that nobody asked for, and frees its space."""
         self._stop.set()
         files, self._begun, self._files = self._files, None, None
         if files is not None:
-            files.add_done_callback(_forget)
+            files.add_done_callback(self._forget)
 
     def close(self) -> None:
         """No more fetches."""
         self.give_up()
         self._pool.shutdown(wait=False, cancel_futures=True)
-        discard(self._loaded)
+        self._discard(self._loaded)
         for place in _places(self._base):
             SpareFiles(place).clear()
 
     def _fetch(self, update: PullUpdate, stop: threading.Event) -> list[Path]:
         try:
-            return fetch(update, self._base, stop)
+            files = fetch(update, self._base, stop, self._held)
+            self._held.hold(files)
+            return files
         finally:
             if update.fetch_id and not stop.is_set():
                 Download(update.manifest_url, time.monotonic() + _TELL_SECONDS, stop, update.fetch_id).tell_end()
 
+    def _forget(self, files: Future[list[Path]]) -> None:
+        if not files.cancelled() and files.exception() is None:
+            self._discard(files.result())
 
-def _forget(files: Future[list[Path]]) -> None:
-    if not files.cancelled() and files.exception() is None:
-        discard(files.result())
+    def _discard(self, files: list[Path]) -> None:
+        self._held.hold(())
+        discard(files)

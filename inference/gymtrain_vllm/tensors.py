@@ -1,9 +1,9 @@
 """Tensors of verified safetensors files, where the model wants them.
 
-On a GPU each file becomes one block: hundreds of small copies take several times as long. Threads share out the bytes
-of this file and the next ones, as one thread copies them out of a file more slowly than a GPU takes them. Bytes go
-through a little memory that the GPU reads by itself: from files that were just mapped they come at half the speed. On
-CPUs tensors are views of the files.
+On a GPU each file becomes one block: hundreds of small copies take several times as long. A file that the GPU reads by
+itself (`pinned_files`) is one copy. The bytes of others go through a little such memory: threads share out those of
+this file and the next ones, as one thread copies them out of a file more slowly than a GPU takes them. On CPUs tensors
+are views of the files.
 """
 
 import json
@@ -19,9 +19,11 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
+from gymtrain_vllm.pinned_files import PinnedFiles
+
 _READERS = 8  # threads
 _STEP = 8 << 20  # bytes that a thread reads at once
-_STEPS_AHEAD = 4 * _READERS  # on their way to the GPU, before another file is begun: bounds its memory
+_AHEAD = 4 * _READERS * _STEP  # bytes on their way to the GPU, before another file is begun: bounds its memory
 _DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -35,8 +37,16 @@ _DTYPES = {
 }
 
 
-def read_tensors(files: list[Path], device: torch.device) -> Iterator[tuple[str, torch.Tensor]]:
-    """Name and tensor of everything in the files, in order."""
+def read_tensors(
+    files: list[Path], device: torch.device, pinned: PinnedFiles | None = None
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Name and tensor of everything in the files, in order. At its end nothing reads them any more.
+
+    Args:
+        files: of one version.
+        device: where the tensors are wanted.
+        pinned: of these files, those that the device reads by itself.
+    """
     if device.type == "cpu":
         for file in files:
             with safe_open(file, framework="pt", device="cpu") as shard:
@@ -44,12 +54,15 @@ def read_tensors(files: list[Path], device: torch.device) -> Iterator[tuple[str,
                     yield name, shard.get_tensor(name)
         return
     with ThreadPoolExecutor(_READERS, thread_name_prefix="weights") as pool:
-        reader = BlockReader(pool, device)
+        reader = BlockReader(pool, device, pinned)
         waiting, coming = deque(files), deque[Coming]()
-        while waiting or coming:
-            while waiting and sum(len(one.steps) for one in coming) < _STEPS_AHEAD:
-                coming.append(reader.begin(waiting.popleft()))
-            yield from coming.popleft().tensors().items()
+        try:
+            while waiting or coming:
+                while waiting and sum(one.block.nbytes for one in coming) < _AHEAD:
+                    coming.append(reader.begin(waiting.popleft()))
+                yield from coming.popleft().tensors().items()
+        finally:
+            reader.finish()
 
 
 @dataclass(frozen=True)
@@ -74,9 +87,10 @@ class BlockReader:
     next step is read into the other.
     """
 
-    def __init__(self, pool: Executor, device: torch.device) -> None:
+    def __init__(self, pool: Executor, device: torch.device, pinned: PinnedFiles | None = None) -> None:
         self._pool = pool
         self._device = device
+        self._pinned = pinned
         self._stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
         self._own = threading.local()
 
@@ -88,11 +102,19 @@ class BlockReader:
             size = os.fstat(source.fileno()).st_size - 8 - length
         header.pop("__metadata__", None)
         block = torch.empty(size, dtype=torch.uint8, device=self._device)
+        if self._pinned and (memory := self._pinned.tensor(file)) is not None:
+            block.copy_(memory[8 + length :], non_blocking=True)
+            return Coming(header, block, [])
         steps = [
             self._pool.submit(self._step, file, 8 + length + begin, block[begin : begin + _STEP])
             for begin in range(0, size, _STEP)
         ]
         return Coming(header, block, steps)
+
+    def finish(self) -> None:
+        """Waits for the copies: files may be written into afterwards."""
+        if self._stream is not None:
+            self._stream.synchronize()
 
     def _step(self, file: Path, offset: int, place: torch.Tensor) -> None:
         if not hasattr(self._own, "pieces"):

@@ -35,6 +35,16 @@ def test_a_file_of_another_size_is_cut_or_made_longer(tmp_path: Path) -> None:
     assert not spare.take(tmp_path / "new", 4)
 
 
+def test_where_sizes_are_fixed_a_file_of_another_size_is_given_back(tmp_path: Path) -> None:
+    gathered(tmp_path, a=3, b=5)
+    spare = SpareFiles(tmp_path, fixed=True)
+    with next((tmp_path / "gymtrain-spare").glob("5-*")).open("rb") as larger:
+        assert not spare.take(tmp_path / "new", 4)
+        assert (os.fstat(larger.fileno()).st_size, os.fstat(larger.fileno()).st_nlink) == (5, 0)
+    assert not (tmp_path / "new").exists()
+    assert spare.take(tmp_path / "new", 3)
+
+
 def test_a_file_that_another_folder_has_too_is_left_alone(tmp_path: Path) -> None:
     folder = old_version(tmp_path, a=3)
     os.link(folder / "a", tmp_path / "carried")

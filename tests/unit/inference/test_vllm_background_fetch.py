@@ -1,8 +1,10 @@
 """A fetch that begins before it is asked for."""
 
 import asyncio
+import mmap
 import os
-from collections.abc import AsyncIterator, Iterator
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -182,6 +184,101 @@ async def test_a_version_is_written_into_the_memory_of_the_one_before_where_noth
         assert os.path.samestat(os.fstat(view.fileno()), second.stat()) is reuses
     assert second.read_bytes() == CONTENT
     assert not first.exists()
+
+
+class Mapped:
+    """Holds files as the plugin does on a GPU."""
+
+    def __init__(self) -> None:
+        self.files: list[Path] = []
+        self.maps: dict[int, mmap.mmap] = {}
+
+    def hold(self, files: Sequence[Path]) -> None:
+        self.files = list(files)
+        for file in files:
+            with file.open("r+b") as opened:
+                self.maps.setdefault(file.stat().st_ino, mmap.mmap(opened.fileno(), 0))
+
+    def memory(self, file: Path) -> memoryview | None:
+        found = self.maps.get(file.stat().st_ino)
+        return None if found is None else memoryview(found)
+
+
+@pytest.fixture
+def mapped() -> Mapped:
+    return Mapped()
+
+
+@pytest.fixture
+def holding(tmp_path: Path, mapped: Mapped) -> Iterator[BackgroundFetch]:
+    found = BackgroundFetch(tmp_path / "pod", mapped)
+    found.reuses = True
+    yield found
+    found.close()
+
+
+async def test_the_next_version_comes_into_the_memory_that_is_held(
+    trainer: Trainer, holding: BackgroundFetch, mapped: Mapped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer.finish(trainer.begin(1))
+    (first,) = files = await asyncio.to_thread(holding.files, trainer.update(1))
+    assert mapped.files == files
+    with first.open("r+b") as damaged:
+        damaged.write(b"x" * len(CONTENT))
+    holding.done_with(files)
+    monkeypatch.setattr("gymtrain_vllm.download._write", None)  # not as into a file
+    trainer.finish(trainer.begin(2))
+    (second,) = await asyncio.to_thread(holding.files, trainer.update(2))
+    assert second.read_bytes() == CONTENT
+    assert len(mapped.maps) == 1
+
+
+async def test_the_trainer_hears_of_a_fetch_once_its_files_are_held(
+    trainer: Trainer, holding: BackgroundFetch, mapped: Mapped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, hold = threading.Event(), mapped.hold
+
+    def slow(files: Sequence[Path]) -> None:
+        assert go_on.wait(5)
+        hold(files)
+
+    monkeypatch.setattr(mapped, "hold", slow)
+    fetch = trainer.store.fetches.begin()
+    trainer.finish(trainer.begin(1))
+    holding.begin(trainer.update(1).model_copy(update={"fetch_id": fetch.id}))
+    assert not await fetch.ends_within(0.2)
+    go_on.set()
+    assert await fetch.ends_within(5)
+
+
+async def test_files_of_a_version_that_nobody_asked_for_are_held_no_more(
+    trainer: Trainer, holding: BackgroundFetch, mapped: Mapped
+) -> None:
+    trainer.finish(trainer.begin(1))
+    holding.begin(trainer.update(1))
+    async with asyncio.timeout(5):
+        while not mapped.files:  # noqa: ASYNC110 - another thread holds them
+            await asyncio.sleep(0.001)
+    holding.give_up()
+    async with asyncio.timeout(5):
+        while mapped.files:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+async def test_a_file_that_broke_off_is_not_cut_under_who_holds_it(
+    trainer: Trainer, holding: BackgroundFetch, mapped: Mapped
+) -> None:
+    """What was cut off would go on to be read by a GPU."""
+    trainer.finish(trainer.begin(1))
+    holding.done_with(await asyncio.to_thread(holding.files, trainer.update(1)))
+    trainer.finish(trainer.begin(2), content=b"damaged")
+    with pytest.raises(FetchError, match="blake3"):
+        await asyncio.to_thread(holding.files, trainer.update(2))
+    staged, held = trainer.store.find("2", NAME), set(mapped.maps)
+    assert staged is not None
+    staged.write_bytes(CONTENT)
+    (file,) = await asyncio.to_thread(holding.files, trainer.update(2))
+    assert file.stat().st_ino not in held
 
 
 async def test_the_end_gives_the_memory_back(trainer: Trainer, ahead: BackgroundFetch, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ pytest.importorskip("safetensors")
 from safetensors.torch import save_file  # noqa: E402
 
 from gymtrain_vllm import tensors as module  # noqa: E402
+from gymtrain_vllm.pinned_files import PinnedFiles, Registration  # noqa: E402
 from gymtrain_vllm.tensors import BlockReader, read_tensors  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -40,6 +41,17 @@ def test_a_file_in_one_block_is_what_the_library_wrote(
     monkeypatch.setattr(module, "_STEP", step)
     save_file(tensors(), tmp_path / "x.safetensors", metadata={"format": "pt"})
     found = read_whole(tmp_path / "x.safetensors")
+    assert found.keys() == tensors().keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in tensors().items())
+
+
+def test_a_file_that_is_held_is_one_copy_without_threads(tmp_path: Path) -> None:
+    save_file(tensors(), tmp_path / "x.safetensors")
+    pinned = PinnedFiles(Registration(lambda _: None, lambda _: None), tmp_path)
+    pinned.hold([tmp_path / "x.safetensors"])
+    with ThreadPoolExecutor(1) as pool:
+        pool.shutdown()
+        found = BlockReader(pool, torch.device("cpu"), pinned).begin(tmp_path / "x.safetensors").tensors()
     assert found.keys() == tensors().keys()
     assert all(torch.equal(found[name], tensor) for name, tensor in tensors().items())
 

@@ -137,9 +137,9 @@ class HeldBack:
         self.go_on = Event()
         part_of = Download.part
 
-        def part(download: Download, part: WeightPart, file: int) -> None:
+        def part(download: Download, part: WeightPart, file: int, memory: memoryview | None) -> None:
             assert self.go_on.wait(5)
-            part_of(download, part, file)
+            part_of(download, part, file, memory)
 
         monkeypatch.setattr(Download, "part", part)
 

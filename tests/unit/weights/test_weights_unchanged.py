@@ -58,9 +58,9 @@ class Run:
         self.fetched = 0
         part_of = Download.part
 
-        def counted(download: Download, part: WeightPart, file: int) -> None:
+        def counted(download: Download, part: WeightPart, file: int, memory: memoryview | None) -> None:
             self.fetched += part.bytes
-            part_of(download, part, file)
+            part_of(download, part, file, memory)
 
         monkeypatch.setattr(Download, "part", counted)
 

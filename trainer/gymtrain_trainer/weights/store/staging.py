@@ -30,10 +30,10 @@ from gymtrain_trainer.weights.store.weight_store import Draft
 if TYPE_CHECKING:  # torch takes seconds to import, and only the trainer's process has it
     import torch
 
-SHARD_BYTES = 32 << 20  # size from which a file is closed
+SHARD_BYTES = 64 << 20  # size from which a file is closed
 # The unit of writing, hashing and fetching in parallel. Each costs milliseconds of Python, in which the process's other
-# threads wait: with a quarter of this size, the trainer took 1.7 times the CPU time (docs/recorded/gpu/sync.md).
-PART_BYTES = 32 << 20
+# threads wait: with half of this size, a sync of 8 GB took 1.3 times as long (docs/recorded/gpu/sync.md).
+PART_BYTES = 64 << 20
 _MOST_WRITERS = 8
 _AHEAD = 1  # parts that wait for each writer: bounds the memory
 
