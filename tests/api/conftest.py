@@ -19,12 +19,26 @@ from tests.support.install import install_crd as install_crd
 from tests.support.install import token_of_chart
 from tests.support.kubectl import Kubectl
 
+# A process has all tests of a file, and one that begins a long file last keeps the others waiting for it.
+_LONGEST = (
+    "test_operator_care.py",
+    "test_scale.py",
+    "test_failover.py",
+    "test_whole_runs.py",
+    "test_starved_operator.py",
+    "test_operator_process.py",
+    "test_upgrades.py",
+    "test_shown_commands.py",
+)
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything in this folder needs the API server."""
+    """Everything in this folder needs the API server. The longest files first."""
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.api)
+    rank = {name: number for number, name in enumerate(_LONGEST)}
+    items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
 
 
 @pytest.fixture(scope="session")
