@@ -21,7 +21,7 @@ from gymtrain_vllm import tensors
 from gymtrain_vllm.pinned_files import PinnedFiles, registration
 
 _MIB = 1 << 20
-_FILE = 32 * _MIB  # as the trainer's: a tensor that fills it ends it
+_FILE = 32 * _MIB  # half of what the trainer makes, as when this was recorded
 _ROWS = 4096
 AS_IS = (tensors._READERS, tensors._STEP // _MIB)
 OTHERS = ((8, 2), (8, 4), (8, 16), (8, 32), (12, 8), (14, 8), (14, 4), (4, 8))
