@@ -116,7 +116,7 @@ test-gym: ## Unit tests of the Gym image: with NeMo Gym itself, four minutes
 test-api: ## Tests against a real kube-apiserver and etcd
 	dev/run binaries
 	dev/run binaries crds-lws crds-kueue
-	@# Each process has an API server of its own; what they do is mostly waiting. The files' order is tests/api/conftest.py's.
+	@# Each process has an API server of its own; three keep two cores busy. The files' order is tests/api/conftest.py's.
 	$(RUN) pytest tests/api -m api --numprocesses 3 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 .PHONY: test-processes

@@ -19,7 +19,7 @@ import torch
 logger = logging.getLogger("vllm.gymtrain")
 
 _MEMORY = Path("/dev/shm")  # noqa: S108 - where a version's folder is, if it has room
-_THREADS = 8  # that ask for it: 6 GB/s, where one alone has 1
+_THREADS = 8  # that ask for it side by side: 8 GB in 1.4 to 1.8 s
 
 type _File = tuple[int, int, int]  # device, number and size: no other file has them while this one is mapped
 

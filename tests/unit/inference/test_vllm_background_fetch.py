@@ -261,7 +261,7 @@ async def test_files_of_a_version_that_nobody_asked_for_are_held_no_more(
             await asyncio.sleep(0.001)
     holding.give_up()
     async with asyncio.timeout(5):
-        while mapped.files:  # noqa: ASYNC110
+        while mapped.files:  # noqa: ASYNC110 - another thread lets go of them
             await asyncio.sleep(0.001)
 
 
