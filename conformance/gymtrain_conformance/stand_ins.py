@@ -7,7 +7,6 @@ import json
 import socket
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +33,24 @@ OPEN_POSTS = ("/v1/completions",)  # of vLLM, for whoever has no token
 
 type Answer = tuple[int, Any]
 type Ask = Callable[[str, str, dict[str, Any]], Answer]  # method, path, body
+
+
+class _UnderWay:
+    """How many connections are accepted and not ended yet."""
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._changed = threading.Condition()
+
+    def add(self, number: int) -> None:
+        with self._changed:
+            self._number += number
+            self._changed.notify_all()
+
+    def wait_for_none(self, seconds: float) -> bool:
+        """Whether there are none, within these seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._number == 0, max(0.0, seconds))
 
 
 class Server:
@@ -79,12 +96,39 @@ class Server:
         class Listening(http.server.ThreadingHTTPServer):
             request_queue_size = 1024  # a step's rollouts come at once, and a full queue resets connections
 
-        self._server = Listening(bound.getsockname(), Handler, bind_and_activate=False)
+            def process_request(self, request: Any, client_address: Any) -> None:
+                under_way.add(1)
+                super().process_request(request, client_address)
+
+            def process_request_thread(self, request: Any, client_address: Any) -> None:
+                try:
+                    super().process_request_thread(request, client_address)
+                finally:
+                    under_way.add(-1)
+
+        self._under_way = under_way = _UnderWay()
+        self._address = bound.getsockname()
+        self._server = Listening(self._address, Handler, bind_and_activate=False)
         self._server.socket.close()
         self._server.socket = bound
         self._server.server_activate()
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def settle(self, seconds: float) -> bool:
+        """Waits until what was asked before the call is answered, or its client found to be gone; whether it is.
+
+        Without it, what a process asked for right before its end may be read whenever a thread gets to it.
+        """
+        deadline = time.monotonic() + seconds
+        # Connections are accepted in order: once this one, which asks for nothing, is ended, all before it are counted.
+        try:
+            with socket.create_connection(self._address, timeout=seconds) as last:
+                last.shutdown(socket.SHUT_WR)
+                last.recv(1)
+        except OSError:
+            return False
+        return self._under_way.wait_for_none(deadline - time.monotonic())
 
     def close(self) -> None:
         """Ends it."""
@@ -260,7 +304,7 @@ class Agents:
         self._gateway = gateway
         self.syncs = syncs
         self._numbers = itertools.count()
-        self._open: Counter[int] = Counter()  # by attempt: those of a process that ended stay open for a while
+        self._open = 0
         self._lock = threading.Lock()
         self.attempt = 0
         self.fail_next = False
@@ -278,17 +322,16 @@ class Agents:
 
     def _run(self, name: str, body: dict[str, Any]) -> Answer:
         with self._lock:
-            attempt = self.attempt
-            self._open[attempt] += 1
+            self._open += 1
             fails, self.fail_next = self.fail_next, False
             asked = body.get("responses_create_params")
             temperature = asked.get("temperature") if isinstance(asked, dict) else None
-            self._record.add(Rollout(_problem(name, body), temperature, self._vllm.label, self._open[attempt], fails))
+            self._record.add(Rollout(_problem(name, body), temperature, self._vllm.label, self._open, fails))
         try:
             return self._answer(fails=fails)
         finally:
             with self._lock:
-                self._open[attempt] -= 1
+                self._open -= 1
 
     def _answer(self, *, fails: bool) -> Answer:
         time.sleep(_ROLLOUT_SECONDS)

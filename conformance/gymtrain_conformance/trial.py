@@ -12,7 +12,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gymtrain_api.spec import GymTrainingRunSpec
@@ -28,6 +28,7 @@ _TRAINERS_PORTS = range(20_000, 32_000)  # below those that Linux gives to conne
 _SPEAKS_SECONDS = 5.0  # for which a trainer's port is waited for, which some never open
 _SERVERS_AFTER_SECONDS = 1.0
 _WITHOUT_RUN_SECONDS = 60.0
+_SETTLE_SECONDS = 30.0  # for which the servers are waited for between attempts; a rollout takes three at most
 _LOOK_AGAIN_SECONDS = 0.5  # for a last look at what vLLM was left with
 
 
@@ -90,6 +91,7 @@ def run_trial(spec: GymTrainingRunSpec, command: Sequence[str], *, seconds: floa
             play = _Play(command, place, ports, sockets, record, vllm, agents, seconds, _grace_seconds(spec), log)
             with Observer(record, ports.trainer, vllm):
                 play.first_attempt(servers)
+            with Observer(record, ports.trainer, vllm):  # another: what the first one saw is noted by now
                 play.second_attempt()
         return Trial(spec, record, without_run, before, place.inputs(), log.read_text(errors="replace"))
 
@@ -108,6 +110,7 @@ class _Play:
     seconds: float
     grace_seconds: float
     log: Path
+    servers: list[Server] = field(default_factory=list)  # that listen
 
     def first_attempt(self, servers: contextlib.ExitStack) -> None:
         """Until it has trained a step; then it is stopped."""
@@ -120,6 +123,7 @@ class _Play:
                 process.wait(self.record, self.grace_seconds, self.place.termination_log)
             else:
                 process.wait(self.record, 0.0, self.place.termination_log)
+        self._settle()
 
     def second_attempt(self) -> None:
         """To its end, with what goes wrong in a cluster."""
@@ -129,8 +133,7 @@ class _Play:
             started = len(self.record.of(Rollout))
 
             def loses() -> bool:
-                """A rollout is open, which is answered once the pod has weights again, and there are some to lose: a
-                request of the attempt before may be read late."""
+                """A rollout is open, which is answered once the pod has weights again, and there are some to lose."""
                 return len(self.record.of(Rollout)) > started and self.vllm.lose(2)
 
             if self.agents.syncs:
@@ -149,8 +152,18 @@ class _Play:
         asks: list[Ask] = [self.vllm.ask, *map(self.agents.of, AGENTS)]
         for bound, ask in zip(self.sockets, asks, strict=True):
             token = RUN_TOKEN if bound is self.sockets[0] else ""  # vLLM, whose control routes ask for it
-            servers.callback(Server(bound, ask, token, OPEN_POSTS).close)
+            self.servers.append(Server(bound, ask, token, OPEN_POSTS))
+            servers.callback(self.servers[-1].close)
         self.record.add(ServersUp())
+
+    def _settle(self) -> None:
+        """Until all is noted that the ended process asked for: it is not the next one's."""
+        deadline = time.monotonic() + _SETTLE_SECONDS
+        if not all(server.settle(max(0.1, deadline - time.monotonic())) for server in self.servers):
+            raise TrialError(
+                f"a request of attempt 1 was still open {_SETTLE_SECONDS:.0f} s after its process ended: "
+                "let the trainer end what it starts"
+            )
 
     def _speaks(self) -> bool:
         return any(look.progress is not None for look in self.record.of(Look))

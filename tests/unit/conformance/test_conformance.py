@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from gymtrain_api.trainer_contract import LINES, OPTIONAL
 from gymtrain_conformance.checks import Outcome, Verdict, conforms, outcomes
 from gymtrain_conformance.main import main, read_spec, table
 from gymtrain_conformance.record import Ended, Look, Lost, Record, Rollout, Started, Update
+from gymtrain_conformance.stand_ins import Agents, Answer, Ask
 from gymtrain_conformance.trainer import expanded
 from gymtrain_conformance.trial import Trial, TrialError, run_trial
 
@@ -182,6 +184,25 @@ def test_a_pod_that_had_no_weights_to_lose_says_nothing_of_repairs(trials: Trial
         record.add(event)
     found = outcomes(replace(trials.of(None), record=record))
     assert _outcome(found, "repairs-pods").verdict == Verdict.NOT_TRIED
+
+
+def test_a_request_that_is_read_late_is_not_the_next_attempts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine the stopped process may be gone before its last requests are read."""
+    of = Agents.of
+
+    def late(agents: Agents, name: str) -> Ask:
+        ask = of(agents, name)
+
+        def asked(method: str, path: str, body: dict[str, Any]) -> Answer:
+            time.sleep(0.7)
+            return ask(method, path, body)
+
+        return asked
+
+    monkeypatch.setattr(Agents, "of", late)
+    trial = _try(tmp_path / "trainer", Variant("", "", ""))
+    found = outcomes(trial)
+    assert [one for one in found if one.verdict != Verdict.KEPT] == [], f"{table(found)}\n{trial.log}"
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,28 @@ def test_all_rollouts_of_a_step_may_come_at_once(bound: tuple[str, int], asked: 
     assert asked == ["/run"] * AT_ONCE
 
 
+def test_what_a_process_asked_for_before_its_end_is_answered_once_the_server_has_settled() -> None:
+    asked: list[str] = []
+    held = threading.Event()
+
+    def ask(method: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        held.wait(30)
+        asked.append(path)
+        return 200, body
+
+    place = socket.create_server(("127.0.0.1", 0))
+    address = place.getsockname()
+    server = Server(place, ask)
+    for _ in range(AT_ONCE):
+        with socket.create_connection(address, timeout=10) as client:
+            client.sendall(b"POST /run HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
+    assert not server.settle(0.1)
+    held.set()
+    assert server.settle(30)
+    assert asked == ["/run"] * AT_ONCE
+    server.close()
+
+
 class _LosesNext:
     """A pod's lock, after which the pod loses its weights once."""
 
