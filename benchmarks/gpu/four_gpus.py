@@ -3,8 +3,8 @@
     python -m benchmarks.gpu.random_model FOLDER --tokenizer SMOLLM2
     python -m benchmarks.gpu.four_gpus --model FOLDER --out DIRECTORY
 
-The first command makes a model of Qwen3-8B's shape. The second needs KUBECONFIG of a cluster with the operator and its
-images for GPUs, where FOLDER is on the node.
+The first command makes a model of Qwen3-8B's shape; `one_each` needs one of Qwen3-4B's, by --shape 4. The second needs
+KUBECONFIG of a cluster with the operator and its images for GPUs, where FOLDER is on the node.
 
   tensor_parallel   FSDP2 over two ranks, vLLM over two GPUs, weights by NCCL; a sharded checkpoint, then rank 1 is
                     killed, then a worker of vLLM
@@ -13,6 +13,7 @@ images for GPUs, where FOLDER is on the node.
   adapter           ... by LoRAFilesystem, for 55 steps: parity is checked at the 50th sync too
   learning          the quickstart in the shape of `replicas` (SmolLM2's nine heads can't be shared by two GPUs)
   learning_one      the quickstart with one GPU on each side, for comparison
+  one_each          4 B, all weights, with one GPU on each side, or both on a share of the same, by HTTPFull
 
 Prints one line of JSON a case, as soon as it is over; logs of its pods, what the GPUs held and its steps are in
 DIRECTORY. With --shared-ipc pods share the node's IPC namespace and /dev/shm, which restricted Pod Security and the
@@ -38,7 +39,7 @@ from typing import Any
 
 from benchmarks.gpu.random_model import CHANGING, RANDOM_ADAPTER, RANDOM_PARITY
 from benchmarks.gpu.training_steps import PEAK, operations_per_token
-from benchmarks.shapes import QWEN3_8B
+from benchmarks.shapes import QWEN3_4B, QWEN3_8B
 from gymtrain_trainer.sizing.shapes import shape_of
 from tests.support.apiserver import binary
 from tests.support.faults import WhereTold, events_in, kill_at, step, trainer_events
@@ -56,6 +57,7 @@ _FIRST_ERRORS = 20  # lines of a log
 _WARM_UP = 2  # steps that aren't counted
 _SAMPLED_EVERY = 2.0
 _SHARED_IPC = "one-node"
+_SHAPES = {"Qwen3-4B": QWEN3_4B, "Qwen3-8B": QWEN3_8B}
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,8 @@ class Case:
     server_gpus: int = 2
     ranks: int = 2
     small: bool = False  # SmolLM2-135M, which can learn
+    model: str = "Qwen3-8B"  # whose shape the other has
+    memory: float = 0.8  # of a GPU that is vLLM's
     config: Mapping[str, Any] = field(default_factory=dict)
     every: int = 50  # syncs between parity checks
     killed: bool = False
@@ -89,6 +93,8 @@ CASES = {
         Case("fifty", config={"max_steps": 55}),
         Case("learning", servers=2, server_gpus=1, small=True),
         Case("learning_one", server_gpus=1, ranks=1, small=True),
+        # vLLM's memory leaves room on an H200 for the trainer, which holds 16 bytes for each parameter.
+        Case("one_each", "HTTPFull", 1, 1, 1, model="Qwen3-4B", memory=0.25, config={"max_steps": 7}, every=5),
     )
 }
 
@@ -122,16 +128,20 @@ def _make_large(spec: dict[str, Any], case: Case) -> None:
         spec["model"]["lora"] = dict(RANDOM_ADAPTER)
     spec["data"].pop("validation")
     spec.pop("evaluation")
-    args = ["--max-model-len=1024", "--gpu-memory-utilization=0.8", f"--tensor-parallel-size={case.server_gpus}"]
+    memory = f"--gpu-memory-utilization={case.memory}"
+    args = ["--max-model-len=1024", memory, f"--tensor-parallel-size={case.server_gpus}"]
     spec["inference"].update(args=args, compileCache={"claimName": _COMPILED})
     trainer = spec["trainer"]
     trainer["checkpoint"] = {"size": "300Gi", "retain": "Delete"}
     trainer.pop("records")
     config = trainer["config"]
     config.pop("save_steps")
-    config |= {"max_completion_length": _ANSWER, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 4}
+    config |= {"max_completion_length": _ANSWER, "gradient_accumulation_steps": 4}
+    config["per_device_train_batch_size"] = 16 // case.ranks
     config |= {"gradient_checkpointing": True, "learning_rate": 1e-5, "save_strategy": "no", **CHANGING, **case.config}
-    for container in trainer["template"]["spec"]["containers"]:  # samples can't be checked without a copy of 8 B
+    for container in trainer["template"]["spec"][
+        "containers"
+    ]:  # samples can't be checked without a copy of all weights
         container["env"] = [one for one in container["env"] if one["name"] != "GYMTRAIN_CHECK_SAMPLES"]
 
 
@@ -185,9 +195,9 @@ def figures(steps: Sequence[Mapping[str, Any]], ranks: int, prompt: int) -> dict
     }
 
 
-def mfu(found: Mapping[str, Any], length: int) -> float:
+def mfu(found: Mapping[str, Any], model: str, length: int) -> float:
     """Share of the GPUs' peak, of whole steps: what is generated and sent meanwhile included."""
-    operations = operations_per_token(QWEN3_8B, shape_of("Qwen3-8B").parameters, length)
+    operations = operations_per_token(_SHAPES[model], shape_of(model).parameters, length)
     return round(float(found["tokens_per_s_gpu"]) * operations / PEAK, 4)
 
 
@@ -228,7 +238,7 @@ def measure(kubectl: Kubectl, case: Case, run: dict[str, Any], out: Path) -> dic
             first = kubectl.pods(name, role="trainer")[0]["metadata"]["name"]
             found["checkpoint_s"] = checkpoint_seconds(kubectl.logs(first, "trainer"), case.config["save_steps"])
         if not case.small:
-            found["mfu"] = mfu(found, _PROMPT + _ANSWER)
+            found["mfu"] = mfu(found, case.model, _PROMPT + _ANSWER)
         evaluated = trainer_events(kubectl, name, "evaluation")
         found["validation"] = [line["environments"] for line in evaluated]
     finally:

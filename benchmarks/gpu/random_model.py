@@ -1,15 +1,19 @@
-"""A model of Qwen3-8B's shape with random weights and a real tokenizer, in FOLDER/model.
+"""A model of Qwen3-8B's shape, or Qwen3-4B's, with random weights and a real tokenizer, in FOLDER/model.
 
-    python -m benchmarks.gpu.random_model FOLDER --tokenizer SMOLLM2
+    python -m benchmarks.gpu.random_model FOLDER --tokenizer SMOLLM2 [--shape 4]
 
 Needs torch, transformers and, to be quick, a GPU.
 """
 
 import argparse
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from benchmarks.shapes import QWEN3_8B
+from benchmarks.shapes import QWEN3_4B, QWEN3_8B
+
+_SHAPES = {"4": QWEN3_4B, "8": QWEN3_8B}
 
 # Of runs with such a model, which learns nothing: what the trainer's config gets, so that all weights change at each
 # step; spec.model.lora, as an adapter that begins as zeros would stay so and be right anywhere; and
@@ -19,7 +23,7 @@ RANDOM_ADAPTER = {"r": 16, "lora_alpha": 32, "target_modules": "all-linear", "in
 RANDOM_PARITY = "0.5"  # rounding alone makes 0.1 to 0.3, other weights 6 and more
 
 
-def make(folder: Path, tokenizer: Path) -> None:
+def make(folder: Path, tokenizer: Path, shape: Mapping[str, Any]) -> None:
     """Writes it. What the tokenizer doesn't know is sampled by chance only."""
     import torch
     from transformers import AutoTokenizer
@@ -27,7 +31,7 @@ def make(folder: Path, tokenizer: Path) -> None:
     from dev.gpu.small_model import make_model
 
     known = AutoTokenizer.from_pretrained(tokenizer)
-    model = make_model(folder, QWEN3_8B, "qwen3", weights=False)
+    model = make_model(folder, shape, "qwen3", weights=False)
     with torch.no_grad():
         model.lm_head.weight[len(known) :].zero_()
     model.save_pretrained(folder)
@@ -41,8 +45,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, metavar="FOLDER")
     parser.add_argument("--tokenizer", type=Path, required=True, help="folder of SmolLM2's")
+    parser.add_argument("--shape", choices=_SHAPES, default="8", help="billions of parameters (%(default)s)")
     options = parser.parse_args()
-    make(options.folder / "model", options.tokenizer)
+    make(options.folder / "model", options.tokenizer, _SHAPES[options.shape])
     return 0
 
 

@@ -96,23 +96,24 @@ class RestClient:
         """One object, or what else is at that path."""
         return await self._json("GET", path)
 
-    async def items(
-        self, path: str, selector: str = "", *, page: int = _PAGE, metadata_only: bool = False
-    ) -> AsyncIterator[Object]:
-        """All objects that match a label selector, read page by page: without a kind of their own, and of the rest
-        nothing but metadata where `metadata_only`."""
-        async for part in self._pages(path, selector, page, metadata_only=metadata_only):
-            for item in part.pop("items", None) or []:  # so that a page is gone before the next one is read
-                yield item
-
     async def list_all(
-        self, path: str, selector: str = "", *, page: int = _PAGE, keep: Callable[[Object], Object] = lambda item: item
+        self,
+        path: str,
+        selector: str = "",
+        *,
+        page: int = _PAGE,
+        metadata_only: bool = False,
+        keep: Callable[[Object], Object] = lambda item: item,
     ) -> tuple[list[Object], str]:
-        """All objects that match a label selector, and the resourceVersion to watch from. `keep` says what is kept of
-        each, before the next page is read."""
+        """All objects that match a label selector, without a kind of their own, and the resourceVersion to watch from.
+
+        Args:
+            metadata_only: nothing else of them is read.
+            keep: what is kept of each, before the next page is read.
+        """
         found: list[Object] = []
         version = ""
-        async for part in self._pages(path, selector, page):
+        async for part in self._pages(path, selector, page, metadata_only=metadata_only):
             found += map(keep, part.pop("items", None) or [])
             version = str((part.get("metadata") or {}).get("resourceVersion") or "")
         return found, version

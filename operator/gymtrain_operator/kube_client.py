@@ -158,12 +158,10 @@ class KubeClient:
 
     async def versions(self, kind: Kind, namespace: str | None) -> dict[tuple[str, str], str]:
         """The resourceVersion of all objects of a kind by namespace and name: nothing else of them is read."""
-        found: dict[tuple[str, str], str] = {}
-        await self._limit.turn()
-        async for item in self._rest.items(_path(kind, namespace), metadata_only=True):
-            meta = item["metadata"]
-            found[meta["namespace"], meta["name"]] = meta.get("resourceVersion", "")
-        return found
+        found, _ = await self._ask(
+            self._rest.list_all, _path(kind, namespace), metadata_only=True, keep=_key_and_version
+        )
+        return {(item["namespace"], item["name"]): item["version"] for item in found}
 
     async def apply(self, kind: Kind, manifest: Object, *, uid: str = "") -> Object:
         """Server-side apply. With `uid`, only onto that very object, over other writers' values.
@@ -255,6 +253,11 @@ class KubeClient:
 
 def _only_name(item: Object) -> Object:
     return {"name": item["metadata"]["name"]}
+
+
+def _key_and_version(item: Object) -> Object:
+    meta = item["metadata"]
+    return {"namespace": meta["namespace"], "name": meta["name"], "version": meta.get("resourceVersion", "")}
 
 
 def _path(kind: Kind, namespace: str | None, name: str = "", subresource: str = "") -> str:

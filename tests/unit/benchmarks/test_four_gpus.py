@@ -6,6 +6,8 @@ from benchmarks.gpu import four_gpus
 from benchmarks.gpu.four_gpus import CASES, run_of
 from gymtrain_api.spec import GymTrainingRunSpec
 
+ONE_EACH = ("learning_one", "one_each")
+
 
 def steps(*seconds: float) -> list[dict[str, float]]:
     return [
@@ -24,11 +26,17 @@ def test_every_case_is_a_valid_run_of_64_rollouts_a_step(name: str) -> None:
     assert rollouts * spec.trainer.processes_per_node == 64
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name != "learning_one"])
+@pytest.mark.parametrize("name", [name for name in CASES if name not in ONE_EACH])
 def test_a_case_takes_four_gpus_and_shards(name: str) -> None:
     spec = run_of(CASES[name])["spec"]
     assert spec["trainer"]["gpus"] + spec["inference"]["replicas"] * spec["inference"]["gpus"] == 4
     assert spec["trainer"]["config"]["fsdp"] is True
+
+
+@pytest.mark.parametrize("name", ONE_EACH)
+def test_for_comparison_a_case_takes_one_gpu_on_each_side(name: str) -> None:
+    spec = run_of(CASES[name])["spec"]
+    assert (spec["trainer"]["gpus"], spec["inference"]["replicas"], spec["inference"]["gpus"]) == (1, 1, 1)
 
 
 def test_pods_that_share_ipc_name_one_host_to_nccl() -> None:
@@ -51,7 +59,7 @@ def test_the_first_two_steps_are_not_counted() -> None:
 
 def test_the_share_of_the_peak_is_that_of_the_parameters_and_attention() -> None:
     found = {"tokens_per_s_gpu": 1000.0}
-    assert four_gpus.mfu(found, length=320) == pytest.approx(1000 * 6 * 8.19e9 / 989e12, rel=0.01)
+    assert four_gpus.mfu(found, "Qwen3-8B", length=320) == pytest.approx(1000 * 6 * 8.19e9 / 989e12, rel=0.01)
 
 
 def test_a_checkpoint_took_from_the_end_of_its_step_until_it_is_told() -> None:

@@ -69,7 +69,7 @@ async def test_lists_are_read_to_their_end(api: ScriptedApi, client: RestClient)
 
 async def test_a_list_can_be_of_metadata_alone(api: ScriptedApi, client: RestClient) -> None:
     api.answer({"metadata": {"continue": "more"}, "items": [{"metadata": {"name": "a"}}]}, {"items": None})
-    assert [item async for item in client.items("/p", metadata_only=True)] == [{"metadata": {"name": "a"}}]
+    assert await client.list_all("/p", metadata_only=True) == ([{"metadata": {"name": "a"}}], "")
     assert all("as=PartialObjectMetadataList" in request.headers["Accept"] for request in api.requests)
 
 

@@ -184,13 +184,19 @@ async def test_the_lease_waits_for_nobody(api: ScriptedApi, limited: tuple[KubeC
 
 
 @pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize(
+    "ask", [lambda kube: kube.get(kinds.SERVICE, "ns", "s"), lambda kube: kube.versions(kinds.RUN, None)]
+)
 async def test_an_api_server_that_wants_to_rest_is_left_alone_by_all(
-    api: ScriptedApi, limited: tuple[KubeClient, _Limit], status: int
+    api: ScriptedApi,
+    limited: tuple[KubeClient, _Limit],
+    status: int,
+    ask: Callable[[KubeClient], Awaitable[Any]],
 ) -> None:
     kube, limit = limited
     api.answer({"message": "too many requests"}, status=status, headers={"Retry-After": "4"})
     with pytest.raises(UnreachableError):
-        await kube.get(kinds.SERVICE, "ns", "s")
+        await ask(kube)
     assert limit.rests == [4]
 
 
