@@ -4,6 +4,7 @@ import json
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,27 @@ def test_a_suspended_run_holds_no_pods_and_resumes(runs: Kubectl, operator: Oper
     eventually(lambda: not runs.pods("slow-one"), "its pods are gone", PATIENCE)
     runs.run("patch", "gtr", "slow-one", "--type=merge", "-p", '{"spec": {"suspend": false}}')
     runs.wait_condition("slow-one", "Complete", PATIENCE)
+
+
+def test_a_drain_takes_one_vllm_of_a_run_at_a_time(runs: Kubectl, operator: OperatorProcess) -> None:
+    runs.apply(_run("slow-drained", inference={"replicas": 3}))
+
+    def healthy() -> int:
+        budgets = runs.list("poddisruptionbudgets", "gymtrain.dev/run=slow-drained,gymtrain.dev/role=inference")
+        return sum(int(budget.get("status", {}).get("currentHealthy", 0)) for budget in budgets)
+
+    eventually(lambda: healthy() == 3, "all of vLLM's pods are ready", PATIENCE)
+    pods = [pod["metadata"]["name"] for pod in runs.pods("slow-drained", role="inference")]
+
+    def evict(pod: str) -> str:
+        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod}}
+        path = f"/api/v1/namespaces/{runs.namespace}/pods/{pod}/eviction"
+        return runs.run("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction), check=False)
+
+    with ThreadPoolExecutor(len(pods)) as pool:
+        said = list(pool.map(evict, pods))
+    assert sum('"status":"Success"' in one for one in said) == 1, said
+    eventually(lambda: healthy() == 3, "another is ready in its place", PATIENCE)
 
 
 def test_a_finished_run_is_deleted_when_its_time_is_over(runs: Kubectl, operator: OperatorProcess) -> None:

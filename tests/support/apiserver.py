@@ -172,6 +172,7 @@ class ApiServer(Programs):
         controllers = ["deployment", "replicaset", "statefulset", "job", "garbage-collector", "namespace"]
         controllers += ["persistentvolumeclaim-protection"]  # takes the finalizer off deleted claims
         controllers += ["resourcequota"]  # a quota without a status admits nothing
+        controllers += ["disruption"]  # nor does a disruption budget
         self._start_controllers([*controllers, *more])
 
     def start_autoscaler(self) -> None:

@@ -6,6 +6,9 @@ in turns (GYMTRAIN_SHARED_GPU=1), NCCL has nothing to connect: it takes one rank
 """
 
 import os
+import shutil
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,6 +48,15 @@ def _finish(kubectl: Kubectl, name: str, attempts: int = 1, *, checked: bool = T
 def _reward(kubectl: Kubectl, name: str, steps: slice) -> float:
     rewards = [line["reward"] for line in trainer_events(kubectl, name, "step")][steps]
     return float(sum(rewards) / len(rewards))
+
+
+def _dead_that_hold_memory() -> list[str]:
+    """Processes that are gone and still hold memory of a GPU of this machine, if it is the node: pid and MiB."""
+    if shutil.which("nvidia-smi") is None:
+        return []
+    query = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader"]
+    held = subprocess.run(query, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
+    return [line for line in held if not Path("/proc", line.partition(",")[0]).exists()]
 
 
 @pytest.mark.parametrize("transport", ["NCCL", "HTTPFull", "LoRAFilesystem"])
@@ -118,4 +130,5 @@ def test_a_killed_part_leaves_no_memory_of_the_gpu_behind(
     kill_at(kubectl, "kill", "generating", role, word)
 
     wait_for_steps(kubectl, "kill", 5, f"{word} was killed")
+    assert _dead_that_hold_memory() == []
     _finish(kubectl, "kill", attempts=2)
