@@ -74,6 +74,28 @@ def test_runs_of_other_namespaces_are_left_alone(runs: Kubectl, operator_kubecon
         assert "status" not in found
 
 
+def test_two_operators_work_at_once_each_with_its_namespace(
+    cluster: ApiServer, runs: Kubectl, operator_kubeconfig: Path, tmp_path: Path
+) -> None:
+    namespaces = {"first": runs.namespace, "second": f"{runs.namespace}-second"}
+    runs.run("create", "namespace", namespaces["second"])
+    places = {name: Kubectl(str(cluster.kubeconfig), one, binary("kubectl")) for name, one in namespaces.items()}
+
+    def process(name: str) -> OperatorProcess:
+        return OperatorProcess(operator_kubeconfig, tmp_path / name, f"--namespace={namespaces[name]}")
+
+    def seen(operator: OperatorProcess) -> set[str]:
+        return {name for name, one in namespaces.items() for line in operator.metrics() if f'namespace="{one}"' in line}
+
+    with process("first") as first, process("second") as second:
+        for place in places.values():
+            place.apply(*(played_run(f"good-{number}") for number in range(3)))
+        for place in places.values():
+            for number in range(3):
+                place.wait_condition(f"good-{number}", "Complete", PATIENCE)
+        assert (seen(first), seen(second)) == ({"first"}, {"second"})
+
+
 def test_runs_are_looked_after_where_the_namespace_has_the_labels(
     runs: Kubectl, selecting_kubeconfig: Path, tmp_path: Path
 ) -> None:
