@@ -139,9 +139,8 @@ def _make_large(spec: dict[str, Any], case: Case) -> None:
     config |= {"max_completion_length": _ANSWER, "gradient_accumulation_steps": 4}
     config["per_device_train_batch_size"] = 16 // case.ranks
     config |= {"gradient_checkpointing": True, "learning_rate": 1e-5, "save_strategy": "no", **CHANGING, **case.config}
-    for container in trainer["template"]["spec"][
-        "containers"
-    ]:  # samples can't be checked without a copy of all weights
+    # Samples can't be checked without a copy of all weights.
+    for container in trainer["template"]["spec"]["containers"]:
         container["env"] = [one for one in container["env"] if one["name"] != "GYMTRAIN_CHECK_SAMPLES"]
 
 

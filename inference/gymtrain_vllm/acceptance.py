@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from gymtrain_api.spec import GymTrainingRunSpec
 from gymtrain_api.wiring import Finding
 from gymtrain_vllm import vllm_internals
-from gymtrain_vllm.arguments import api_servers, reserved
+from gymtrain_vllm.arguments import api_servers, one_api_server, reserved
 from gymtrain_vllm.options import Options
 
 _MOST_SEQUENCES = 256  # no more than vLLM puts into a batch by itself
@@ -194,7 +194,7 @@ def _of_file(spec: GymTrainingRunSpec, parser: argparse.ArgumentParser) -> Itera
         return
     for _, message in reserved(arguments, spec):
         yield Finding(where=where, message=f"{name}: {message}")
-    if api_servers(arguments) and not api_servers(given):
+    if api_servers(arguments) and not api_servers(given) and one_api_server(spec) is None:
         yield Finding(where=where, message=f"{name}: the number of API servers belongs into {_ARGS} itself")
 
 

@@ -214,7 +214,7 @@ def check(spec: GymTrainingRunSpec) -> None:
 def reserved(arguments: Sequence[str], spec: GymTrainingRunSpec) -> Iterator[tuple[int, str]]:
     """The reserved ones among `arguments` of a run's server: position, and why each can't be set."""
     names: dict[str, str] = _RESERVED if spec.inference.nodes == 1 else _RESERVED | _RESERVED_ON_NODES
-    if api_servers(arguments) and (reason := _one_api_server(spec)):
+    if api_servers(arguments) and (reason := one_api_server(spec)):
         names = names | dict.fromkeys(_API_SERVERS, reason)
     for number, name in _named(arguments, names):
         given = arguments[number].split("=", 1)[0]
@@ -226,7 +226,7 @@ def api_servers(arguments: Sequence[str]) -> bool:
     return any(_named(arguments, _API_SERVERS))
 
 
-def _one_api_server(spec: GymTrainingRunSpec) -> str | None:
+def one_api_server(spec: GymTrainingRunSpec) -> str | None:
     """Why the server can't have several API server processes; None if it can. What the trainer brings into one of them,
     all have to know."""
     if spec.inference.nodes > 1:
