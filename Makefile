@@ -270,6 +270,13 @@ bench-operator: ## ... of the operator with 300 training runs; needs no cluster 
 	dev/run binaries
 	PYTHONPATH=api $(RUN) python -m benchmarks.operator_load $(BENCH_ARGS)
 
+PEERS_ARGS ?= --count 100
+.PHONY: bench-peers
+bench-peers: ## ... beside KubeRay's operator, built on first use: as many RayClusters as runs (PEERS_ARGS="--count 1000": more)
+	dev/run binaries
+	dev/run binaries kuberay
+	PYTHONPATH=api:. $(RUN) python -m benchmarks.operator_peers $(PEERS_ARGS)
+
 LEARNING_ARGS ?=
 .PHONY: bench-learning
 bench-learning: cluster-up ## ... of learning: SmolLM2-135M in three environments, with controls; an hour or two (LEARNING_ARGS="--only counter": some)

@@ -1,6 +1,6 @@
 """What many runs at once cost gymtrain's operator, and as many RayClusters KubeRay's: time, CPU, requests, memory.
 
-    python -m benchmarks.operator_peers --count 100         # after `dev/run binaries`, `dev/run binaries kuberay`
+    make bench-peers PEERS_ARGS="--count 100"
 
 Each has a kube-apiserver, etcd and controllers of its own, one after the other on the same machine; all are real. The
 node is that of the tests, for both: it says of pods that they run, and answers as trainers and vLLM do. A RayCluster
