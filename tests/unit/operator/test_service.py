@@ -5,7 +5,7 @@ import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from unittest.mock import AsyncMock, Mock
 
@@ -184,15 +184,17 @@ async def test_runs_that_ended_long_ago_are_looked_at_one_a_second_in_the_order_
     service, _ = _service(FakeKubeClient(), session)
     for number in range(1000):
         _tell(service, str(number), 2 * _DAY_SECONDS)
-    waits = _waits(service)
-    assert [waits[str(number)] for number in range(1000)] == pytest.approx(range(1, 1001), abs=0.5)
+    waits = _waits(service)  # at one moment: to tell of a thousand takes a busy machine a second
+    turns = [waits[str(number)] for number in range(1000)]
+    assert turns[0] <= 1
+    assert [later - sooner for sooner, later in pairwise(turns)] == pytest.approx([1] * 999, abs=0.5)
 
 
 async def test_the_turns_of_runs_that_ended_long_ago_begin_anew_after_a_pause(session: aiohttp.ClientSession) -> None:
     service, _ = _service(FakeKubeClient(), session)
     service._next_turn = time.monotonic() - 3600
     _tell(service, "late", 2 * _DAY_SECONDS)
-    assert _waits(service)["late"] == pytest.approx(1, abs=0.5)
+    assert -60 < _waits(service)["late"] <= 1
 
 
 @pytest.mark.parametrize("ended_ago", [60.0, _DAY_SECONDS - 60, None])
