@@ -55,6 +55,7 @@ QWEN3_8B: dict[str, Any] = {  # Qwen3Config
     "num_attention_heads": 32,
     "tie_word_embeddings": False,
 }
+BY_NAME = {"Qwen3-4B": QWEN3_4B, "Qwen3-8B": QWEN3_8B}  # what a whole run is measured with
 QWEN3_14B: dict[str, Any] = {  # Qwen3Config
     **_QWEN3,
     "hidden_size": 5120,

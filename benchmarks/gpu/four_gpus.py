@@ -3,7 +3,7 @@
     python -m benchmarks.gpu.random_model FOLDER --tokenizer SMOLLM2
     python -m benchmarks.gpu.four_gpus --model FOLDER --out DIRECTORY
 
-The first command makes a model of Qwen3-8B's shape; `one_each` needs one of Qwen3-4B's, by --shape 4. The second needs
+The first command makes a model of Qwen3-8B's shape; `one_each` needs one of Qwen3-4B's, by --shape. The second needs
 KUBECONFIG of a cluster with the operator and its images for GPUs, where FOLDER is on the node.
 
   tensor_parallel   FSDP2 over two ranks, vLLM over two GPUs, weights by NCCL; a sharded checkpoint, then rank 1 is
@@ -39,7 +39,7 @@ from typing import Any
 
 from benchmarks.gpu.random_model import CHANGING, RANDOM_ADAPTER, RANDOM_PARITY
 from benchmarks.gpu.training_steps import PEAK, operations_per_token
-from benchmarks.shapes import QWEN3_4B, QWEN3_8B
+from benchmarks.shapes import BY_NAME
 from gymtrain_trainer.sizing.shapes import shape_of
 from tests.support.apiserver import binary
 from tests.support.faults import WhereTold, events_in, kill_at, step, trainer_events
@@ -57,7 +57,6 @@ _FIRST_ERRORS = 20  # lines of a log
 _WARM_UP = 2  # steps that aren't counted
 _SAMPLED_EVERY = 2.0
 _SHARED_IPC = "one-node"
-_SHAPES = {"Qwen3-4B": QWEN3_4B, "Qwen3-8B": QWEN3_8B}
 
 
 @dataclass(frozen=True)
@@ -196,7 +195,7 @@ def figures(steps: Sequence[Mapping[str, Any]], ranks: int, prompt: int) -> dict
 
 def mfu(found: Mapping[str, Any], model: str, length: int) -> float:
     """Share of the GPUs' peak, of whole steps: what is generated and sent meanwhile included."""
-    operations = operations_per_token(_SHAPES[model], shape_of(model).parameters, length)
+    operations = operations_per_token(BY_NAME[model], shape_of(model).parameters, length)
     return round(float(found["tokens_per_s_gpu"]) * operations / PEAK, 4)
 
 

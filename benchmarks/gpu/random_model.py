@@ -1,6 +1,6 @@
 """A model of Qwen3-8B's shape, or Qwen3-4B's, with random weights and a real tokenizer, in FOLDER/model.
 
-    python -m benchmarks.gpu.random_model FOLDER --tokenizer SMOLLM2 [--shape 4]
+    python -m benchmarks.gpu.random_model FOLDER --tokenizer SMOLLM2 [--shape Qwen3-4B]
 
 Needs torch, transformers and, to be quick, a GPU.
 """
@@ -11,9 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.shapes import QWEN3_4B, QWEN3_8B
-
-_SHAPES = {"4": QWEN3_4B, "8": QWEN3_8B}
+from benchmarks.shapes import BY_NAME
 
 # Of runs with such a model, which learns nothing: what the trainer's config gets, so that all weights change at each
 # step; spec.model.lora, as an adapter that begins as zeros would stay so and be right anywhere; and
@@ -45,9 +43,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, metavar="FOLDER")
     parser.add_argument("--tokenizer", type=Path, required=True, help="folder of SmolLM2's")
-    parser.add_argument("--shape", choices=_SHAPES, default="8", help="billions of parameters (%(default)s)")
+    parser.add_argument("--shape", choices=BY_NAME, default="Qwen3-8B", help="the shape (%(default)s)")
     options = parser.parse_args()
-    make(options.folder / "model", options.tokenizer, _SHAPES[options.shape])
+    make(options.folder / "model", options.tokenizer, BY_NAME[options.shape])
     return 0
 
 
