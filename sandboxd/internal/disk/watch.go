@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log"
 	"os"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -218,6 +219,9 @@ func (w *Watch) Free(full *Full) {
 	go func() {
 		// Files of other users, which came with the image, stay.
 		_ = files.Wipe(folders)
+		// Until here: the garbage collector closes an open folder that nothing refers to, and what its number led to
+		// would stay, or be another's.
+		runtime.KeepAlive(w)
 		close(done)
 	}()
 	select {

@@ -1,7 +1,9 @@
 package disk
 
 import (
+	"fmt"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -121,6 +123,32 @@ func TestTheDiskIsFreeBeforeTheEnd(t *testing.T) {
 	}
 	if _, err := os.Stat(folder + "/mine"); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A file that nothing refers to any more is closed by the garbage collector, and its number may be another's by then.
+func TestTheDiskIsFreeThoughMemoryIsFreedMeanwhile(t *testing.T) {
+	watch, _, folder := watched(t, mebibyte)
+	for number := range 500 {
+		write(t, fmt.Sprintf("%s/%d/file", folder, number), 1)
+	}
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				runtime.GC()
+			}
+		}
+	}()
+	watch.Free(nil)
+	close(stop)
+	<-stopped
+	if left, err := os.ReadDir(folder); err != nil || len(left) > 0 {
+		t.Fatal(len(left), "are left", err)
 	}
 }
 
