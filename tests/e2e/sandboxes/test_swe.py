@@ -12,12 +12,21 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support import collector
 from tests.support.kubectl import Kubectl, eventually
 from tests.support.restricted import restricted_spec
 from tests.support.runs import swe_run, swe_tasks
 from tests.support.sandboxes import AGENT
 
 MINUTES = 60
+# Of a rollout that ran a command in a sandbox, each with what it is below.
+SPANS = {
+    ("gymtrain-broker: POST /v1/sandboxes", f"gymtrain-gym-{AGENT}: sandbox create"),
+    (f"gymtrain-gym-{AGENT}: sandbox exec", f"gymtrain-gym-{AGENT}: POST /run"),
+    (f"gymtrain-gym-{AGENT}: POST /run", "gymtrain-trainer: POST /run"),
+    ("gymtrain-gateway: generate", "gymtrain-gateway: POST /v1/chat/completions"),
+    ("gymtrain-inference: llm_request", "gymtrain-gateway: generate"),
+}
 SUPPORT = Path(__file__).parents[2] / "support"
 
 # Runs in the agent's pod: all rows of stdin, four at a time. Prints the reward of each task, or why there is none.
@@ -150,8 +159,24 @@ def test_a_rollout_whose_sandbox_is_killed_is_told_and_not_scored(run: Kubectl) 
     assert "is lost" in str(answer), answer
 
 
-def test_a_whole_run_on_the_tasks_completes_and_leaves_no_sandbox(namespace: Kubectl, operator: Kubectl) -> None:
+def test_a_whole_run_on_the_tasks_completes_is_traced_and_leaves_no_sandbox(
+    namespace: Kubectl, operator: Kubectl
+) -> None:
     """The random model mends nothing, but its conversations become training steps."""
-    namespace.apply(swe_run("swe"))
+    collector.start(namespace)
+    run = swe_run("swe")
+    run["spec"]["tracing"] = collector.every_rollout(namespace)
+    namespace.apply(run)
     namespace.wait_condition("swe", "Complete", 15 * MINUTES)
     eventually(lambda: not namespace.pods("swe", role="sandbox"), "no sandbox is left", 60)
+
+    def in_one() -> set[tuple[str, str]]:
+        """Where spans of the first rollout with all of SPANS came from, and below which they are."""
+        for spans in collector.traces(namespace):
+            names = {span.id: f"{span.service}: {span.name}" for span in spans}
+            found = {(names[span.id], names.get(span.parent, "")) for span in spans}
+            if found >= SPANS:
+                return found
+        return set()
+
+    eventually(in_one, f"a rollout's trace has its sandbox: {SPANS}", 60)
