@@ -13,6 +13,7 @@ from pathlib import Path
 import aiohttp
 
 from tests.support.fake_pods import FakeCluster
+from tests.support.listening import needs_ipv6
 from tests.support.specs import smallest_run
 from tests.unit.broker.conftest import TOKEN
 
@@ -81,6 +82,14 @@ async def test_it_serves_and_at_sigterm_answers_those_that_wait(tmp_path: Path, 
             assert (answer.status, (await answer.json())["state"]) == (202, "Starting")
             assert await process.wait() == 0
     assert len(cluster.pods) == 1, "the next broker goes on with it"
+
+
+@needs_ipv6
+async def test_it_answers_at_addresses_of_both_families(tmp_path: Path, cluster: FakeCluster) -> None:
+    port = _free_port()
+    async with _broker(tmp_path, cluster, port), aiohttp.ClientSession() as http:
+        await _until_ready(http, f"http://127.0.0.1:{port}")
+        await _until_ready(http, f"http://[::1]:{port}")
 
 
 async def test_without_its_files_it_ends_with_ex_config(tmp_path: Path, cluster: FakeCluster) -> None:
