@@ -130,7 +130,9 @@ def _check_hub(place: str) -> None:
 def _store(url: str) -> tuple[Any, str]:
     import fsspec
 
-    found: tuple[Any, str] = fsspec.core.url_to_fs(url)
+    # gcsfs is the one library that takes no notice of HTTPS_PROXY unless it is told to.
+    options = {"session_kwargs": {"trust_env": True}} if url.startswith("gs://") else {}
+    found: tuple[Any, str] = fsspec.core.url_to_fs(url, **options)
     return found
 
 

@@ -156,11 +156,14 @@ def _store(scheme: str, environ: Mapping[str, str]) -> Any:
             os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
             from gcsfs import GCSFileSystem
 
+            # It is the one library that takes no notice of HTTPS_PROXY unless it is told to.
+            proxies = {"trust_env": True}
             key = environ.get("GOOGLE_APPLICATION_CREDENTIALS_JSON")
             if key is None:
-                return GCSFileSystem(token=None if environ.get("GOOGLE_APPLICATION_CREDENTIALS") else "anon")
+                token = None if environ.get("GOOGLE_APPLICATION_CREDENTIALS") else "anon"
+                return GCSFileSystem(token=token, session_kwargs=proxies)
             try:
-                return GCSFileSystem(token=json.loads(key))
+                return GCSFileSystem(token=json.loads(key), session_kwargs=proxies)
             except ValueError as error:
                 raise DatasetError("GOOGLE_APPLICATION_CREDENTIALS_JSON in its secret isn't JSON") from error
         case _:
