@@ -1,4 +1,5 @@
-"""A stand-in of the Hugging Face hub: the routes by which huggingface_hub and datasets read a dataset's files."""
+"""A stand-in of the Hugging Face hub: the routes by which huggingface_hub and datasets read the files of datasets and
+models."""
 
 import hashlib
 import json
@@ -16,11 +17,12 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 @dataclass
 class Hub:
-    """Its datasets, and what was asked of it.
+    """Its datasets and models, and what was asked of it.
 
     Attributes:
         files: content by ORG/NAME and path.
-        token: what opens the datasets; None opens them to all.
+        token: what opens them; None opens them to all.
+        gated: models whose terms nobody has accepted.
         breaks: how many of the next answers with content end in their middle.
     """
 
@@ -28,6 +30,7 @@ class Hub:
     files: dict[str, dict[str, bytes]] = field(default_factory=dict)
     token: str | None = None
     breaks: int = 0
+    gated: set[str] = field(default_factory=set)
     tokens_seen: set[str] = field(default_factory=set)
 
 
@@ -76,12 +79,15 @@ class _Handler(BaseHTTPRequestHandler):
         path = unquote(urlsplit(self.path).path)
         token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
         self.hub.tokens_seen.add(token)
-        found = re.fullmatch(r"/api/datasets/([^/]+/[^/]+)(?:/(revision|tree|paths-info)/([^/]+)(?:/(.*))?)?", path)
-        resolved = re.fullmatch(r"/datasets/([^/]+/[^/]+)/resolve/([^/]+)/(.*)", path)
+        place = r"/api/(?:datasets|models)/([^/]+/[^/]+)(?:/(revision|tree|paths-info)/([^/]+)(?:/(.*))?)?"
+        found = re.fullmatch(place, path)
+        resolved = re.fullmatch(r"(?:/datasets)?/([^/]+/[^/]+)/resolve/([^/]+)/(.*)", path)
         name = str((found or resolved or [None, ""])[1])
         files = self.hub.files.get(name)
         if files is None or (self.hub.token and token != self.hub.token):
             self._send(401 if not token else 404, b'{"error":"Repository not found"}', "RepoNotFound")
+        elif resolved and name in self.hub.gated:
+            self._send(403, b'{"error":"Access to this model is restricted"}', "GatedRepo")
         elif resolved:
             self._file(files, resolved[3])
         elif found and found[2] in ("revision", None):
