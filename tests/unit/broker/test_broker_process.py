@@ -52,7 +52,7 @@ async def _broker(
     finally:
         if process.returncode is None:
             process.kill()
-            await process.wait()
+        await process.communicate()  # closes its pipe, too, while there is a loop
 
 
 async def _until_ready(http: aiohttp.ClientSession, url: str) -> None:

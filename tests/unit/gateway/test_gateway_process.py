@@ -35,7 +35,7 @@ async def _gateway(folder: Path, port: int) -> AsyncIterator[asyncio.subprocess.
     finally:
         if process.returncode is None:
             process.kill()
-            await process.wait()
+        await process.communicate()  # closes its pipe, too, while there is a loop
 
 
 @pytest.fixture
