@@ -55,7 +55,6 @@ QWEN3_8B: dict[str, Any] = {  # Qwen3Config
     "num_attention_heads": 32,
     "tie_word_embeddings": False,
 }
-BY_NAME = {"Qwen3-4B": QWEN3_4B, "Qwen3-8B": QWEN3_8B}  # what a whole run is measured with
 QWEN3_14B: dict[str, Any] = {  # Qwen3Config
     **_QWEN3,
     "hidden_size": 5120,
@@ -77,3 +76,18 @@ QWEN3_30B_A3B: dict[str, Any] = {  # Qwen3MoeConfig
     "norm_topk_prob": True,
     "tie_word_embeddings": False,
 }
+QWEN3_3B_EXPERTS: dict[str, Any] = {  # Qwen3MoeConfig: a tenth of Qwen3-30B-A3B
+    **QWEN3_30B_A3B,
+    "hidden_size": 1024,
+    "intermediate_size": 3072,
+    "moe_intermediate_size": 384,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 16,
+    "num_experts": 64,
+}
+BY_NAME: dict[str, tuple[str, dict[str, Any]]] = {
+    "Qwen3-4B": ("qwen3", QWEN3_4B),
+    "Qwen3-8B": ("qwen3", QWEN3_8B),
+    "Qwen3-3B-experts": ("qwen3_moe", QWEN3_3B_EXPERTS),
+}
+"""Kind and configuration of what a whole run is measured with."""

@@ -3,7 +3,7 @@
     python -m benchmarks.gpu.random_model FOLDER --tokenizer SMOLLM2
     python -m benchmarks.gpu.four_gpus --model FOLDER --out DIRECTORY
 
-The first command makes a model of Qwen3-8B's shape; `one_each` needs one of Qwen3-4B's, by --shape. The second needs
+The first command makes a model of Qwen3-8B's shape; `one_each` and `experts` need others, by --shape. The second needs
 KUBECONFIG of a cluster with the operator and its images for GPUs, where FOLDER is on the node.
 
   tensor_parallel   FSDP2 over two ranks, vLLM over two GPUs, weights by NCCL; a sharded checkpoint, then rank 1 is
@@ -13,7 +13,8 @@ KUBECONFIG of a cluster with the operator and its images for GPUs, where FOLDER 
   adapter           ... by LoRAFilesystem, for 55 steps: parity is checked at the 50th sync too
   learning          the quickstart in the shape of `replicas` (SmolLM2's nine heads can't be shared by two GPUs)
   learning_one      the quickstart with one GPU on each side, for comparison
-  one_each          4 B, all weights, with one GPU on each side, or both on a share of the same, by HTTPFull
+  one_each          Qwen3-4B: all weights, with one GPU on each side, or both on a share of the same, by HTTPFull
+  experts           the same with Qwen3-3B-experts, a tenth of Qwen3-30B-A3B
 
 Prints one line of JSON a case, as soon as it is over; logs of its pods, what the GPUs held and its steps are in
 DIRECTORY. With --shared-ipc pods share the node's IPC namespace and /dev/shm, which restricted Pod Security and the
@@ -40,7 +41,7 @@ from typing import Any
 from benchmarks.gpu.random_model import CHANGING, RANDOM_ADAPTER, RANDOM_PARITY
 from benchmarks.gpu.training_steps import PEAK, operations_per_token
 from benchmarks.shapes import BY_NAME
-from gymtrain_trainer.sizing.shapes import shape_of
+from gymtrain_trainer.sizing.shapes import from_config
 from tests.support.apiserver import binary
 from tests.support.faults import WhereTold, events_in, kill_at, step, trainer_events
 from tests.support.gpu_runs import gpu_run
@@ -94,6 +95,7 @@ CASES = {
         Case("learning_one", server_gpus=1, ranks=1, small=True),
         # vLLM's memory leaves room on an H200 for the trainer, which holds 16 bytes for each parameter.
         Case("one_each", "HTTPFull", 1, 1, 1, model="Qwen3-4B", memory=0.25, config={"max_steps": 7}, every=5),
+        Case("experts", "HTTPFull", 1, 1, 1, model="Qwen3-3B-experts", memory=0.25, config={"max_steps": 7}, every=5),
     )
 }
 
@@ -195,7 +197,11 @@ def figures(steps: Sequence[Mapping[str, Any]], ranks: int, prompt: int) -> dict
 
 def mfu(found: Mapping[str, Any], model: str, length: int) -> float:
     """Share of the GPUs' peak, of whole steps: what is generated and sent meanwhile included."""
-    operations = operations_per_token(BY_NAME[model], shape_of(model).parameters, length)
+    kind, config = BY_NAME[model]
+    shape = from_config({**config, "model_type": kind, "max_position_embeddings": length}, model)
+    # Of experts, those that a token sees.
+    idle = shape.layers * max(shape.experts - shape.experts_per_token, 0) * 3 * shape.inner * shape.hidden
+    operations = operations_per_token(config, shape.parameters - idle, length)
     return round(float(found["tokens_per_s_gpu"]) * operations / PEAK, 4)
 
 

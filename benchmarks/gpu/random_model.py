@@ -1,4 +1,4 @@
-"""A model of Qwen3-8B's shape, or Qwen3-4B's, with random weights and a real tokenizer, in FOLDER/model.
+"""A model of Qwen3-8B's shape, or another one, with random weights and a real tokenizer, in FOLDER/model.
 
     python -m benchmarks.gpu.random_model FOLDER --tokenizer SMOLLM2 [--shape Qwen3-4B]
 
@@ -21,15 +21,15 @@ RANDOM_ADAPTER = {"r": 16, "lora_alpha": 32, "target_modules": "all-linear", "in
 RANDOM_PARITY = "0.5"  # rounding alone makes 0.1 to 0.3, other weights 6 and more
 
 
-def make(folder: Path, tokenizer: Path, shape: Mapping[str, Any]) -> None:
-    """Writes it. What the tokenizer doesn't know is sampled by chance only."""
+def make(folder: Path, tokenizer: Path, kind: str, shape: Mapping[str, Any]) -> None:
+    """Writes one of the kind, such as "qwen3". What the tokenizer doesn't know is sampled by chance only."""
     import torch
     from transformers import AutoTokenizer
 
     from dev.gpu.small_model import make_model
 
     known = AutoTokenizer.from_pretrained(tokenizer)
-    model = make_model(folder, shape, "qwen3", weights=False)
+    model = make_model(folder, shape, kind, weights=False)
     with torch.no_grad():
         model.lm_head.weight[len(known) :].zero_()
     model.save_pretrained(folder)
@@ -45,7 +45,7 @@ def main() -> int:
     parser.add_argument("--tokenizer", type=Path, required=True, help="folder of SmolLM2's")
     parser.add_argument("--shape", choices=BY_NAME, default="Qwen3-8B", help="the shape (%(default)s)")
     options = parser.parse_args()
-    make(options.folder / "model", options.tokenizer, BY_NAME[options.shape])
+    make(options.folder / "model", options.tokenizer, *BY_NAME[options.shape])
     return 0
 
 

@@ -6,7 +6,7 @@ from benchmarks.gpu import four_gpus
 from benchmarks.gpu.four_gpus import CASES, run_of
 from gymtrain_api.spec import GymTrainingRunSpec
 
-ONE_EACH = ("learning_one", "one_each")
+ONE_EACH = ("learning_one", "one_each", "experts")
 
 
 def steps(*seconds: float) -> list[dict[str, float]]:
@@ -60,6 +60,14 @@ def test_the_first_two_steps_are_not_counted() -> None:
 def test_the_share_of_the_peak_is_that_of_the_parameters_and_attention() -> None:
     found = {"tokens_per_s_gpu": 1000.0}
     assert four_gpus.mfu(found, "Qwen3-8B", length=320) == pytest.approx(1000 * 6 * 8.19e9 / 989e12, rel=0.01)
+
+
+def test_of_experts_those_count_that_a_token_sees() -> None:
+    # A layer: 8 experts of 3 x 1024 x 384, attention of 1024 x (2 x 2048 + 2 x 512), 64 numbers of the router; and
+    # two matrices of 151,936 x 1024.
+    seen = 32 * (8 * 3 * 1024 * 384 + 1024 * 5120 + 1024 * 64) + 2 * 151_936 * 1024
+    found = four_gpus.mfu({"tokens_per_s_gpu": 100_000.0}, "Qwen3-3B-experts", length=320)
+    assert found == pytest.approx(100_000 * 6 * seen / 989e12, rel=0.03)
 
 
 def test_a_checkpoint_took_from_the_end_of_its_step_until_it_is_told() -> None:
