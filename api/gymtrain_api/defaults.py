@@ -179,7 +179,7 @@ class TracingDefaults(_Part):
         pattern=OTLP_PATTERN,
         max_length=2048,
         description="URL of an OTLP receiver over HTTP (protobuf), without /v1/traces: "
-        "http://collector.observability:4318.",
+        "http://collector.observability.svc:4318.",
     )
     sampling_rate_per_million: int | None = Field(
         None, ge=0, le=1_000_000, description="Rollouts that are traced, of a million. Defaults to 10000."

@@ -36,8 +36,8 @@ PATTERN_MESSAGES = {
     SIZE_PATTERN: "must be a size such as 20Gi or 500Mi",
     CIDR_PATTERN: "must be an address range such as 10.0.0.0/8 or 0.0.0.0/0",
     NAME_PATTERN: "must be a name of lower-case letters, digits and -, such as judges",
-    OTLP_PATTERN: "must be the URL of an OTLP receiver over HTTP, such as http://collector.observability:4318, without "
-    "credentials (headersSecret has those)",
+    OTLP_PATTERN: "must be the URL of an OTLP receiver over HTTP, such as http://collector.observability.svc:4318, "
+    "without credentials (headersSecret has those)",
     RESUME_PATTERN: "must be RUN, RUN/checkpoint-STEP or RUN/best, with /previous-N after RUN for what was set aside",
     GPU_RESOURCE_PATTERN: "must be an extended resource such as nvidia.com/gpu or amd.com/gpu",
     IMAGE_PATTERN: "must be an image name such as docker.io/library/debian:trixie",

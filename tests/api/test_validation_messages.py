@@ -53,14 +53,14 @@ RULE_CASES: dict[str, tuple[dict[str, Any], str]] = {
         "these, or remove ports",
     ),
     "traces to the port for gRPC": (
-        smallest_run(tracing={"endpoint": "http://collector.observability:4317"}),
+        smallest_run(tracing={"endpoint": "http://collector.observability.svc:4317"}),
         'spec.tracing.endpoint: Invalid value: "object": 4317 is the port of OTLP over gRPC, and traces are sent over '
         "HTTP: name the receiver's port for HTTP, usually 4318",
     ),
     "traces to something without a scheme": (
         smallest_run(tracing={"endpoint": "collector:4318"}),
         'spec.tracing.endpoint: Invalid value: "string": collector:4318 must be the URL of an OTLP receiver over HTTP, '
-        "such as http://collector.observability:4318, without credentials (headersSecret has those)",
+        "such as http://collector.observability.svc:4318, without credentials (headersSecret has those)",
     ),
     "a namespace that Gym servers reach": (
         smallest_run(gym={"configPaths": ["a.yaml"], "egress": {"namespaces": ["Judges"]}}),

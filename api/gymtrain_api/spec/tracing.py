@@ -14,7 +14,7 @@ class Tracing(Spec):
         pattern=OTLP_PATTERN,
         max_length=2048,
         description="URL of an OTLP receiver over HTTP (protobuf), such as a collector's, Jaeger's or Tempo's: "
-        "http://collector.observability:4318. /v1/traces is added to it. Only the run's gateway calls it.",
+        "http://collector.observability.svc:4318. /v1/traces is added to it. Only the run's gateway calls it.",
     )
     sampling_rate_per_million: int = Field(
         SAMPLING_RATE_PER_MILLION,

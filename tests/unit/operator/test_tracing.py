@@ -12,7 +12,7 @@ from gymtrain_operator.reconcile.observation import NamespaceDefaults
 from tests.support.specs import smallest_run
 from tests.support.world import DEFAULTS, World
 
-COLLECTOR = "http://collector.observability:4318"
+COLLECTOR = "http://collector.observability.svc:4318"
 SERVERS = {"gym", "gateway", "inference", "trainer", "broker"}
 
 
