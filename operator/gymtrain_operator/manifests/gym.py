@@ -111,6 +111,8 @@ def _deployment(run: RunContext, gym: GymServers, name: str, kind: ServerKind) -
         requests=_RAY_REQUESTS if uses_ray else _REQUESTS[kind],
         settings=settings,
         role=labels.Role.GYM,
+        # NeMo Gym's own client takes no proxy, but agents bring others: LiteLLM's asks the proxy for the model server.
+        direct=[run.gym_server(other) for other in gym_server_kinds(run, gym)],
         ports=[{"name": "http", "containerPort": wiring.GYM_PORT}],
         # Imports take 4-6 s on an idle core and minutes on a node where everything starts at once.
         startupProbe=check | {"periodSeconds": 2, "failureThreshold": 300},

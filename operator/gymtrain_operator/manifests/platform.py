@@ -3,7 +3,7 @@
 All containers but those in sandboxes do, init containers too: a model is fetched through the proxy.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gymtrain_api import names
@@ -29,23 +29,24 @@ _USER_VARIABLES = ("USER", "LOGNAME")
 _ALWAYS_DIRECT = ("localhost", "127.0.0.1", "::1", ".svc", ".cluster.local")
 
 
-def env(run: RunContext) -> list[Object]:
-    """Returns the variables. Those of the spec come after them, and win."""
+def env(run: RunContext, direct: Sequence[str] = ()) -> list[Object]:
+    """Returns the variables. Those of the spec come after them, and win. `direct`: more hosts that are called without
+    the proxy."""
     defaults = run.applied
     return [
-        *({"name": name, "value": value} for name, value in _proxy(run)),
+        *({"name": name, "value": value} for name, value in _proxy(run, direct)),
         *({"name": name, "value": f"{_DIR}/{_FILE}"} for name in _CA_VARIABLES if defaults.ca_bundle),
         *({"name": name, "value": "gymtrain"} for name in _USER_VARIABLES if defaults.user_ids == "Assigned"),
         *({"name": variable.name, "value": variable.value} for variable in defaults.env),
     ]
 
 
-def _proxy(run: RunContext) -> Iterator[tuple[str, str]]:
+def _proxy(run: RunContext, more: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yields each variable in both spellings, as some programs read only one of them."""
     proxy = run.applied.proxy
     if proxy is None:
         return
-    direct = ",".join([*_ALWAYS_DIRECT, *_services(run), *proxy.no_proxy])
+    direct = ",".join([*_ALWAYS_DIRECT, *_services(run), *more, *proxy.no_proxy])
     for name, value in (("HTTP_PROXY", proxy.http), ("HTTPS_PROXY", proxy.https), ("NO_PROXY", direct)):
         if value:
             yield name, value
@@ -53,8 +54,8 @@ def _proxy(run: RunContext) -> Iterator[tuple[str, str]]:
 
 
 def _services(run: RunContext) -> list[str]:
-    """Names the Services that pods of the run call by their short names, but for those of Gym servers, which only
-    preflight knows and which aren't called through proxies."""
+    """Names the Services that pods of the run call by their short names, but for those of Gym servers, which preflight
+    finds out: the trainer's own client takes no proxy, and Gym servers are told of one another."""
     return [
         names.gateway(run.name),
         names.inference(run.name),

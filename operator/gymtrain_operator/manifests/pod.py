@@ -47,12 +47,14 @@ def container(
     gpu_limits: dict[str, str] | None = None,
     role: labels.Role | None = None,
     own_scratch: bool = False,
+    direct: Sequence[str] = (),
     **more: Any,
 ) -> Object:
     """Builds a container under restricted Pod Security with the run's settings and scratch space mounted.
 
     `own_scratch`: no other container of the pod has its scratch space. Python, torch and Hugging Face's libraries run
     code that they find below HOME, so where one container runs others' code the next would, too.
+    `direct`: hosts of the run that the container calls, and not through a proxy.
     `requests` stand unless `settings`, or the defaults for the main container of `role`, bring resources. To either are
     added GPUs, and of `limits` those that the namespace's quotas require: of resources that were set, the request.
     """
@@ -72,7 +74,7 @@ def container(
         "image": image,
         "imagePullPolicy": run.defaults.pull_policy,
         "command": list(command),
-        "env": _one_of_each_name([*_ENV, *platform.env(run), *(tracing.env(run, role) if role else []), *env]),
+        "env": _one_of_each_name([*_ENV, *platform.env(run, direct), *(tracing.env(run, role) if role else []), *env]),
         "volumeMounts": [
             *_scratch_mounts(f"{_SCRATCH}-{name}" if own_scratch else _SCRATCH),
             _RUN_CONFIG_MOUNT,

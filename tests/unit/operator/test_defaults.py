@@ -90,6 +90,18 @@ def test_every_container_gets_proxy_and_certificates_also_those_that_fetch() -> 
             assert "/etc/gymtrain/ca" in {mount["mountPath"] for mount in container["volumeMounts"]}
 
 
+def test_gym_servers_call_one_another_without_the_proxy() -> None:
+    """Agents with a client of their own, such as LiteLLM's, would ask it for the model server."""
+    world = _world({"proxy": {"http": "http://proxy:3128"}}).to_servers()
+    services = {name for name in world.objects["Service"] if name.startswith("run-gym-")}
+    assert {"run-gym-math-agent", "run-gym-policy-model"} <= services
+    for name in services:
+        (server,) = world.objects["Deployment"][name]["spec"]["template"]["spec"]["containers"]
+        env = {one["name"]: one.get("value", "") for one in server["env"]}
+        assert services <= set(env["NO_PROXY"].split(","))
+        assert env["NO_PROXY"] == env["no_proxy"]
+
+
 def test_a_runs_variables_go_over_the_defaults() -> None:
     world = _world({"env": [{"name": "A", "value": "theirs"}]}, trainer={"env": [{"name": "A", "value": "mine"}]})
     (trainer,) = _pods(world.to_servers())["trainer"]["containers"]
