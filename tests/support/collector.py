@@ -20,7 +20,7 @@ def start(kubectl: Kubectl) -> None:
 
 def every_rollout(kubectl: Kubectl) -> dict[str, Any]:
     """spec.tracing of a run that sends it all its rollouts."""
-    return {"endpoint": f"http://collector.{kubectl.namespace}:4318", "samplingRatePerMillion": 1_000_000}
+    return {"endpoint": f"http://collector.{kubectl.namespace}.svc:4318", "samplingRatePerMillion": 1_000_000}
 
 
 def traces(kubectl: Kubectl) -> list[list[Received]]:

@@ -162,12 +162,17 @@ def test_a_rollout_whose_sandbox_is_killed_is_told_and_not_scored(run: Kubectl) 
 def test_a_whole_run_on_the_tasks_completes_is_traced_and_leaves_no_sandbox(
     namespace: Kubectl, operator: Kubectl
 ) -> None:
-    """The random model mends nothing, but its conversations become training steps."""
+    """The random model mends nothing, but its conversations become training steps. Nothing in the run calls the
+    namespace's proxy, which nobody answers for."""
+    proxy = {"http": "http://127.0.0.1:9", "https": "http://127.0.0.1:9"}
+    defaults = {"kind": "GymTrainingDefaults", "metadata": {"name": "default"}, "spec": {"proxy": proxy}}
+    namespace.apply({"apiVersion": "gymtrain.dev/v1alpha1", **defaults})
     collector.start(namespace)
     run = swe_run("swe")
     run["spec"]["tracing"] = collector.every_rollout(namespace)
     namespace.apply(run)
     namespace.wait_condition("swe", "Complete", 15 * MINUTES)
+    namespace.run("delete", "gymtrainingdefaults", "default")
     eventually(lambda: not namespace.pods("swe", role="sandbox"), "no sandbox is left", 60)
 
     def in_one() -> set[tuple[str, str]]:
