@@ -200,7 +200,7 @@ def mfu(found: Mapping[str, Any], model: str, length: int) -> float:
     kind, config = BY_NAME[model]
     shape = from_config({**config, "model_type": kind, "max_position_embeddings": length}, model)
     # Of experts, those that a token sees.
-    idle = shape.layers * max(shape.experts - shape.experts_per_token, 0) * 3 * shape.inner * shape.hidden
+    idle = shape.layers * (shape.experts - shape.experts_per_token) * 3 * shape.inner * shape.hidden
     operations = operations_per_token(config, shape.parameters - idle, length)
     return round(float(found["tokens_per_s_gpu"]) * operations / PEAK, 4)
 

@@ -14,7 +14,7 @@ import pytest
 from gymtrain_api.defaults import parse
 from gymtrain_trainer.pushing import Pushed, run_push
 from tests.data_sources.conftest import Fetch, Store
-from tests.data_sources.test_hub import parquet
+from tests.data_sources.test_hub import LINES, ROW, parquet
 from tests.support.hub import Hub
 from tests.support.proxy import Proxy, proxy
 from tests.support.world import DEFAULTS, World
@@ -22,8 +22,6 @@ from tests.unit.trainer.test_trainer_push import environment, made
 
 pytestmark = pytest.mark.data_sources
 
-ROW = {"responses_create_params": {"input": "2 + 2 ="}, "answer": "4"}
-LINES = (json.dumps(ROW) + "\n").encode() * 1000
 HOST = "stores"  # which nothing but the proxy can resolve; with a dot, moto takes its first part for a bucket
 IN_THE_POD = "/etc/gymtrain/ca/bundle.crt"
 

@@ -1,76 +1,41 @@
 """`python -m gymtrain_broker` as the container runs it."""
 
 import asyncio
-import json
-import os
 import signal
-import socket
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import aiohttp
 
 from tests.support.fake_pods import FakeCluster
 from tests.support.listening import needs_ipv6
+from tests.support.part_process import part, until_answered, write_run_config
 from tests.support.specs import smallest_run
 from tests.unit.broker.conftest import TOKEN
 
-_ROOT = Path(__file__).parents[3]
 _HEADERS = {"Authorization": f"Bearer {TOKEN}"}
 
 
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
-@asynccontextmanager
-async def _broker(
+def _broker(
     folder: Path, cluster: FakeCluster, port: int, **environment: str
-) -> AsyncIterator[asyncio.subprocess.Process]:
-    hosts = {"inference_url": "", "inference_pods_host": "", "trainer_host": ""}
-    spec = smallest_run(sandboxes={"maxConcurrent": 1})["spec"]
-    (folder / "run.json").write_text(json.dumps({"name": "run", "namespace": "ns", "uid": "u", "spec": spec, **hosts}))
+) -> AbstractAsyncContextManager[asyncio.subprocess.Process]:
     (folder / "token").write_text(TOKEN)
-    env = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(str(_ROOT / part) for part in ("api", "kube", "tracing", "broker")),
-        "GYMTRAIN_RUN_CONFIG": str(folder / "run.json"),
+    settings = {
+        "GYMTRAIN_RUN_CONFIG": str(write_run_config(folder, smallest_run(sandboxes={"maxConcurrent": 1})["spec"])),
         "GYMTRAIN_BROKER_TOKEN_FILE": str(folder / "token"),
         "GYMTRAIN_BROKER_PORT": str(port),
         "GYMTRAIN_API_URL": cluster.url,
-        **environment,
     }
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "gymtrain_broker", env=env, stderr=asyncio.subprocess.PIPE
-    )
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()  # closes its pipe, too, while there is a loop
+    return part("gymtrain_broker", ("api", "kube", "tracing", "broker"), **settings | environment)
 
 
-async def _until_ready(http: aiohttp.ClientSession, url: str) -> None:
-    async with asyncio.timeout(30):
-        while True:
-            with suppress(aiohttp.ClientError):
-                async with http.get(url + "/readyz") as answer:
-                    if answer.status == 200:
-                        return
-            await asyncio.sleep(0.05)
-
-
-async def test_it_serves_and_at_sigterm_answers_those_that_wait(tmp_path: Path, cluster: FakeCluster) -> None:
+async def test_it_serves_and_at_sigterm_answers_those_that_wait(
+    tmp_path: Path, cluster: FakeCluster, unused_tcp_port: int
+) -> None:
     cluster.starts = False
-    port = _free_port()
-    url = f"http://127.0.0.1:{port}"
-    async with _broker(tmp_path, cluster, port) as process, aiohttp.ClientSession(headers=_HEADERS) as http:
-        await _until_ready(http, url)
+    url = f"http://127.0.0.1:{unused_tcp_port}"
+    async with _broker(tmp_path, cluster, unused_tcp_port) as process, aiohttp.ClientSession(headers=_HEADERS) as http:
+        await until_answered(http, url + "/readyz")
         body = {"image": "task:1", "key": "k"}
         waiting = asyncio.create_task(http.post(f"{url}/v1/sandboxes?wait=60", json=body))
         async with asyncio.timeout(10):
@@ -85,11 +50,12 @@ async def test_it_serves_and_at_sigterm_answers_those_that_wait(tmp_path: Path, 
 
 
 @needs_ipv6
-async def test_it_answers_at_addresses_of_both_families(tmp_path: Path, cluster: FakeCluster) -> None:
-    port = _free_port()
-    async with _broker(tmp_path, cluster, port), aiohttp.ClientSession() as http:
-        await _until_ready(http, f"http://127.0.0.1:{port}")
-        await _until_ready(http, f"http://[::1]:{port}")
+async def test_it_answers_at_addresses_of_both_families(
+    tmp_path: Path, cluster: FakeCluster, unused_tcp_port: int
+) -> None:
+    async with _broker(tmp_path, cluster, unused_tcp_port), aiohttp.ClientSession() as http:
+        await until_answered(http, f"http://127.0.0.1:{unused_tcp_port}/readyz")
+        await until_answered(http, f"http://[::1]:{unused_tcp_port}/readyz")
 
 
 async def test_without_its_files_it_ends_with_ex_config(tmp_path: Path, cluster: FakeCluster) -> None:
